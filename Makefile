@@ -1,0 +1,56 @@
+# Venice from a clone: `make demo` shows it, `make test` proves it, `make help` lists the rest.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+
+BIN  := target/release/venice
+SHIM := target/release/libvenice_preload.so
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test check fmt soak bench install uninstall clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing here (Debian packages; needs root only if something is)
+	@scripts/setup.sh test
+
+build: ## Build the binary and its shim into target/release
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked -p venice -p venice-preload
+
+demo: ## A rack on this machine runs an unmodified redis-server on borrowed memory
+	@scripts/setup.sh demo
+	$(CARGO) build --release --locked -p venice -p venice-preload
+	$(BIN) demo $(ARGS)
+
+test: ## Every test, with all set-up
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+check: ## Formatting, lints, docs, licences and known vulnerabilities
+	@scripts/setup.sh check
+	@scripts/check.sh
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+soak: build ## The programs of the test-suite again and again: SOAK_MINUTES=30
+	@scripts/setup.sh test
+	@scripts/soak.sh
+
+bench: build ## Measure faults beside the machine's own peers; the table goes to stdout
+	@scripts/setup.sh demo
+	$(BIN) bench fault --json target/bench-fault.json $(ARGS)
+
+install: build ## Install under PREFIX (default /usr/local; DESTDIR for packagers)
+	@scripts/install.sh install "$(DESTDIR)$(PREFIX)"
+
+uninstall: ## Remove what `make install` put there
+	@scripts/install.sh uninstall "$(DESTDIR)$(PREFIX)"
+
+clean: ## Remove what was built
+	$(CARGO) clean

@@ -1,0 +1,32 @@
+# What a machine can lack, and how to find out. Sourced by scripts/test.sh.
+#
+# A test that cannot run here prints one line
+#     SKIPPED: <test>: no <feature>[: details]
+# with a feature of this list, and returns. `scripts/test.sh` believes it only if the feature is
+# really absent: otherwise, in CI, the skip is a failure. Programs that scripts/setup.sh installs
+# (redis-server, java, ...) are no features: a test that misses one of them fails.
+
+lacks() { # lacks FEATURE: true if this machine really lacks it
+    case "$1" in
+        root) [[ $(id -u) != 0 ]] ;;
+        userfaultfd) ! { [[ -e /dev/userfaultfd ]] || [[ -e /proc/sys/vm/unprivileged_userfaultfd ]]; } ;;
+        uffd-move) ! kernel_at_least 6 8 ;;
+        netns) ! unshare --net true 2>/dev/null ;;
+        veth) ! unshare --net ip link add venice-a type veth peer name venice-b 2>/dev/null ;;
+        bridge) ! unshare --net ip link add venice-br type bridge 2>/dev/null ;;
+        memory-cgroup) ! { [[ -d /sys/fs/cgroup/memory ]] || grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; } ;;
+        zram) ! { [[ -e /sys/class/zram-control ]] || modprobe -n zram 2>/dev/null; } ;;
+        fuse) [[ ! -e /dev/fuse ]] ;;
+        loop) [[ ! -e /dev/loop-control ]] ;;
+        swap) [[ ! -e /proc/swaps ]] ;;
+        huge-pages) [[ ! -d /sys/kernel/mm/hugepages ]] ;;
+        cores-4) (($(nproc) >= 4)) && return 1 || return 0 ;;
+        *) return 1 ;;
+    esac
+}
+
+kernel_at_least() { # kernel_at_least MAJOR MINOR
+    local major minor
+    IFS=.- read -r major minor _ < <(uname -r)
+    ((major > $1 || (major == $1 && minor >= $2)))
+}

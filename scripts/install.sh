@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# scripts/install.sh install|uninstall PREFIX: the binary, its shim, units, completions, man pages.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+action="${1:?install or uninstall}"
+prefix="${2:?a prefix}"
+venice=target/release/venice
+shells=(bash zsh fish)
+completion_path() { # where each shell looks
+    case "$1" in
+        bash) echo "$prefix/share/bash-completion/completions/venice" ;;
+        zsh) echo "$prefix/share/zsh/site-functions/_venice" ;;
+        fish) echo "$prefix/share/fish/vendor_completions.d/venice.fish" ;;
+    esac
+}
+
+install_all() {
+    install -Dm755 "$venice" "$prefix/bin/venice"
+    install -Dm755 target/release/libvenice_preload.so "$prefix/lib/venice/libvenice_preload.so"
+    local unit shell page
+    for unit in packaging/*.service; do
+        [[ -e $unit ]] || continue
+        install -d "$prefix/lib/systemd/system"
+        # The units name the binary by its full path: the one it has once installed.
+        sed "s|^\(Exec[A-Za-z]*=\)/[^ ]*/venice\b|\1${prefix#"${DESTDIR:-}"}/bin/venice|" "$unit" \
+            >"$prefix/lib/systemd/system/$(basename "$unit")"
+    done
+    # Completions and man pages come from the binary itself, so they never tell another story.
+    if "$venice" completions bash >/dev/null 2>&1; then
+        for shell in "${shells[@]}"; do
+            install -d "$(dirname "$(completion_path "$shell")")"
+            "$venice" completions "$shell" >"$(completion_path "$shell")"
+        done
+    fi
+    install -d "$prefix/share/man/man1"
+    "$venice" man --dir "$prefix/share/man/man1" >/dev/null 2>&1 || rmdir --ignore-fail-on-non-empty "$prefix/share/man/man1"
+    for page in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do
+        install -Dm644 "$page" "$prefix/share/doc/venice/$page"
+    done
+    echo "installed under $prefix: try $prefix/bin/venice doctor"
+}
+
+uninstall_all() {
+    local unit shell
+    rm -f "$prefix/bin/venice" "$prefix/share/man/man1"/venice.1 "$prefix/share/man/man1"/venice-*.1
+    rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice"
+    for unit in packaging/*.service; do
+        rm -f "$prefix/lib/systemd/system/$(basename "$unit")"
+    done
+    for shell in "${shells[@]}"; do
+        rm -f "$(completion_path "$shell")"
+    done
+}
+
+case "$action" in
+    install) install_all ;;
+    uninstall) uninstall_all ;;
+    *) echo "install.sh: install or uninstall, not '$action'" >&2; exit 2 ;;
+esac

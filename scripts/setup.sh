@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Installs what Venice needs on Debian (or a relative of it), and only what is missing.
+#
+#   scripts/setup.sh build   what the build needs
+#   scripts/setup.sh demo    ... and what `venice demo` runs and measures
+#   scripts/setup.sh test    ... and the programs of the test-suite (the default)
+#   scripts/setup.sh check   ... and the tools of `make check`
+#
+# Safe to call again: with everything there it only looks, which takes a few milliseconds.
+# No service is left running or enabled.
+set -euo pipefail
+
+level="${1:-test}"
+case "$level" in
+    build | demo | test | check) ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: unknown level '$level': build, demo, test or check" >&2; exit 2 ;;
+esac
+
+export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
+minimum_rust="1.88"
+missing=()
+
+at_least() { # at_least LEVEL: is the level asked for LEVEL or above?
+    local order=" build demo test check "
+    local asked="${order%% "$level" *}" wanted="${order%% "$1" *}"
+    ((${#asked} >= ${#wanted}))
+}
+
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+
+need_file() { # need_file PATH PACKAGE
+    [[ -e "$1" ]] || missing+=("$2")
+}
+
+look() {
+    need make make
+    need gcc gcc
+    need_file /usr/include/stdio.h libc6-dev
+    if at_least demo; then
+        need redis-server redis-server
+        need ip iproute2
+        # The peers that `venice demo` and `venice bench` measure beside Venice: swap on a file,
+        # on zram, and on a FUSE file under a loop device.
+        need mkswap util-linux
+        need losetup mount
+        need nbdkit nbdkit
+        need nbdfuse libnbd-bin
+        need fusermount3 fuse3
+    fi
+    if at_least test; then
+        need redis-cli redis-tools
+        need memcached memcached
+        need stress-ng stress-ng
+        need sqlite3 sqlite3
+        need_file /usr/bin/python3 python3
+        need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy
+        need pgrep procps
+        # Any Java will do. The headless JDK brings `javac`, which makes the test shorter.
+        command -v java >/dev/null 2>&1 || missing+=(default-jdk-headless)
+    fi
+}
+
+# Debian starts a freshly installed server at once. A policy that says no keeps it from that.
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=
+forbid_services() {
+    [[ -e $policy ]] && return
+    policy_is_ours=1
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+}
+allow_services() { [[ -z $policy_is_ours ]] || rm -f "$policy"; }
+
+# Nor shall the ones installed here start with the machine. One that was there before is left alone.
+disable_service() {
+    local package
+    for package in "${missing[@]}"; do
+        [[ $package == redis-server || $package == memcached ]] || continue
+        if command -v systemctl >/dev/null 2>&1; then
+            systemctl disable "$package.service" >/dev/null 2>&1 || true
+        fi
+        update-rc.d "$package" disable >/dev/null 2>&1 || true
+    done
+}
+
+install_packages() {
+    local list="${missing[*]}"
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "setup: missing: $list. This is no Debian: install their like by hand, then go on." >&2
+        exit 1
+    fi
+    if [[ $(id -u) != 0 ]]; then
+        echo "setup: missing: $list" >&2
+        echo "setup: run as root, or once: sudo apt-get install --no-install-recommends $list" >&2
+        exit 1
+    fi
+    echo "setup: installing $list"
+    trap allow_services EXIT
+    forbid_services
+    export DEBIAN_FRONTEND=noninteractive
+    local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+    "${apt[@]}" update </dev/null
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+    disable_service
+    allow_services
+    trap - EXIT
+}
+
+check_rust() {
+    if ! command -v cargo >/dev/null 2>&1; then
+        echo "setup: no Rust here: install $minimum_rust or newer (https://rustup.rs), then go on." >&2
+        exit 1
+    fi
+    local version
+    version="$(rustc --version | cut -d' ' -f2)"
+    if [[ "$(printf '%s\n%s\n' "$minimum_rust" "$version" | sort -V | head -n1)" != "$minimum_rust" ]]; then
+        echo "setup: Rust $version is too old: Venice needs $minimum_rust or newer (rustup update)." >&2
+        exit 1
+    fi
+}
+
+check_rust_tools() {
+    local component
+    for component in rustfmt clippy; do
+        command -v "cargo-${component/rustfmt/fmt}" >/dev/null 2>&1 && continue
+        echo "setup: adding $component"
+        rustup component add "$component"
+    done
+    if ! command -v cargo-deny >/dev/null 2>&1; then
+        echo "setup: building cargo-deny (a few minutes, once)"
+        cargo install cargo-deny --locked --quiet </dev/null
+    fi
+}
+
+check_rust
+look
+if ((${#missing[@]})); then
+    install_packages
+fi
+if at_least check; then
+    check_rust_tools
+fi

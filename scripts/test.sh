@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Runs every test and closes with the line `N passed, N failed, N skipped`.
+#
+# The crates' own tests run with overflow checks and debug assertions on; the programs (a database,
+# a compiler, a JVM ...) run on the release build, as users would run them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
+# shellcheck source=scripts/features.sh
+source scripts/features.sh
+
+mkdir -p target
+log=target/test-output.log
+: >"$log"
+broken=0
+
+run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a failure
+    local limit="$1"
+    shift
+    printf '\n== %s\n' "$*"
+    timeout --kill-after=60s "$limit" "$@" </dev/null 2>&1 | tee -a "$log" || {
+        echo "test: '$*' failed (124: more than $limit): ${PIPESTATUS[0]}" >&2
+        broken=1
+    }
+}
+
+run 20m cargo build --release --locked -p venice -p venice-preload
+run 25m cargo test --workspace --exclude venice-programs-test --locked --no-fail-fast -- --show-output
+# One test at a time: each has a rack to itself and is bounded by it, not by its neighbours.
+run 25m cargo test --release -p venice-programs-test --locked --no-fail-fast -- \
+    --show-output --test-threads=1
+
+# libtest counts what it ran; a test that printed SKIPPED passed without testing.
+read -r passed failed ignored < <(awk '
+    /^test result: / {
+        for (i = 2; i <= NF; i++) {
+            if ($i == "passed;") passed += $(i - 1)
+            if ($i == "failed;") failed += $(i - 1)
+            if ($i == "ignored;") ignored += $(i - 1)
+        }
+    }
+    END { print passed + 0, failed + 0, ignored + 0 }' "$log")
+skipped=0
+while IFS= read -r line; do
+    skipped=$((skipped + 1))
+    passed=$((passed - 1))
+    feature="$(sed -nE 's/^SKIPPED: [^ ]+: no ([a-z0-9-]+).*/\1/p' <<<"$line")"
+    if [[ -n $feature ]] && lacks "$feature"; then
+        echo "test: $line"
+    elif [[ ${CI:-} == true ]]; then
+        echo "test: $line: but this machine has it: counted as failed" >&2
+        skipped=$((skipped - 1))
+        failed=$((failed + 1))
+    else
+        echo "test: WARNING: $line: but this machine has it; in CI this would fail" >&2
+    fi
+done < <(grep -aE '^SKIPPED: ' "$log" | sort -u || true)
+
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$((skipped + ignored))"
+((broken == 0 && failed == 0 && passed > 0))
