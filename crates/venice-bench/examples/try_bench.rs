@@ -1,0 +1,8 @@
+//! Throwaway.
+use clap::Parser;
+#[derive(Parser)]
+enum Cli { Demo(venice_bench::demo::DemoArgs) }
+fn main() {
+    let r = match Cli::parse() { Cli::Demo(a) => venice_bench::demo::execute(a) };
+    if let Err(e) = r { eprintln!("venice: {e:#}"); std::process::exit(1); }
+}

@@ -1,0 +1,108 @@
+//! One running `redis-server`, unmodified, without persistence.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::resp::{Client, Reply};
+use crate::child::{self, ChildGuard};
+use crate::interrupt::wait_until;
+use crate::launch::Launch;
+
+/// How long redis may take to answer after its start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// # Errors
+/// When redis-server is not installed, with how to install it.
+pub(crate) fn find_program() -> Result<PathBuf> {
+    child::find_program("redis-server")
+        .context("the demo needs redis-server: apt-get install redis-server")
+}
+
+/// A redis that ends with its guard.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    client: Client,
+    pid: u32,
+    server: ChildGuard,
+}
+
+impl Redis {
+    /// Starts redis in the way of `launch`, its socket and log in `folder` under `name`.
+    ///
+    /// # Errors
+    /// When it does not start; the message quotes its log.
+    pub(crate) fn start(
+        program: &Path,
+        launch: &Launch<'_>,
+        folder: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        let socket = folder.join(format!("{name}.sock"));
+        let mut command = launch.command(program);
+        command
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--loglevel", "notice", "--dir"])
+            .arg(folder)
+            .arg("--unixsocket")
+            .arg(&socket);
+        let log = folder.join(format!("{name}.log"));
+        let mut server = ChildGuard::spawn("redis-server", command, &log)?;
+        let mut client = wait_until("the start of redis-server", START_LIMIT, || {
+            server.ensure_alive()?;
+            Ok(Client::connect(&socket).ok())
+        })
+        .with_context(|| format!("redis-server does not run{}", server.log_tail()))?;
+        let pid = process_id(&mut client)?;
+        Ok(Self { client, pid, server })
+    }
+
+    pub(crate) fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// The process that holds the data (which is not the one we started when a supervisor stands
+    /// in between).
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Explains a failed conversation by the server's death, where that is the reason.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        if crate::interrupt::check().is_err() {
+            return error;
+        }
+        // Death is noticed a moment after the connection has broken.
+        std::thread::sleep(Duration::from_millis(300));
+        match self.server.ensure_alive() {
+            Err(death) => death.context(error),
+            Ok(()) => error,
+        }
+    }
+}
+
+fn process_id(client: &mut Client) -> Result<u32> {
+    let Reply::Bulk(text) = client.call(&[b"INFO", b"server"])? else {
+        bail!("redis does not answer INFO");
+    };
+    info_field(&String::from_utf8_lossy(text), "process_id")
+        .and_then(|digits| digits.parse().ok())
+        .context("redis does not tell its process id")
+}
+
+fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_is_read() {
+        let info = "# Server\r\nprocess_id_x:1\r\nprocess_id:4711\r\nport:0\r\n";
+        assert_eq!(info_field(info, "process_id"), Some("4711"));
+        assert_eq!(info_field(info, "absent"), None);
+    }
+}

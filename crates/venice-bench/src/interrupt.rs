@@ -1,0 +1,52 @@
+//! Ctrl-C and its relatives, turned into an error that unwinds the guards.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From here on SIGINT, SIGTERM and SIGHUP no longer end the process; [`check`] reports them.
+pub(crate) fn catch_signals() -> Result<()> {
+    let flag = INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(flag))
+            .context("cannot watch for Ctrl-C, and so could not clean up after it")?;
+    }
+    Ok(())
+}
+
+/// # Errors
+/// Once a signal asked this process to end. Whoever waits or loops calls this often.
+pub(crate) fn check() -> Result<()> {
+    if INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+        bail!("interrupted: everything that was set up has been removed again");
+    }
+    Ok(())
+}
+
+/// Asks `done` again every few milliseconds until it has an answer.
+///
+/// # Errors
+/// When `done` fails, on an interrupt, and after `limit` (naming `what`).
+pub(crate) fn wait_until<T>(
+    what: &str,
+    limit: Duration,
+    mut done: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(answer) = done()? {
+            return Ok(answer);
+        }
+        check()?;
+        if start.elapsed() > limit {
+            bail!("{what} did not happen within {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,112 @@
+//! Swap to memory behind a network block server, a FUSE file and a loop device: how a kernel
+//! without nbd or ublk pages to somebody else's memory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::swap_area::SwapArea;
+use crate::child::{ChildGuard, find_program, run_tool};
+use crate::interrupt::wait_until;
+
+/// The whole chain in use as swap. Dropping it takes it down in order.
+#[derive(Debug)]
+pub(crate) struct FuseLoopSwap {
+    // Dropped in this order, from the kernel's end to the server's.
+    _area: SwapArea,
+    _device: LoopDevice,
+    _mount: FuseMount,
+}
+
+impl FuseLoopSwap {
+    /// # Errors
+    /// Without root, or where nbdkit, nbdfuse, FUSE or loop devices are missing.
+    pub(crate) fn create(len_bytes: u64) -> Result<Self> {
+        super::require_root()?;
+        let mount = FuseMount::serve(len_bytes)?;
+        let device = LoopDevice::attach(&mount.file())?;
+        let area = SwapArea::switch_on(&device.path)?;
+        Ok(Self { _area: area, _device: device, _mount: mount })
+    }
+}
+
+#[derive(Debug)]
+struct FuseMount {
+    mounted: bool,
+    server: ChildGuard,
+    folder: TempDir,
+}
+
+impl FuseMount {
+    fn serve(len_bytes: u64) -> Result<Self> {
+        let nbdfuse = find_program("nbdfuse").context("apt-get install libnbd-bin")?;
+        let nbdkit = find_program("nbdkit").context("apt-get install nbdkit")?;
+        find_program("fusermount3").context("apt-get install fuse3")?;
+        if !Path::new("/dev/fuse").exists() {
+            bail!("this kernel offers no FUSE (/dev/fuse is missing)");
+        }
+        let folder = tempfile::Builder::new().prefix("venice-fuse-").tempdir()?;
+        let point = folder.path().join("mount");
+        std::fs::create_dir(&point)?;
+        let mut command = Command::new(nbdfuse);
+        command
+            .arg(point.join("memory"))
+            .arg("--command")
+            .arg(nbdkit)
+            .args(["-s", "--exit-with-parent", "memory", &len_bytes.to_string()]);
+        let server = ChildGuard::spawn("nbdfuse", command, &folder.path().join("log"))?;
+        let mut mount = Self { mounted: false, server, folder };
+        let file = mount.file();
+        wait_until("the FUSE file of nbdfuse", Duration::from_secs(10), || {
+            mount.server.ensure_alive()?;
+            Ok(std::fs::metadata(&file).is_ok_and(|meta| meta.len() == len_bytes).then_some(()))
+        })?;
+        mount.mounted = true;
+        Ok(mount)
+    }
+
+    fn point(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.point().join("memory")
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        if self.mounted {
+            let point = self.point();
+            if let Err(error) = run_tool("fusermount3", &["-u", &point.to_string_lossy()]) {
+                eprintln!("venice: {error:#}");
+            }
+        }
+        self.server.stop();
+    }
+}
+
+#[derive(Debug)]
+struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// With direct I/O, so that swapped pages are not cached a second time.
+    fn attach(file: &Path) -> Result<Self> {
+        let file = file.to_str().context("the FUSE file needs a path in UTF-8")?;
+        let out = run_tool("losetup", &["--find", "--show", "--direct-io=on", file])?;
+        Ok(Self { path: out.trim().into() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run_tool("losetup", &["--detach", &self.path.to_string_lossy()]) {
+            eprintln!("venice: {error:#}");
+        }
+    }
+}

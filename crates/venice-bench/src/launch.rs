@@ -1,0 +1,56 @@
+//! The ways to start a program whose memory is measured.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::kernel_swap::cgroup::MemoryCgroup;
+use crate::rack::Rack;
+
+/// Where the memory of a program comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Launch<'a> {
+    /// Local memory, without a limit.
+    Local,
+    /// Local memory up to the limit of a cgroup, and kernel swap beyond it.
+    InCgroup(&'a MemoryCgroup),
+    /// Under `venice run` on a rack.
+    OnRack {
+        /// The rack that lends.
+        rack: &'a Rack,
+        /// `--local`, in bytes.
+        local_bytes: u64,
+        /// `--remote`, in bytes.
+        remote_bytes: u64,
+        /// Further arguments of `venice run`.
+        extra: &'a [&'a str],
+    },
+}
+
+impl Launch<'_> {
+    /// A command that starts `program` this way; its arguments are still to be added.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        match self {
+            Launch::Local => Command::new(program),
+            Launch::InCgroup(group) => {
+                // The shell joins first and then becomes the program: not a page is charged to
+                // another group.
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
+                command.arg(group.members_file()).arg(program);
+                command
+            }
+            Launch::OnRack { rack, local_bytes, remote_bytes, extra } => {
+                let mut command = rack.venice();
+                command
+                    .args(["run", "--local", &local_bytes.to_string()])
+                    .args(["--remote", &remote_bytes.to_string()])
+                    .args(["--port", rack.port().name()])
+                    .args(*extra)
+                    .arg(OsStr::new("--"))
+                    .arg(program);
+                command
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A rack of our own on this machine, used as a user would: by commands.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::child::ChildGuard;
+
+/// Agents of the rack.
+const NODES: u64 = 4;
+
+/// Memory is lent in slabs of this size.
+const SLAB_BYTES: u64 = 16 << 20;
+
+/// How pages travel between the program and its donors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Port {
+    /// The donor's memory is mapped.
+    Shm,
+    /// The donor answers datagrams.
+    Udp,
+}
+
+impl Port {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// A running rack. Dropping it runs `venice down` and removes its run directory.
+#[derive(Debug)]
+pub(crate) struct Rack {
+    port: Port,
+    network_namespaces: bool,
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Rack {
+    /// Starts a rack that lends at least `remote_bytes` in all. Over udp, and with root, every node
+    /// gets its own network namespace so that frames cross a (virtual) wire.
+    ///
+    /// # Errors
+    /// When `venice up` fails; the message quotes it.
+    pub(crate) fn up(port: Port, remote_bytes: u64) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot find the running program")?;
+        let folder = tempfile::Builder::new().prefix("venice-rack-").tempdir()?;
+        let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
+        let rack = Self { port, network_namespaces, folder, program };
+        // A little more than its share from each, so that a grant never has to be cut to the slab.
+        let lend_bytes = (remote_bytes / NODES).next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES;
+        let mut command = rack.venice();
+        command
+            .args(["up", "--nodes", &NODES.to_string(), "--lend", &lend_bytes.to_string()])
+            .args(["--port", port.name()]);
+        if network_namespaces {
+            command.arg("--netns");
+        }
+        rack.finish("venice up", command, Duration::from_secs(60))?;
+        Ok(rack)
+    }
+
+    /// The running program as a command on this rack, its subcommand still to be added.
+    pub(crate) fn venice(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("VENICE_RUN_DIR", self.folder.path().join("run")).env_remove("VENICE_MONITOR");
+        command
+    }
+
+    pub(crate) fn port(&self) -> Port {
+        self.port
+    }
+
+    /// Whether the nodes are in network namespaces of their own.
+    pub(crate) fn network_namespaces(&self) -> bool {
+        self.network_namespaces
+    }
+
+    fn finish(&self, name: &str, command: Command, limit: Duration) -> Result<()> {
+        let log = self.folder.path().join("command.log");
+        ChildGuard::spawn(name, command, &log)?.wait_success(limit)
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        let mut command = self.venice();
+        command.arg("down").process_group(0);
+        // Not `wait_success`: it would stop at once when a Ctrl-C is what brought us here.
+        match command.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => eprintln!(
+                "venice: `venice down` failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ),
+            Err(error) => eprintln!("venice: cannot run `venice down`: {error}"),
+        }
+    }
+}
