@@ -1,1 +1,53 @@
-//! Venice: wire.
+//! The words every part of Venice shares: identities, units, and the packet format.
+//!
+//! Nothing here does I/O, allocates or keeps state. The packet format is described field by field
+//! in `docs/wire.md`; [`Frame`] reads it without copying, [`HeaderRepr`] writes it.
+//!
+//! ```
+//! use venice_wire::{Frame, HeaderRepr, NodeId, Opcode, Channel, MAX_FRAME_BYTES};
+//!
+//! let header = HeaderRepr {
+//!     address: 0x2000,
+//!     access_len: 4096,
+//!     ..HeaderRepr::new(Channel::Crma, Opcode::Read, NodeId(1), NodeId(2))
+//! };
+//! let mut datagram = [0; MAX_FRAME_BYTES];
+//! let len_bytes = header.emit(&[], &mut datagram)?;
+//!
+//! let frame = Frame::parse(&datagram[..len_bytes])?;
+//! assert_eq!(frame.repr(), header);
+//! # Ok::<(), venice_wire::WireError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod byte_size;
+mod error;
+mod frame;
+mod header;
+mod ids;
+mod opcode;
+mod sequence;
+
+pub use byte_size::{ByteSize, ParseByteSizeError};
+pub use error::WireError;
+pub use frame::Frame;
+pub use header::{HeaderRepr, REPLAY_FLAG};
+pub use ids::{GrantId, GrantKey, LinkId, NodeId};
+pub use opcode::{Channel, Opcode, Refusal};
+pub use sequence::Sequence;
+
+/// One page of memory: the unit the paged memory moves.
+pub const PAGE_BYTES: u64 = 4096;
+/// One slab: the unit a donor lends. A grant of `n` slabs is addressed `0..n * SLAB_BYTES`.
+pub const SLAB_BYTES: u64 = 16 << 20;
+
+/// First two bytes of every frame, read as a little-endian `u16`: the letters `VN`.
+pub const MAGIC: u16 = u16::from_le_bytes(*b"VN");
+/// The format this crate speaks.
+pub const VERSION: u8 = 1;
+/// Length of the header, the same for every frame.
+pub const HEADER_BYTES: usize = 64;
+/// The most payload one frame carries.
+pub const MAX_PAYLOAD_BYTES: usize = 4096;
+/// The longest frame: a buffer of this size holds any.
+pub const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_PAYLOAD_BYTES;

@@ -1,0 +1,175 @@
+//! A checked, zero-copy view of a received frame.
+
+use crate::{
+    Channel, GrantId, GrantKey, HEADER_BYTES, HeaderRepr, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId,
+    Opcode, Sequence, VERSION, WireError,
+    header::{checksum, offset},
+};
+
+/// A received frame that has passed every check of the format: length, magic, version, checksum,
+/// and an opcode that belongs to its channel. Reading a field cannot fail.
+///
+/// What the fields *mean* is not checked here; ranges, keys and sequence are the fabric's.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    bytes: &'a [u8],
+    channel: Channel,
+    opcode: Opcode,
+}
+
+impl<'a> Frame<'a> {
+    /// Checks `bytes`, one whole datagram, and wraps them.
+    ///
+    /// # Errors
+    /// Says in which way the bytes are not a frame of this version. No input panics.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let len = bytes.len();
+        if len < HEADER_BYTES {
+            return Err(WireError::Truncated { len, needed: HEADER_BYTES });
+        }
+        let magic = u16::from_le_bytes(get(bytes, offset::MAGIC));
+        if magic != MAGIC {
+            return Err(WireError::BadMagic(magic));
+        }
+        if bytes[offset::VERSION] != VERSION {
+            return Err(WireError::UnsupportedVersion(bytes[offset::VERSION]));
+        }
+        check_length(bytes)?;
+        if u32::from_le_bytes(get(bytes, offset::CHECKSUM)) != checksum(bytes) {
+            return Err(WireError::BadChecksum);
+        }
+        let (channel, opcode) = check_opcode(bytes[offset::CHANNEL], bytes[offset::OPCODE])?;
+        Ok(Self { bytes, channel, opcode })
+    }
+
+    /// The whole header as a plain struct.
+    pub fn repr(&self) -> HeaderRepr {
+        HeaderRepr {
+            channel: self.channel,
+            opcode: self.opcode,
+            flags: self.flags(),
+            source: self.source(),
+            destination: self.destination(),
+            link: self.link(),
+            sequence: self.sequence(),
+            ack: self.ack(),
+            transaction: self.transaction(),
+            access_len: self.access_len(),
+            detail: self.detail(),
+            address: self.address(),
+            grant: self.grant(),
+            key: self.key(),
+        }
+    }
+
+    /// The frame as it came.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What follows the header: at most [`MAX_PAYLOAD_BYTES`].
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
+    /// See [`HeaderRepr::channel`].
+    pub fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// See [`HeaderRepr::opcode`].
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// See [`HeaderRepr::flags`].
+    pub fn flags(&self) -> u8 {
+        self.bytes[offset::FLAGS]
+    }
+
+    /// See [`HeaderRepr::source`].
+    pub fn source(&self) -> NodeId {
+        NodeId(self.u32_at(offset::SOURCE))
+    }
+
+    /// See [`HeaderRepr::destination`].
+    pub fn destination(&self) -> NodeId {
+        NodeId(self.u32_at(offset::DESTINATION))
+    }
+
+    /// See [`HeaderRepr::link`].
+    pub fn link(&self) -> LinkId {
+        LinkId(self.u32_at(offset::LINK))
+    }
+
+    /// See [`HeaderRepr::sequence`].
+    pub fn sequence(&self) -> Sequence {
+        Sequence(self.u32_at(offset::SEQUENCE))
+    }
+
+    /// See [`HeaderRepr::ack`].
+    pub fn ack(&self) -> Sequence {
+        Sequence(self.u32_at(offset::ACK))
+    }
+
+    /// See [`HeaderRepr::transaction`].
+    pub fn transaction(&self) -> u32 {
+        self.u32_at(offset::TRANSACTION)
+    }
+
+    /// See [`HeaderRepr::access_len`].
+    pub fn access_len(&self) -> u16 {
+        u16::from_le_bytes(get(self.bytes, offset::ACCESS_LEN))
+    }
+
+    /// See [`HeaderRepr::detail`].
+    pub fn detail(&self) -> u16 {
+        u16::from_le_bytes(get(self.bytes, offset::DETAIL))
+    }
+
+    /// See [`HeaderRepr::address`].
+    pub fn address(&self) -> u64 {
+        u64::from_le_bytes(get(self.bytes, offset::ADDRESS))
+    }
+
+    /// See [`HeaderRepr::grant`].
+    pub fn grant(&self) -> GrantId {
+        GrantId(u64::from_le_bytes(get(self.bytes, offset::GRANT)))
+    }
+
+    /// See [`HeaderRepr::key`].
+    pub fn key(&self) -> GrantKey {
+        GrantKey(u64::from_le_bytes(get(self.bytes, offset::KEY)))
+    }
+
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_le_bytes(get(self.bytes, at))
+    }
+}
+
+fn check_length(bytes: &[u8]) -> Result<(), WireError> {
+    let payload_len = usize::from(u16::from_le_bytes(get(bytes, offset::PAYLOAD_LEN)));
+    if payload_len > MAX_PAYLOAD_BYTES {
+        return Err(WireError::PayloadTooLong(payload_len));
+    }
+    let (len, needed) = (bytes.len(), HEADER_BYTES + payload_len);
+    match len.cmp(&needed) {
+        std::cmp::Ordering::Less => Err(WireError::Truncated { len, needed }),
+        std::cmp::Ordering::Greater => Err(WireError::TrailingBytes { len, needed }),
+        std::cmp::Ordering::Equal => Ok(()),
+    }
+}
+
+fn check_opcode(channel: u8, opcode: u8) -> Result<(Channel, Opcode), WireError> {
+    Channel::from_byte(channel)
+        .zip(Opcode::from_byte(opcode))
+        .filter(|(channel, opcode)| opcode.is_on(*channel))
+        .ok_or(WireError::UnknownOpcode { channel, opcode })
+}
+
+/// The `N` bytes at `at`, which must lie in the header.
+fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
+}

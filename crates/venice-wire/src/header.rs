@@ -1,0 +1,148 @@
+//! The header as a plain struct, and how it is written.
+
+use crate::{
+    Channel, GrantId, GrantKey, HEADER_BYTES, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId, Opcode,
+    Sequence, VERSION, WireError,
+};
+
+/// Bit of `flags`: this frame was sent before and is replayed. For captures and statistics; it
+/// changes nothing in what the frame means.
+pub const REPLAY_FLAG: u8 = 1 << 0;
+
+/// Where each field starts. `docs/wire.md` says the same in words.
+pub(crate) mod offset {
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 2;
+    pub const CHANNEL: usize = 3;
+    pub const OPCODE: usize = 4;
+    pub const FLAGS: usize = 5;
+    pub const PAYLOAD_LEN: usize = 6;
+    pub const SOURCE: usize = 8;
+    pub const DESTINATION: usize = 12;
+    pub const LINK: usize = 16;
+    pub const CHECKSUM: usize = 20;
+    pub const SEQUENCE: usize = 24;
+    pub const ACK: usize = 28;
+    pub const TRANSACTION: usize = 32;
+    pub const ACCESS_LEN: usize = 36;
+    pub const DETAIL: usize = 38;
+    pub const ADDRESS: usize = 40;
+    pub const GRANT: usize = 48;
+    pub const KEY: usize = 56;
+}
+
+/// Everything a header says, as a plain struct. Magic, version, payload length and checksum are not
+/// here: [`HeaderRepr::emit`] writes them, [`crate::Frame::parse`] checks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderRepr {
+    /// Which channel the frame belongs to.
+    pub channel: Channel,
+    /// What it asks for or says.
+    pub opcode: Opcode,
+    /// Bits such as [`REPLAY_FLAG`]; those without a name are sent as zero and ignored.
+    pub flags: u8,
+    /// The node that sends.
+    pub source: NodeId,
+    /// The node it is for.
+    pub destination: NodeId,
+    /// The link it travels on.
+    pub link: LinkId,
+    /// Position in the sender's stream; on link frames, the sender's next position.
+    pub sequence: Sequence,
+    /// The first position the sender still waits for from the other side.
+    pub ack: Sequence,
+    /// Names a request; its answer repeats it.
+    pub transaction: u32,
+    /// Bytes of the access; in a handshake, frames the sender can buffer.
+    pub access_len: u16,
+    /// Small extra word: the [`crate::Refusal`] code of a refusal.
+    pub detail: u16,
+    /// Remote address: byte offset into the grant.
+    pub address: u64,
+    /// The grant that is accessed.
+    pub grant: GrantId,
+    /// The key that opens it.
+    pub key: GrantKey,
+}
+
+impl HeaderRepr {
+    /// A header with the given first fields and zero in the rest.
+    pub const fn new(
+        channel: Channel,
+        opcode: Opcode,
+        source: NodeId,
+        destination: NodeId,
+    ) -> Self {
+        Self {
+            channel,
+            opcode,
+            flags: 0,
+            source,
+            destination,
+            link: LinkId(0),
+            sequence: Sequence(0),
+            ack: Sequence(0),
+            transaction: 0,
+            access_len: 0,
+            detail: 0,
+            address: 0,
+            grant: GrantId(0),
+            key: GrantKey(0),
+        }
+    }
+
+    /// Writes header, payload and checksum to the front of `buf`; returns the length of the frame
+    /// in bytes.
+    ///
+    /// # Errors
+    /// [`WireError::PayloadTooLong`] over [`MAX_PAYLOAD_BYTES`], [`WireError::BufferTooSmall`] when
+    /// `buf` cannot hold the frame, [`WireError::UnknownOpcode`] when the opcode does not belong to
+    /// the channel.
+    pub fn emit(&self, payload: &[u8], buf: &mut [u8]) -> Result<usize, WireError> {
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(WireError::PayloadTooLong(payload.len()));
+        }
+        if !self.opcode.is_on(self.channel) {
+            let (channel, opcode) = (self.channel as u8, self.opcode as u8);
+            return Err(WireError::UnknownOpcode { channel, opcode });
+        }
+        let needed = HEADER_BYTES + payload.len();
+        let len = buf.len();
+        let frame = buf.get_mut(..needed).ok_or(WireError::BufferTooSmall { len, needed })?;
+        frame[HEADER_BYTES..].copy_from_slice(payload);
+        self.write_fields(payload.len() as u16, frame);
+        let checksum = checksum(frame);
+        put(frame, offset::CHECKSUM, checksum.to_le_bytes());
+        Ok(needed)
+    }
+
+    fn write_fields(&self, payload_len: u16, frame: &mut [u8]) {
+        put(frame, offset::MAGIC, MAGIC.to_le_bytes());
+        put(frame, offset::VERSION, [VERSION]);
+        put(frame, offset::CHANNEL, [self.channel as u8]);
+        put(frame, offset::OPCODE, [self.opcode as u8]);
+        put(frame, offset::FLAGS, [self.flags]);
+        put(frame, offset::PAYLOAD_LEN, payload_len.to_le_bytes());
+        put(frame, offset::SOURCE, self.source.0.to_le_bytes());
+        put(frame, offset::DESTINATION, self.destination.0.to_le_bytes());
+        put(frame, offset::LINK, self.link.0.to_le_bytes());
+        put(frame, offset::SEQUENCE, self.sequence.0.to_le_bytes());
+        put(frame, offset::ACK, self.ack.0.to_le_bytes());
+        put(frame, offset::TRANSACTION, self.transaction.to_le_bytes());
+        put(frame, offset::ACCESS_LEN, self.access_len.to_le_bytes());
+        put(frame, offset::DETAIL, self.detail.to_le_bytes());
+        put(frame, offset::ADDRESS, self.address.to_le_bytes());
+        put(frame, offset::GRANT, self.grant.0.to_le_bytes());
+        put(frame, offset::KEY, self.key.0.to_le_bytes());
+    }
+}
+
+fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
+    frame[at..at + N].copy_from_slice(&bytes);
+}
+
+/// CRC-32C over the whole frame, the checksum field itself left out.
+pub(crate) fn checksum(frame: &[u8]) -> u32 {
+    let before = crc32c::crc32c(&frame[..offset::CHECKSUM]);
+    crc32c::crc32c_append(before, &frame[offset::CHECKSUM + 4..])
+}
