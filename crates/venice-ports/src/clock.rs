@@ -1,0 +1,25 @@
+//! The time that the sans-IO cores below are driven with.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of CLOCK_MONOTONIC: one time line for every process of this machine.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn does_not_go_back() {
+        let mut last_ns = monotonic_ns();
+        assert!(last_ns > 0);
+        for _ in 0..1000 {
+            let now_ns = monotonic_ns();
+            assert!(now_ns >= last_ns);
+            last_ns = now_ns;
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The recipient's side: ask the donor's agent for the slabs of a grant.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+
+use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE, TEXT_LEN};
+use crate::PortError;
+
+/// How long an agent that lives may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The slabs of a grant, and the connection that says whether its donor still stands by it.
+#[derive(Debug)]
+pub struct ShmConnection {
+    /// The memfds, in slab order, each [`SLAB_BYTES`] long and sealed. They may be taken out,
+    /// mapped and closed; the connection must be kept.
+    pub slabs: Vec<OwnedFd>,
+    socket: OwnedFd,
+}
+
+impl ShmConnection {
+    /// To be polled for input or hang-up: either means that the donor is gone or has taken the
+    /// grant back.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the donor is gone or has taken the grant back. Does not wait.
+    pub fn is_closed(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            match poll(&mut fds, Some(&now)) {
+                // The donor never speaks unasked, so anything at all is the end.
+                Ok(ready) => return ready > 0,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// Asks the agent behind `socket` for all `slabs` memfds of a grant.
+///
+/// # Errors
+/// When no agent answers within five seconds, it refuses (unknown grant, wrong key), or what it
+/// hands out is not what it should be: as many memfds as the grant has slabs, sealed against
+/// resizing and of [`SLAB_BYTES`] each.
+pub fn fetch_slabs(
+    socket: &Path,
+    id: GrantId,
+    key: GrantKey,
+    slabs: usize,
+) -> Result<ShmConnection, PortError> {
+    let connection = connect_to(socket)?;
+    let mut fds = Vec::with_capacity(slabs);
+    while fds.len() < slabs {
+        let request = Request {
+            grant: id,
+            key,
+            first: fds.len() as u32,
+            count: (slabs - fds.len()).min(SLABS_PER_MESSAGE) as u32,
+        };
+        send(&connection, &request)?;
+        let before = fds.len();
+        let reply = receive(&connection, &mut fds)?;
+        check_reply(&reply, &request, slabs, fds.len() - before)?;
+    }
+    for fd in &fds {
+        check_slab(fd.as_fd())?;
+    }
+    Ok(ShmConnection { slabs: fds, socket: connection })
+}
+
+fn connect_to(path: &Path) -> Result<OwnedFd, PortError> {
+    let address = SocketAddrUnix::new(path)
+        .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(PortError::at("making a unix socket"))?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))
+            .map_err(PortError::at("setting a socket's time-out"))?;
+    }
+    match retry_interrupted(|| connect(&socket, &address)) {
+        Ok(()) => Ok(socket),
+        Err(source) => Err(PortError::NoAgent { path: path.to_path_buf(), source }),
+    }
+}
+
+fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {
+    let bytes = request.encode();
+    let mut no_fds = SendAncillaryBuffer::default();
+    retry_interrupted(|| {
+        sendmsg(socket, &[IoSlice::new(&bytes)], &mut no_fds, SendFlags::NOSIGNAL)
+    })
+    .map_err(|errno| match errno {
+        rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => PortError::Closed,
+        source => PortError::System { step: "asking the donor for slabs", source },
+    })?;
+    Ok(())
+}
+
+/// Receives one reply; its descriptors go to the end of `fds`.
+fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError> {
+    let mut bytes = [0; HEADER_LEN + TEXT_LEN];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_interrupted(|| {
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })
+    .map_err(|errno| match errno {
+        rustix::io::Errno::CONNRESET => PortError::Closed,
+        source => PortError::System { step: "waiting for the donor's slabs", source },
+    })?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received_fds) = message {
+            fds.extend(received_fds);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(PortError::Closed);
+    }
+    Reply::decode(&bytes[..received.bytes]).map_err(|what| PortError::Protocol { what })
+}
+
+fn check_reply(
+    reply: &Reply,
+    request: &Request,
+    slabs: usize,
+    fds: usize,
+) -> Result<(), PortError> {
+    let what = match reply {
+        Reply::Refused { reason } => return Err(PortError::Refused { reason: reason.clone() }),
+        Reply::Slabs { total, .. } if *total != slabs as u64 => {
+            "the grant has another number of slabs"
+        }
+        Reply::Slabs { first, .. } if *first != u64::from(request.first) => "slabs out of order",
+        Reply::Slabs { count, .. } if *count != request.count || fds != *count as usize => {
+            "some descriptors are missing (is the limit on open files too low?)"
+        }
+        Reply::Slabs { .. } => return Ok(()),
+    };
+    Err(PortError::Protocol { what })
+}
+
+/// A file that its donor could shrink would be a SIGBUS in waiting.
+fn check_slab(fd: BorrowedFd<'_>) -> Result<(), PortError> {
+    let seals = fcntl_get_seals(fd).map_err(PortError::at("reading a slab's seals"))?;
+    let stat = fstat(fd).map_err(PortError::at("reading a slab's length"))?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err(PortError::Protocol { what: "a slab is not sealed" });
+    }
+    if stat.st_size as u64 != SLAB_BYTES {
+        return Err(PortError::Protocol { what: "a slab has the wrong length" });
+    }
+    Ok(())
+}
+
+fn retry_interrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The agent's listening socket in the file system.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, chmod, lstat, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use crate::PortError;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 256;
+
+/// A listening unix `SOCK_SEQPACKET` socket; its file is removed on drop.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// Binds and listens. A socket file that a dead agent left behind is replaced.
+    pub(super) fn bind(path: &Path) -> Result<Self, PortError> {
+        let address = SocketAddrUnix::new(path)
+            .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
+        let listen_error = |source| PortError::Listen { path: path.to_path_buf(), source };
+
+        clear_stale(path, &address)?;
+        let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        bind(&socket, &address).map_err(listen_error)?;
+        let listener = Self { socket, path: path.to_path_buf() };
+        // Set before `listen`, so that nobody else gets in through the gap.
+        chmod(path, Mode::from_raw_mode(0o660)).map_err(listen_error)?;
+        listen(&listener.socket, BACKLOG).map_err(listen_error)?;
+        Ok(listener)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = unlink(&self.path);
+    }
+}
+
+/// Removes a socket file that nobody listens on any more.
+fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), PortError> {
+    match lstat(path) {
+        Err(_) => return Ok(()), // Not there; if it is something worse, bind says so.
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+            return Err(PortError::NotASocket { path: path.to_path_buf() });
+        }
+        Ok(_) => {}
+    }
+    let probe = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    match connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {
+            unlink(path).map_err(|source| PortError::Listen { path: path.to_path_buf(), source })
+        }
+        // Someone else's kind of socket (PROTOTYPE), or a full backlog (AGAIN): alive either way.
+        _ => Err(PortError::SocketInUse { path: path.to_path_buf() }),
+    }
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, PortError> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(PortError::at("making a unix socket"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_the_socket_of_a_dead_agent_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shm.sock");
+        let first = Listener::bind(&path).unwrap();
+        assert!(matches!(Listener::bind(&path), Err(PortError::SocketInUse { .. })));
+
+        // A crash: the descriptor goes, the file stays.
+        std::fs::rename(&path, dir.path().join("aside")).unwrap();
+        drop(first);
+        std::fs::rename(dir.path().join("aside"), &path).unwrap();
+
+        let second = Listener::bind(&path).unwrap();
+        drop(second);
+        assert!(!path.exists(), "an orderly end leaves no file");
+    }
+
+    #[test]
+    fn leaves_other_files_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notes.txt");
+        std::fs::write(&path, "mine").unwrap();
+        assert!(matches!(Listener::bind(&path), Err(PortError::NotASocket { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_long_path_is_a_clear_error() {
+        let path = PathBuf::from("/tmp/".to_owned() + &"x".repeat(200));
+        let error = Listener::bind(&path).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+}

@@ -1,0 +1,174 @@
+//! The messages on the socket: one request, one reply, little-endian, a fixed layout each.
+//!
+//! | bytes | request | reply |
+//! |---|---|---|
+//! | 0..4 | magic `VSHM` | magic `VSHM` |
+//! | 4..6 | version, 1 | version, 1 |
+//! | 6..8 | zero | status: 0 = slabs follow, 1 = refused |
+//! | 8..16 | grant id | total: slabs in the whole grant |
+//! | 16..24 | grant key | first: index of the first slab here |
+//! | 24..28 | first: index of the first slab wanted | count: descriptors with this message |
+//! | 28..32 | count: slabs wanted, 1..=64 | length of the text that follows |
+//! | 32.. | | the reason of a refusal, UTF-8 |
+
+use venice_wire::{GrantId, GrantKey};
+
+/// Descriptors that travel with one message, at most.
+pub(super) const SLABS_PER_MESSAGE: usize = 64;
+/// Length of a request, and of a reply without its text.
+pub(super) const HEADER_LEN: usize = 32;
+/// Longest text of a refusal.
+pub(super) const TEXT_LEN: usize = 480;
+
+const MAGIC: [u8; 4] = *b"VSHM";
+const VERSION: u16 = 1;
+const REFUSED: u16 = 1;
+
+/// Recipient to donor: "give me these slabs of my grant".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) grant: GrantId,
+    pub(super) key: GrantKey,
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+impl Request {
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.grant.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.key.0.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.first.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    /// `Err` says what is wrong with the bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| "a request is 32 bytes")?;
+        check_start(bytes)?;
+        let request = Self {
+            grant: GrantId(u64_at(bytes, 8)),
+            key: GrantKey(u64_at(bytes, 16)),
+            first: u32_at(bytes, 24),
+            count: u32_at(bytes, 28),
+        };
+        match request.count as usize {
+            1..=SLABS_PER_MESSAGE => Ok(request),
+            _ => Err("a request is for 1 to 64 slabs"),
+        }
+    }
+}
+
+/// Donor to recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// `count` descriptors come with this message: slabs `first..first + count` of `total`.
+    Slabs { total: u64, first: u64, count: u32 },
+    /// No slabs, and why.
+    Refused { reason: String },
+}
+
+impl Reply {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_LEN];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        match self {
+            Self::Slabs { total, first, count } => {
+                bytes[8..16].copy_from_slice(&total.to_le_bytes());
+                bytes[16..24].copy_from_slice(&first.to_le_bytes());
+                bytes[24..28].copy_from_slice(&count.to_le_bytes());
+            }
+            Self::Refused { reason } => {
+                let text = &reason.as_bytes()[..reason.len().min(TEXT_LEN)];
+                bytes[6..8].copy_from_slice(&REFUSED.to_le_bytes());
+                bytes[28..32].copy_from_slice(&(text.len() as u32).to_le_bytes());
+                bytes.extend_from_slice(text);
+            }
+        }
+        bytes
+    }
+
+    /// `Err` says what is wrong with the bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (header, text) =
+            bytes.split_first_chunk::<HEADER_LEN>().ok_or("shorter than a reply")?;
+        check_start(header)?;
+        if text.len() != u32_at(header, 28) as usize {
+            return Err("its text has another length than it says");
+        }
+        match u16::from_le_bytes([header[6], header[7]]) {
+            0 => Ok(Self::Slabs {
+                total: u64_at(header, 8),
+                first: u64_at(header, 16),
+                count: u32_at(header, 24),
+            }),
+            REFUSED => Ok(Self::Refused { reason: String::from_utf8_lossy(text).into_owned() }),
+            _ => Err("unknown status"),
+        }
+    }
+}
+
+fn check_start(header: &[u8; HEADER_LEN]) -> Result<(), &'static str> {
+    if header[0..4] != MAGIC {
+        return Err("not Venice's shm protocol");
+    }
+    if header[4..6] != VERSION.to_le_bytes() {
+        return Err("another version of the shm protocol");
+    }
+    Ok(())
+}
+
+fn u32_at(header: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(header: &[u8; HEADER_LEN], at: usize) -> u64 {
+    u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_request_survives_the_wire(grant: u64, key: u64, first: u32, count in 1u32..=64) {
+            let request = Request { grant: GrantId(grant), key: GrantKey(key), first, count };
+            prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+
+        #[test]
+        fn a_reply_survives_the_wire(total: u64, first: u64, count: u32, reason in ".{0,100}") {
+            let slabs = Reply::Slabs { total, first, count };
+            prop_assert_eq!(Reply::decode(&slabs.encode()), Ok(slabs.clone()));
+            let refused = Reply::Refused { reason };
+            prop_assert_eq!(Reply::decode(&refused.encode()), Ok(refused.clone()));
+        }
+
+        #[test]
+        fn garbage_is_refused_not_feared(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = Request::decode(&bytes);
+            let _ = Reply::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_request_for_none_or_too_many_is_refused() {
+        for count in [0, 65, u32::MAX] {
+            let request = Request { grant: GrantId(1), key: GrantKey(2), first: 0, count };
+            assert!(Request::decode(&request.encode()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut() {
+        let reply = Reply::Refused { reason: "x".repeat(10_000) };
+        let Ok(Reply::Refused { reason }) = Reply::decode(&reply.encode()) else { panic!() };
+        assert_eq!(reason.len(), TEXT_LEN);
+    }
+}

@@ -1,0 +1,280 @@
+//! The donor's side: a thread of the agent that hands out the slabs of grants.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, accept_with, recvmsg, sendmsg,
+};
+use venice_wire::{GrantId, GrantKey};
+
+use super::listener::Listener;
+use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE};
+use crate::{PortError, monotonic_ns};
+
+/// Connections served at once; more wait in the backlog.
+const MAX_CONNECTIONS: usize = 4096;
+/// A connection that has not named a grant for so long is closed.
+const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
+
+/// Some slabs of a grant.
+#[derive(Debug)]
+pub struct SlabBatch {
+    /// Slabs in the whole grant.
+    pub total: usize,
+    /// Duplicates of the memfds asked for, in slab order.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Where the server finds the slabs of a grant.
+pub trait SlabSource: Send {
+    /// Slabs `first..first + count` of a grant.
+    ///
+    /// # Errors
+    /// A refusal in words for the recipient: no such grant, wrong key, no such slabs.
+    fn slabs(
+        &self,
+        id: GrantId,
+        key: GrantKey,
+        first: usize,
+        count: usize,
+    ) -> Result<SlabBatch, String>;
+}
+
+/// Hands out slabs on a unix socket, on a thread of its own, until dropped.
+#[derive(Debug)]
+pub struct ShmServer {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the owner tells the server's thread.
+#[derive(Debug)]
+struct Shared {
+    wake: OwnedFd,
+    orders: Mutex<Orders>,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    revoked: Vec<GrantId>,
+    stop: bool,
+}
+
+impl ShmServer {
+    /// Listens on `path` and starts to serve. A socket left behind by a dead agent is replaced.
+    ///
+    /// # Errors
+    /// When the path is too long, in use by another agent, not a socket, or cannot be made.
+    pub fn start(path: &Path, source: impl SlabSource + 'static) -> Result<Self, PortError> {
+        let listener = Listener::bind(path)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(PortError::at("making an eventfd"))?;
+        let shared = Arc::new(Shared { wake, orders: Mutex::default() });
+        let path = listener.path().to_path_buf();
+        let service =
+            Service { listener, shared: Arc::clone(&shared), source, connections: Vec::new() };
+        let thread = std::thread::Builder::new()
+            .name("venice-shm".into())
+            .spawn(move || service.run())
+            .map_err(|_| PortError::System { step: "starting a thread", source: Errno::AGAIN })?;
+        Ok(Self { shared, path, thread: Some(thread) })
+    }
+
+    /// Closes the connections of a grant, which tells its recipient that it is over. The source
+    /// must not know the grant any more by then.
+    pub fn revoke(&self, id: GrantId) {
+        self.order(|orders| orders.revoked.push(id));
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn order(&self, give: impl FnOnce(&mut Orders)) {
+        give(&mut self.shared.orders.lock().expect("no thread panics with the orders"));
+        // It only fails when the counter is full, and then the thread is awake already.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for ShmServer {
+    fn drop(&mut self) {
+        self.order(|orders| orders.stop = true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the server's thread owns.
+struct Service<S> {
+    listener: Listener,
+    shared: Arc<Shared>,
+    source: S,
+    connections: Vec<Connection>,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    opened_ns: u64,
+    /// The one grant this connection is about, once it has been handed out.
+    grant: Option<GrantId>,
+    closed: bool,
+}
+
+impl<S: SlabSource> Service<S> {
+    fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            if self.take_orders() {
+                return;
+            }
+            for (connection, ready) in self.connections.iter_mut().zip(&ready.connections) {
+                if *ready {
+                    connection.serve(&self.source);
+                }
+            }
+            if ready.listener {
+                self.accept();
+            }
+            let now_ns = monotonic_ns();
+            self.connections.retain(|connection| !connection.is_over(now_ns));
+        }
+    }
+
+    fn wait(&self) -> Ready {
+        let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let accepting = self.connections.len() < MAX_CONNECTIONS;
+        let listening = if accepting { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::new(&self.listener, listening));
+        fds.extend(self.connections.iter().map(|each| PollFd::new(&each.socket, PollFlags::IN)));
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        match poll(&mut fds, Some(&second)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of kernel memory for a moment: come again rather than spin.
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+        Ready {
+            listener: !fds[1].revents().is_empty(),
+            connections: fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect(),
+        }
+    }
+
+    /// Does what the owner wants; true when that is to stop.
+    fn take_orders(&mut self) -> bool {
+        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        let mut orders = self.shared.orders.lock().expect("no thread panics with the orders");
+        for revoked in orders.revoked.drain(..) {
+            for connection in &mut self.connections {
+                connection.closed |= connection.grant == Some(revoked);
+            }
+        }
+        orders.stop
+    }
+
+    fn accept(&mut self) {
+        while self.connections.len() < MAX_CONNECTIONS {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.connections.push(Connection {
+                    socket,
+                    opened_ns: monotonic_ns(),
+                    grant: None,
+                    closed: false,
+                }),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    // It stays readable: do not spin on it.
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+struct Ready {
+    listener: bool,
+    connections: Vec<bool>,
+}
+
+impl Connection {
+    fn is_over(&self, now_ns: u64) -> bool {
+        let silent = self.grant.is_none() && now_ns > self.opened_ns + SILENCE_LIMIT_NS;
+        self.closed || silent
+    }
+
+    /// Answers one request.
+    fn serve(&mut self, source: &impl SlabSource) {
+        if self.closed {
+            return;
+        }
+        let mut bytes = [0; HEADER_LEN + 1];
+        let mut no_control = RecvAncillaryBuffer::default();
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let len = match recvmsg(&self.socket, &mut into, &mut no_control, flags) {
+            Ok(received) if received.bytes > 0 => received.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(_) | Err(_) => {
+                self.closed = true;
+                return;
+            }
+        };
+        let (reply, fds) = match self.answer(&bytes[..len], source) {
+            Ok(answer) => answer,
+            Err(reason) => (Reply::Refused { reason }, Vec::new()),
+        };
+        // Seqpacket: a message goes whole or not at all. A recipient that does not read its
+        // replies is cut off; a refused one has nothing to stay for.
+        let sent = self.send(&reply, &fds);
+        self.closed = !sent || matches!(reply, Reply::Refused { .. });
+    }
+
+    fn answer(
+        &mut self,
+        bytes: &[u8],
+        source: &impl SlabSource,
+    ) -> Result<(Reply, Vec<OwnedFd>), String> {
+        let request = Request::decode(bytes)?;
+        if self.grant.is_some_and(|grant| grant != request.grant) {
+            return Err("one connection is for one grant".into());
+        }
+        let (first, count) = (request.first as usize, request.count as usize);
+        let batch = source.slabs(request.grant, request.key, first, count)?;
+        self.grant = Some(request.grant);
+        let reply = Reply::Slabs {
+            total: batch.total as u64,
+            first: first as u64,
+            count: batch.fds.len() as u32,
+        };
+        Ok((reply, batch.fds))
+    }
+
+    fn send(&self, reply: &Reply, fds: &[OwnedFd]) -> bool {
+        let bytes = reply.encode();
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return false; // The source gave more than was asked for.
+        }
+        loop {
+            let from = [IoSlice::new(&bytes)];
+            match sendmsg(&self.socket, &from, &mut control, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => {}
+                result => return result.is_ok(),
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A recipient and a donor over a real socket, with real memfds.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use venice_ports::PortError;
+use venice_ports::shm::{MappedSlab, ShmServer, SlabBatch, SlabSource, fetch_slabs};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+
+const ID: GrantId = GrantId(7);
+const KEY: GrantKey = GrantKey(0xfeed);
+
+/// One grant of a few memfds (not locked, so that many cost nothing).
+struct OneGrant {
+    fds: Vec<OwnedFd>,
+}
+
+impl OneGrant {
+    fn new(slabs: usize, seals: SealFlags) -> Self {
+        let fds = (0..slabs).map(|_| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let fd = memfd_create("test-slab", flags).unwrap();
+            ftruncate(&fd, SLAB_BYTES).unwrap();
+            fcntl_add_seals(&fd, seals).unwrap();
+            fd
+        });
+        Self { fds: fds.collect() }
+    }
+
+    fn sealed(slabs: usize) -> Self {
+        Self::new(slabs, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+    }
+}
+
+impl SlabSource for OneGrant {
+    fn slabs(
+        &self,
+        id: GrantId,
+        key: GrantKey,
+        first: usize,
+        count: usize,
+    ) -> Result<SlabBatch, String> {
+        if (id, key) != (ID, KEY) {
+            return Err("no such grant or wrong key".into());
+        }
+        let wanted = self.fds.get(first..first + count).ok_or("no such slabs")?;
+        let fds = wanted.iter().map(|fd| fd.try_clone().unwrap()).collect();
+        Ok(SlabBatch { total: self.fds.len(), fds })
+    }
+}
+
+fn start(grant: OneGrant) -> (tempfile::TempDir, PathBuf, ShmServer) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shm.sock");
+    let server = ShmServer::start(&path, grant).unwrap();
+    (dir, path, server)
+}
+
+/// Waits a bounded time for `condition`.
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn both_sides_see_one_memory_in_slab_order() {
+    let grant = OneGrant::sealed(150); // Three messages.
+    let donors_view: Vec<_> =
+        grant.fds.iter().map(|fd| MappedSlab::map(fd.as_fd(), 4096).unwrap()).collect();
+    let (_dir, path, _server) = start(grant);
+
+    let connection = fetch_slabs(&path, ID, KEY, 150).unwrap();
+    assert_eq!(connection.slabs.len(), 150);
+    assert!(!connection.is_closed());
+    for (index, fd) in connection.slabs.iter().enumerate() {
+        let mine = MappedSlab::map(fd.as_fd(), SLAB_BYTES as usize).unwrap();
+        // SAFETY: both mappings are live and longer than 200 bytes; no references are formed.
+        unsafe {
+            mine.as_ptr().add(100).write_volatile(index as u8 + 1);
+            assert_eq!(donors_view[index].as_ptr().add(100).read_volatile(), index as u8 + 1);
+        }
+    }
+}
+
+#[test]
+fn wrong_key_wrong_grant_and_wrong_count_are_refused() {
+    let (_dir, path, _server) = start(OneGrant::sealed(2));
+    for (id, key) in [(ID, GrantKey(1)), (GrantId(8), KEY)] {
+        let error = fetch_slabs(&path, id, key, 2).unwrap_err();
+        assert!(
+            matches!(&error, PortError::Refused { reason } if reason.contains("no such grant"))
+        );
+    }
+    assert!(matches!(fetch_slabs(&path, ID, KEY, 1), Err(PortError::Protocol { .. })));
+    assert!(matches!(fetch_slabs(&path, ID, KEY, 3), Err(PortError::Refused { .. })));
+    fetch_slabs(&path, ID, KEY, 2).unwrap();
+}
+
+#[test]
+fn an_unsealed_slab_is_not_accepted() {
+    let (_dir, path, _server) = start(OneGrant::new(1, SealFlags::GROW));
+    let error = fetch_slabs(&path, ID, KEY, 1).unwrap_err();
+    assert!(error.to_string().contains("not sealed"), "{error}");
+}
+
+#[test]
+fn a_revoked_grant_and_a_dead_donor_are_noticed() {
+    let (_dir, path, server) = start(OneGrant::sealed(1));
+    let first = fetch_slabs(&path, ID, KEY, 1).unwrap();
+    server.revoke(GrantId(99));
+    let second = fetch_slabs(&path, ID, KEY, 1).unwrap();
+    assert!(!first.is_closed() && !second.is_closed());
+
+    server.revoke(ID);
+    eventually("the revoked connections close", || first.is_closed() && second.is_closed());
+
+    let third = fetch_slabs(&path, ID, KEY, 1).unwrap();
+    drop(server);
+    eventually("the dead donor's connection closes", || third.is_closed());
+    assert!(matches!(fetch_slabs(&path, ID, KEY, 1), Err(PortError::NoAgent { .. })));
+}
+
+#[test]
+fn a_client_that_talks_nonsense_does_not_disturb_others() {
+    use rustix::net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket,
+    };
+    let (_dir, path, _server) = start(OneGrant::sealed(1));
+    let nonsense = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&nonsense, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    send(&nonsense, &[0xa5; 300], SendFlags::NOSIGNAL).unwrap();
+    let silent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&silent, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+
+    fetch_slabs(&path, ID, KEY, 1).unwrap();
+}
