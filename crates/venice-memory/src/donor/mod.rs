@@ -1,0 +1,15 @@
+//! The donor half: the memory a node lends.
+//!
+//! A [`Slab`] is the unit. The [`SlabPool`] makes all of them when the agent starts and replaces
+//! those that come back; the [`GrantTable`] says which grant holds which slabs and checks every
+//! access: grant, key and range.
+
+mod error;
+mod grants;
+mod pool;
+mod slab;
+
+pub use error::DonorError;
+pub use grants::{AccessRefusal, GrantTable, SharedGrants};
+pub use pool::SlabPool;
+pub use slab::Slab;

@@ -1,0 +1,179 @@
+//! The slabs of one donor: a fixed number, made and locked when the agent starts.
+
+use venice_wire::SLAB_BYTES;
+
+use super::{DonorError, Slab};
+
+/// All slabs a donor lends, less those that are out.
+///
+/// A slab that comes back is never lent again: its memfd is dropped and a fresh one made in its
+/// place. So a stale mapping kept by a past recipient shows that recipient's own old bytes and
+/// nothing else, whatever the slab's successor holds.
+#[derive(Debug)]
+pub struct SlabPool {
+    free: Vec<Slab>,
+    lent: usize,
+    /// Slabs that came back and could not be replaced for want of memory.
+    missing: usize,
+}
+
+impl SlabPool {
+    /// Makes as many slabs as fit into `lend_bytes` (rounded down).
+    ///
+    /// # Errors
+    /// [`DonorError::TooSmall`] when not one slab fits; [`DonorError::ShortOfMemory`] when this
+    /// machine has less memory available; [`DonorError::LockLimit`] when the limit on locked
+    /// memory is lower.
+    pub fn new(lend_bytes: u64) -> Result<Self, DonorError> {
+        let count = lend_bytes / SLAB_BYTES;
+        if count == 0 {
+            return Err(DonorError::TooSmall { lend_bytes });
+        }
+        // Asked first: a machine that runs out while we lock pages kills somebody instead.
+        let need_bytes = count * SLAB_BYTES;
+        if let Some(available_bytes) = available_bytes()
+            && available_bytes < need_bytes
+        {
+            return Err(DonorError::ShortOfMemory { need_bytes, available_bytes });
+        }
+        let mut pool = Self { free: Vec::new(), lent: 0, missing: 0 };
+        for _ in 0..count {
+            pool.free.push(Slab::new().map_err(|error| explain(error, need_bytes))?);
+        }
+        Ok(pool)
+    }
+
+    /// Takes `count` slabs, or none at all.
+    pub fn take(&mut self, count: usize) -> Option<Vec<Slab>> {
+        let rest = self.free.len().checked_sub(count)?;
+        self.lent += count;
+        Some(self.free.split_off(rest))
+    }
+
+    /// Takes back slabs that [`SlabPool::take`] gave out, and puts fresh zeroed ones in their
+    /// place. This takes milliseconds a slab: call it where nobody waits.
+    ///
+    /// # Errors
+    /// When fresh slabs could not be made. The pool is then smaller by those;
+    /// [`SlabPool::replenish`] tries again.
+    ///
+    /// # Panics
+    /// When more slabs come back than are out.
+    pub fn give_back(&mut self, slabs: Vec<Slab>) -> Result<(), DonorError> {
+        let count = slabs.len();
+        assert!(count <= self.lent, "{count} slabs came back, {} are out", self.lent);
+        drop(slabs);
+        self.lent -= count;
+        self.missing += count;
+        self.replenish()
+    }
+
+    /// Makes the slabs that an earlier [`SlabPool::give_back`] could not.
+    ///
+    /// # Errors
+    /// When there is still no memory for them.
+    pub fn replenish(&mut self) -> Result<(), DonorError> {
+        while self.missing > 0 {
+            let need_bytes = self.missing as u64 * SLAB_BYTES;
+            self.free.push(Slab::new().map_err(|error| explain(error, need_bytes))?);
+            self.missing -= 1;
+        }
+        Ok(())
+    }
+
+    /// Slabs that can be taken now.
+    pub fn free_slabs(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Slabs in all: free, lent and missing.
+    pub fn total_slabs(&self) -> usize {
+        self.free.len() + self.lent + self.missing
+    }
+}
+
+/// Turns a failure to make or lock a slab into what the operator has to do about it.
+fn explain(error: DonorError, need_bytes: u64) -> DonorError {
+    if let Some(available_bytes) = available_bytes()
+        && available_bytes < SLAB_BYTES
+    {
+        return DonorError::ShortOfMemory { need_bytes, available_bytes };
+    }
+    let limit_bytes = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match (&error, limit_bytes) {
+        (DonorError::Lock { .. }, Some(limit_bytes)) if limit_bytes < need_bytes => {
+            DonorError::LockLimit { need_bytes, limit_bytes }
+        }
+        _ => error,
+    }
+}
+
+/// What the kernel says can be allocated without swapping; `None` where it does not say.
+fn available_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    #[test]
+    fn takes_all_or_nothing() {
+        let mut pool = SlabPool::new(2 * SLAB_BYTES + 17).unwrap();
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
+        assert!(pool.take(3).is_none());
+        assert_eq!(pool.free_slabs(), 2);
+        let slabs = pool.take(2).unwrap();
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 2));
+        pool.give_back(slabs).unwrap();
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
+    }
+
+    #[test]
+    fn a_stale_mapping_and_the_next_lease_never_meet() {
+        let mut pool = SlabPool::new(SLAB_BYTES).unwrap();
+        let mut slabs = pool.take(1).unwrap();
+        slabs[0].write(0, b"old secret");
+        let len = SLAB_BYTES as usize;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let stale = unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, slabs[0].fd(), 0).unwrap()
+        };
+        pool.give_back(slabs).unwrap();
+
+        let mut next = pool.take(1).unwrap();
+        let mut seen = [1u8; 10];
+        next[0].read(0, &mut seen);
+        assert_eq!(seen, [0; 10], "the next recipient sees nothing of the last one");
+        next[0].write(0, b"new secret");
+        // SAFETY: `stale` is mapped, readable and writable, and 10 bytes long at least.
+        unsafe {
+            assert_eq!(std::slice::from_raw_parts(stale.cast::<u8>(), 10), b"old secret");
+            stale.cast::<u8>().write(b'X');
+        }
+        next[0].read(0, &mut seen);
+        assert_eq!(&seen, b"new secret", "the last recipient cannot touch it");
+        // SAFETY: our own mapping, not used any more.
+        unsafe { munmap(stale, len).unwrap() };
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert!(matches!(SlabPool::new(SLAB_BYTES - 1), Err(DonorError::TooSmall { .. })));
+        let huge = SlabPool::new(1 << 60).unwrap_err();
+        assert!(matches!(huge, DonorError::ShortOfMemory { .. }), "{huge}");
+        assert!(huge.to_string().contains("--lend"), "{huge}");
+    }
+
+    #[test]
+    #[should_panic]
+    fn more_slabs_back_than_out_is_our_bug() {
+        let mut pool = SlabPool::new(SLAB_BYTES).unwrap();
+        let _ = pool.give_back(vec![Slab::new().unwrap()]);
+    }
+}

@@ -1,0 +1,165 @@
+//! One slab: a sealed, locked, zeroed piece of this machine's memory that can be lent.
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+use venice_wire::SLAB_BYTES;
+
+use super::DonorError;
+
+/// Length of a slab's mapping.
+pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize).unwrap();
+
+/// A memfd of [`SLAB_BYTES`], sealed against resizing, mapped and locked here.
+///
+/// The seals stop a recipient that holds the descriptor from shrinking the file under the
+/// donor's feet (a SIGBUS in the agent) and from adding seals of its own.
+#[derive(Debug)]
+pub struct Slab {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+}
+
+// SAFETY: a Slab is the only owner of its mapping in this process; the pointer is as good on
+// one thread as on another.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    /// Makes a slab of zeroes.
+    ///
+    /// # Errors
+    /// When the memory cannot be had ([`DonorError::Memory`]) or not be locked
+    /// ([`DonorError::Lock`]).
+    pub fn new() -> Result<Self, DonorError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
+
+        let fd = memfd_create("venice-slab", flags).map_err(memory("memfd_create"))?;
+        ftruncate(&fd, SLAB_BYTES).map_err(memory("ftruncate"))?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(memory("fcntl(F_ADD_SEALS)"))?;
+
+        // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                SLAB_LEN.get(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }
+        .map_err(memory("mmap"))?;
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
+        let slab = Self { fd, base };
+
+        // Huge pages are a bonus that most machines do not give to shared memory.
+        // SAFETY: advice about our own whole mapping; it does not change its contents.
+        let _ = unsafe { madvise(base.as_ptr().cast(), SLAB_LEN.get(), Advice::LinuxHugepage) };
+        // SAFETY: our own whole mapping, unmapped only when `slab` is dropped.
+        unsafe { mlock(base.as_ptr().cast(), SLAB_LEN.get()) }
+            .map_err(|errno| DonorError::Lock { source: errno })?;
+        Ok(slab)
+    }
+
+    /// The memfd, to be passed to the owner of the grant.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Copies bytes out of the slab.
+    ///
+    /// # Panics
+    /// When the range leaves the slab; the caller has checked it.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset <= SLAB_LEN.get() && into.len() <= SLAB_LEN.get() - offset);
+        // SAFETY: the range lies in the mapping (asserted above), `into` is private memory of
+        // this process and so cannot overlap. A recipient on this host may write the same bytes
+        // at the same time; then the copy holds some mixture of old and new, as with any
+        // unsynchronised accesses to shared memory, and no reference to them is ever formed.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.base.as_ptr().add(offset),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    /// Copies bytes into the slab.
+    ///
+    /// # Panics
+    /// When the range leaves the slab; the caller has checked it.
+    pub fn write(&mut self, offset: usize, from: &[u8]) {
+        assert!(offset <= SLAB_LEN.get() && from.len() <= SLAB_LEN.get() - offset);
+        // SAFETY: as in `read`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr(),
+                self.base.as_ptr().add(offset),
+                from.len(),
+            );
+        }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: our own whole mapping; nobody can use it after the drop. A recipient's mapping
+        // of the same memfd lives on untouched.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), SLAB_LEN.get()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::fcntl_get_seals;
+    use rustix::io::Errno;
+
+    #[test]
+    fn is_zeroed_and_keeps_what_is_written() {
+        let mut slab = Slab::new().unwrap();
+        let mut bytes = [1u8; 64];
+        slab.read(SLAB_LEN.get() - 64, &mut bytes);
+        assert_eq!(bytes, [0; 64]);
+        slab.write(4090, b"across a page");
+        let mut back = [0u8; 13];
+        slab.read(4090, &mut back);
+        assert_eq!(&back, b"across a page");
+    }
+
+    #[test]
+    fn cannot_be_resized_or_sealed_further() {
+        let slab = Slab::new().unwrap();
+        assert_eq!(ftruncate(slab.fd(), 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(slab.fd(), SLAB_BYTES * 2), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(slab.fd(), SealFlags::WRITE), Err(Errno::PERM));
+        let seals = fcntl_get_seals(slab.fd()).unwrap();
+        assert_eq!(seals, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    }
+
+    #[test]
+    #[should_panic]
+    fn range_outside_panics() {
+        Slab::new().unwrap().read(SLAB_LEN.get() - 1, &mut [0; 2]);
+    }
+
+    /// Kilobytes of this process's memory that the kernel counts as locked.
+    fn locked_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmLck:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn is_locked() {
+        let slab = Slab::new().unwrap();
+        assert!(locked_kib() * 1024 >= SLAB_BYTES);
+        drop(slab);
+    }
+}
