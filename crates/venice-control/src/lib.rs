@@ -1,1 +1,25 @@
-//! Venice: control.
+//! The control plane between the processes of a rack.
+//!
+//! * [`client`] calls: [`client::MonitorClient`] and [`client::AgentClient`], in plain types.
+//! * [`server`] is called: implement [`server::MonitorHandler`] or [`server::AgentHandler`] and
+//!   hand it to [`server::serve_monitor`] or [`server::serve_agent`].
+//! * [`store`] keeps the Monitor Node's tables on disk.
+//! * [`proto`] is the gRPC of `proto/venice/v1/*.proto`, for those who want it bare.
+//!
+//! The types of the calls are those of `venice-rack` and are exported here again.
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod convert;
+mod error;
+pub mod proto;
+pub mod server;
+pub mod store;
+
+pub use error::ControlError;
+pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+pub use venice_rack::types::{
+    DonorReport, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
+    LeaseState, LinkPort, LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, Pong,
+    PrepareRequest, RackError, Refusal, Registered, ResourceKind, ResourceSpec,
+};

@@ -1,1 +1,28 @@
-//! Venice: rack.
+//! The rack's own logic, without any I/O: who has what, who borrowed it, and what to do when
+//! somebody dies.
+//!
+//! * [`monitor::MonitorCore`] is the Monitor Node: it keeps the Resource Registration Table
+//!   ([`rrt`]), the Resource Allocation Table ([`rat`]) and the Topology Status Table ([`tst`]),
+//!   places requests ([`placement`]) and leads the handshake with the donors.
+//! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
+//! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
+//!
+//! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
+//! comes out of `poll_*` calls; time is a `now_ns: u64` that never goes backwards. There is no
+//! clock, socket, thread or source of randomness in here, so the daemons, the simulator and the
+//! tests drive the same code.
+#![forbid(unsafe_code)]
+
+pub mod donor;
+pub mod monitor;
+pub mod placement;
+pub mod rat;
+pub mod rows;
+pub mod rrt;
+pub mod tst;
+pub mod types;
+
+/// Nanoseconds in a millisecond.
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
+/// Nanoseconds in a second, as the tables print seconds.
+pub(crate) const NS_PER_S: f64 = 1e9;

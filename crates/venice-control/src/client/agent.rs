@@ -1,0 +1,122 @@
+//! A caller of a node's agent.
+
+use super::channel;
+use crate::convert;
+use crate::error::{ControlError, PeerKind};
+use crate::proto::{self, StepResponse, node_agent_client::NodeAgentClient};
+use std::time::Duration;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest};
+use venice_wire::{GrantId, GrantKey};
+
+/// A connection to an agent. Cheap to clone; clones share the connection.
+#[derive(Debug, Clone)]
+pub struct AgentClient {
+    addr: String,
+    inner: NodeAgentClient<Channel>,
+}
+
+impl AgentClient {
+    /// Connects to the agent at `addr` (`host:port`). `timeout` bounds the connection and each
+    /// call made over it.
+    ///
+    /// # Errors
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::BadAddress`].
+    pub async fn connect(addr: &str, timeout: Duration) -> Result<Self, ControlError> {
+        let channel = channel::open(PeerKind::Agent, addr, timeout, timeout).await?;
+        Ok(Self { addr: addr.to_owned(), inner: NodeAgentClient::new(channel) })
+    }
+
+    /// The address connected to.
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Sets slabs aside for a grant.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] with the donor's reason.
+    pub async fn prepare(&mut self, request: PrepareRequest) -> Result<DonorStatus, ControlError> {
+        let response = self.inner.prepare(convert::prepare_out(request)).await;
+        self.step(response)
+    }
+
+    /// Lends what was set aside.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] when it is set aside no longer.
+    pub async fn commit(
+        &mut self,
+        grant: GrantId,
+        donor_epoch: u64,
+    ) -> Result<DonorStatus, ControlError> {
+        let request = proto::CommitGrantRequest { grant: grant.0, donor_epoch };
+        let response = self.inner.commit(request).await;
+        self.step(response)
+    }
+
+    /// Gives back what was set aside.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached.
+    pub async fn abort(&mut self, grant: GrantId) -> Result<DonorStatus, ControlError> {
+        let response = self.inner.abort(proto::AbortGrantRequest { grant: grant.0 }).await;
+        self.step(response)
+    }
+
+    /// Takes grants back, whatever state they are in; unknown ones are no error.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached.
+    pub async fn release(&mut self, ids: &[GrantId]) -> Result<DonorStatus, ControlError> {
+        let request = proto::AgentReleaseRequest { grants: ids.iter().map(|id| id.0).collect() };
+        let response = self.inner.release(request).await;
+        self.step(response)
+    }
+
+    /// Starts leases anew; the answers are in the order asked.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached: a lease that is gone is [`LeaseState::Unknown`].
+    pub async fn renew(
+        &mut self,
+        leases: &[(GrantId, GrantKey)],
+    ) -> Result<Vec<LeaseState>, ControlError> {
+        let lease = |(id, key): &(GrantId, GrantKey)| proto::Lease { grant: id.0, key: key.0 };
+        let request = proto::RenewLeasesRequest { leases: leases.iter().map(lease).collect() };
+        let response = self.inner.renew_leases(request).await.map_err(|s| self.error(s))?;
+        let states: Vec<_> =
+            response.into_inner().leases.into_iter().map(convert::lease_in).collect();
+        if states.len() != leases.len() {
+            return Err(ControlError::Peer {
+                peer: PeerKind::Agent,
+                addr: self.addr.clone(),
+                message: format!("{} leases asked, {} answered", leases.len(), states.len()),
+            });
+        }
+        Ok(states)
+    }
+
+    /// Asks who is there.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached.
+    pub async fn ping(&mut self) -> Result<Pong, ControlError> {
+        let response = self.inner.ping(proto::PingRequest {}).await.map_err(|s| self.error(s))?;
+        let proto::PingResponse { name, instance } = response.into_inner();
+        Ok(Pong { name, instance })
+    }
+
+    fn step(
+        &self,
+        response: Result<Response<StepResponse>, Status>,
+    ) -> Result<DonorStatus, ControlError> {
+        let response = response.map_err(|s| self.error(s))?;
+        convert::status_in(response.into_inner().status).map_err(|s| self.error(s))
+    }
+
+    fn error(&self, status: Status) -> ControlError {
+        ControlError::from_status(PeerKind::Agent, &self.addr, status)
+    }
+}

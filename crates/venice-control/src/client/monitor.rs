@@ -1,0 +1,135 @@
+//! A caller of the Monitor Node.
+
+use super::channel;
+use crate::convert;
+use crate::error::{ControlError, PeerKind};
+use crate::proto::{self, monitor_node_client::MonitorNodeClient};
+use std::time::Duration;
+use tonic::Status;
+use tonic::transport::Channel;
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::types::{
+    Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, Registered,
+};
+use venice_wire::GrantId;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longer than the Monitor Node takes over a handshake with silent donors.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to the Monitor Node. Cheap to clone; clones share the connection.
+#[derive(Debug, Clone)]
+pub struct MonitorClient {
+    addr: String,
+    inner: MonitorNodeClient<Channel>,
+}
+
+impl MonitorClient {
+    /// Connects to the Monitor Node at `addr` (`host:port`), waiting at most 3 s. The connection
+    /// heals by itself when the Monitor Node restarts.
+    ///
+    /// # Errors
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::BadAddress`].
+    pub async fn connect(addr: &str) -> Result<Self, ControlError> {
+        let channel =
+            channel::open(PeerKind::MonitorNode, addr, CONNECT_TIMEOUT, CALL_TIMEOUT).await?;
+        Ok(Self { addr: addr.to_owned(), inner: MonitorNodeClient::new(channel) })
+    }
+
+    /// The address connected to.
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Joins the rack.
+    ///
+    /// # Errors
+    /// [`venice_rack::types::RackError::NameTaken`] when a living agent bears the name.
+    pub async fn register(&mut self, node: NodeRegistration) -> Result<Registered, ControlError> {
+        let request = convert::registration_out(node);
+        let response = self.inner.register_node(request).await.map_err(|s| self.error(s))?;
+        convert::registered_in(response.into_inner()).map_err(|s| self.error(s))
+    }
+
+    /// Reports.
+    ///
+    /// # Errors
+    /// [`venice_rack::types::RackError::NotRegistered`] when the agent has to register first.
+    pub async fn heartbeat(
+        &mut self,
+        report: HeartbeatReport,
+    ) -> Result<HeartbeatAck, ControlError> {
+        let request = convert::heartbeat_out(report);
+        let response = self.inner.heartbeat(request).await.map_err(|s| self.error(s))?;
+        convert::ack_in(response.into_inner()).map_err(|s| self.error(s))
+    }
+
+    /// Borrows memory: all of it, spread over one grant or more, or none. May be repeated with the
+    /// same `client_id` when the answer was lost.
+    ///
+    /// # Errors
+    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`].
+    pub async fn request_memory(
+        &mut self,
+        request: MemoryRequest,
+    ) -> Result<Vec<Grant>, ControlError> {
+        let request = convert::request_out(request);
+        let response = self.inner.request_memory(request).await.map_err(|s| self.error(s))?;
+        let grants = response.into_inner().grants.into_iter().map(convert::grant_in);
+        grants.collect::<Result<_, _>>().map_err(|s| self.error(s))
+    }
+
+    /// Gives grants back. Those that are gone already are no error.
+    ///
+    /// # Errors
+    /// Only when the Monitor Node cannot be reached.
+    pub async fn release(&mut self, ids: &[GrantId]) -> Result<(), ControlError> {
+        let request = proto::ReleaseGrantsRequest { ids: ids.iter().map(|id| id.0).collect() };
+        self.inner.release_grants(request).await.map_err(|s| self.error(s))?;
+        Ok(())
+    }
+
+    /// The nodes.
+    ///
+    /// # Errors
+    /// Only when the Monitor Node cannot be reached; so for the other tables.
+    pub async fn nodes(&mut self) -> Result<Vec<NodeRow>, ControlError> {
+        let response = self.inner.list_nodes(proto::ListNodesRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().nodes;
+        Ok(rows.into_iter().map(convert::node_row_in).collect())
+    }
+
+    /// The Resource Registration Table.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn resources(&mut self) -> Result<Vec<ResourceRow>, ControlError> {
+        let response = self.inner.list_resources(proto::ListResourcesRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().resources;
+        Ok(rows.into_iter().map(convert::resource_row_in).collect())
+    }
+
+    /// The Resource Allocation Table.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn grants(&mut self) -> Result<Vec<GrantRow>, ControlError> {
+        let response = self.inner.list_grants(proto::ListGrantsRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().grants;
+        Ok(rows.into_iter().map(convert::grant_row_in).collect())
+    }
+
+    /// The Topology Status Table.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn links(&mut self) -> Result<Vec<LinkRow>, ControlError> {
+        let response = self.inner.list_links(proto::ListLinksRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().links;
+        Ok(rows.into_iter().map(convert::link_row_in).collect())
+    }
+
+    fn error(&self, status: Status) -> ControlError {
+        ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
+    }
+}

@@ -1,0 +1,353 @@
+//! Between the plain types and the generated ones. What a peer left out or made up is an error.
+
+use crate::proto;
+use tonic::Status;
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::types::{
+    DonorReport, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
+    LeaseState, LinkPort, LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer,
+    PrepareRequest, Registered, ResourceKind, ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId};
+
+/// A field that has to be there.
+fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
+    field.ok_or_else(|| Status::invalid_argument(format!("{name} is missing")))
+}
+
+pub(crate) fn identity_in(identity: Option<proto::Identity>) -> Result<Identity, Status> {
+    let identity = required(identity, "identity")?;
+    Ok(Identity { node: NodeId(identity.node), epoch: identity.epoch })
+}
+
+pub(crate) fn identity_out(identity: Identity) -> proto::Identity {
+    proto::Identity { node: identity.node.0, epoch: identity.epoch }
+}
+
+pub(crate) fn status_in(status: Option<proto::DonorStatus>) -> Result<DonorStatus, Status> {
+    let proto::DonorStatus { total_slabs, free_slabs, revision } = required(status, "status")?;
+    Ok(DonorStatus { total_slabs, free_slabs, revision })
+}
+
+pub(crate) fn status_out(status: DonorStatus) -> proto::DonorStatus {
+    let DonorStatus { total_slabs, free_slabs, revision } = status;
+    proto::DonorStatus { total_slabs, free_slabs, revision }
+}
+
+pub(crate) fn registration_in(
+    request: proto::RegisterNodeRequest,
+) -> Result<NodeRegistration, Status> {
+    let resources = request.resources.into_iter().map(resource_in).collect::<Result<_, _>>()?;
+    let previous = request.previous.map(|previous| identity_in(Some(previous))).transpose()?;
+    Ok(NodeRegistration {
+        name: request.name,
+        instance: request.instance,
+        pid: request.pid,
+        control_addr: request.control_addr,
+        udp_addr: request.udp_addr,
+        shm_socket: request.shm_socket,
+        resources,
+        previous,
+    })
+}
+
+pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeRequest {
+    proto::RegisterNodeRequest {
+        name: node.name,
+        instance: node.instance,
+        pid: node.pid,
+        control_addr: node.control_addr,
+        udp_addr: node.udp_addr,
+        shm_socket: node.shm_socket,
+        resources: node.resources.into_iter().map(resource_out).collect(),
+        previous: node.previous.map(identity_out),
+    }
+}
+
+fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
+    let kind = match resource.kind() {
+        proto::resource::Kind::Memory => ResourceKind::Memory,
+        proto::resource::Kind::Unspecified => {
+            return Err(Status::invalid_argument("a resource of unknown kind"));
+        }
+    };
+    Ok(ResourceSpec {
+        kind,
+        address: resource.address,
+        bytes: resource.bytes,
+        slab_bytes: resource.slab_bytes,
+        capabilities: resource.capabilities,
+    })
+}
+
+fn resource_out(resource: ResourceSpec) -> proto::Resource {
+    let kind = match resource.kind {
+        ResourceKind::Memory => proto::resource::Kind::Memory,
+    };
+    proto::Resource {
+        kind: kind.into(),
+        address: resource.address,
+        bytes: resource.bytes,
+        slab_bytes: resource.slab_bytes,
+        capabilities: resource.capabilities,
+    }
+}
+
+pub(crate) fn registered_in(response: proto::RegisterNodeResponse) -> Result<Registered, Status> {
+    Ok(Registered {
+        identity: identity_in(response.identity)?,
+        heartbeat_interval_ms: response.heartbeat_interval_ms,
+        lease_ms: response.lease_ms,
+    })
+}
+
+pub(crate) fn registered_out(registered: Registered) -> proto::RegisterNodeResponse {
+    proto::RegisterNodeResponse {
+        identity: Some(identity_out(registered.identity)),
+        heartbeat_interval_ms: registered.heartbeat_interval_ms,
+        lease_ms: registered.lease_ms,
+    }
+}
+
+pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<HeartbeatReport, Status> {
+    Ok(HeartbeatReport {
+        identity: identity_in(request.identity)?,
+        instance: request.instance,
+        memory: DonorReport {
+            status: status_in(request.status)?,
+            held: request.held.into_iter().map(held_in).collect(),
+        },
+        links: request.links.into_iter().map(link_in).collect::<Result<_, _>>()?,
+    })
+}
+
+pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest {
+    proto::HeartbeatRequest {
+        identity: Some(identity_out(report.identity)),
+        instance: report.instance,
+        status: Some(status_out(report.memory.status)),
+        held: report.memory.held.into_iter().map(held_out).collect(),
+        links: report.links.into_iter().map(link_out).collect(),
+    }
+}
+
+fn held_in(held: proto::HeldGrant) -> HeldGrant {
+    HeldGrant {
+        id: GrantId(held.id),
+        slabs: held.slabs,
+        state: if held.committed { HeldState::Committed } else { HeldState::Prepared },
+        lease_ms: held.lease_ms,
+        recipient: held.recipient,
+        purpose: held.purpose,
+    }
+}
+
+fn held_out(held: HeldGrant) -> proto::HeldGrant {
+    proto::HeldGrant {
+        id: held.id.0,
+        slabs: held.slabs,
+        committed: held.state == HeldState::Committed,
+        lease_ms: held.lease_ms,
+        recipient: held.recipient,
+        purpose: held.purpose,
+    }
+}
+
+fn link_in(link: proto::LinkReport) -> Result<LinkReport, Status> {
+    let port = match link.port() {
+        proto::LinkPort::Udp => LinkPort::Udp,
+        proto::LinkPort::Shm => LinkPort::Shm,
+        proto::LinkPort::Unspecified => {
+            return Err(Status::invalid_argument("a link of unknown port"));
+        }
+    };
+    Ok(LinkReport {
+        to: NodeId(link.to),
+        port,
+        state: if link.up { LinkState::Up } else { LinkState::Down },
+        latency_us: link.latency_us,
+        loss_ratio: link.loss_ratio,
+        bandwidth_mbps: link.bandwidth_mbps,
+    })
+}
+
+fn link_out(link: LinkReport) -> proto::LinkReport {
+    let port = match link.port {
+        LinkPort::Udp => proto::LinkPort::Udp,
+        LinkPort::Shm => proto::LinkPort::Shm,
+    };
+    proto::LinkReport {
+        to: link.to.0,
+        port: port.into(),
+        up: link.state == LinkState::Up,
+        latency_us: link.latency_us,
+        loss_ratio: link.loss_ratio,
+        bandwidth_mbps: link.bandwidth_mbps,
+    }
+}
+
+pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck, Status> {
+    let peer_in = |peer: proto::Peer| {
+        let identity = identity_in(peer.identity)?;
+        Ok(Peer {
+            name: peer.name,
+            node: identity.node,
+            epoch: identity.epoch,
+            udp_addr: peer.udp_addr,
+            shm_socket: peer.shm_socket,
+        })
+    };
+    let peers = response.peers.into_iter().map(peer_in).collect::<Result<_, Status>>()?;
+    Ok(HeartbeatAck { peers })
+}
+
+pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
+    let peer_out = |peer: Peer| proto::Peer {
+        name: peer.name,
+        identity: Some(proto::Identity { node: peer.node.0, epoch: peer.epoch }),
+        udp_addr: peer.udp_addr,
+        shm_socket: peer.shm_socket,
+    };
+    proto::HeartbeatResponse { peers: ack.peers.into_iter().map(peer_out).collect() }
+}
+
+pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryRequest, Status> {
+    let client_id = <[u8; 16]>::try_from(request.client_id.as_slice())
+        .map_err(|_| Status::invalid_argument("client_id has to be 16 bytes"))?;
+    Ok(MemoryRequest {
+        client_id: u128::from_le_bytes(client_id),
+        recipient: request.recipient,
+        bytes: ByteSize(request.bytes),
+        donors: request.donors,
+        purpose: request.purpose,
+    })
+}
+
+pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest {
+    proto::RequestMemoryRequest {
+        client_id: request.client_id.to_le_bytes().to_vec(),
+        recipient: request.recipient,
+        bytes: request.bytes.0,
+        donors: request.donors,
+        purpose: request.purpose,
+    }
+}
+
+pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
+    let donor = identity_in(grant.donor_identity)?;
+    Ok(Grant {
+        id: GrantId(grant.id),
+        donor: grant.donor,
+        donor_node: donor.node,
+        donor_epoch: donor.epoch,
+        bytes: grant.bytes,
+        key: GrantKey(grant.key),
+        control_addr: grant.control_addr,
+        udp_addr: grant.udp_addr,
+        shm_socket: grant.shm_socket,
+        lease_s: grant.lease_s,
+    })
+}
+
+pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
+    let donor = proto::Identity { node: grant.donor_node.0, epoch: grant.donor_epoch };
+    proto::Grant {
+        id: grant.id.0,
+        donor: grant.donor,
+        donor_identity: Some(donor),
+        bytes: grant.bytes,
+        key: grant.key.0,
+        control_addr: grant.control_addr,
+        udp_addr: grant.udp_addr,
+        shm_socket: grant.shm_socket,
+        lease_s: grant.lease_s,
+    }
+}
+
+pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> PrepareRequest {
+    PrepareRequest {
+        grant: GrantId(request.grant),
+        key: GrantKey(request.key),
+        slabs: request.slabs,
+        donor_epoch: request.donor_epoch,
+        lease_ms: request.lease_ms,
+        recipient: request.recipient,
+        purpose: request.purpose,
+    }
+}
+
+pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest {
+    proto::PrepareGrantRequest {
+        grant: request.grant.0,
+        key: request.key.0,
+        slabs: request.slabs,
+        donor_epoch: request.donor_epoch,
+        lease_ms: request.lease_ms,
+        recipient: request.recipient,
+        purpose: request.purpose,
+    }
+}
+
+pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
+    if lease.live {
+        LeaseState::Live { remaining_ms: lease.remaining_ms }
+    } else {
+        LeaseState::Unknown
+    }
+}
+
+pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
+    match lease {
+        LeaseState::Live { remaining_ms } => proto::LeaseStatus { live: true, remaining_ms },
+        LeaseState::Unknown => proto::LeaseStatus { live: false, remaining_ms: 0 },
+    }
+}
+
+/// Rows have the same fields on both sides.
+macro_rules! same_fields {
+    ($to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }) => {
+        pub(crate) fn $to_proto(row: $row) -> proto::$row {
+            let $row { $($field),+ } = row;
+            proto::$row { $($field),+ }
+        }
+
+        pub(crate) fn $from_proto(row: proto::$row) -> $row {
+            let proto::$row { $($field),+ } = row;
+            $row { $($field),+ }
+        }
+    };
+}
+
+same_fields!(
+    node_row_out,
+    node_row_in,
+    NodeRow {
+        name,
+        node_id,
+        pid,
+        state,
+        lent_bytes,
+        free_bytes,
+        granted_bytes,
+        epoch,
+        control_addr,
+        udp_addr,
+        shm_socket,
+        last_heartbeat_ms,
+    }
+);
+same_fields!(
+    resource_row_out,
+    resource_row_in,
+    ResourceRow { node, kind, address, bytes, free_bytes, slab_bytes, capabilities }
+);
+same_fields!(
+    grant_row_out,
+    grant_row_in,
+    GrantRow { id, donor, recipient, bytes, state, lease_s, age_s, purpose }
+);
+same_fields!(
+    link_row_out,
+    link_row_in,
+    LinkRow { from, to, port, state, latency_us, loss_ratio, bandwidth_mbps }
+);

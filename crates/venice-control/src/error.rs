@@ -1,0 +1,289 @@
+//! What can go wrong between a client and a service, and how it crosses gRPC.
+
+use crate::proto;
+use prost::Message as _;
+use thiserror::Error;
+use tonic::{Code, Status};
+use venice_rack::types::{RackError, Refusal, no_room_text};
+
+/// Why a call to the Monitor Node or to an agent failed.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The Monitor Node said no.
+    #[error(transparent)]
+    Rack(RackError),
+    /// The donors have less free than was asked for: [`RackError::NoRoom`] spelled out, because
+    /// every caller wants to tell it apart.
+    #[error("{}", no_room_text(*.asked, .free))]
+    NoRoom {
+        /// Bytes asked for, in whole slabs.
+        asked: u64,
+        /// Bytes free, by node.
+        free: Vec<(String, u64)>,
+    },
+    /// A donor was named that the rack does not know.
+    #[error("the rack has no node named {0}")]
+    UnknownNode(String),
+    /// A donor refused a step of the handshake.
+    #[error("the donor refuses: {0}")]
+    Refused(Refusal),
+    /// Nobody answers at the address.
+    #[error("{}", unreachable_text(.peer, .addr))]
+    Unreachable {
+        /// Who was called.
+        peer: PeerKind,
+        /// Where.
+        addr: String,
+        /// True when the connection was refused: there surely is no such process.
+        refused: bool,
+        /// What the network said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The address does not read as `host:port`.
+    #[error("{addr:?} is no address of the form HOST:PORT")]
+    BadAddress {
+        /// What was given.
+        addr: String,
+    },
+    /// No answer came in time; the call may have had its effect or not.
+    #[error("the {peer} at {addr} did not answer in time")]
+    TimedOut {
+        /// Who was called.
+        peer: PeerKind,
+        /// Where.
+        addr: String,
+    },
+    /// The peer speaks another protocol, or failed in a way it did not explain.
+    #[error("the {peer} at {addr} failed: {message}")]
+    Peer {
+        /// Who was called.
+        peer: PeerKind,
+        /// Where.
+        addr: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Which service was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerKind {
+    /// The Monitor Node.
+    MonitorNode,
+    /// A node's agent.
+    Agent,
+}
+
+impl std::fmt::Display for PeerKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PeerKind::MonitorNode => "Monitor Node",
+            PeerKind::Agent => "agent",
+        })
+    }
+}
+
+fn unreachable_text(peer: &PeerKind, addr: &str) -> String {
+    match peer {
+        PeerKind::MonitorNode => {
+            format!("no Monitor Node answers at {addr}: start one with `venice up`")
+        }
+        PeerKind::Agent => format!("no agent answers at {addr}"),
+    }
+}
+
+impl ControlError {
+    /// What a failed call means to its caller.
+    pub(crate) fn from_status(peer: PeerKind, addr: &str, status: Status) -> Self {
+        if let Some(error) = decode_detail(status.details()) {
+            return error;
+        }
+        let addr = addr.to_owned();
+        match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => ControlError::TimedOut { peer, addr },
+            Code::Unavailable => {
+                let refused = is_refused(&status);
+                ControlError::Unreachable { peer, addr, refused, source: Box::new(status) }
+            }
+            _ => ControlError::Peer { peer, addr, message: status.message().to_owned() },
+        }
+    }
+}
+
+impl From<RackError> for ControlError {
+    fn from(error: RackError) -> Self {
+        match error {
+            RackError::NoRoom { asked_bytes, free } => {
+                ControlError::NoRoom { asked: asked_bytes, free }
+            }
+            RackError::UnknownNode(name) => ControlError::UnknownNode(name),
+            other => ControlError::Rack(other),
+        }
+    }
+}
+
+/// True when somewhere down the chain of causes a connection was refused, or a host said that it
+/// has no such socket.
+pub(crate) fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The status that carries a Monitor Node's error.
+pub(crate) fn rack_status(error: &RackError) -> Status {
+    use proto::error_detail::{self, Kind};
+    let (code, kind) = match error.clone() {
+        RackError::NoRoom { asked_bytes, free } => {
+            let free = free
+                .into_iter()
+                .map(|(node, free_bytes)| error_detail::NodeFree { node, free_bytes })
+                .collect();
+            (Code::ResourceExhausted, Kind::NoRoom(error_detail::NoRoom { asked_bytes, free }))
+        }
+        RackError::UnknownNode(name) => {
+            (Code::NotFound, Kind::UnknownNode(error_detail::UnknownNode { name }))
+        }
+        RackError::NameTaken { name, control_addr } => {
+            let taken = error_detail::NameTaken { name, control_addr };
+            (Code::AlreadyExists, Kind::NameTaken(taken))
+        }
+        RackError::NotRegistered => {
+            (Code::FailedPrecondition, Kind::NotRegistered(error_detail::NotRegistered {}))
+        }
+        RackError::BadRequest(reason) => {
+            (Code::InvalidArgument, Kind::BadRequest(error_detail::BadRequest { reason }))
+        }
+        RackError::HandshakeTimeout => {
+            (Code::Aborted, Kind::HandshakeTimeout(error_detail::HandshakeTimeout {}))
+        }
+    };
+    status_with(code, error.to_string(), kind)
+}
+
+/// The status that carries a donor's refusal.
+pub(crate) fn refusal_status(refusal: &Refusal) -> Status {
+    use proto::error_detail::{Kind, Refused, WrongEpoch, refused::Reason};
+    let (code, reason) = match refusal.clone() {
+        Refusal::NoRoom { free_slabs } => {
+            (Code::ResourceExhausted, Reason::NoRoomFreeSlabs(free_slabs))
+        }
+        Refusal::UnknownGrant => (Code::NotFound, Reason::UnknownGrant(true)),
+        Refusal::WrongEpoch { asked, current } => {
+            (Code::FailedPrecondition, Reason::WrongEpoch(WrongEpoch { asked, current }))
+        }
+        Refusal::Conflict => (Code::AlreadyExists, Reason::Conflict(true)),
+        Refusal::Failed(message) => (Code::Internal, Reason::Failed(message)),
+    };
+    status_with(code, refusal.to_string(), Kind::Refused(Refused { reason: Some(reason) }))
+}
+
+fn status_with(code: Code, message: String, kind: proto::error_detail::Kind) -> Status {
+    let detail = proto::ErrorDetail { kind: Some(kind) };
+    Status::with_details(code, message, detail.encode_to_vec().into())
+}
+
+fn decode_detail(details: &[u8]) -> Option<ControlError> {
+    use proto::error_detail::{Kind, refused::Reason};
+    if details.is_empty() {
+        return None;
+    }
+    let rack = match proto::ErrorDetail::decode(details).ok()?.kind? {
+        Kind::NoRoom(no_room) => RackError::NoRoom {
+            asked_bytes: no_room.asked_bytes,
+            free: no_room.free.into_iter().map(|entry| (entry.node, entry.free_bytes)).collect(),
+        },
+        Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
+        Kind::NameTaken(taken) => {
+            RackError::NameTaken { name: taken.name, control_addr: taken.control_addr }
+        }
+        Kind::NotRegistered(_) => RackError::NotRegistered,
+        Kind::BadRequest(bad) => RackError::BadRequest(bad.reason),
+        Kind::HandshakeTimeout(_) => RackError::HandshakeTimeout,
+        Kind::Refused(refused) => {
+            let refusal = match refused.reason? {
+                Reason::NoRoomFreeSlabs(free_slabs) => Refusal::NoRoom { free_slabs },
+                Reason::UnknownGrant(_) => Refusal::UnknownGrant,
+                Reason::WrongEpoch(wrong) => {
+                    Refusal::WrongEpoch { asked: wrong.asked, current: wrong.current }
+                }
+                Reason::Conflict(_) => Refusal::Conflict,
+                Reason::Failed(message) => Refusal::Failed(message),
+            };
+            return Some(ControlError::Refused(refusal));
+        }
+    };
+    Some(rack.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn across(status: Status) -> ControlError {
+        ControlError::from_status(PeerKind::Agent, "here:1", status)
+    }
+
+    #[test]
+    fn rack_errors_come_back_as_they_were() {
+        let errors = [
+            RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
+            RackError::NotRegistered,
+            RackError::BadRequest("no".into()),
+            RackError::HandshakeTimeout,
+        ];
+        for error in errors {
+            match across(rack_status(&error)) {
+                ControlError::Rack(back) => assert_eq!(back, error),
+                other => panic!("{error:?} came back as {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn no_room_and_unknown_node_have_names_of_their_own() {
+        let free = vec![("node1".to_owned(), 3 << 24)];
+        let no_room = RackError::NoRoom { asked_bytes: 1 << 30, free: free.clone() };
+        match across(rack_status(&no_room)) {
+            ControlError::NoRoom { asked, free: back } => {
+                assert_eq!((asked, back), (1 << 30, free));
+            }
+            other => panic!("{other:?}"),
+        }
+        match across(rack_status(&RackError::UnknownNode("x".into()))) {
+            ControlError::UnknownNode(name) => assert_eq!(name, "x"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn refusals_come_back_as_they_were() {
+        let refusals = [
+            Refusal::NoRoom { free_slabs: 0 },
+            Refusal::UnknownGrant,
+            Refusal::WrongEpoch { asked: 1, current: 2 },
+            Refusal::Conflict,
+            Refusal::Failed("mlock".into()),
+        ];
+        for refusal in refusals {
+            match across(refusal_status(&refusal)) {
+                ControlError::Refused(back) => assert_eq!(back, refusal),
+                other => panic!("{refusal:?} came back as {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_details_are_no_panic() {
+        let status = Status::with_details(Code::Internal, "odd", vec![0xff; 9].into());
+        assert!(matches!(across(status), ControlError::Peer { .. }));
+    }
+}

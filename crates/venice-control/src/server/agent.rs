@@ -1,0 +1,125 @@
+//! The NodeAgent service over an [`AgentHandler`].
+
+use super::listen::{ServeError, incoming};
+use crate::convert;
+use crate::error::refusal_status;
+use crate::proto::{
+    self, StepResponse,
+    node_agent_server::{NodeAgent, NodeAgentServer},
+};
+use std::future::Future;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status};
+use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
+use venice_wire::{GrantId, GrantKey};
+
+/// What an agent does when it is called. Write the methods as `async fn`. Every call may come
+/// twice, and calls may come at the same time.
+pub trait AgentHandler: Send + Sync + 'static {
+    /// Sets slabs aside for a grant.
+    fn prepare(
+        &self,
+        request: PrepareRequest,
+    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
+
+    /// Lends what was set aside.
+    fn commit(
+        &self,
+        grant: GrantId,
+        donor_epoch: u64,
+    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
+
+    /// Gives back what was set aside.
+    fn abort(&self, grant: GrantId) -> impl Future<Output = DonorStatus> + Send;
+
+    /// Takes grants back. Answer when the slabs are free again.
+    fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
+
+    /// Starts leases anew; one answer for each, in order.
+    fn renew(
+        &self,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> impl Future<Output = Vec<LeaseState>> + Send;
+
+    /// Who this is.
+    fn ping(&self) -> impl Future<Output = Pong> + Send;
+}
+
+/// Serves the agent's calls until `shutdown` completes.
+///
+/// # Errors
+/// [`ServeError::Serve`] when the service breaks off.
+pub async fn serve_agent<H: AgentHandler>(
+    listener: TcpListener,
+    handler: Arc<H>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    tonic::transport::Server::builder()
+        .add_service(NodeAgentServer::new(Service { handler }))
+        .serve_with_incoming_shutdown(incoming(listener), shutdown)
+        .await
+        .map_err(ServeError::Serve)
+}
+
+struct Service<H> {
+    handler: Arc<H>,
+}
+
+fn step(status: DonorStatus) -> Response<StepResponse> {
+    Response::new(StepResponse { status: Some(convert::status_out(status)) })
+}
+
+#[tonic::async_trait]
+impl<H: AgentHandler> NodeAgent for Service<H> {
+    async fn prepare(
+        &self,
+        request: Request<proto::PrepareGrantRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        let request = convert::prepare_in(request.into_inner());
+        self.handler.prepare(request).await.map(step).map_err(|refusal| refusal_status(&refusal))
+    }
+
+    async fn commit(
+        &self,
+        request: Request<proto::CommitGrantRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        let proto::CommitGrantRequest { grant, donor_epoch } = request.into_inner();
+        let committed = self.handler.commit(GrantId(grant), donor_epoch).await;
+        committed.map(step).map_err(|refusal| refusal_status(&refusal))
+    }
+
+    async fn abort(
+        &self,
+        request: Request<proto::AbortGrantRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        Ok(step(self.handler.abort(GrantId(request.into_inner().grant)).await))
+    }
+
+    async fn release(
+        &self,
+        request: Request<proto::AgentReleaseRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        let grants = request.into_inner().grants.into_iter().map(GrantId).collect();
+        Ok(step(self.handler.release(grants).await))
+    }
+
+    async fn renew_leases(
+        &self,
+        request: Request<proto::RenewLeasesRequest>,
+    ) -> Result<Response<proto::RenewLeasesResponse>, Status> {
+        let leases = request.into_inner().leases;
+        let leases = leases.into_iter().map(|lease| (GrantId(lease.grant), GrantKey(lease.key)));
+        let states = self.handler.renew(leases.collect()).await;
+        let leases = states.into_iter().map(convert::lease_out).collect();
+        Ok(Response::new(proto::RenewLeasesResponse { leases }))
+    }
+
+    async fn ping(
+        &self,
+        _request: Request<proto::PingRequest>,
+    ) -> Result<Response<proto::PingResponse>, Status> {
+        let Pong { name, instance } = self.handler.ping().await;
+        Ok(Response::new(proto::PingResponse { name, instance }))
+    }
+}

@@ -1,0 +1,147 @@
+//! The MonitorNode service over a [`MonitorHandler`].
+
+use super::listen::{ServeError, incoming};
+use crate::convert;
+use crate::error::rack_status;
+use crate::proto::{
+    self,
+    monitor_node_server::{MonitorNode, MonitorNodeServer},
+};
+use std::future::Future;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::types::{
+    Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
+};
+use venice_wire::GrantId;
+
+/// What the Monitor Node does when it is called. Write the methods as `async fn`.
+pub trait MonitorHandler: Send + Sync + 'static {
+    /// An agent joins.
+    fn register(
+        &self,
+        node: NodeRegistration,
+    ) -> impl Future<Output = Result<Registered, RackError>> + Send;
+
+    /// An agent reports.
+    fn heartbeat(
+        &self,
+        report: HeartbeatReport,
+    ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
+
+    /// A recipient asks for memory.
+    fn request_memory(
+        &self,
+        request: MemoryRequest,
+    ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
+
+    /// A recipient gives grants back.
+    fn release(&self, ids: Vec<GrantId>) -> impl Future<Output = Result<(), RackError>> + Send;
+
+    /// The nodes.
+    fn nodes(&self) -> impl Future<Output = Vec<NodeRow>> + Send;
+
+    /// The Resource Registration Table.
+    fn resources(&self) -> impl Future<Output = Vec<ResourceRow>> + Send;
+
+    /// The Resource Allocation Table.
+    fn grants(&self) -> impl Future<Output = Vec<GrantRow>> + Send;
+
+    /// The Topology Status Table.
+    fn links(&self) -> impl Future<Output = Vec<LinkRow>> + Send;
+}
+
+/// Serves the Monitor Node's calls until `shutdown` completes.
+///
+/// # Errors
+/// [`ServeError::Serve`] when the service breaks off.
+pub async fn serve_monitor<H: MonitorHandler>(
+    listener: TcpListener,
+    handler: Arc<H>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    tonic::transport::Server::builder()
+        .add_service(MonitorNodeServer::new(Service { handler }))
+        .serve_with_incoming_shutdown(incoming(listener), shutdown)
+        .await
+        .map_err(ServeError::Serve)
+}
+
+struct Service<H> {
+    handler: Arc<H>,
+}
+
+#[tonic::async_trait]
+impl<H: MonitorHandler> MonitorNode for Service<H> {
+    async fn register_node(
+        &self,
+        request: Request<proto::RegisterNodeRequest>,
+    ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
+        let node = convert::registration_in(request.into_inner())?;
+        let registered = self.handler.register(node).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::registered_out(registered)))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<proto::HeartbeatRequest>,
+    ) -> Result<Response<proto::HeartbeatResponse>, Status> {
+        let report = convert::heartbeat_in(request.into_inner())?;
+        let ack = self.handler.heartbeat(report).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::ack_out(ack)))
+    }
+
+    async fn request_memory(
+        &self,
+        request: Request<proto::RequestMemoryRequest>,
+    ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
+        let request = convert::request_in(request.into_inner())?;
+        let grants = self.handler.request_memory(request).await.map_err(|e| rack_status(&e))?;
+        let grants = grants.into_iter().map(convert::grant_out).collect();
+        Ok(Response::new(proto::RequestMemoryResponse { grants }))
+    }
+
+    async fn release_grants(
+        &self,
+        request: Request<proto::ReleaseGrantsRequest>,
+    ) -> Result<Response<proto::ReleaseGrantsResponse>, Status> {
+        let ids = request.into_inner().ids.into_iter().map(GrantId).collect();
+        self.handler.release(ids).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::ReleaseGrantsResponse {}))
+    }
+
+    async fn list_nodes(
+        &self,
+        _request: Request<proto::ListNodesRequest>,
+    ) -> Result<Response<proto::ListNodesResponse>, Status> {
+        let nodes = self.handler.nodes().await.into_iter().map(convert::node_row_out).collect();
+        Ok(Response::new(proto::ListNodesResponse { nodes }))
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Request<proto::ListResourcesRequest>,
+    ) -> Result<Response<proto::ListResourcesResponse>, Status> {
+        let rows = self.handler.resources().await;
+        let resources = rows.into_iter().map(convert::resource_row_out).collect();
+        Ok(Response::new(proto::ListResourcesResponse { resources }))
+    }
+
+    async fn list_grants(
+        &self,
+        _request: Request<proto::ListGrantsRequest>,
+    ) -> Result<Response<proto::ListGrantsResponse>, Status> {
+        let grants = self.handler.grants().await.into_iter().map(convert::grant_row_out).collect();
+        Ok(Response::new(proto::ListGrantsResponse { grants }))
+    }
+
+    async fn list_links(
+        &self,
+        _request: Request<proto::ListLinksRequest>,
+    ) -> Result<Response<proto::ListLinksResponse>, Status> {
+        let links = self.handler.links().await.into_iter().map(convert::link_row_out).collect();
+        Ok(Response::new(proto::ListLinksResponse { links }))
+    }
+}

@@ -1,0 +1,191 @@
+//! A store in one redb file.
+
+use super::{Store, StoreChange, StoreError};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const FORMAT_KEY: &str = "format";
+const FORMAT: u64 = 1;
+
+/// A [`Store`] in one file.
+#[derive(Debug)]
+pub struct RedbStore {
+    path: PathBuf,
+    database: Database,
+}
+
+impl RedbStore {
+    /// Opens the store at `path`; makes it, and the directory it lies in, where there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`], [`StoreError::Corrupt`], [`StoreError::Format`], [`StoreError::Io`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let failed = Failed(path);
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory).map_err(|error| failed.io(error))?;
+        }
+        let database = Database::create(path).map_err(|error| failed.open(error))?;
+        let store = Self { path: path.to_owned(), database };
+        store.check_format()?;
+        Ok(store)
+    }
+
+    /// Makes the tables in a new file, and refuses a file of another format.
+    fn check_format(&self) -> Result<(), StoreError> {
+        let failed = Failed(&self.path);
+        let write = self.database.begin_write().map_err(|error| failed.any(error))?;
+        write.open_table(RECORDS).map_err(|error| failed.any(error))?;
+        let found = {
+            let mut meta = write.open_table(META).map_err(|error| failed.any(error))?;
+            let found = meta.get(FORMAT_KEY).map_err(|error| failed.any(error))?;
+            let found = found.map(|value| value.value());
+            if found.is_none() {
+                meta.insert(FORMAT_KEY, FORMAT).map_err(|error| failed.any(error))?;
+            }
+            found.unwrap_or(FORMAT)
+        };
+        write.commit().map_err(|error| failed.any(error))?;
+        if found != FORMAT {
+            return Err(StoreError::Format { path: self.path.clone(), found, understood: FORMAT });
+        }
+        Ok(())
+    }
+}
+
+impl Store for RedbStore {
+    fn load(&self) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let failed = Failed(&self.path);
+        let read = self.database.begin_read().map_err(|error| failed.any(error))?;
+        let records = read.open_table(RECORDS).map_err(|error| failed.any(error))?;
+        let entries = records.iter().map_err(|error| failed.any(error))?;
+        entries
+            .map(|entry| {
+                let (key, value) = entry.map_err(|error| failed.any(error))?;
+                Ok((key.value().to_owned(), value.value().to_vec()))
+            })
+            .collect()
+    }
+
+    fn apply(&mut self, changes: &[StoreChange]) -> Result<(), StoreError> {
+        let failed = Failed(&self.path);
+        let write = self.database.begin_write().map_err(|error| failed.any(error))?;
+        {
+            let mut records = write.open_table(RECORDS).map_err(|error| failed.any(error))?;
+            for change in changes {
+                match &change.value {
+                    Some(value) => records.insert(change.key.as_str(), value.as_slice()),
+                    None => records.remove(change.key.as_str()),
+                }
+                .map_err(|error| failed.any(error))?;
+            }
+        }
+        write.commit().map_err(|error| failed.any(error))
+    }
+}
+
+/// Turns the database's errors into ours, with the path.
+struct Failed<'a>(&'a Path);
+
+impl Failed<'_> {
+    fn open(&self, error: DatabaseError) -> StoreError {
+        match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: self.0.to_owned() },
+            DatabaseError::Storage(StorageError::Io(error)) if is_garbage(&error) => {
+                self.corrupt(error.to_string())
+            }
+            DatabaseError::UpgradeRequired(version) => {
+                self.corrupt(format!("database format {version}"))
+            }
+            other => self.any(other),
+        }
+    }
+
+    fn any(&self, error: impl Into<redb::Error>) -> StoreError {
+        match error.into() {
+            redb::Error::Corrupted(reason) => self.corrupt(reason),
+            redb::Error::RepairAborted => self.corrupt("it could not be repaired".to_owned()),
+            error @ (redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TableIsNotMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }) => self.corrupt(error.to_string()),
+            other => self.io(other),
+        }
+    }
+
+    fn corrupt(&self, reason: String) -> StoreError {
+        StoreError::Corrupt { path: self.0.to_owned(), reason }
+    }
+
+    fn io(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+        StoreError::Io { path: self.0.to_owned(), source: Box::new(error) }
+    }
+}
+
+/// A file that does not begin like a database, or ends too early.
+fn is_garbage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &str) -> StoreChange {
+        StoreChange { key: key.to_owned(), value: Some(value.as_bytes().to_vec()) }
+    }
+
+    #[test]
+    fn records_outlive_the_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/er/store.redb");
+        let mut store = RedbStore::open(&path).unwrap();
+        store.apply(&[put("b", "2"), put("a", "1"), put("c", "3")]).unwrap();
+        store.apply(&[put("a", "one"), StoreChange { key: "c".into(), value: None }]).unwrap();
+        drop(store);
+
+        let records = RedbStore::open(&path).unwrap().load().unwrap();
+        let expected = [("a", "one"), ("b", "2")].map(|(k, v)| (k.to_owned(), v.into()));
+        assert_eq!(records, expected);
+    }
+
+    #[test]
+    fn a_second_owner_is_told_who_holds_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        let _first = RedbStore::open(&path).unwrap();
+        assert!(matches!(RedbStore::open(&path), Err(StoreError::Locked { .. })));
+    }
+
+    #[test]
+    fn garbage_is_called_garbage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        std::fs::write(&path, vec![0x5a; 100_000]).unwrap();
+        match RedbStore::open(&path) {
+            Err(StoreError::Corrupt { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        std::fs::write(&path, b"short").unwrap();
+        match RedbStore::open(&path) {
+            Err(StoreError::Corrupt { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        let store = RedbStore::open(&path).unwrap();
+        let write = store.database.begin_write().unwrap();
+        write.open_table(META).unwrap().insert(FORMAT_KEY, FORMAT + 1).unwrap();
+        write.commit().unwrap();
+        drop(store);
+        assert!(matches!(RedbStore::open(&path), Err(StoreError::Format { .. })));
+    }
+}

@@ -1,0 +1,118 @@
+//! How a Monitor Node is set up.
+
+use crate::error::MonitorError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Called once with the address the Monitor Node listens on.
+pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send>>);
+
+impl OnReady {
+    /// Calls `f` with the address.
+    pub fn new(f: impl FnOnce(SocketAddr) + Send + 'static) -> Self {
+        Self(Some(Box::new(f)))
+    }
+
+    pub(crate) fn call(self, addr: SocketAddr) {
+        if let Some(f) = self.0 {
+            f(addr);
+        }
+    }
+}
+
+impl Default for OnReady {
+    /// Calls nobody.
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl fmt::Debug for OnReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnReady(..)")
+    }
+}
+
+/// The configuration; a TOML file has the same keys, and any other key in it is an error.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MonitorConfig {
+    /// `host:port` to listen on; port 0 lets the system choose.
+    pub listen: String,
+    /// Directory of the store; made when it is not there.
+    pub state_dir: PathBuf,
+    /// Seconds between two heartbeats of an agent.
+    pub heartbeat_interval_s: f64,
+    /// How many heartbeats in a row may be missed before a node counts as down.
+    pub missed_heartbeats: u32,
+    /// Seconds a grant lives without a renewal.
+    pub lease_s: f64,
+    /// Seconds to wait for one answer of a donor.
+    pub donor_timeout_s: f64,
+    /// Called when the Monitor Node listens.
+    #[serde(skip)]
+    pub on_ready: OnReady,
+}
+
+impl Default for MonitorConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:7470".to_owned(),
+            state_dir: PathBuf::from("/var/lib/venice/monitor"),
+            heartbeat_interval_s: 1.0,
+            missed_heartbeats: 3,
+            lease_s: 10.0,
+            donor_timeout_s: 2.0,
+            on_ready: OnReady::default(),
+        }
+    }
+}
+
+/// A day: longer times are taken for mistakes.
+const LONGEST_S: f64 = 86_400.0;
+
+impl MonitorConfig {
+    pub(crate) fn validate(&self) -> Result<(), MonitorError> {
+        let times = [
+            ("heartbeat_interval_s", self.heartbeat_interval_s),
+            ("lease_s", self.lease_s),
+            ("donor_timeout_s", self.donor_timeout_s),
+        ];
+        for (key, seconds) in times {
+            // At least a millisecond: the protocol counts in these.
+            if !(0.001..=LONGEST_S).contains(&seconds) {
+                return Err(MonitorError::Config(format!(
+                    "{key} is {seconds}: it has to be between 0.001 and {LONGEST_S} seconds"
+                )));
+            }
+        }
+        if self.missed_heartbeats == 0 {
+            return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_leave_keys_out_but_not_make_them_up() {
+        let config: MonitorConfig = toml::from_str("lease_s = 2.5").unwrap();
+        assert_eq!((config.lease_s, config.listen.as_str()), (2.5, "127.0.0.1:7470"));
+        let error = toml::from_str::<MonitorConfig>("leese_s = 2.5").unwrap_err();
+        assert!(error.to_string().contains("leese_s"), "{error}");
+    }
+
+    #[test]
+    fn times_that_make_no_sense_are_refused() {
+        for lease_s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+            let config = MonitorConfig { lease_s, ..MonitorConfig::default() };
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains("lease_s"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Why a Monitor Node stops.
+
+use thiserror::Error;
+use venice_control::server::ServeError;
+use venice_control::store::StoreError;
+
+/// Why a Monitor Node did not start, or stopped.
+#[derive(Debug, Error)]
+pub enum MonitorError {
+    /// The configuration makes no sense.
+    #[error("the Monitor Node's configuration: {0}")]
+    Config(String),
+    /// It cannot listen, or the service broke off.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record of the store cannot be read.
+    #[error("the store's record {key} cannot be read")]
+    Record {
+        /// Its key.
+        key: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The system gives no random numbers for keys.
+    #[error("the system gives no random numbers")]
+    Random(#[source] std::io::Error),
+}

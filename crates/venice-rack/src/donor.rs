@@ -1,0 +1,385 @@
+//! The lending half of a node agent: slabs, grants and leases.
+//!
+//! [`DonorCore`] counts slabs; which memory they are is the agent's business. A grant is prepared
+//! by the Monitor Node, then committed, then lives as long as its recipient renews the lease.
+//! However it ends, its slabs come out of [`DonorCore::poll_action`] to be wiped, and are free
+//! again when [`DonorCore::handle_freed`] says that this is done.
+
+use crate::NS_PER_MS;
+use crate::types::{
+    DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest, Refusal,
+};
+use std::collections::{BTreeMap, VecDeque};
+use venice_wire::{GrantId, GrantKey};
+
+/// How a donor is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct DonorSettings {
+    /// Slabs it lends altogether.
+    pub total_slabs: u32,
+    /// How long slabs stay set aside without a commit, in nanoseconds.
+    pub prepare_timeout_ns: u64,
+}
+
+/// What the agent is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DonorAction {
+    /// Cut every connection to the grant's slabs and give the memory back wiped, then call
+    /// [`DonorCore::handle_freed`]. Until then the slabs are not lent again.
+    FreeSlabs {
+        /// The grant that has ended.
+        grant: GrantId,
+        /// How many slabs it had.
+        slabs: u32,
+        /// Why it ended.
+        reason: EndReason,
+    },
+}
+
+/// Why a grant ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// Recipient or Monitor Node gave it back.
+    Released,
+    /// The Monitor Node called the handshake off.
+    Aborted,
+    /// No commit came in time.
+    PrepareTimeout,
+    /// No renewal came for a lease.
+    LeaseExpired,
+}
+
+/// What a prepare did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prepared {
+    /// The slabs are set aside now: the agent assigns memory to the grant, and calls
+    /// [`DonorCore::handle_abort`] if it cannot.
+    New(DonorStatus),
+    /// They were already.
+    Repeated(DonorStatus),
+}
+
+/// A grant as the data plane needs to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantView {
+    /// What every access has to show.
+    pub key: GrantKey,
+    /// How many slabs.
+    pub slabs: u32,
+    /// Only a committed grant may be accessed.
+    pub state: HeldState,
+}
+
+/// A donor's grants. Drive it with the time and the calls that come in; after each call perform
+/// what [`Self::poll_action`] gives, and call [`Self::handle_timeout`] at [`Self::poll_timeout`].
+#[derive(Debug)]
+pub struct DonorCore {
+    settings: DonorSettings,
+    /// 0 until registered.
+    epoch: u64,
+    free_slabs: u32,
+    revision: u64,
+    held: BTreeMap<GrantId, Held>,
+    freeing: BTreeMap<GrantId, u32>,
+    actions: VecDeque<DonorAction>,
+}
+
+#[derive(Debug)]
+struct Held {
+    request: PrepareRequest,
+    state: HeldState,
+    /// When it ends unless committed or renewed.
+    deadline_ns: u64,
+}
+
+impl DonorCore {
+    /// A donor with all its slabs free, not registered yet.
+    pub fn new(settings: DonorSettings) -> Self {
+        Self {
+            settings,
+            epoch: 0,
+            free_slabs: settings.total_slabs,
+            revision: 0,
+            held: BTreeMap::new(),
+            freeing: BTreeMap::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The Monitor Node has registered this agent under this epoch.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// Sets slabs aside. The same request again changes nothing.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; nothing is set aside then.
+    pub fn handle_prepare(
+        &mut self,
+        now_ns: u64,
+        request: PrepareRequest,
+    ) -> Result<Prepared, Refusal> {
+        self.handle_timeout(now_ns);
+        if let Some(held) = self.held.get(&request.grant) {
+            let same = held.request.key == request.key && held.request.slabs == request.slabs;
+            return if same {
+                Ok(Prepared::Repeated(self.status()))
+            } else {
+                Err(Refusal::Conflict)
+            };
+        }
+        if self.freeing.contains_key(&request.grant) {
+            return Err(Refusal::Conflict);
+        }
+        if request.donor_epoch != self.epoch {
+            return Err(self.wrong_epoch(request.donor_epoch));
+        }
+        if request.slabs == 0 || request.lease_ms == 0 {
+            return Err(Refusal::Failed("a grant needs slabs and a lease".to_owned()));
+        }
+        if request.slabs > self.free_slabs {
+            return Err(Refusal::NoRoom { free_slabs: self.free_slabs });
+        }
+        self.free_slabs -= request.slabs;
+        self.revision += 1;
+        let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
+        let held = Held { request, state: HeldState::Prepared, deadline_ns };
+        self.held.insert(held.request.grant, held);
+        Ok(Prepared::New(self.status()))
+    }
+
+    /// Lends what was set aside; the lease starts. A second commit changes nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownGrant`] or [`Refusal::WrongEpoch`] when nothing is set aside (any more).
+    pub fn handle_commit(
+        &mut self,
+        now_ns: u64,
+        grant: GrantId,
+        donor_epoch: u64,
+    ) -> Result<DonorStatus, Refusal> {
+        self.handle_timeout(now_ns);
+        let Some(held) = self.held.get_mut(&grant) else {
+            return Err(match donor_epoch == self.epoch {
+                true => Refusal::UnknownGrant,
+                false => self.wrong_epoch(donor_epoch),
+            });
+        };
+        if held.state == HeldState::Prepared {
+            held.state = HeldState::Committed;
+            held.deadline_ns = now_ns.saturating_add(held.lease_ns());
+            self.revision += 1;
+        }
+        Ok(self.status())
+    }
+
+    /// Gives back what was set aside. A committed grant is left alone, an unknown one ignored.
+    pub fn handle_abort(&mut self, now_ns: u64, grant: GrantId) -> DonorStatus {
+        self.handle_timeout(now_ns);
+        if self.held.get(&grant).is_some_and(|held| held.state == HeldState::Prepared) {
+            self.end(grant, EndReason::Aborted);
+        }
+        self.status()
+    }
+
+    /// Takes a grant back, whatever state it is in. An unknown one is ignored.
+    pub fn handle_release(&mut self, now_ns: u64, grant: GrantId) -> DonorStatus {
+        self.handle_timeout(now_ns);
+        self.end(grant, EndReason::Released);
+        self.status()
+    }
+
+    /// Starts a lease anew.
+    pub fn handle_renew(&mut self, now_ns: u64, grant: GrantId, key: GrantKey) -> LeaseState {
+        self.handle_timeout(now_ns);
+        match self.held.get_mut(&grant) {
+            Some(held) if held.state == HeldState::Committed && held.request.key == key => {
+                held.deadline_ns = now_ns.saturating_add(held.lease_ns());
+                LeaseState::Live { remaining_ms: held.request.lease_ms }
+            }
+            _ => LeaseState::Unknown,
+        }
+    }
+
+    /// The slabs of an ended grant are wiped: they are free again. Ignored for grants that are
+    /// not being freed.
+    pub fn handle_freed(&mut self, grant: GrantId) {
+        if let Some(slabs) = self.freeing.remove(&grant) {
+            self.free_slabs += slabs;
+            self.revision += 1;
+            self.assert_count();
+        }
+    }
+
+    /// Ends what was not committed or renewed in time.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        let due = |held: &Held| held.deadline_ns <= now_ns;
+        let ended: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, held)| due(held))
+            .map(|(id, held)| (*id, held.state))
+            .collect();
+        for (grant, state) in ended {
+            let reason = match state {
+                HeldState::Prepared => EndReason::PrepareTimeout,
+                HeldState::Committed => EndReason::LeaseExpired,
+            };
+            self.end(grant, reason);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.held.values().map(|held| held.deadline_ns).min()
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<DonorAction> {
+        self.actions.pop_front()
+    }
+
+    /// A grant, prepared or committed.
+    pub fn grant(&self, grant: GrantId) -> Option<GrantView> {
+        let held = self.held.get(&grant)?;
+        Some(GrantView { key: held.request.key, slabs: held.request.slabs, state: held.state })
+    }
+
+    /// The counts.
+    pub fn status(&self) -> DonorStatus {
+        DonorStatus {
+            total_slabs: self.settings.total_slabs,
+            free_slabs: self.free_slabs,
+            revision: self.revision,
+        }
+    }
+
+    /// The counts and every grant, for the heartbeat.
+    pub fn report(&self) -> DonorReport {
+        let held = self.held.iter().map(|(id, held)| HeldGrant {
+            id: *id,
+            slabs: held.request.slabs,
+            state: held.state,
+            lease_ms: held.request.lease_ms,
+            recipient: held.request.recipient.clone(),
+            purpose: held.request.purpose.clone(),
+        });
+        DonorReport { status: self.status(), held: held.collect() }
+    }
+
+    fn end(&mut self, grant: GrantId, reason: EndReason) {
+        if let Some(held) = self.held.remove(&grant) {
+            let slabs = held.request.slabs;
+            self.revision += 1;
+            self.freeing.insert(grant, slabs);
+            self.actions.push_back(DonorAction::FreeSlabs { grant, slabs, reason });
+            self.assert_count();
+        }
+    }
+
+    fn wrong_epoch(&self, asked: u64) -> Refusal {
+        Refusal::WrongEpoch { asked, current: self.epoch }
+    }
+
+    fn assert_count(&self) {
+        let held: u32 = self.held.values().map(|held| held.request.slabs).sum();
+        let freeing: u32 = self.freeing.values().sum();
+        assert_eq!(self.free_slabs + held + freeing, self.settings.total_slabs, "slabs leaked");
+    }
+}
+
+impl Held {
+    fn lease_ns(&self) -> u64 {
+        self.request.lease_ms.saturating_mul(NS_PER_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn donor() -> DonorCore {
+        let mut donor = DonorCore::new(DonorSettings { total_slabs: 8, prepare_timeout_ns: 5 * S });
+        donor.set_epoch(1);
+        donor
+    }
+
+    fn request(grant: u64, slabs: u32) -> PrepareRequest {
+        PrepareRequest {
+            grant: GrantId(grant),
+            key: GrantKey(grant * 7),
+            slabs,
+            donor_epoch: 1,
+            lease_ms: 10_000,
+            recipient: "r".into(),
+            purpose: "p".into(),
+        }
+    }
+
+    fn freed(donor: &mut DonorCore) -> Vec<(u64, EndReason)> {
+        let mut freed = Vec::new();
+        while let Some(DonorAction::FreeSlabs { grant, reason, .. }) = donor.poll_action() {
+            donor.handle_freed(grant);
+            freed.push((grant.0, reason));
+        }
+        freed
+    }
+
+    #[test]
+    fn slabs_are_not_free_before_they_are_wiped() {
+        let mut donor = donor();
+        donor.handle_prepare(0, request(1, 8)).unwrap();
+        donor.handle_commit(0, GrantId(1), 1).unwrap();
+        assert_eq!(donor.handle_release(1, GrantId(1)).free_slabs, 0);
+        assert_eq!(donor.handle_prepare(2, request(2, 1)), Err(Refusal::NoRoom { free_slabs: 0 }));
+        assert_eq!(freed(&mut donor), [(1, EndReason::Released)]);
+        assert_eq!(donor.status().free_slabs, 8);
+    }
+
+    #[test]
+    fn a_lease_lives_as_long_as_it_is_renewed() {
+        let mut donor = donor();
+        donor.handle_prepare(0, request(1, 3)).unwrap();
+        donor.handle_commit(S, GrantId(1), 1).unwrap();
+        let live = LeaseState::Live { remaining_ms: 10_000 };
+        assert_eq!(donor.handle_renew(10 * S, GrantId(1), GrantKey(7)), live);
+        assert_eq!(donor.handle_renew(10 * S, GrantId(1), GrantKey(8)), LeaseState::Unknown);
+        assert_eq!(donor.poll_timeout(), Some(20 * S));
+        assert_eq!(donor.handle_renew(20 * S, GrantId(1), GrantKey(7)), LeaseState::Unknown);
+        assert_eq!(freed(&mut donor), [(1, EndReason::LeaseExpired)]);
+    }
+
+    #[test]
+    fn a_prepare_without_commit_times_out() {
+        let mut donor = donor();
+        donor.handle_prepare(0, request(1, 3)).unwrap();
+        donor.handle_timeout(5 * S);
+        assert_eq!(freed(&mut donor), [(1, EndReason::PrepareTimeout)]);
+        assert_eq!(donor.handle_commit(5 * S, GrantId(1), 1), Err(Refusal::UnknownGrant));
+    }
+
+    #[test]
+    fn repeated_steps_change_nothing() {
+        let mut donor = donor();
+        let first = donor.handle_prepare(0, request(1, 3)).unwrap();
+        let Prepared::New(status) = first else { panic!("{first:?}") };
+        assert_eq!(donor.handle_prepare(1, request(1, 3)), Ok(Prepared::Repeated(status)));
+        assert_eq!(donor.handle_prepare(1, request(1, 2)), Err(Refusal::Conflict));
+        let committed = donor.handle_commit(2, GrantId(1), 1).unwrap();
+        assert_eq!(donor.handle_commit(3, GrantId(1), 1), Ok(committed));
+        assert_eq!(donor.handle_abort(4, GrantId(1)), committed);
+        assert_eq!(freed(&mut donor), []);
+    }
+
+    #[test]
+    fn another_epoch_is_refused() {
+        let mut donor = donor();
+        donor.set_epoch(2);
+        let wrong = Refusal::WrongEpoch { asked: 1, current: 2 };
+        assert_eq!(donor.handle_prepare(0, request(1, 3)), Err(wrong.clone()));
+        assert_eq!(donor.handle_commit(0, GrantId(1), 1), Err(wrong));
+    }
+}

@@ -1,0 +1,118 @@
+//! The Resource Allocation Table: who borrowed what of whom.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::{GrantId, GrantKey, NodeId};
+
+/// How far a grant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrantState {
+    /// Prepared at its donor; the commit is on its way. Its recipient does not know of it yet.
+    Committing,
+    /// Lent.
+    Committed,
+    /// Given back; the donor has not said yet that it has it.
+    Releasing,
+}
+
+/// A grant, as it outlives a restart of the Monitor Node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// Its number.
+    pub id: GrantId,
+    /// The request it answers; `None` when it was learnt from its donor.
+    pub origin: Option<Origin>,
+    /// Who borrowed.
+    pub recipient: String,
+    /// What for.
+    pub purpose: String,
+    /// The donor.
+    pub donor: NodeId,
+    /// The donor's epoch; when the donor has another, the memory is gone.
+    pub donor_epoch: u64,
+    /// How many slabs.
+    pub slabs: u32,
+    /// Its lease in milliseconds.
+    pub lease_ms: u64,
+    /// When it was granted.
+    pub granted_ns: u64,
+    /// How far it is.
+    pub state: GrantState,
+    /// The donor's revision when it last confirmed the grant: only a report as new as that can
+    /// tell that the grant is gone.
+    pub confirmed_revision: u64,
+}
+
+/// The request a grant answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The client's number for it.
+    pub client_id: u128,
+    /// The grant's key.
+    pub key: GrantKey,
+}
+
+/// The grants, by number, by donor and by request.
+#[derive(Debug, Default)]
+pub struct Rat {
+    grants: BTreeMap<GrantId, GrantRecord>,
+    by_donor: BTreeMap<NodeId, BTreeSet<GrantId>>,
+    by_client: BTreeMap<u128, BTreeSet<GrantId>>,
+}
+
+impl Rat {
+    /// The grant of this number.
+    pub fn get(&self, id: GrantId) -> Option<&GrantRecord> {
+        self.grants.get(&id)
+    }
+
+    /// Every grant, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &GrantRecord> {
+        self.grants.values()
+    }
+
+    /// The grants of a donor, of any epoch.
+    pub fn of_donor(&self, donor: NodeId) -> impl Iterator<Item = &GrantRecord> {
+        self.listed(self.by_donor.get(&donor))
+    }
+
+    /// The grants that answer a request.
+    pub fn of_client(&self, client_id: u128) -> impl Iterator<Item = &GrantRecord> {
+        self.listed(self.by_client.get(&client_id))
+    }
+
+    fn listed<'a>(
+        &'a self,
+        ids: Option<&'a BTreeSet<GrantId>>,
+    ) -> impl Iterator<Item = &'a GrantRecord> {
+        ids.into_iter().flatten().map(|id| &self.grants[id])
+    }
+
+    /// Adds a grant or changes it; donor and request of a grant never change.
+    pub(crate) fn put(&mut self, grant: GrantRecord) {
+        self.by_donor.entry(grant.donor).or_default().insert(grant.id);
+        if let Some(origin) = grant.origin {
+            self.by_client.entry(origin.client_id).or_default().insert(grant.id);
+        }
+        self.grants.insert(grant.id, grant);
+    }
+
+    pub(crate) fn remove(&mut self, id: GrantId) -> Option<GrantRecord> {
+        let grant = self.grants.remove(&id)?;
+        forget(&mut self.by_donor, grant.donor, id);
+        if let Some(origin) = grant.origin {
+            forget(&mut self.by_client, origin.client_id, id);
+        }
+        Some(grant)
+    }
+}
+
+fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<GrantId>>, key: K, id: GrantId) {
+    if let Some(ids) = index.get_mut(&key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            index.remove(&key);
+        }
+    }
+}

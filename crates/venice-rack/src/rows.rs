@@ -1,0 +1,92 @@
+//! The tables as people are shown them: one struct a line, ready for JSON.
+
+use serde::Serialize;
+
+/// A line of `venice nodes`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeRow {
+    /// The node's name.
+    pub name: String,
+    /// The node's number.
+    pub node_id: u32,
+    /// Process id of its agent, where the agent told it.
+    pub pid: Option<u32>,
+    /// `up` or `down`.
+    pub state: String,
+    /// Bytes it lends altogether.
+    pub lent_bytes: u64,
+    /// Bytes of these that are free.
+    pub free_bytes: u64,
+    /// Bytes of these that are granted.
+    pub granted_bytes: u64,
+    /// The agent's epoch.
+    pub epoch: u64,
+    /// `host:port` of its gRPC service.
+    pub control_addr: String,
+    /// `host:port` of its UDP data port.
+    pub udp_addr: String,
+    /// Path of its unix socket.
+    pub shm_socket: String,
+    /// Milliseconds since its last heartbeat; `None` when none has come since the Monitor Node
+    /// started.
+    pub last_heartbeat_ms: Option<u64>,
+}
+
+/// A line of `venice resources`: the Resource Registration Table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResourceRow {
+    /// The node that offers it.
+    pub node: String,
+    /// `memory`.
+    pub kind: String,
+    /// Where it is reached.
+    pub address: String,
+    /// Its whole size.
+    pub bytes: u64,
+    /// What of it is free.
+    pub free_bytes: u64,
+    /// The unit it is lent in.
+    pub slab_bytes: u64,
+    /// What it can do.
+    pub capabilities: Vec<String>,
+}
+
+/// A line of `venice grants`: the Resource Allocation Table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GrantRow {
+    /// The grant's number.
+    pub id: u64,
+    /// The donor's name.
+    pub donor: String,
+    /// Who borrowed.
+    pub recipient: String,
+    /// How much.
+    pub bytes: u64,
+    /// `prepared`, `committed`, `releasing` or `lost`.
+    pub state: String,
+    /// Seconds of its lease.
+    pub lease_s: f64,
+    /// Seconds since it was granted.
+    pub age_s: f64,
+    /// What for.
+    pub purpose: String,
+}
+
+/// A line of `venice links`: the Topology Status Table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LinkRow {
+    /// The node that tested.
+    pub from: String,
+    /// The node at the far end.
+    pub to: String,
+    /// `udp` or `shm`.
+    pub port: String,
+    /// `up` or `down`.
+    pub state: String,
+    /// Round-trip time in microseconds.
+    pub latency_us: f64,
+    /// Share of tests lost, 0 to 1.
+    pub loss_ratio: f64,
+    /// Bandwidth in megabits a second, where it was measured.
+    pub bandwidth_mbps: Option<f64>,
+}

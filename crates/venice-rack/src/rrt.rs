@@ -1,0 +1,133 @@
+//! The Resource Registration Table: the nodes, what they offer, and whether they live.
+
+use crate::types::{DonorStatus, Identity, NodeRegistration, ResourceSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use venice_wire::{NodeId, SLAB_BYTES};
+
+/// What outlives a restart of the Monitor Node about a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Number and epoch.
+    pub identity: Identity,
+    /// Name, unique.
+    pub name: String,
+    /// The agent process of this epoch.
+    pub instance: u64,
+    /// Its process id.
+    pub pid: Option<u32>,
+    /// `host:port` of its gRPC service.
+    pub control_addr: String,
+    /// `host:port` of its UDP data port.
+    pub udp_addr: String,
+    /// Path of its unix socket.
+    pub shm_socket: String,
+    /// What it offers.
+    pub resources: Vec<ResourceSpec>,
+}
+
+impl NodeRecord {
+    pub(crate) fn new(identity: Identity, registration: NodeRegistration) -> Self {
+        let NodeRegistration { name, instance, pid, control_addr, udp_addr, .. } = registration;
+        let NodeRegistration { shm_socket, resources, .. } = registration;
+        Self { identity, name, instance, pid, control_addr, udp_addr, shm_socket, resources }
+    }
+
+    /// Slabs it lends altogether.
+    pub fn total_slabs(&self) -> u32 {
+        let bytes: u64 = self.resources.iter().map(|resource| resource.bytes).sum();
+        u32::try_from(bytes / SLAB_BYTES).unwrap_or(u32::MAX)
+    }
+}
+
+/// A node as the Monitor Node sees it now.
+#[derive(Debug, Clone)]
+pub struct NodeEntry {
+    /// The durable part.
+    pub record: NodeRecord,
+    /// False once it missed its heartbeats or refused a connection.
+    pub up: bool,
+    /// When it was last known to live, or when the Monitor Node started.
+    pub seen_ns: u64,
+    /// When its last heartbeat came, since the Monitor Node started.
+    pub last_heartbeat_ns: Option<u64>,
+    /// When it went down, if it is down.
+    pub down_since_ns: u64,
+    /// When this epoch was registered, or the Monitor Node started.
+    pub epoch_since_ns: u64,
+    /// Its memory by its newest report.
+    pub status: DonorStatus,
+    /// Slabs of prepares it has not answered yet.
+    pub reserved_slabs: u32,
+}
+
+impl NodeEntry {
+    pub(crate) fn new(record: NodeRecord, now_ns: u64) -> Self {
+        let total_slabs = record.total_slabs();
+        Self {
+            record,
+            up: true,
+            seen_ns: now_ns,
+            last_heartbeat_ns: None,
+            down_since_ns: now_ns,
+            epoch_since_ns: now_ns,
+            status: DonorStatus { total_slabs, free_slabs: total_slabs, revision: 0 },
+            reserved_slabs: 0,
+        }
+    }
+
+    /// Slabs that may be asked of it.
+    pub fn available_slabs(&self) -> u32 {
+        if self.up { self.status.free_slabs.saturating_sub(self.reserved_slabs) } else { 0 }
+    }
+
+    /// Takes over a report unless a newer one came already. True if it did.
+    pub(crate) fn update_status(&mut self, status: DonorStatus) -> bool {
+        let newer = status.revision >= self.status.revision;
+        if newer {
+            self.status = status;
+        }
+        newer
+    }
+}
+
+/// The nodes, by number and by name. A name keeps its number for good.
+#[derive(Debug, Default)]
+pub struct Rrt {
+    nodes: BTreeMap<NodeId, NodeEntry>,
+    by_name: BTreeMap<String, NodeId>,
+}
+
+impl Rrt {
+    /// The node of this number.
+    pub fn get(&self, node: NodeId) -> Option<&NodeEntry> {
+        self.nodes.get(&node)
+    }
+
+    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut NodeEntry> {
+        self.nodes.get_mut(&node)
+    }
+
+    /// The node of this name.
+    pub fn by_name(&self, name: &str) -> Option<&NodeEntry> {
+        self.nodes.get(self.by_name.get(name)?)
+    }
+
+    /// Every node, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
+        self.nodes.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Adds a node or puts a new epoch in the place of the old.
+    pub(crate) fn insert(&mut self, entry: NodeEntry) {
+        let node = entry.record.identity.node;
+        let holder = self.by_name.insert(entry.record.name.clone(), node);
+        assert!(holder.is_none_or(|holder| holder == node), "a name has one number");
+        self.nodes.insert(node, entry);
+    }
+
+    /// A number no node has; numbers start at 1.
+    pub(crate) fn fresh_number(&self) -> NodeId {
+        NodeId(self.nodes.keys().next_back().map_or(1, |last| last.0 + 1))
+    }
+}

@@ -1,0 +1,33 @@
+//! The Topology Status Table: which links work, and how well.
+
+use crate::types::{LinkPort, LinkReport, LinkState};
+use std::collections::BTreeMap;
+use venice_wire::NodeId;
+
+/// The newest test of every link, by tester, far end and port. It is not durable: agents test
+/// again on every heartbeat.
+#[derive(Debug, Default)]
+pub struct Tst {
+    links: BTreeMap<(NodeId, NodeId, LinkPort), LinkReport>,
+}
+
+impl Tst {
+    /// Takes a test made by `from`.
+    pub(crate) fn record(&mut self, from: NodeId, report: LinkReport) {
+        self.links.insert((from, report.to, report.port), report);
+    }
+
+    /// A dead node's links are down, whichever end tested them.
+    pub(crate) fn node_down(&mut self, node: NodeId) {
+        for ((from, to, _), report) in &mut self.links {
+            if *from == node || *to == node {
+                report.state = LinkState::Down;
+            }
+        }
+    }
+
+    /// Every link with its tester.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &LinkReport)> {
+        self.links.iter().map(|((from, _, _), report)| (*from, report))
+    }
+}

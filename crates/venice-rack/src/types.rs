@@ -1,0 +1,358 @@
+//! What recipients, donors and the Monitor Node tell each other.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId};
+
+/// Longest name of a node, a recipient or a purpose, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// What a resource is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ResourceKind {
+    /// Memory, lent in slabs.
+    Memory,
+}
+
+/// One resource a node offers: a line of the Resource Registration Table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceSpec {
+    /// What it is.
+    pub kind: ResourceKind,
+    /// Where it is reached, in words a person can use, for example `udp:10.0.0.2:7500`.
+    pub address: String,
+    /// Its whole size, lent or not.
+    pub bytes: u64,
+    /// The unit it is lent in.
+    pub slab_bytes: u64,
+    /// What it can do, for example `crma`, `rdma`, `shm`, `udp`.
+    pub capabilities: Vec<String>,
+}
+
+/// What an agent says of itself when it joins the rack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRegistration {
+    /// The node's name, unique among living nodes.
+    pub name: String,
+    /// A random number drawn once per agent process: it tells a retry from a second agent of the
+    /// same name, and a restarted agent from the one that died.
+    pub instance: u64,
+    /// The agent's process id, where it makes sense to people on the same host.
+    pub pid: Option<u32>,
+    /// `host:port` of the agent's gRPC service.
+    pub control_addr: String,
+    /// `host:port` of the agent's UDP data port; empty when it has none.
+    pub udp_addr: String,
+    /// Path of the agent's unix socket for shared memory; empty when it has none.
+    pub shm_socket: String,
+    /// What the node offers.
+    pub resources: Vec<ResourceSpec>,
+    /// What an earlier registration of this very instance returned: lets a Monitor Node that lost
+    /// its store give the agent its old identity back.
+    pub previous: Option<Identity>,
+}
+
+impl NodeRegistration {
+    /// Bytes of memory the node lends altogether.
+    pub fn lendable_bytes(&self) -> u64 {
+        self.resources
+            .iter()
+            .filter(|resource| resource.kind == ResourceKind::Memory)
+            .map(|resource| resource.bytes)
+            .sum()
+    }
+}
+
+/// Who a registered agent is to the rack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Identity {
+    /// The node's number; a name keeps it for good.
+    pub node: NodeId,
+    /// Counts the agents that have borne the name: a restarted agent has a new epoch.
+    pub epoch: u64,
+}
+
+/// The Monitor Node's answer to a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered {
+    /// Who the agent now is.
+    pub identity: Identity,
+    /// How often it is to report.
+    pub heartbeat_interval_ms: u64,
+    /// The lease of a grant unless a request says otherwise.
+    pub lease_ms: u64,
+}
+
+/// What an agent reports on every heartbeat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeartbeatReport {
+    /// Who reports.
+    pub identity: Identity,
+    /// Which process reports.
+    pub instance: u64,
+    /// The state of its memory, all of one moment.
+    pub memory: DonorReport,
+    /// Link tests made since the last report.
+    pub links: Vec<LinkReport>,
+}
+
+/// The Monitor Node's answer to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeartbeatAck {
+    /// The other living nodes, for the link tests.
+    pub peers: Vec<Peer>,
+}
+
+/// Another node of the rack, as a link test needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub node: NodeId,
+    /// Its epoch.
+    pub epoch: u64,
+    /// `host:port` of its UDP data port; empty when it has none.
+    pub udp_addr: String,
+    /// Path of its unix socket; empty when it has none.
+    pub shm_socket: String,
+}
+
+/// Which port a link uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkPort {
+    /// Datagrams.
+    Udp,
+    /// Shared memory of one host.
+    Shm,
+}
+
+/// Whether a link works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkState {
+    /// The last test came back.
+    Up,
+    /// The last test did not come back.
+    Down,
+}
+
+/// The result of one link test: a line of the Topology Status Table, seen from the tester.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkReport {
+    /// The node at the far end.
+    pub to: NodeId,
+    /// The port tested.
+    pub port: LinkPort,
+    /// Whether it works.
+    pub state: LinkState,
+    /// Round-trip time in microseconds.
+    pub latency_us: f64,
+    /// Share of tests lost, 0 to 1.
+    pub loss_ratio: f64,
+    /// Bandwidth in megabits a second, where it was measured.
+    pub bandwidth_mbps: Option<f64>,
+}
+
+/// A recipient's request for memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryRequest {
+    /// A random number drawn by the client: the same number gets the same grants again, so that a
+    /// request whose answer was lost can be repeated.
+    pub client_id: u128,
+    /// Who borrows, in words for people.
+    pub recipient: String,
+    /// How much; rounded up to whole slabs.
+    pub bytes: ByteSize,
+    /// Names of the donors to use; empty for any.
+    pub donors: Vec<String>,
+    /// What for, in words for people.
+    pub purpose: String,
+}
+
+/// Memory lent: `bytes` of one donor under one key, for as long as the lease is renewed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grant {
+    /// Its number, unique in the rack.
+    pub id: GrantId,
+    /// The donor's name.
+    pub donor: String,
+    /// The donor's number.
+    pub donor_node: NodeId,
+    /// The donor's epoch: a donor of another epoch knows nothing of this grant.
+    pub donor_epoch: u64,
+    /// How much, a whole number of slabs.
+    pub bytes: u64,
+    /// What the donor asks of every access.
+    pub key: GrantKey,
+    /// `host:port` of the donor's gRPC service, for renewals.
+    pub control_addr: String,
+    /// `host:port` of the donor's UDP data port.
+    pub udp_addr: String,
+    /// Path of the donor's unix socket.
+    pub shm_socket: String,
+    /// Seconds without a renewal after which the donor takes the memory back.
+    pub lease_s: f64,
+}
+
+/// First step of the handshake, Monitor Node to donor: set slabs aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrepareRequest {
+    /// The grant to be.
+    pub grant: GrantId,
+    /// Its key.
+    pub key: GrantKey,
+    /// How many slabs.
+    pub slabs: u32,
+    /// The epoch of the donor meant.
+    pub donor_epoch: u64,
+    /// Lease after the commit, in milliseconds.
+    pub lease_ms: u64,
+    /// Who borrows.
+    pub recipient: String,
+    /// What for.
+    pub purpose: String,
+}
+
+/// Why a donor refuses a step of the handshake.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// Fewer slabs are free than were asked for.
+    #[error("only {free_slabs} slabs are free")]
+    NoRoom {
+        /// How many are free.
+        free_slabs: u32,
+    },
+    /// There is no such grant (any more).
+    #[error("no such grant")]
+    UnknownGrant,
+    /// The request was meant for another incarnation of this agent.
+    #[error("meant for epoch {asked} of this agent, which is at epoch {current}")]
+    WrongEpoch {
+        /// The epoch meant.
+        asked: u64,
+        /// The epoch this agent is at; 0 while it is not registered.
+        current: u64,
+    },
+    /// The grant's number is in use with another key or size.
+    #[error("the grant's number is in use with another key or size")]
+    Conflict,
+    /// The donor could not do it, for the reason given.
+    #[error("the donor failed: {0}")]
+    Failed(String),
+}
+
+/// What state a grant is in at its donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldState {
+    /// Slabs are set aside; without a commit they are free again soon.
+    Prepared,
+    /// Lent, for as long as the lease is renewed.
+    Committed,
+}
+
+/// One grant as its donor reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldGrant {
+    /// Its number.
+    pub id: GrantId,
+    /// How many slabs.
+    pub slabs: u32,
+    /// Prepared or committed.
+    pub state: HeldState,
+    /// The lease it was given, in milliseconds.
+    pub lease_ms: u64,
+    /// Who borrowed.
+    pub recipient: String,
+    /// What for.
+    pub purpose: String,
+}
+
+/// A donor's memory at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DonorReport {
+    /// The counts.
+    pub status: DonorStatus,
+    /// Every grant prepared or committed, by number.
+    pub held: Vec<HeldGrant>,
+}
+
+/// A donor's counts at one moment; comes back with every step of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DonorStatus {
+    /// Slabs lent, set aside or free altogether.
+    pub total_slabs: u32,
+    /// Slabs free to be lent.
+    pub free_slabs: u32,
+    /// Grows with every change of the donor's grants, so that of two reports the newer is known
+    /// whatever order they arrive in.
+    pub revision: u64,
+}
+
+/// How a lease stands, as the donor answers a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Renewed.
+    Live {
+        /// Milliseconds until it ends, unless renewed again.
+        remaining_ms: u64,
+    },
+    /// The donor knows no such grant, or the key is wrong: the memory is gone.
+    Unknown,
+}
+
+/// What an agent answers to a ping: who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pong {
+    /// The agent's name.
+    pub name: String,
+    /// Its instance number, see [`NodeRegistration::instance`].
+    pub instance: u64,
+}
+
+/// Why the Monitor Node did not do what was asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RackError {
+    /// The donors (all, or those named) have less free than was asked for.
+    #[error("{}", no_room_text(*.asked_bytes, .free))]
+    NoRoom {
+        /// What was asked for, in whole slabs.
+        asked_bytes: u64,
+        /// What is free, by node.
+        free: Vec<(String, u64)>,
+    },
+    /// A donor was named that the rack does not know.
+    #[error("the rack has no node named {0}")]
+    UnknownNode(String),
+    /// A living agent of that name is registered already.
+    #[error("an agent named {name} is already registered (at {control_addr})")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where the living agent is.
+        control_addr: String,
+    },
+    /// The agent is not registered (with that epoch): it has to register first.
+    #[error("the agent is not registered under this epoch")]
+    NotRegistered,
+    /// The request makes no sense, for the reason given.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The donors did not finish the handshake in time; nothing is held.
+    #[error("the donors did not answer in time")]
+    HandshakeTimeout,
+}
+
+/// Says that there is no room, and what is free where.
+pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)]) -> String {
+    let asked = ByteSize(asked_bytes);
+    if free.is_empty() {
+        return format!("no room for {asked}: no donor is up");
+    }
+    let by_node: Vec<String> =
+        free.iter().map(|(node, bytes)| format!("{node} {}", ByteSize(*bytes))).collect();
+    let total = ByteSize(free.iter().map(|(_, bytes)| bytes).sum());
+    format!("no room for {asked}: {total} free ({})", by_node.join(", "))
+}
