@@ -1,0 +1,64 @@
+//! What `/proc` tells about a process and those it started.
+
+use std::fs;
+
+/// The anonymous memory of `pid` that is resident now, in bytes; 0 for a process that is gone.
+pub fn rss_anon_bytes(pid: u32) -> u64 {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .and_then(|value| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}
+
+/// The children of `pid`, their children, and so on, without `pid` itself.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut open = vec![pid];
+    while let Some(parent) = open.pop() {
+        for child in children(parent) {
+            found.push(child);
+            open.push(child);
+        }
+    }
+    found
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// True while `pid` runs; a zombie counts as gone.
+pub fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in brackets and may itself hold brackets.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Where each thread of `pid` waits: for the message of a test that found it hanging.
+pub fn threads_report(pid: u32) -> String {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return format!("process {pid} is gone\n");
+    };
+    let mut report = format!("process {pid}, RssAnon {} KiB\n", rss_anon_bytes(pid) / 1024);
+    for thread in threads.flatten() {
+        let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        report.push_str(&format!(
+            "  {} {} state {} wchan {} syscall {}\n",
+            thread.file_name().to_string_lossy(),
+            read("comm").trim(),
+            read("stat").rsplit_once(") ").map_or("?".into(), |(_, rest)| rest[..1].to_string()),
+            read("wchan").trim(),
+            read("syscall").trim(),
+        ));
+    }
+    report
+}

@@ -1,0 +1,208 @@
+//! A process being watched: output, time limit, resident memory.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::proc_tree::{descendants, rss_anon_bytes, threads_report};
+
+/// A process that was started and is watched until [`Running::finish`] or [`Drop`] ends it.
+pub struct Running {
+    child: Child,
+    what: String,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+    sampler: Option<Sampler>,
+}
+
+/// What a process left behind.
+pub struct Outcome {
+    /// Everything it wrote to its standard output.
+    pub stdout: Vec<u8>,
+    /// Everything it wrote to its standard error, lossily decoded.
+    pub stderr: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// The most anonymous memory that any single process of it had resident, in bytes.
+    pub peak_bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// The exit code as a shell would give it: 128 + N for death by signal N.
+    pub fn code(&self) -> i32 {
+        exit_code(self.status)
+    }
+
+    /// Panics with the whole output unless the exit code is `expected`.
+    #[track_caller]
+    pub fn expect_code(&self, expected: i32) {
+        assert_eq!(
+            self.code(),
+            expected,
+            "exit code\n--- stdout\n{}\n--- stderr\n{}",
+            tail(&String::from_utf8_lossy(&self.stdout)),
+            tail(&self.stderr)
+        );
+    }
+}
+
+/// The exit code as a shell would give it: 128 + N for death by signal N.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+}
+
+impl Running {
+    /// Starts `command` in a process group of its own, its output collected, its input empty.
+    ///
+    /// The memory watched is that of the process and all it starts; where the process is
+    /// `venice run` itself (`without_root`), only what it starts.
+    pub fn spawn(mut command: Command, without_root: bool) -> Running {
+        let what = format!("{command:?}");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let stdout = collect(child.stdout.take().expect("piped"));
+        let stderr = collect(child.stderr.take().expect("piped"));
+        let sampler = Some(Sampler::start(child.id(), without_root));
+        Running { child, what, stdout: Some(stdout), stderr: Some(stderr), sampler }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The processes it started that live now.
+    pub fn descendants(&self) -> Vec<u32> {
+        descendants(self.pid())
+    }
+
+    /// True while it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Waits for its end, at most `limit`, and collects what it left.
+    ///
+    /// # Panics
+    /// When the limit is over: after killing it, with what its threads were waiting for.
+    pub fn finish(mut self, limit: Duration) -> Outcome {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if started.elapsed() > limit {
+                let report = self.kill_all();
+                let stderr = self.stderr.take().map(join).unwrap_or_default();
+                panic!(
+                    "{} took more than {limit:?}\n{report}--- stderr\n{}",
+                    self.what,
+                    tail(&String::from_utf8_lossy(&stderr))
+                );
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        };
+        let sampler = self.sampler.take().expect("taken once");
+        let (peak_bytes, took) = sampler.stop();
+        Outcome {
+            stdout: self.stdout.take().map(join).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&self.stderr.take().map(join).unwrap_or_default())
+                .into_owned(),
+            status,
+            peak_bytes,
+            took,
+        }
+    }
+
+    /// Kills the process and all it started; tells where their threads were.
+    fn kill_all(&mut self) -> String {
+        let below = self.descendants();
+        let mut report = String::new();
+        for pid in std::iter::once(self.pid()).chain(below.iter().copied()) {
+            report.push_str(&threads_report(pid));
+        }
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        for pid in below {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        report
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.is_running() {
+            self.kill_all();
+        }
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let _ = pipe.read_to_end(&mut all);
+        all
+    })
+}
+
+fn join(reader: JoinHandle<Vec<u8>>) -> Vec<u8> {
+    reader.join().expect("reading a pipe does not panic")
+}
+
+/// The last 40 lines, for messages.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// Looks at the resident memory every few milliseconds and keeps the highest.
+struct Sampler {
+    stop: Arc<AtomicBool>,
+    peak_bytes: Arc<AtomicU64>,
+    started: Instant,
+    thread: JoinHandle<()>,
+}
+
+const SAMPLE_EVERY: Duration = Duration::from_millis(5);
+
+impl Sampler {
+    fn start(root: u32, without_root: bool) -> Sampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let peak_bytes = Arc::new(AtomicU64::new(0));
+        let (stop_seen, peak) = (stop.clone(), peak_bytes.clone());
+        let thread = std::thread::spawn(move || {
+            let me = if without_root { None } else { Some(root) };
+            while !stop_seen.load(Ordering::Relaxed) {
+                let now = me.into_iter().chain(descendants(root)).map(rss_anon_bytes).max();
+                peak.fetch_max(now.unwrap_or(0), Ordering::Relaxed);
+                std::thread::sleep(SAMPLE_EVERY);
+            }
+        });
+        Sampler { stop, peak_bytes, started: Instant::now(), thread }
+    }
+
+    fn stop(self) -> (u64, Duration) {
+        let took = self.started.elapsed();
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.join();
+        (self.peak_bytes.load(Ordering::Relaxed), took)
+    }
+}

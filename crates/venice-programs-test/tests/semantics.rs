@@ -1,0 +1,103 @@
+//! What the kernel promises about memory holds for far memory too: small C programs, each run
+//! plainly first, then with 16 MiB local and several times that in use.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use venice_programs_test::compare::PROGRAM_LIMIT;
+use venice_programs_test::{CProgram, Port, Rack, Running, paged_mode_is_missing};
+
+const OPTIONS: [&str; 4] = ["--local", "16MiB", "--remote", "768MiB"];
+
+/// Runs `tests/c/NAME.c` both ways: exit code and output must be the same.
+fn same_under_venice(test: &str, name: &str) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let program = CProgram::compile(name);
+    let plain = Running::spawn(program.command(&[]), false).finish(Duration::from_secs(60));
+    plain.expect_code(0);
+    let rack = Rack::shared(Port::Shm);
+    let venice = rack.run(&OPTIONS, &program.command(&[])).finish(PROGRAM_LIMIT);
+    venice.expect_code(0);
+    assert_eq!(
+        String::from_utf8_lossy(&plain.stdout),
+        String::from_utf8_lossy(&venice.stdout),
+        "{}",
+        venice.stderr
+    );
+}
+
+macro_rules! same_under_venice {
+    ($($test:ident: $name:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            same_under_venice(stringify!($test), $name);
+        })*
+    };
+}
+
+same_under_venice! {
+    fork_copies_on_write_on_both_sides: "fork_cow";
+    forks_of_forks_keep_their_own: "fork_chain";
+    children_are_spawned_and_executed: "spawn";
+    mremap_moves_far_pages: "mremap";
+    madvise_drops_far_pages: "madvise";
+    map_fixed_and_munmap_over_far_pages: "map_fixed";
+    reservations_and_protection: "prot_none";
+    stacks_of_threads: "thread_stacks";
+    system_calls_reach_far_memory: "system_calls";
+    malloc_from_many_threads: "malloc_threads";
+    memory_by_brk: "brk";
+    locked_memory_and_advice: "mlock";
+    signals_on_a_far_stack: "far_signal_stack";
+    atomics_and_futexes_in_far_memory: "futex";
+}
+
+/// `venice run` of `exit_ways HOW` ends as the program alone does.
+fn ends_alike(test: &str, how: &str) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let program = CProgram::compile("exit_ways");
+    let plain = Running::spawn(program.command(&[how]), false).finish(Duration::from_secs(30));
+    let rack = Rack::shared(Port::Shm);
+    let venice = rack.run(&OPTIONS, &program.command(&[how])).finish(PROGRAM_LIMIT);
+    venice.expect_code(plain.code());
+    assert_eq!(plain.stdout, venice.stdout, "{how}");
+}
+
+#[test]
+fn exit_codes_pass_through() {
+    for how in ["0", "1", "42", "255"] {
+        ends_alike("exit_codes_pass_through", how);
+    }
+}
+
+#[test]
+fn deaths_by_signal_pass_through() {
+    for how in ["abort", "segv", "kill", "fpe"] {
+        ends_alike("deaths_by_signal_pass_through", how);
+    }
+}
+
+#[test]
+fn signals_sent_to_venice_reach_the_program() {
+    if paged_mode_is_missing("signals_sent_to_venice_reach_the_program") {
+        return;
+    }
+    let program = CProgram::compile("exit_ways");
+    let rack = Rack::shared(Port::Shm);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
+        let running = rack.run(&OPTIONS, &program.command(&["wait", "ready"]));
+        venice_programs_test::wait_for("the program", Duration::from_secs(30), || {
+            program.dir().join("ready").exists().then_some(())
+        });
+        running.signal(signal);
+        let outcome = running.finish(Duration::from_secs(60));
+        std::fs::remove_file(program.dir().join("ready")).expect("made by the program");
+        outcome.expect_code(0);
+        let got = String::from_utf8_lossy(&outcome.stdout).into_owned();
+        assert_eq!(got, format!("signal {}\n", signal.as_raw()));
+    }
+}
