@@ -1,2 +1,20 @@
-//! The one binary.
-fn main() {}
+//! Venice: memory of the other machines in the rack, for unchanged Linux programs.
+//!
+//! The one binary. [`cli`] has the commands; `rack` keeps a rack of processes on this machine,
+//! `daemon` is what such a process does, `listing` shows the Monitor Node's tables, `doctor` looks
+//! at the machine.
+#![deny(unsafe_code)]
+
+mod cli;
+mod daemon;
+mod doctor;
+mod failure;
+mod listing;
+mod paperwork;
+mod rack;
+mod registry;
+mod terminal;
+
+fn main() {
+    std::process::exit(cli::main());
+}

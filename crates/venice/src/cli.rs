@@ -1,0 +1,217 @@
+//! The command line: what there is to say, and who does it.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{daemon, doctor, failure, listing, paperwork, rack};
+
+/// Memory of the other machines in the rack, for unchanged Linux programs.
+#[derive(Parser, Debug)]
+#[command(
+    name = "venice",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = HELP_MAIN
+)]
+struct Cli {
+    /// Address of the Monitor Node [default: VENICE_MONITOR, else the rack of `venice up`]
+    #[arg(long, global = true, value_name = "ADDR", value_parser = address)]
+    monitor: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Start a rack of processes on this machine, or what died of one
+    #[command(after_help = HELP_UP)]
+    Up(rack::UpArgs),
+    /// Show every process of the rack on this machine
+    #[command(after_help = HELP_STATUS)]
+    Status(rack::StatusArgs),
+    /// Stop the rack on this machine and remove what it made
+    #[command(after_help = HELP_DOWN)]
+    Down(rack::DownArgs),
+    /// List the nodes of the rack
+    #[command(after_help = HELP_NODES)]
+    Nodes(listing::ListArgs),
+    /// List what the nodes lend (Resource Registration Table)
+    #[command(after_help = HELP_RESOURCES)]
+    Resources(listing::ListArgs),
+    /// List who has borrowed what from whom (Resource Allocation Table)
+    #[command(after_help = HELP_GRANTS)]
+    Grants(listing::ListArgs),
+    /// List the links between nodes and how they do (Topology Status Table)
+    #[command(after_help = HELP_LINKS)]
+    Links(listing::ListArgs),
+    /// Look at what this machine has for Venice, what it lacks, and how to mend it
+    #[command(after_help = HELP_DOCTOR)]
+    Doctor(doctor::DoctorArgs),
+    /// Run the Monitor Node in the foreground
+    #[command(after_help = HELP_MONITOR)]
+    Monitor(daemon::MonitorArgs),
+    /// Run a node's agent in the foreground
+    #[command(after_help = HELP_AGENT)]
+    Agent(Box<daemon::AgentArgs>),
+    /// Print a completion script for a shell
+    #[command(after_help = HELP_COMPLETIONS)]
+    Completions(paperwork::CompletionsArgs),
+    /// Print or write the manual pages
+    #[command(after_help = HELP_MAN)]
+    Man(paperwork::ManArgs),
+}
+
+/// Does what the command line says; the exit code.
+pub fn main() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_clap(&error),
+    };
+    execute(&cli).unwrap_or_else(|error| failure::report(&error))
+}
+
+fn execute(cli: &Cli) -> anyhow::Result<i32> {
+    let monitor = cli.monitor.as_deref();
+    match &cli.command {
+        Command::Up(args) => rack::up(args),
+        Command::Status(args) => rack::status(args),
+        Command::Down(args) => rack::down(args),
+        Command::Nodes(args) => listing::nodes(args, monitor),
+        Command::Resources(args) => listing::resources(args, monitor),
+        Command::Grants(args) => listing::grants(args, monitor),
+        Command::Links(args) => listing::links(args, monitor),
+        Command::Doctor(args) => doctor::execute(args),
+        Command::Monitor(args) => daemon::monitor(args),
+        Command::Agent(args) => daemon::agent(args, monitor),
+        Command::Completions(args) => paperwork::completions(args, Cli::command()),
+        Command::Man(args) => paperwork::man(args, Cli::command()),
+    }
+}
+
+/// `HOST:PORT`, checked here so that a slip of the pen is a usage error.
+fn address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(_)) => Ok(text.to_string()),
+        _ => Err("write HOST:PORT, for example 127.0.0.1:7470".to_string()),
+    }
+}
+
+const HELP_MAIN: &str = "\
+EXAMPLES:
+  venice up                                   a rack of four nodes on this machine
+  venice run --local 1GiB -- redis-server     Redis with 1 GiB of its memory here, the rest there
+  venice nodes                                who lends how much
+  venice down                                 the end of it
+
+EXIT CODES: 0 done, 1 failed, 2 the command line or a configuration file makes no sense.
+ENVIRONMENT: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug).";
+
+const HELP_UP: &str = "\
+EXAMPLES:
+  venice up                                   four nodes that lend 512 MiB each
+  venice up --nodes 2 --lend 2GiB             two larger ones
+  sudo venice up --port udp --netns           each node behind a virtual wire of its own
+  VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
+                                              a second rack beside the first
+
+On a rack that is up it does nothing; on one with dead processes it starts just those again, with
+their names, addresses and tables. To change its shape, `venice down` first.";
+
+const HELP_STATUS: &str = "\
+EXAMPLES:
+  venice status
+  venice status --json | jq '.agents[] | {name, pid, state}'
+
+States: up, dead (no such process), starting (not registered yet), unresponsive (the Monitor Node
+runs but does not answer), unknown (there is no Monitor Node to ask). Exit code 1 without a rack.";
+
+const HELP_DOWN: &str = "\
+EXAMPLES:
+  venice down
+  VENICE_RUN_DIR=/tmp/lab venice down
+
+Programs that hold memory of the rack lose it. Without a rack there is nothing to do: exit code 0.";
+
+const HELP_NODES: &str = "\
+EXAMPLES:
+  venice nodes
+  venice nodes --json | jq 'map(.free_bytes) | add'
+  venice nodes --monitor 10.0.0.1:7470";
+
+const HELP_RESOURCES: &str = "\
+EXAMPLES:
+  venice resources
+  venice resources --json | jq '.[] | {node, bytes, capabilities}'";
+
+const HELP_GRANTS: &str = "\
+EXAMPLES:
+  venice grants
+  venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'";
+
+const HELP_LINKS: &str = "\
+EXAMPLES:
+  venice links
+  venice links --json | jq 'max_by(.latency_us)'";
+
+const HELP_DOCTOR: &str = "\
+EXAMPLES:
+  venice doctor
+  venice doctor --json | jq '.[] | select(.state != \"ok\")'
+
+Exit code 1 when something that `venice run` cannot do without is missing.";
+
+const HELP_MONITOR: &str = "\
+EXAMPLES:
+  venice monitor --listen 10.0.0.1:7470 --state-dir /var/lib/venice/monitor
+  venice monitor --config /etc/venice/monitor.toml
+
+A flag comes before the environment, that before the file, and that before the default. In the file
+the keys are the flags' names with underscores (state_dir = \"...\"); unknown keys are errors.
+SIGTERM and SIGINT end it in an orderly way.";
+
+const HELP_AGENT: &str = "\
+EXAMPLES:
+  venice agent --name node7 --monitor 10.0.0.1:7470 --lend 64GiB --listen 10.0.0.7:7471
+  venice agent --config /etc/venice/agent.toml
+
+A flag comes before the environment, that before the file, and that before the default. In the file
+the keys are the flags' names with underscores (lend = \"64GiB\"); unknown keys are errors.
+SIGTERM and SIGINT end it in an orderly way: what it lent is taken back.";
+
+const HELP_COMPLETIONS: &str = "\
+EXAMPLES:
+  venice completions bash > /usr/share/bash-completion/completions/venice
+  venice completions zsh > ~/.zfunc/_venice";
+
+const HELP_MAN: &str = "\
+EXAMPLES:
+  venice man | man -l -
+  venice man --out /usr/local/share/man/man1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("EXAMPLES:"), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        assert!(address("127.0.0.1:7470").is_ok());
+        assert!(address("[::1]:7470").is_ok());
+        for wrong in ["localhost", ":7470", "host:port", "host:99999"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

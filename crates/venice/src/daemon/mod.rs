@@ -1,0 +1,56 @@
+//! The daemons in the foreground: `venice monitor` and `venice agent`.
+
+mod agent;
+mod config_file;
+mod detach;
+mod monitor;
+mod ready;
+mod size;
+
+use std::io::IsTerminal;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+pub use agent::{AgentArgs, execute as agent};
+pub use monitor::{MonitorArgs, execute as monitor};
+pub use ready::Ready;
+pub use size::lend_size;
+
+/// What of the log is written, in tracing's syntax: `info`, `venice_agent=debug`.
+pub const LOG_VARIABLE: &str = "VENICE_LOG";
+
+/// Sends the log to stderr. systemd's journal and the logs of a local rack take it from there.
+fn start_log() {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    let colour = std::io::stderr().is_terminal();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour);
+    // A second daemon in one process exists only in tests.
+    let _ = subscriber.try_init();
+}
+
+/// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT.
+fn run_daemon<E>(
+    daemon: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<(), E>,
+) -> anyhow::Result<i32>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let shutdown = Box::pin(async move {
+            let name = tokio::select! {
+                _ = terminated.recv() => "SIGTERM",
+                _ = interrupted.recv() => "SIGINT",
+            };
+            tracing::info!("{name}: stopping");
+        });
+        daemon(shutdown).await?;
+        Ok(0)
+    })
+}

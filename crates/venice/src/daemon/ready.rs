@@ -1,0 +1,49 @@
+//! The ready file: how a daemon started by `venice up` says at which addresses it answers.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+/// What a daemon got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Monitor Node: where it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addr: Option<String>,
+    /// Agent: where it answers the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_addr: Option<String>,
+    /// Agent: where it answers fabric packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_addr: Option<String>,
+}
+
+impl Ready {
+    /// Writes the file in one step: who sees it sees all of it.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let temporary = path.with_extension("json.new");
+        let write = || -> anyhow::Result<()> {
+            fs::write(&temporary, serde_json::to_string(self)?)?;
+            fs::rename(&temporary, path)?;
+            Ok(())
+        };
+        write().with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("ready.json");
+        let ready = Ready { addr: Some("127.0.0.1:1".into()), ..Ready::default() };
+        ready.write(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(serde_json::from_str::<Ready>(&text).unwrap(), ready);
+    }
+}

@@ -1,0 +1,82 @@
+//! One row of what the doctor found.
+
+use serde::Serialize;
+
+/// How well a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// There and good.
+    Ok,
+    /// There, but something will be slower or not work.
+    Warn,
+    /// Not there.
+    Missing,
+}
+
+impl State {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Missing => "missing",
+        }
+    }
+
+    /// The terminal's colour for it: green, yellow, red.
+    pub fn colour_code(self) -> u8 {
+        match self {
+            State::Ok => 32,
+            State::Warn => 33,
+            State::Missing => 31,
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Its name.
+    pub what: &'static str,
+    /// How well it is.
+    pub state: State,
+    /// Whether the paged memory of `venice run` cannot do without it.
+    pub required: bool,
+    /// What was seen.
+    pub detail: String,
+    /// What to do about it; empty when all is well.
+    pub mend: String,
+}
+
+impl Finding {
+    /// All is well.
+    pub fn ok(what: &'static str, detail: impl Into<String>) -> Finding {
+        Finding {
+            what,
+            state: State::Ok,
+            required: false,
+            detail: detail.into(),
+            mend: String::new(),
+        }
+    }
+
+    /// It works, but not as well as it could.
+    pub fn warn(what: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding { state: State::Warn, mend: mend.into(), ..Finding::ok(what, detail) }
+    }
+
+    /// It is not there.
+    pub fn missing(
+        what: &'static str,
+        detail: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Finding {
+        Finding { state: State::Missing, mend: mend.into(), ..Finding::ok(what, detail) }
+    }
+
+    /// The same, for something `venice run` needs.
+    pub fn required(self) -> Finding {
+        Finding { required: true, ..self }
+    }
+}

@@ -1,0 +1,121 @@
+//! `venice doctor`: what this machine has for Venice, what it lacks, and how to mend it.
+
+mod facilities;
+mod finding;
+mod kernel;
+mod limits;
+mod memory;
+mod shim;
+
+use std::io::IsTerminal;
+
+use clap::Args;
+
+use crate::terminal::{self, Align};
+pub use facilities::on_path;
+pub use finding::{Finding, State};
+pub use memory::available_bytes;
+
+/// `venice doctor`
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print a list of objects: what, state (ok, warn, missing), required, detail, mend
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Looks at the machine and says what it found. 1 when the paged memory of `venice run` cannot
+/// work here, else 0.
+pub fn execute(args: &DoctorArgs) -> anyhow::Result<i32> {
+    let findings = examine();
+    if args.json {
+        terminal::say_json(&findings)?;
+    } else {
+        terminal::say(sheet(&findings, std::io::stdout().is_terminal()))?;
+    }
+    Ok(verdict(&findings))
+}
+
+fn examine() -> Vec<Finding> {
+    let mut findings = kernel::examine();
+    findings.extend(shim::examine());
+    findings.extend(memory::examine());
+    findings.extend(limits::examine());
+    findings.extend(facilities::examine());
+    findings
+}
+
+fn verdict(findings: &[Finding]) -> i32 {
+    let fatal = findings.iter().any(|f| f.required && f.state == State::Missing);
+    if fatal { crate::failure::EXIT_FAILURE } else { 0 }
+}
+
+fn sheet(findings: &[Finding], colour: bool) -> String {
+    let rows = findings
+        .iter()
+        .map(|f| vec![f.state.word().to_string(), f.what.to_string(), f.detail.clone()])
+        .collect();
+    let columns = [("state", Align::Left), ("what", Align::Left), ("detail", Align::Left)];
+    let mut text = terminal::table(&columns, rows);
+    if colour {
+        text = paint(&text, findings);
+    }
+    let broken: Vec<_> = findings.iter().filter(|f| !f.mend.is_empty()).collect();
+    if !broken.is_empty() {
+        text.push_str("\n\nHow to mend it:");
+    }
+    for finding in broken {
+        text.push_str(&format!("\n  {}: {}", finding.what, finding.mend));
+    }
+    text.push_str("\n\n");
+    text.push_str(if verdict(findings) == 0 {
+        "This machine can run programs on borrowed memory (venice run)."
+    } else {
+        "This machine cannot run programs on borrowed memory (venice run) yet."
+    });
+    text
+}
+
+/// Colours the first word of every row. Done last: a table would count the escape codes as width.
+fn paint(table: &str, findings: &[Finding]) -> String {
+    let mut lines: Vec<String> = table.lines().map(str::to_string).collect();
+    for (line, finding) in lines.iter_mut().skip(1).zip(findings) {
+        let word = finding.state.word();
+        if let Some(rest) = line.strip_prefix(word) {
+            *line = format!("\x1b[{}m{word}\x1b[0m{rest}", finding.state.colour_code());
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_required_thing_that_is_missing_fails() {
+        let fine = Finding::ok("a", "there");
+        let odd = Finding::warn("b", "small", "make it larger");
+        let gone = Finding::missing("c", "gone", "get it");
+        assert_eq!(verdict(&[fine.clone(), odd.clone(), gone.clone()]), 0);
+        assert_eq!(verdict(&[fine, odd, gone.required()]), 1);
+    }
+
+    #[test]
+    fn this_machine_can_be_examined() {
+        let findings = examine();
+        for what in ["kernel", "userfaultfd", "memory cgroup", "overcommit", "huge pages"] {
+            assert!(findings.iter().any(|f| f.what == what), "no row about {what}");
+        }
+        for finding in &findings {
+            let hurt = finding.state != State::Ok;
+            assert_eq!(hurt, !finding.mend.is_empty(), "mend exactly what is hurt: {finding:?}");
+        }
+    }
+
+    #[test]
+    fn the_sheet_lists_what_to_mend() {
+        let text = sheet(&[Finding::warn("b", "small", "make it larger")], false);
+        assert!(text.contains("b: make it larger"), "{text}");
+    }
+}

@@ -1,0 +1,184 @@
+//! `venice nodes`, `resources`, `grants`, `links`: the Monitor Node's tables.
+
+use clap::Args;
+use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow};
+
+use crate::rack::{self, Record, RunDir};
+use crate::registry::{self, block_on};
+use crate::terminal::{self, Align};
+
+/// `venice nodes | resources | grants | links`
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Print a list of objects; bytes and seconds are numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `venice nodes`
+pub fn nodes(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let addr = rack::monitor_address(monitor)?;
+    let mut rows = block_on(async { registry::connect(&addr).await?.nodes().await })?;
+    fill_local_pids(&mut rows, &addr);
+    show(args, &rows, || nodes_table(&rows))
+}
+
+/// `venice resources`
+pub fn resources(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let addr = rack::monitor_address(monitor)?;
+    let rows = block_on(async { registry::connect(&addr).await?.resources().await })?;
+    show(args, &rows, || resources_table(&rows))
+}
+
+/// `venice grants`
+pub fn grants(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let addr = rack::monitor_address(monitor)?;
+    let rows = block_on(async { registry::connect(&addr).await?.grants().await })?;
+    show(args, &rows, || grants_table(&rows))
+}
+
+/// `venice links`
+pub fn links(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let addr = rack::monitor_address(monitor)?;
+    let rows = block_on(async { registry::connect(&addr).await?.links().await })?;
+    show(args, &rows, || links_table(&rows))
+}
+
+fn show<T: serde::Serialize>(
+    args: &ListArgs,
+    rows: &[T],
+    table: impl FnOnce() -> String,
+) -> anyhow::Result<i32> {
+    if args.json {
+        terminal::say_json(rows)?;
+    } else {
+        terminal::say(table())?;
+    }
+    Ok(0)
+}
+
+/// The process ids of the nodes on this machine, where their Monitor Node is the local rack's.
+fn fill_local_pids(rows: &mut [NodeRow], addr: &str) {
+    let Ok(dir) = RunDir::locate() else { return };
+    let Ok(Some(record)) = Record::load(&dir) else { return };
+    if record.monitor.addr != addr {
+        return;
+    }
+    for row in rows {
+        let local = record.agents.iter().find(|agent| agent.name == row.name);
+        let process = local.and_then(|agent| agent.process).filter(|p| p.is_alive(&dir));
+        if let Some(process) = process {
+            row.pid = Some(process.pid);
+        }
+    }
+}
+
+fn nodes_table(rows: &[NodeRow]) -> String {
+    let columns = [
+        ("name", Align::Left),
+        ("state", Align::Left),
+        ("pid", Align::Right),
+        ("lent", Align::Right),
+        ("granted", Align::Right),
+        ("free", Align::Right),
+        ("heartbeat", Align::Right),
+        ("control", Align::Left),
+        ("udp", Align::Left),
+    ];
+    let line = |row: &NodeRow| {
+        vec![
+            row.name.clone(),
+            row.state.clone(),
+            row.pid.map_or_else(dash, |pid| pid.to_string()),
+            terminal::bytes(row.lent_bytes),
+            terminal::bytes(row.granted_bytes),
+            terminal::bytes(row.free_bytes),
+            heartbeat(row.last_heartbeat_ms),
+            row.control_addr.clone(),
+            row.udp_addr.clone(),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+fn resources_table(rows: &[ResourceRow]) -> String {
+    let columns = [
+        ("node", Align::Left),
+        ("kind", Align::Left),
+        ("bytes", Align::Right),
+        ("free", Align::Right),
+        ("slab", Align::Right),
+        ("capabilities", Align::Left),
+        ("address", Align::Left),
+    ];
+    let line = |row: &ResourceRow| {
+        vec![
+            row.node.clone(),
+            row.kind.clone(),
+            terminal::bytes(row.bytes),
+            terminal::bytes(row.free_bytes),
+            terminal::bytes(row.slab_bytes),
+            row.capabilities.join(","),
+            row.address.clone(),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+fn grants_table(rows: &[GrantRow]) -> String {
+    let columns = [
+        ("id", Align::Right),
+        ("donor", Align::Left),
+        ("recipient", Align::Left),
+        ("bytes", Align::Right),
+        ("state", Align::Left),
+        ("lease", Align::Right),
+        ("age", Align::Right),
+        ("purpose", Align::Left),
+    ];
+    let line = |row: &GrantRow| {
+        vec![
+            row.id.to_string(),
+            row.donor.clone(),
+            row.recipient.clone(),
+            terminal::bytes(row.bytes),
+            row.state.clone(),
+            terminal::seconds(row.lease_s),
+            terminal::seconds(row.age_s),
+            row.purpose.clone(),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+fn links_table(rows: &[LinkRow]) -> String {
+    let columns = [
+        ("from", Align::Left),
+        ("to", Align::Left),
+        ("port", Align::Left),
+        ("state", Align::Left),
+        ("latency", Align::Right),
+        ("loss", Align::Right),
+        ("bandwidth", Align::Right),
+    ];
+    let line = |row: &LinkRow| {
+        vec![
+            row.from.clone(),
+            row.to.clone(),
+            row.port.clone(),
+            row.state.clone(),
+            format!("{:.1} µs", row.latency_us),
+            format!("{:.1} %", row.loss_ratio * 100.0),
+            row.bandwidth_mbps.map_or_else(dash, |mbps| format!("{mbps:.0} Mb/s")),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+fn heartbeat(age_ms: Option<u64>) -> String {
+    age_ms.map_or_else(dash, |ms| format!("{} ago", terminal::seconds(ms as f64 / 1000.0)))
+}
+
+fn dash() -> String {
+    "-".to_string()
+}

@@ -1,0 +1,29 @@
+//! Where the Monitor Node is: the flag, the environment, or the rack of this machine.
+
+use super::record::Record;
+use super::run_dir::RunDir;
+
+/// Names the Monitor Node for every command that talks to one.
+pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
+
+/// `flag`, else `VENICE_MONITOR`, else the local rack's.
+pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
+    if let Some(address) = explicit_address(flag) {
+        return Ok(address);
+    }
+    let dir = RunDir::locate()?;
+    match Record::load(&dir)? {
+        Some(record) => Ok(record.monitor.addr),
+        None => anyhow::bail!(
+            "no Monitor Node is known: start a rack with `venice up`, or name one with --monitor \
+             ADDR or {MONITOR_VARIABLE} (looked for a rack in {})",
+            dir.path().display()
+        ),
+    }
+}
+
+/// `flag`, else `VENICE_MONITOR`.
+pub fn explicit_address(flag: Option<&str>) -> Option<String> {
+    let variable = || std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty());
+    flag.map(str::to_string).or_else(variable)
+}

@@ -1,0 +1,21 @@
+//! A rack of processes on this machine: `venice up`, `venice status`, `venice down`.
+
+mod address;
+mod down;
+mod log;
+mod network;
+mod process;
+mod record;
+mod run_dir;
+mod start;
+mod status;
+mod subnet;
+mod up;
+
+pub use address::{explicit_address, monitor_address};
+pub use down::{DownArgs, execute as down};
+pub use network::namespace_path;
+pub use record::Record;
+pub use run_dir::RunDir;
+pub use status::{StatusArgs, execute as status};
+pub use up::{UpArgs, execute as up};

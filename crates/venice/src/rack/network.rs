@@ -1,0 +1,289 @@
+//! `--netns`: one network namespace for each node, joined to a bridge by a veth pair, so that
+//! packets between nodes cross a real (virtual) wire.
+//!
+//! The first rack of a machine has the bridge `venice0` and the namespaces `venice-node1`, ...; a
+//! second one at the same time has `venice1` and `venice1-node1`, and so on. A bridge carries its
+//! rack's run directory as its alias: that is how one left behind by a crash is recognised.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+
+use super::process;
+use super::run_dir::RunDir;
+use super::subnet::Subnet;
+use crate::doctor::on_path;
+
+/// Large enough for a page and its header in one packet.
+const MTU: u32 = 9000;
+const INTERFACES: &str = "/sys/class/net";
+const NAMESPACES: &str = "/run/netns";
+const ALIAS_PREFIX: &str = "venice rack ";
+/// More racks with namespaces than this on one machine are a mistake.
+const MAX_RACKS: u32 = 64;
+
+/// The network of one rack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    number: u32,
+    subnet: Subnet,
+}
+
+impl Network {
+    /// Makes the bridge of a new rack in `dir`, after clearing away what dead racks left.
+    pub fn create(dir: &RunDir) -> anyhow::Result<Network> {
+        let _lock = lock_interfaces()?;
+        remove_stale(dir)?;
+        for number in 0..MAX_RACKS {
+            if !interface_exists(&bridge_name(number)) {
+                let network = Network { number, subnet: Subnet::free()? };
+                network.make_bridge(dir)?;
+                return Ok(network);
+            }
+        }
+        bail!("{MAX_RACKS} bridges venice0, venice1, ... exist already: remove some by `ip link`")
+    }
+
+    /// The network of the rack in `dir`, as made before; what is missing of its bridge is made
+    /// again (a reboot of the network, an administrator's `ip link del`).
+    pub fn restore(dir: &RunDir, subnet: Subnet) -> anyhow::Result<Network> {
+        let _lock = lock_interfaces()?;
+        if let Some(number) = numbers_of(dir).first() {
+            return Ok(Network { number: *number, subnet });
+        }
+        let free = (0..MAX_RACKS).find(|number| !interface_exists(&bridge_name(*number)));
+        let number = free.context("too many bridges named venice0, venice1, ...")?;
+        let network = Network { number, subnet };
+        network.make_bridge(dir)?;
+        Ok(network)
+    }
+
+    /// Whether the rack in `dir` has, or left, a network.
+    pub fn exists(dir: &RunDir) -> bool {
+        !numbers_of(dir).is_empty()
+    }
+
+    /// Removes the network of the rack in `dir`: bridge, veth pairs, namespaces. Nothing there is
+    /// no error.
+    pub fn remove(dir: &RunDir) -> anyhow::Result<()> {
+        if !Network::exists(dir) {
+            return Ok(());
+        }
+        let _lock = lock_interfaces()?;
+        for number in numbers_of(dir) {
+            remove_number(number)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses in use.
+    pub fn subnet(&self) -> Subnet {
+        self.subnet
+    }
+
+    /// Makes the namespace of the node with this index (0 is node1), its wire and its address, or
+    /// leaves it as it is when it is there. Returns its name and the node's address.
+    pub fn ensure_node(&self, index: usize) -> anyhow::Result<(String, Ipv4Addr)> {
+        let name = self.namespace_name(index);
+        let address = self.subnet.node_address(index);
+        let wire = self.wire_name(index);
+        if namespace_path(&name).exists() && interface_exists(&wire) {
+            return Ok((name, address));
+        }
+        self.remove_node(&name, &wire);
+        let bridge = bridge_name(self.number);
+        ip(&["netns", "add", &name])?;
+        let inside = format!(
+            "link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 mtu {MTU}\n\
+             link set eth0 up\n"
+        );
+        ip(&["link", "add", &wire, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        ip(&["link", "set", &wire, "mtu", &MTU.to_string(), "master", &bridge, "up"])?;
+        ip_batch(&name, &inside)?;
+        Ok((name, address))
+    }
+
+    fn make_bridge(&self, dir: &RunDir) -> anyhow::Result<()> {
+        let bridge = bridge_name(self.number);
+        let address = format!("{}/24", self.subnet.bridge_address());
+        ip(&["link", "add", &bridge, "type", "bridge"])?;
+        let rest = || -> anyhow::Result<()> {
+            ip(&["link", "set", &bridge, "alias", &alias_of(dir)])?;
+            ip(&["link", "set", &bridge, "mtu", &MTU.to_string()])?;
+            ip(&["addr", "add", &address, "dev", &bridge])?;
+            ip(&["link", "set", &bridge, "up"])
+        };
+        rest().inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = ip(&["link", "del", &bridge]);
+        })
+    }
+
+    /// Half a node, from an `up` that was killed: either part may be missing.
+    fn remove_node(&self, namespace: &str, wire: &str) {
+        if interface_exists(wire) {
+            let _ = ip(&["link", "del", wire]);
+        }
+        if namespace_path(namespace).exists() {
+            let _ = ip(&["netns", "del", namespace]);
+        }
+    }
+
+    fn namespace_name(&self, index: usize) -> String {
+        format!("{}{}", namespace_prefix(self.number), index + 1)
+    }
+
+    fn wire_name(&self, index: usize) -> String {
+        format!("{}{}", wire_prefix(self.number), index + 1)
+    }
+}
+
+/// Where the namespace `name` can be entered.
+pub fn namespace_path(name: &str) -> PathBuf {
+    Path::new(NAMESPACES).join(name)
+}
+
+/// Says why namespaces cannot be made here, if so.
+pub fn check_possible() -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("--netns needs root: run `sudo venice up --netns`, or leave --netns away");
+    }
+    if on_path("ip").is_none() {
+        bail!("--netns needs the `ip` command: install iproute2");
+    }
+    Ok(())
+}
+
+fn bridge_name(number: u32) -> String {
+    format!("venice{number}")
+}
+
+fn namespace_prefix(number: u32) -> String {
+    if number == 0 { "venice-node".to_string() } else { format!("venice{number}-node") }
+}
+
+/// Interface names have at most 15 characters: `venice63-n250` fits.
+fn wire_prefix(number: u32) -> String {
+    format!("venice{number}-n")
+}
+
+/// The kernel keeps at most 255 bytes of an alias.
+fn alias_of(dir: &RunDir) -> String {
+    let mut alias = format!("{ALIAS_PREFIX}{}", dir.path().display());
+    while alias.len() > 255 {
+        alias.pop();
+    }
+    alias
+}
+
+fn alias(bridge: &str) -> Option<String> {
+    let text = fs::read_to_string(Path::new(INTERFACES).join(bridge).join("ifalias")).ok()?;
+    Some(text.trim_end_matches('\n').to_string())
+}
+
+fn numbers_of(dir: &RunDir) -> Vec<u32> {
+    let wanted = alias_of(dir);
+    (0..MAX_RACKS).filter(|n| alias(&bridge_name(*n)).is_some_and(|a| a == wanted)).collect()
+}
+
+/// Clears away the networks whose racks have no living process, and this directory's own.
+fn remove_stale(dir: &RunDir) -> anyhow::Result<()> {
+    for number in 0..MAX_RACKS {
+        let Some(alias) = alias(&bridge_name(number)) else { continue };
+        let Some(owner) = alias.strip_prefix(ALIAS_PREFIX) else { continue };
+        let owner = RunDir::at(Path::new(owner));
+        let own = owner.path() == dir.path();
+        if own || (!owner.record_path().exists() && process::find_all(&owner).is_empty()) {
+            remove_number(number)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_number(number: u32) -> anyhow::Result<()> {
+    for wire in names_in(INTERFACES, &wire_prefix(number)) {
+        ip(&["link", "del", &wire])?;
+    }
+    for namespace in names_in(NAMESPACES, &namespace_prefix(number)) {
+        ip(&["netns", "del", &namespace])?;
+    }
+    if interface_exists(&bridge_name(number)) {
+        ip(&["link", "del", &bridge_name(number)])?;
+    }
+    Ok(())
+}
+
+/// The entries of `folder` that are `prefix` and a number.
+fn names_in(folder: &str, prefix: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.strip_prefix(prefix).is_some_and(|n| n.parse::<u32>().is_ok()))
+        .collect()
+}
+
+fn interface_exists(name: &str) -> bool {
+    Path::new(INTERFACES).join(name).exists()
+}
+
+/// Keeps racks with different run directories from choosing the same names and addresses. The lock
+/// is on a directory that is always there and leaves nothing behind.
+fn lock_interfaces() -> anyhow::Result<File> {
+    let folder = File::open(INTERFACES).with_context(|| format!("opening {INTERFACES}"))?;
+    flock(&folder, FlockOperation::LockExclusive)
+        .with_context(|| format!("locking {INTERFACES}"))?;
+    Ok(folder)
+}
+
+fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+    run_ip(arguments, "")
+}
+
+fn ip_batch(namespace: &str, commands: &str) -> anyhow::Result<()> {
+    run_ip(&["-n", namespace, "-batch", "-"], commands)
+}
+
+fn run_ip(arguments: &[&str], input: &str) -> anyhow::Result<()> {
+    let said = format!("ip {}", arguments.join(" "));
+    let program = on_path("ip").context("there is no `ip` command: install iproute2")?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{said}`"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).with_context(|| format!("feeding `{said}`"))?;
+    }
+    let output = child.wait_with_output().with_context(|| format!("waiting for `{said}`"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("`{said}` failed: {}", String::from_utf8_lossy(&output.stderr).trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_the_kernel_and_do_not_meet() {
+        assert!(format!("{}250", wire_prefix(MAX_RACKS - 1)).len() <= 15);
+        assert_eq!(namespace_prefix(0), "venice-node");
+        assert_eq!(namespace_prefix(1), "venice1-node");
+        assert_eq!(bridge_name(0), "venice0");
+    }
+
+    #[test]
+    fn long_run_directories_still_make_an_alias() {
+        let dir = RunDir::at(Path::new(&format!("/tmp/{}", "x".repeat(400))));
+        assert_eq!(alias_of(&dir).len(), 255);
+    }
+}

@@ -1,0 +1,189 @@
+//! The processes of a rack: starting them so that they outlive `venice up`, telling them from
+//! strangers that got their number later, stopping them.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use super::run_dir::RunDir;
+
+/// How long a process has for an orderly end before it is killed.
+const TERM_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel has to take a killed process away.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// One process and no other: numbers are used again, start times within one boot are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
+    pub start_ticks: u64,
+}
+
+impl Identity {
+    /// The process that has the number `pid` now.
+    pub fn of(pid: u32) -> Option<Identity> {
+        Some(Identity { pid, start_ticks: stat(pid)?.start_ticks })
+    }
+
+    /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not.
+    pub fn is_alive(self, dir: &RunDir) -> bool {
+        let same = stat(self.pid)
+            .is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead());
+        same && is_daemon_of(self.pid, dir)
+    }
+}
+
+struct Stat {
+    state: char,
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name in parentheses may itself hold blanks and parentheses: count from the last one.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let start_ticks = fields.nth(18)?.parse().ok()?;
+    Some(Stat { state, start_ticks })
+}
+
+/// Every daemon of the rack in `dir` names a ready file in there on its command line.
+fn is_daemon_of(pid: u32, dir: &RunDir) -> bool {
+    let Ok(command_line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    let mut words = command_line.split(|b| *b == 0);
+    while let Some(word) = words.next() {
+        if word == b"--ready-file" {
+            let path = words.next().unwrap_or_default();
+            return Path::new(&*String::from_utf8_lossy(path)).starts_with(dir.path());
+        }
+    }
+    false
+}
+
+/// All living daemons of the rack in `dir`, recorded or not (a `venice up` that was killed may have
+/// had no time to write its record).
+pub fn find_all(dir: &RunDir) -> Vec<Identity> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| is_daemon_of(*pid, dir))
+        .filter_map(Identity::of)
+        .filter(|process| process.is_alive(dir))
+        .collect()
+}
+
+/// Starts this same program as a daemon: no terminal, log to `name`'s file, none of the caller's
+/// VENICE_ settings (they would overrule nothing that is given as a flag, but add to it).
+pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<Child> {
+    dir.create_process_dir(name)?;
+    let log_path = dir.log_path(name);
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&log_path)
+        .with_context(|| format!("opening {}", log_path.display()))?;
+    let program = std::env::current_exe().context("finding the venice program itself")?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir("/").stdin(Stdio::null());
+    command.stdout(log.try_clone()?).stderr(log);
+    for (key, _) in std::env::vars_os() {
+        let of_venice = key.to_string_lossy().starts_with("VENICE_");
+        if of_venice && key != crate::daemon::LOG_VARIABLE {
+            command.env_remove(key);
+        }
+    }
+    command.spawn().with_context(|| format!("starting {name}"))
+}
+
+/// Stops the processes: an orderly end for a while, then a kill. Returns how many had to be killed.
+pub fn stop_all(processes: &[Identity], dir: &RunDir) -> anyhow::Result<usize> {
+    let mut running: Vec<(Identity, OwnedFd)> = Vec::new();
+    for process in processes {
+        // The handle is taken before the check, so that it cannot come to mean a stranger.
+        if let Some(handle) = handle(process.pid)
+            && process.is_alive(dir)
+        {
+            running.push((*process, handle));
+        }
+    }
+    signal(&running, Signal::TERM);
+    wait_gone(&mut running, TERM_PATIENCE);
+    let killed = running.len();
+    signal(&running, Signal::KILL);
+    wait_gone(&mut running, KILL_PATIENCE);
+    match running.first() {
+        None => Ok(killed),
+        Some((process, _)) => anyhow::bail!(
+            "process {} does not end, not even when killed: see what holds it in /proc/{}/stack",
+            process.pid,
+            process.pid
+        ),
+    }
+}
+
+fn handle(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn signal(running: &[(Identity, OwnedFd)], signal: Signal) {
+    for (_, handle) in running {
+        // The only likely error is that it has just gone, which is what is wanted.
+        let _ = pidfd_send_signal(handle, signal);
+    }
+}
+
+fn wait_gone(running: &mut Vec<(Identity, OwnedFd)>, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    loop {
+        running.retain(|(process, _)| {
+            stat(process.pid).is_some_and(|s| s.start_ticks == process.start_ticks && !s.is_dead())
+        });
+        if running.is_empty() || Instant::now() > deadline {
+            return;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_with_odd_names_parse() {
+        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.state, stat.start_ticks), ('S', 98765));
+        assert!(parse_stat("").is_none());
+    }
+
+    #[test]
+    fn this_test_is_a_process_but_no_daemon_of_a_rack() {
+        let me = Identity::of(std::process::id()).unwrap();
+        let dir = RunDir::locate();
+        if let Ok(dir) = dir {
+            assert!(!me.is_alive(&dir));
+            assert_eq!(stop_all(&[me], &dir).unwrap(), 0);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The run directory: where a local rack keeps its record, its sockets, its logs and its store.
+
+use std::env;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::terminal;
+
+/// How long one `venice up` or `venice down` waits for another.
+const LOCK_PATIENCE: Duration = Duration::from_secs(120);
+const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// One rack's directory.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+/// Holds the directory against every other `venice up` and `venice down` until dropped.
+#[derive(Debug)]
+pub struct RunDirLock {
+    _file: File,
+}
+
+impl RunDir {
+    /// `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`. It need not
+    /// exist yet.
+    pub fn locate() -> anyhow::Result<RunDir> {
+        let root = if let Some(dir) = env::var_os("VENICE_RUN_DIR").filter(|dir| !dir.is_empty()) {
+            PathBuf::from(dir)
+        } else if rustix::process::geteuid().is_root() {
+            PathBuf::from("/run/venice")
+        } else if let Some(dir) = env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+            PathBuf::from(dir).join("venice")
+        } else {
+            bail!("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)");
+        };
+        let root = std::path::absolute(&root)
+            .with_context(|| format!("run directory {}", root.display()))?;
+        Ok(RunDir { root })
+    }
+
+    /// The run directory at `path`, wherever that is.
+    pub fn at(path: &Path) -> RunDir {
+        RunDir { root: path.to_path_buf() }
+    }
+
+    /// The directory itself, absolute.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// The rack's record.
+    pub fn record_path(&self) -> PathBuf {
+        self.root.join("rack.json")
+    }
+
+    /// What belongs to one process: `monitor`, `node1`, ...
+    pub fn process_dir(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Where the process `name` writes its log.
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("log")
+    }
+
+    /// Where the process `name` says that it is ready, and at which addresses.
+    pub fn ready_path(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("ready.json")
+    }
+
+    /// The socket over which the agent `name` hands out memory on this host.
+    pub fn shm_socket_path(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("shm.sock")
+    }
+
+    /// The store of the Monitor Node.
+    pub fn monitor_state_dir(&self) -> PathBuf {
+        self.process_dir("monitor").join("state")
+    }
+
+    /// Makes the directory, for its owner alone.
+    pub fn create(&self) -> anyhow::Result<()> {
+        make_private_dir(&self.root)
+    }
+
+    /// Makes the directory of the process `name`, for its owner alone.
+    pub fn create_process_dir(&self, name: &str) -> anyhow::Result<()> {
+        make_private_dir(&self.process_dir(name))
+    }
+
+    /// Waits for every other `venice up` and `venice down` on this directory, which must exist.
+    pub fn lock(&self) -> anyhow::Result<RunDirLock> {
+        let path = self.root.join("lock");
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        let mut said = false;
+        loop {
+            self.create()?;
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .with_context(|| format!("opening {}", path.display()))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // `venice down` unlinks the file it holds: a lock on that one would guard nothing.
+                Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { _file: file }),
+                Ok(()) => continue,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("locking {}", path.display()));
+                }
+            }
+            if Instant::now() > deadline {
+                bail!("another `venice up` or `venice down` holds {}", self.root.display());
+            }
+            if !said {
+                terminal::remark("waiting for another `venice up` or `venice down` to finish");
+                said = true;
+            }
+            std::thread::sleep(LOCK_POLL);
+        }
+    }
+
+    /// Removes what a rack with these processes made here, and the directory when nothing else is
+    /// in it. The lock goes last, still held by `_lock`.
+    pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
+        for name in processes {
+            remove_tree(&self.process_dir(name))?;
+        }
+        remove_file(&self.record_path())?;
+        remove_file(&self.root.join("lock"))?;
+        match fs::remove_dir(&self.root) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // A mount point (a container's volume, systemd's RuntimeDirectory) stays.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("removing {}", self.root.display())),
+        }
+    }
+
+    /// The directories that look like a process of a rack: `monitor`, `node1`, `node2`, ...
+    pub fn process_dirs(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name == "monitor" || is_node_name(name))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Whether `name` is one that `venice up` gives: `node` and a number.
+pub fn is_node_name(name: &str) -> bool {
+    name.strip_prefix("node")
+        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn make_private_dir(path: &Path) -> anyhow::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("making the directory {}", path.display()))
+}
+
+fn is_same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => a.dev() == b.dev() && a.ino() == b.ino(),
+        _ => false,
+    }
+}
+
+/// Removes a file; it is no error that it is not there.
+pub fn remove_file(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_tree(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_temp() -> (tempfile::TempDir, RunDir) {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("rack");
+        (temp, RunDir { root })
+    }
+
+    #[test]
+    fn the_lock_keeps_others_out_until_dropped() {
+        let (_temp, dir) = in_temp();
+        let lock = dir.lock().unwrap();
+        let file = File::open(dir.path().join("lock")).unwrap();
+        let second = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(second, Err(rustix::io::Errno::WOULDBLOCK));
+        drop(lock);
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    }
+
+    #[test]
+    fn removing_leaves_what_is_not_ours() {
+        let (_temp, dir) = in_temp();
+        let lock = dir.lock().unwrap();
+        dir.create_process_dir("node1").unwrap();
+        fs::write(dir.path().join("mine.txt"), "").unwrap();
+        assert_eq!(dir.process_dirs(), ["node1"]);
+        dir.remove(&dir.process_dirs(), &lock).unwrap();
+        assert!(!dir.process_dir("node1").exists());
+        assert!(dir.path().join("mine.txt").exists());
+        drop(lock);
+        // A new lock is a new file: the old one was unlinked while held.
+        let lock = dir.lock().unwrap();
+        fs::remove_file(dir.path().join("mine.txt")).unwrap();
+        dir.remove(&[], &lock).unwrap();
+        assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn node_names() {
+        assert!(is_node_name("node1") && is_node_name("node250"));
+        assert!(!is_node_name("node") && !is_node_name("nodeA") && !is_node_name("monitor"));
+    }
+}

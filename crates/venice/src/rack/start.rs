@@ -1,0 +1,218 @@
+//! Starting what a rack lacks: all of it, or only the processes that died.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+
+use super::network::Network;
+use super::process::{self, Identity};
+use super::record::Record;
+use super::run_dir::{RunDir, remove_file};
+use super::{log, process::spawn};
+use crate::daemon::Ready;
+use crate::registry;
+use crate::terminal;
+
+/// How long a daemon has to bind its addresses, and an agent to be registered; donors lock and zero
+/// what they lend before they say so.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+const REGISTERED_PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(25);
+
+/// Starts processes of one rack.
+pub struct Starter<'a> {
+    /// Where it lives.
+    pub dir: &'a RunDir,
+    /// What it is made of; filled in on the way.
+    pub record: &'a mut Record,
+    /// Its namespaces, if it has any.
+    pub network: Option<Network>,
+    /// Everything this starter started, so that it can be stopped again.
+    pub started: Vec<Identity>,
+}
+
+impl Starter<'_> {
+    /// Starts every process of the record that does not run and waits until the Monitor Node knows
+    /// every node. Returns the names of what was started.
+    pub async fn start_missing(&mut self) -> anyhow::Result<Vec<String>> {
+        let bar = terminal::progress(self.record.agents.len() as u64 + 1, "starting the rack");
+        let result = self.start_with(&bar).await;
+        bar.finish_and_clear();
+        result
+    }
+
+    async fn start_with(&mut self, bar: &ProgressBar) -> anyhow::Result<Vec<String>> {
+        let mut names = Vec::new();
+        bar.set_message("Monitor Node");
+        if !self.lives(self.record.monitor.process) {
+            self.start_monitor().await?;
+            names.push("monitor".to_string());
+        }
+        bar.inc(1);
+        let mut children = Vec::new();
+        for index in 0..self.record.agents.len() {
+            if !self.lives(self.record.agents[index].process) {
+                children.push((index, self.spawn_agent(index)?));
+            }
+        }
+        for (index, child) in &mut children {
+            let name = self.record.agents[*index].name.clone();
+            bar.set_message(name.clone());
+            let ready = self.wait_ready(&name, child).await?;
+            let agent = &mut self.record.agents[*index];
+            agent.control_addr = ready.control_addr.unwrap_or_default();
+            agent.udp_addr = ready.udp_addr.unwrap_or_default();
+            self.record.save(self.dir)?;
+            names.push(name);
+        }
+        bar.set_message("waiting for the nodes to register");
+        self.wait_registered(bar).await?;
+        Ok(names)
+    }
+
+    fn lives(&self, process: Option<Identity>) -> bool {
+        process.is_some_and(|process| process.is_alive(self.dir))
+    }
+
+    async fn start_monitor(&mut self) -> anyhow::Result<()> {
+        let addr = self.record.monitor.addr.clone();
+        let arguments = [
+            "monitor".to_string(),
+            "--listen".to_string(),
+            addr,
+            "--state-dir".to_string(),
+            self.dir.monitor_state_dir().display().to_string(),
+        ];
+        let mut child = self.launch("monitor", &arguments)?;
+        self.record.monitor.process = Identity::of(child.id());
+        self.record.save(self.dir)?;
+        let ready = self.wait_ready("monitor", &mut child).await?;
+        self.record.monitor.addr = ready.addr.context("the Monitor Node gave no address")?;
+        self.record.save(self.dir)
+    }
+
+    fn spawn_agent(&mut self, index: usize) -> anyhow::Result<Child> {
+        let mut namespace_flags = Vec::new();
+        let mut ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if let Some(network) = &self.network {
+            let (namespace, address) = network.ensure_node(index)?;
+            namespace_flags = vec!["--enter-netns".to_string(), namespace.clone()];
+            ip = IpAddr::V4(address);
+            self.record.agents[index].netns = Some(namespace);
+        }
+        let agent = &self.record.agents[index];
+        let socket = self.dir.shm_socket_path(&agent.name);
+        remove_file(&socket)?;
+        let mut arguments: Vec<String> = [
+            ("--name", agent.name.clone()),
+            ("--monitor", self.record.monitor.addr.clone()),
+            ("--lend", agent.lend_bytes.to_string()),
+            ("--listen", self.again_or_any(ip, &agent.control_addr)),
+            ("--udp-listen", self.again_or_any_udp(ip, &agent.udp_addr)),
+            ("--shm-socket", socket.display().to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_string(), value])
+        .collect();
+        arguments.insert(0, "agent".to_string());
+        arguments.extend(namespace_flags);
+        let name = agent.name.clone();
+        let child = self.launch(&name, &arguments)?;
+        self.record.agents[index].process = Identity::of(child.id());
+        self.record.save(self.dir)?;
+        Ok(child)
+    }
+
+    /// The address a dead daemon had, where it is still free, else any port. In a namespace of its
+    /// own nobody else can have taken it.
+    fn again_or_any(&self, ip: IpAddr, before: &str) -> String {
+        let free = |addr: SocketAddr| self.network.is_some() || TcpListener::bind(addr).is_ok();
+        before.parse().ok().filter(|a| free(*a)).unwrap_or(SocketAddr::new(ip, 0)).to_string()
+    }
+
+    fn again_or_any_udp(&self, ip: IpAddr, before: &str) -> String {
+        let free = |addr: SocketAddr| self.network.is_some() || UdpSocket::bind(addr).is_ok();
+        before.parse().ok().filter(|a| free(*a)).unwrap_or(SocketAddr::new(ip, 0)).to_string()
+    }
+
+    fn launch(&mut self, name: &str, arguments: &[String]) -> anyhow::Result<Child> {
+        let ready = self.dir.ready_path(name);
+        remove_file(&ready)?;
+        let mut arguments = arguments.to_vec();
+        arguments.extend([
+            "--detach".to_string(),
+            "--ready-file".to_string(),
+            ready.display().to_string(),
+        ]);
+        let child = spawn(self.dir, name, &arguments)?;
+        self.started.extend(Identity::of(child.id()));
+        Ok(child)
+    }
+
+    async fn wait_ready(&self, name: &str, child: &mut Child) -> anyhow::Result<Ready> {
+        let path = self.dir.ready_path(name);
+        let deadline = Instant::now() + READY_PATIENCE;
+        loop {
+            if let Ok(text) = fs::read_to_string(&path) {
+                return serde_json::from_str(&text)
+                    .with_context(|| format!("reading {}", path.display()));
+            }
+            if let Some(status) = child.try_wait()? {
+                terminal::remark(log::tail(self.dir, name));
+                let why = log::last_error(self.dir, name)
+                    .unwrap_or_else(|| format!("it ended: {status}"));
+                bail!("{name} did not start: {why}");
+            }
+            if Instant::now() > deadline {
+                terminal::remark(log::tail(self.dir, name));
+                bail!("{name} was not ready within {} s", READY_PATIENCE.as_secs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn wait_registered(&self, bar: &ProgressBar) -> anyhow::Result<()> {
+        let deadline = Instant::now() + REGISTERED_PATIENCE;
+        loop {
+            let missing = self.unregistered().await?;
+            bar.set_position((self.record.agents.len() - missing.len()) as u64 + 1);
+            let Some(first) = missing.first() else { return Ok(()) };
+            if let Some(dead) = self.record.agents.iter().find(|a| !self.lives(a.process)) {
+                terminal::remark(log::tail(self.dir, &dead.name));
+                let why = log::last_error(self.dir, &dead.name);
+                bail!("{} ended: {}", dead.name, why.unwrap_or_else(|| "see its log".into()));
+            }
+            if Instant::now() > deadline {
+                terminal::remark(log::tail(self.dir, first));
+                bail!(
+                    "{} did not register with the Monitor Node within {} s",
+                    missing.join(", "),
+                    REGISTERED_PATIENCE.as_secs()
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// The nodes that the Monitor Node does not know as up, in their present process.
+    async fn unregistered(&self) -> anyhow::Result<Vec<String>> {
+        let rows = registry::connect(&self.record.monitor.addr).await?.nodes().await?;
+        let known = |name: &str, pid: Option<u32>| {
+            rows.iter().any(|row| {
+                row.name == name && row.state == "up" && (row.pid.is_none() || row.pid == pid)
+            })
+        };
+        let agents = self.record.agents.iter();
+        let missing = agents.filter(|a| !known(&a.name, a.process.map(|p| p.pid)));
+        Ok(missing.map(|agent| agent.name.clone()).collect())
+    }
+
+    /// Stops everything this starter started.
+    pub fn undo(&self) -> anyhow::Result<()> {
+        process::stop_all(&self.started, self.dir).map(drop)
+    }
+}

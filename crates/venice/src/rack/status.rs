@@ -1,0 +1,194 @@
+//! `venice status`: every process of the rack on this machine.
+
+use clap::Args;
+use serde::Serialize;
+use venice_control::NodeRow;
+
+use super::record::{AgentRecord, PortKind, Record};
+use super::run_dir::RunDir;
+use crate::failure::EXIT_FAILURE;
+use crate::registry::{self, block_on};
+use crate::terminal::{self, Align};
+
+/// `venice status`
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Print an object: monitor, agents, port, netns, run_dir
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The whole rack.
+#[derive(Debug, Serialize)]
+struct Status {
+    monitor: Option<MonitorStatus>,
+    agents: Vec<AgentStatus>,
+    port: Option<PortKind>,
+    netns: bool,
+    subnet: Option<String>,
+    run_dir: String,
+}
+
+/// How a process is: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but does
+/// not answer); `starting` (the agent runs, but the Monitor Node does not know it as up); `unknown`
+/// (the agent runs, and there is no Monitor Node to ask).
+type StateWord = &'static str;
+
+#[derive(Debug, Serialize)]
+struct MonitorStatus {
+    name: &'static str,
+    pid: Option<u32>,
+    state: StateWord,
+    addr: String,
+}
+
+#[derive(Debug, Serialize)]
+struct AgentStatus {
+    name: String,
+    pid: Option<u32>,
+    state: StateWord,
+    lent_bytes: u64,
+    free_bytes: Option<u64>,
+    granted_bytes: Option<u64>,
+    control_addr: String,
+    udp_addr: String,
+    shm_socket: String,
+    netns: Option<String>,
+}
+
+/// Shows the rack on this machine; 1 where there is none.
+pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
+    let dir = RunDir::locate()?;
+    let Some(record) = Record::load(&dir)? else {
+        if args.json {
+            terminal::say_json(&nothing(&dir))?;
+        }
+        terminal::remark(format!(
+            "venice: no rack is up in {}: start one with `venice up`",
+            dir.path().display()
+        ));
+        return Ok(EXIT_FAILURE);
+    };
+    let status = gather(&dir, &record);
+    if args.json {
+        terminal::say_json(&status)?;
+    } else {
+        terminal::say(sheet(&status))?;
+    }
+    Ok(0)
+}
+
+fn nothing(dir: &RunDir) -> Status {
+    Status {
+        monitor: None,
+        agents: Vec::new(),
+        port: None,
+        netns: false,
+        subnet: None,
+        run_dir: dir.path().display().to_string(),
+    }
+}
+
+fn gather(dir: &RunDir, record: &Record) -> Status {
+    let lives = record.monitor.process.is_some_and(|process| process.is_alive(dir));
+    let rows = lives.then(|| block_on(ask(&record.monitor.addr)).ok()).flatten();
+    let monitor = MonitorStatus {
+        name: "monitor",
+        pid: record.monitor.process.filter(|_| lives).map(|process| process.pid),
+        state: match (lives, &rows) {
+            (false, _) => "dead",
+            (true, None) => "unresponsive",
+            (true, Some(_)) => "up",
+        },
+        addr: record.monitor.addr.clone(),
+    };
+    let agents = record.agents.iter().map(|agent| agent_status(dir, agent, rows.as_deref()));
+    Status {
+        monitor: Some(monitor),
+        agents: agents.collect(),
+        port: Some(record.port),
+        netns: record.netns,
+        subnet: record.subnet.map(String::from),
+        run_dir: dir.path().display().to_string(),
+    }
+}
+
+async fn ask(addr: &str) -> anyhow::Result<Vec<NodeRow>> {
+    registry::connect(addr).await?.nodes().await
+}
+
+fn agent_status(dir: &RunDir, agent: &AgentRecord, rows: Option<&[NodeRow]>) -> AgentStatus {
+    let lives = agent.process.is_some_and(|process| process.is_alive(dir));
+    let row = rows.and_then(|rows| rows.iter().find(|row| row.name == agent.name));
+    let registered = row.is_some_and(|row| row.state == "up");
+    let row = row.filter(|_| lives);
+    AgentStatus {
+        name: agent.name.clone(),
+        pid: agent.process.filter(|_| lives).map(|process| process.pid),
+        state: match (lives, rows) {
+            (false, _) => "dead",
+            (true, None) => "unknown",
+            (true, Some(_)) if registered => "up",
+            (true, Some(_)) => "starting",
+        },
+        lent_bytes: row.map_or(agent.lend_bytes, |row| row.lent_bytes),
+        // A dead node has nothing to give; one nobody can be asked about may have.
+        free_bytes: if lives { row.map(|row| row.free_bytes) } else { Some(0) },
+        granted_bytes: row.map(|row| row.granted_bytes),
+        control_addr: agent.control_addr.clone(),
+        udp_addr: agent.udp_addr.clone(),
+        shm_socket: dir.shm_socket_path(&agent.name).display().to_string(),
+        netns: agent.netns.clone(),
+    }
+}
+
+fn sheet(status: &Status) -> String {
+    let columns = [
+        ("name", Align::Left),
+        ("pid", Align::Right),
+        ("state", Align::Left),
+        ("lent", Align::Right),
+        ("free", Align::Right),
+        ("address", Align::Left),
+    ];
+    let dash = || "-".to_string();
+    let number = |pid: Option<u32>| pid.map_or_else(dash, |pid| pid.to_string());
+    let monitor = status.monitor.iter().map(|m| {
+        vec![m.name.into(), number(m.pid), m.state.into(), dash(), dash(), m.addr.clone()]
+    });
+    let agents = status.agents.iter().map(|a| {
+        let lent = terminal::bytes(a.lent_bytes);
+        let free = a.free_bytes.map_or_else(dash, terminal::bytes);
+        vec![a.name.clone(), number(a.pid), a.state.into(), lent, free, a.control_addr.clone()]
+    });
+    let table = terminal::table(&columns, monitor.chain(agents).collect());
+    let port = status.port.map_or_else(dash, |port| port.to_string());
+    let namespaces = match &status.subnet {
+        Some(subnet) => format!(", network namespaces joined by {subnet}"),
+        None => String::new(),
+    };
+    let hurt = status.agents.iter().any(|a| a.state != "up")
+        || status.monitor.as_ref().is_some_and(|m| m.state != "up");
+    let hint = if hurt { "\n`venice up` starts what is dead." } else { "" };
+    format!("{table}\n\nport {port}{namespaces}, run directory {}{hint}", status.run_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rack_of_dead_processes_is_shown_as_dead() {
+        let json = r#"{"monitor": {"addr": "127.0.0.1:1"}, "port": "shm", "netns": false,
+            "agents": [{"name": "node1", "lend_bytes": 16777216}]}"#;
+        let record: Record = serde_json::from_str(json).unwrap();
+        let dir = RunDir::at(std::path::Path::new("/nonexistent"));
+        let status = gather(&dir, &record);
+        let value = serde_json::to_value(&status).unwrap();
+        assert_eq!(value["monitor"]["state"], "dead");
+        assert_eq!(value["agents"][0]["state"], "dead");
+        assert_eq!(value["agents"][0]["lent_bytes"], 16_777_216);
+        assert_eq!(value["agents"][0]["free_bytes"], 0);
+        assert!(sheet(&status).contains("`venice up` starts what is dead"));
+    }
+}

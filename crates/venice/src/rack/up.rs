@@ -1,0 +1,323 @@
+//! `venice up`: a rack of processes on this machine, new or brought back to health.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use venice_wire::ByteSize;
+
+use super::network::{self, Network};
+use super::process;
+use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
+use super::run_dir::{RunDir, RunDirLock};
+use super::start::Starter;
+use crate::daemon::lend_size;
+use crate::doctor::available_bytes;
+use crate::failure::Usage;
+use crate::registry::block_on;
+use crate::terminal;
+
+/// The Monitor Node's port where nothing else is said.
+const DEFAULT_MONITOR_PORT: u16 = 7470;
+const DEFAULT_NODES: u32 = 4;
+const DEFAULT_LEND_BYTES: u64 = 512 << 20;
+/// As many as have an address in a /24.
+const MAX_NODES: i64 = 250;
+
+/// `venice up`
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// How many nodes [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
+    pub nodes: Option<u32>,
+    /// What each node lends, for example 512MiB or 2GiB [default: 512MiB]
+    #[arg(long, value_name = "SIZE", value_parser = lend_size)]
+    pub lend: Option<ByteSize>,
+    /// How programs reach the lent memory unless they say otherwise [default: shm]
+    #[arg(long, value_enum)]
+    pub port: Option<PortKind>,
+    /// Give each node its own network namespace, joined by veth pairs and a bridge (root only)
+    #[arg(long)]
+    pub netns: bool,
+    /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub monitor_port: Option<u16>,
+}
+
+/// Starts a rack, or what died of one.
+pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
+    let dir = RunDir::locate()?;
+    let lock = dir.lock()?;
+    match Record::load(&dir)? {
+        Some(record) => resume(args, &dir, &lock, record),
+        None => begin(args, &dir, &lock),
+    }?;
+    Ok(0)
+}
+
+/// A rack has been started here before: bring back what died of it.
+fn resume(
+    args: &UpArgs,
+    dir: &RunDir,
+    lock: &RunDirLock,
+    mut record: Record,
+) -> anyhow::Result<()> {
+    if let Some(difference) = difference(args, &record) {
+        if !process::find_all(dir).is_empty() {
+            bail!("a rack is up already {difference}: take it down first with `venice down`");
+        }
+        clear(dir, lock, &record.process_names())?;
+        return begin(args, dir, lock);
+    }
+    if record.netns {
+        network::check_possible()?;
+    }
+    let network = record.subnet.map(|subnet| Network::restore(dir, subnet)).transpose()?;
+    check_monitor_port_again(&record, dir)?;
+    let mut starter = Starter { dir, record: &mut record, network, started: Vec::new() };
+    let started = match block_on(uninterrupted(&mut starter)) {
+        Ok(started) => started,
+        Err(error) => {
+            starter.undo()?;
+            return Err(error);
+        }
+    };
+    if started.is_empty() {
+        terminal::say(format!("The rack is up and well already: {}", summary(&record)))?;
+    } else {
+        let names = started.join(", ");
+        terminal::say(format!("Started {names} again. The rack is up: {}", summary(&record)))?;
+    }
+    Ok(())
+}
+
+/// No rack here yet.
+fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
+    // Daemons without a record: their `venice up` was killed, or somebody removed the file.
+    process::stop_all(&process::find_all(dir), dir)?;
+    let mut record = match plan(args, dir) {
+        Ok(record) => record,
+        Err(error) => {
+            clear(dir, lock, &[])?;
+            return Err(error);
+        }
+    };
+    let outcome = build(args, dir, &mut record);
+    if outcome.is_err() {
+        clear(dir, lock, &record.process_names())?;
+        return outcome;
+    }
+    terminal::say(format!("The rack is up: {}", summary(&record)))?;
+    terminal::say("Run a program on it: venice run --local 256MiB -- COMMAND")?;
+    Ok(())
+}
+
+fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()> {
+    let network = if record.netns {
+        // Written first, so that `venice down` knows of namespaces to remove.
+        record.save(dir)?;
+        Some(Network::create(dir)?)
+    } else {
+        None
+    };
+    record.subnet = network.as_ref().map(Network::subnet);
+    let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |n| n.subnet().bridge_address());
+    record.monitor.addr = choose_monitor_address(ip.into(), args.monitor_port)?.to_string();
+    record.save(dir)?;
+    let mut starter = Starter { dir, record, network, started: Vec::new() };
+    match block_on(uninterrupted(&mut starter)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            starter.undo()?;
+            Err(error)
+        }
+    }
+}
+
+/// What to start; checks what can be checked without starting anything.
+fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
+    let nodes = args.nodes.unwrap_or(DEFAULT_NODES);
+    let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
+    check_memory(nodes, lend_bytes)?;
+    check_socket_path(dir, nodes)?;
+    if args.netns {
+        network::check_possible()?;
+    }
+    let agents = (1..=nodes).map(|number| AgentRecord {
+        name: format!("node{number}"),
+        process: None,
+        lend_bytes,
+        control_addr: String::new(),
+        udp_addr: String::new(),
+        netns: None,
+    });
+    Ok(Record {
+        monitor: MonitorRecord { addr: String::new(), process: None },
+        port: args.port.unwrap_or_default(),
+        netns: args.netns,
+        subnet: None,
+        agents: agents.collect(),
+    })
+}
+
+fn check_memory(nodes: u32, lend_bytes: u64) -> anyhow::Result<()> {
+    let wanted = u64::from(nodes).saturating_mul(lend_bytes);
+    match available_bytes() {
+        Some(available) if wanted > available => bail!(
+            "{nodes} nodes that lend {} each need {}, but this machine has {} available: give \
+             fewer --nodes or a smaller --lend",
+            terminal::bytes(lend_bytes),
+            terminal::bytes(wanted),
+            terminal::bytes(available)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A unix socket's path has at most 107 bytes.
+fn check_socket_path(dir: &RunDir, nodes: u32) -> anyhow::Result<()> {
+    let longest = dir.shm_socket_path(&format!("node{nodes}"));
+    if longest.as_os_str().len() > 107 {
+        let said =
+            format!("{} is too long for a socket: set a shorter VENICE_RUN_DIR", longest.display());
+        return Err(Usage(said).into());
+    }
+    Ok(())
+}
+
+/// A port the user gave must be free; the usual one is only a wish.
+fn choose_monitor_address(ip: IpAddr, wanted: Option<u16>) -> anyhow::Result<SocketAddr> {
+    let address = SocketAddr::new(ip, wanted.unwrap_or(DEFAULT_MONITOR_PORT));
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(address),
+        Err(error) if wanted.is_some() => Err(error).with_context(|| {
+            format!(
+                "port {} cannot be had (give another --monitor-port, or none for a free one)",
+                address.port()
+            )
+        }),
+        Err(_) => Ok(SocketAddr::new(ip, 0)),
+    }
+}
+
+/// The agents know their Monitor Node by its address, so it must come back there.
+fn check_monitor_port_again(record: &Record, dir: &RunDir) -> anyhow::Result<()> {
+    if record.monitor.process.is_some_and(|process| process.is_alive(dir)) {
+        return Ok(());
+    }
+    let Ok(address) = record.monitor.addr.parse::<SocketAddr>() else { return Ok(()) };
+    if address.port() == 0 {
+        return Ok(());
+    }
+    TcpListener::bind(address).map(drop).with_context(|| {
+        format!(
+            "the Monitor Node died and its address {address} is taken by another program (free \
+             it, or run `venice down` and `venice up`)"
+        )
+    })
+}
+
+/// How the rack differs from what was explicitly asked for, if it does.
+fn difference(args: &UpArgs, record: &Record) -> Option<String> {
+    let nodes = record.agents.len();
+    let lend_bytes = record.agents.first().map_or(0, |agent| agent.lend_bytes);
+    let port = record.monitor.addr.parse::<SocketAddr>().map_or(0, |address| address.port());
+    if args.nodes.is_some_and(|n| n as usize != nodes) {
+        return Some(format!("with {nodes} nodes"));
+    }
+    if args.lend.is_some_and(|size| size.0 != lend_bytes) {
+        return Some(format!("with nodes that lend {}", terminal::bytes(lend_bytes)));
+    }
+    if args.port.is_some_and(|kind| kind != record.port) {
+        return Some(format!("with port {}", record.port));
+    }
+    if args.netns && !record.netns {
+        return Some("without network namespaces".to_string());
+    }
+    if args.monitor_port.is_some_and(|wanted| wanted != port) {
+        return Some(format!("with its Monitor Node on port {port}"));
+    }
+    None
+}
+
+/// Starts what is missing; an interrupt is an error like any other, so that it is cleaned up.
+async fn uninterrupted(starter: &mut Starter<'_>) -> anyhow::Result<Vec<String>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        result = starter.start_missing() => result,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted; what was started is stopped again"),
+        _ = terminated.recv() => bail!("terminated; what was started is stopped again"),
+    }
+}
+
+/// Removes all that a rack left, its processes being gone.
+pub fn clear(dir: &RunDir, lock: &RunDirLock, names: &[String]) -> anyhow::Result<()> {
+    Network::remove(dir)?;
+    dir.remove(names, lock)
+}
+
+fn summary(record: &Record) -> String {
+    let nodes = record.agents.len();
+    let lent: u64 = record.agents.iter().map(|agent| agent.lend_bytes).sum();
+    let namespaces = if record.netns { ", each in its own network namespace" } else { "" };
+    format!(
+        "Monitor Node at {}, {nodes} node{} lending {} over {}{namespaces}",
+        record.monitor.addr,
+        if nodes == 1 { "" } else { "s" },
+        terminal::bytes(lent),
+        record.port,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> UpArgs {
+        UpArgs { nodes: None, lend: None, port: None, netns: false, monitor_port: None }
+    }
+
+    fn record() -> Record {
+        let json = r#"{"monitor": {"addr": "127.0.0.1:7470"}, "port": "shm", "netns": false,
+            "agents": [{"name": "node1", "lend_bytes": 33554432},
+                       {"name": "node2", "lend_bytes": 33554432}]}"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn only_what_was_asked_for_can_differ() {
+        assert_eq!(difference(&asked(), &record()), None);
+        let same = UpArgs {
+            nodes: Some(2),
+            lend: Some(ByteSize(32 << 20)),
+            port: Some(PortKind::Shm),
+            monitor_port: Some(7470),
+            ..asked()
+        };
+        assert_eq!(difference(&same, &record()), None);
+        for other in [
+            UpArgs { nodes: Some(3), ..asked() },
+            UpArgs { lend: Some(ByteSize(1 << 30)), ..asked() },
+            UpArgs { port: Some(PortKind::Udp), ..asked() },
+            UpArgs { netns: true, ..asked() },
+            UpArgs { monitor_port: Some(7471), ..asked() },
+        ] {
+            assert!(difference(&other, &record()).is_some(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_was_asked_for_must_be_free() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = choose_monitor_address(Ipv4Addr::LOCALHOST.into(), Some(port)).unwrap_err();
+        assert!(format!("{error:#}").contains(&port.to_string()), "{error:#}");
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused() {
+        assert!(check_memory(4, u64::MAX / 2).is_err());
+        assert!(check_memory(1, 16 << 20).is_ok());
+    }
+}

@@ -1,0 +1,45 @@
+//! Talking to the Monitor Node, with errors that fit on one line.
+
+use anyhow::anyhow;
+use venice_control::client::MonitorClient;
+use venice_control::{ControlError, GrantRow, LinkRow, NodeRow, ResourceRow};
+
+/// A connection to a Monitor Node.
+pub struct Registry(MonitorClient);
+
+/// Connects to the Monitor Node at `addr`.
+pub async fn connect(addr: &str) -> anyhow::Result<Registry> {
+    MonitorClient::connect(addr).await.map(Registry).map_err(told)
+}
+
+impl Registry {
+    /// Every node.
+    pub async fn nodes(&mut self) -> anyhow::Result<Vec<NodeRow>> {
+        self.0.nodes().await.map_err(told)
+    }
+
+    /// What the nodes offer: the Resource Registration Table.
+    pub async fn resources(&mut self) -> anyhow::Result<Vec<ResourceRow>> {
+        self.0.resources().await.map_err(told)
+    }
+
+    /// Who holds what: the Resource Allocation Table.
+    pub async fn grants(&mut self) -> anyhow::Result<Vec<GrantRow>> {
+        self.0.grants().await.map_err(told)
+    }
+
+    /// The links between the nodes: the Topology Status Table.
+    pub async fn links(&mut self) -> anyhow::Result<Vec<LinkRow>> {
+        self.0.links().await.map_err(told)
+    }
+}
+
+/// The error's own text says all a user needs; what the transport adds below it does not help.
+fn told(error: ControlError) -> anyhow::Error {
+    anyhow!("{error}")
+}
+
+/// Runs `work` on a small runtime of its own.
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

@@ -1,0 +1,123 @@
+//! What goes to the terminal: results on stdout without ever panicking on a closed pipe, tables,
+//! JSON, progress on stderr.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use venice_wire::ByteSize;
+
+/// Writes `text` and a line end to stdout.
+pub fn say(text: impl AsRef<str>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_ref().as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Writes bytes to stdout as they are.
+pub fn say_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Writes `value` as indented JSON.
+pub fn say_json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
+    say(serde_json::to_string_pretty(value)?)?;
+    Ok(())
+}
+
+/// A remark on stderr, for people, not part of a command's result.
+pub fn remark(text: impl AsRef<str>) {
+    // Nobody can be told when stderr is gone.
+    let _ = writeln!(io::stderr(), "{}", text.as_ref());
+}
+
+/// Which way a column leans: words left, numbers right.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// For words.
+    Left,
+    /// For numbers.
+    Right,
+}
+
+/// Lays rows out in aligned columns without borders, so that `awk` can read them too.
+pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.iter().map(|(title, _)| title.to_uppercase()));
+    for row in rows {
+        table.add_row(row);
+    }
+    for (index, (_, align)) in columns.iter().enumerate() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_padding((0, 2));
+            if *align == Align::Right {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
+}
+
+/// Bytes for people.
+pub fn bytes(count: u64) -> String {
+    ByteSize(count).to_string()
+}
+
+/// Seconds for people: `12.3 s`, `4 min 05 s`, `2 h 10 min`.
+pub fn seconds(s: f64) -> String {
+    let whole = s.max(0.0) as u64;
+    match whole {
+        0..60 => format!("{:.1} s", s.max(0.0)),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A bar over `total` steps on a terminal; silent elsewhere.
+pub fn progress(total: u64, what: &'static str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(total);
+    if let Ok(style) =
+        ProgressStyle::with_template("{spinner} {prefix} [{bar:24}] {pos}/{len} {msg}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(what);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_trailing_blanks() {
+        let text = table(
+            &[("name", Align::Left), ("free", Align::Right)],
+            vec![vec!["node1".into(), "1".into()], vec!["n".into(), "1024".into()]],
+        );
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].starts_with("NAME"));
+        assert!(lines.iter().all(|line| *line == line.trim_end()));
+        let end = |line: &str| line.len();
+        assert_eq!(end(lines[1]), end(lines[2]), "numbers are right aligned:\n{text}");
+    }
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(seconds(1.25), "1.2 s");
+        assert_eq!(seconds(245.0), "4 min 05 s");
+        assert_eq!(seconds(7800.0), "2 h 10 min");
+        assert_eq!(seconds(-3.0), "0.0 s");
+    }
+}
