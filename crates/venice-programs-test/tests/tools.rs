@@ -50,7 +50,7 @@ fn gcc_compiles_a_large_file() {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, object) = (dir.path().join("large.c"), dir.path().join("large.o"));
-    fs::write(&source, c_source(2_500)).expect("a file");
+    fs::write(&source, c_source(900)).expect("a file");
     let mut command = Command::new("gcc");
     command.args(["-O1", "-c", "-o"]).arg(&object).arg(&source).current_dir(dir.path());
     let program = Program {
@@ -95,7 +95,16 @@ fn stress_ng_verifies_what_it_wrote() {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new("stress-ng");
-    command.args(["--vm", "2", "--vm-bytes", "192M", "--vm-keep", "--vm-ops", "400", "--verify"]);
+    command.args([
+        "--vm",
+        "2",
+        "--vm-bytes",
+        "192M",
+        "--vm-keep",
+        "--vm-ops",
+        "200000",
+        "--verify",
+    ]);
     command.args(["--vm-method", "all", "--seed", "1", "--oomable", "--timeout", "90"]);
     command.current_dir(dir.path());
 
