@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::failure::Usage;
 use crate::{daemon, doctor, failure, listing, paperwork, rack};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -72,6 +73,11 @@ pub fn main() -> i32 {
 
 fn execute(cli: &Cli) -> anyhow::Result<i32> {
     let monitor = cli.monitor.as_deref();
+    if let (Some(_), Command::Up(_) | Command::Monitor(_)) = (monitor, &cli.command) {
+        let said = "this command starts a Monitor Node: say where with --monitor-port (venice up) \
+                    or --listen (venice monitor)";
+        return Err(Usage(said.to_string()).into());
+    }
     match &cli.command {
         Command::Up(args) => rack::up(args),
         Command::Status(args) => rack::status(args),
@@ -89,7 +95,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
 }
 
 /// `HOST:PORT`, checked here so that a slip of the pen is a usage error.
-fn address(text: &str) -> Result<String, String> {
+pub fn address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.map(|(_, port)| port.parse::<u16>()) {
         Some(Ok(_)) => Ok(text.to_string()),

@@ -70,7 +70,7 @@ pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     args.detach.apply()?;
     start_log();
     args.detach.tell_ready(&Ready::default());
-    run_daemon(async |shutdown| -> Result<(), std::io::Error> {
+    run_daemon(async |shutdown| {
         shutdown.await;
         Ok(())
     })

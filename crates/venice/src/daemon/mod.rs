@@ -8,6 +8,7 @@ mod ready;
 mod size;
 
 use std::io::IsTerminal;
+use std::pin::Pin;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -19,6 +20,9 @@ pub use size::lend_size;
 
 /// What of the log is written, in tracing's syntax: `info`, `venice_agent=debug`.
 pub const LOG_VARIABLE: &str = "VENICE_LOG";
+
+/// Completes when the daemon is asked to stop.
+type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Sends the log to stderr. systemd's journal and the logs of a local rack take it from there.
 fn start_log() {
@@ -33,17 +37,12 @@ fn start_log() {
 }
 
 /// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT.
-fn run_daemon<E>(
-    daemon: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<(), E>,
-) -> anyhow::Result<i32>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
+fn run_daemon(daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>) -> anyhow::Result<i32> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         let mut interrupted = signal(SignalKind::interrupt())?;
-        let shutdown = Box::pin(async move {
+        let shutdown: Shutdown = Box::pin(async move {
             let name = tokio::select! {
                 _ = terminated.recv() => "SIGTERM",
                 _ = interrupted.recv() => "SIGINT",

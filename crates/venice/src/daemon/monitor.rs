@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
-use serde::Deserialize;
+use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 
 use super::detach::DetachArgs;
 use super::{Ready, config_file, run_daemon, start_log};
-
-const DEFAULT_LISTEN: &str = "127.0.0.1:7470";
-const DEFAULT_STATE_DIR: &str = "/var/lib/venice/monitor";
+use crate::failure::Usage;
 
 /// `venice monitor`
 #[derive(Args, Debug)]
@@ -17,43 +16,94 @@ pub struct MonitorArgs {
     /// Read what is not given by flag or environment from this TOML file
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    settings: MonitorSettings,
-    #[command(flatten)]
-    detach: DetachArgs,
-}
-
-/// What can be set by flag, environment and file alike.
-#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct MonitorSettings {
     /// Where to answer; port 0 takes a free one [default: 127.0.0.1:7470]
-    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::cli::address)]
     listen: Option<String>,
     /// Where the tables are kept [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
-}
-
-impl MonitorSettings {
-    fn or(self, file: MonitorSettings) -> MonitorSettings {
-        MonitorSettings {
-            listen: self.listen.or(file.listen),
-            state_dir: self.state_dir.or(file.state_dir),
-        }
-    }
+    /// Seconds between two heartbeats of an agent [default: 1]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_HEARTBEAT_INTERVAL_S")]
+    heartbeat_interval_s: Option<f64>,
+    /// Heartbeats in a row that may be missed before a node counts as down [default: 3]
+    #[arg(long, value_name = "N", env = "VENICE_MISSED_HEARTBEATS")]
+    missed_heartbeats: Option<u32>,
+    /// Seconds a grant lives without a renewal [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_LEASE_S")]
+    lease_s: Option<f64>,
+    /// Seconds to wait for one answer of a donor [default: 2]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
+    donor_timeout_s: Option<f64>,
+    #[command(flatten)]
+    detach: DetachArgs,
 }
 
 /// Runs the Monitor Node until it is told to stop.
 pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
-    let file = config_file::read(args.config.as_deref())?;
-    let settings = args.settings.clone().or(file);
-    let _ = (settings, DEFAULT_LISTEN, DEFAULT_STATE_DIR);
+    let mut config = configuration(args)?;
     args.detach.apply()?;
     start_log();
-    args.detach.tell_ready(&Ready::default());
-    run_daemon(async |shutdown| -> Result<(), std::io::Error> {
-        shutdown.await;
-        Ok(())
-    })
+    let detach = args.detach.clone();
+    config.on_ready = OnReady::new(move |addr| {
+        detach.tell_ready(&Ready { addr: Some(addr.to_string()), ..Ready::default() });
+    });
+    run_daemon(async |shutdown| venice_monitor::run(config, shutdown).await.map_err(told))
+}
+
+/// The flags and the environment over the file over the defaults.
+fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
+    let mut config: MonitorConfig = config_file::read(args.config.as_deref())?;
+    config.listen = args.listen.clone().unwrap_or(config.listen);
+    config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
+    config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
+    config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
+    config.lease_s = args.lease_s.unwrap_or(config.lease_s);
+    config.donor_timeout_s = args.donor_timeout_s.unwrap_or(config.donor_timeout_s);
+    Ok(config)
+}
+
+fn told(error: MonitorError) -> anyhow::Error {
+    match error {
+        MonitorError::Config(_) => Usage(error.to_string()).into(),
+        other => anyhow!(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MonitorArgs,
+    }
+
+    fn configured(words: &[&str]) -> anyhow::Result<MonitorConfig> {
+        let line = Line::try_parse_from([&["monitor"], words].concat())?;
+        configuration(&line.args)
+    }
+
+    #[test]
+    fn flags_overrule_the_file_and_the_file_the_defaults() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("monitor.toml");
+        std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\n").unwrap();
+        let path = path.to_str().unwrap();
+        let config = configured(&["--config", path, "--lease-s", "2.5"]).unwrap();
+        assert_eq!(config.listen, "10.0.0.1:1");
+        assert_eq!(config.lease_s, 2.5);
+        assert_eq!(config.missed_heartbeats, MonitorConfig::default().missed_heartbeats);
+    }
+
+    #[test]
+    fn a_key_that_does_not_exist_is_a_usage_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("monitor.toml");
+        std::fs::write(&path, "leese_s = 5\n").unwrap();
+        let error = configured(&["--config", path.to_str().unwrap()]).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("leese_s"), "{error:#}");
+    }
 }

@@ -271,6 +271,9 @@ fn run_ip(arguments: &[&str], input: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -285,5 +288,66 @@ mod tests {
     fn long_run_directories_still_make_an_alias() {
         let dir = RunDir::at(Path::new(&format!("/tmp/{}", "x".repeat(400))));
         assert_eq!(alias_of(&dir).len(), 255);
+    }
+
+    /// Opens a UDP socket inside a namespace. The thread that enters it is gone afterwards.
+    fn socket_inside(namespace: String, address: Ipv4Addr) -> UdpSocket {
+        let open = move || {
+            let file = File::open(namespace_path(&namespace)).unwrap();
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(file.as_fd(), kind).unwrap();
+            UdpSocket::bind((address, 0)).unwrap()
+        };
+        std::thread::spawn(open).join().unwrap()
+    }
+
+    #[test]
+    fn nodes_reach_each_other_and_nothing_is_left() {
+        if let Err(error) = check_possible() {
+            println!("SKIPPED nodes_reach_each_other_and_nothing_is_left: {error}");
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let dir = RunDir::at(temp.path());
+        fs::write(dir.record_path(), "").unwrap();
+        let network = Network::create(&dir).unwrap();
+        let (name1, address1) = network.ensure_node(0).unwrap();
+        let (name2, address2) = network.ensure_node(1).unwrap();
+        assert_eq!(network.ensure_node(1).unwrap(), (name2.clone(), address2), "made only once");
+        let one = socket_inside(name1.clone(), address1);
+        let two = socket_inside(name2.clone(), address2);
+        two.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        // Larger than an ordinary MTU: the whole way takes large frames.
+        one.send_to(&[7; 8000], two.local_addr().unwrap()).unwrap();
+        let mut buffer = [0; 9000];
+        let (len, from) = two.recv_from(&mut buffer).unwrap();
+        assert_eq!((len, from.ip()), (8000, address1.into()));
+        drop((one, two));
+        let again = Network::restore(&dir, network.subnet()).unwrap();
+        assert_eq!(again, network);
+        Network::remove(&dir).unwrap();
+        assert!(!Network::exists(&dir));
+        assert!(!namespace_path(&name1).exists() && !namespace_path(&name2).exists());
+        assert!(!interface_exists(&network.wire_name(0)));
+    }
+
+    #[test]
+    fn what_a_crash_left_is_cleared_away_by_the_next_rack() {
+        if let Err(error) = check_possible() {
+            println!("SKIPPED what_a_crash_left_is_cleared_away_by_the_next_rack: {error}");
+            return;
+        }
+        let crashed = tempfile::tempdir().unwrap();
+        let crashed = RunDir::at(crashed.path());
+        fs::write(crashed.record_path(), "").unwrap();
+        let old = Network::create(&crashed).unwrap();
+        old.ensure_node(0).unwrap();
+        fs::remove_file(crashed.record_path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let dir = RunDir::at(temp.path());
+        let _ = Network::create(&dir).unwrap();
+        assert!(!Network::exists(&crashed), "nobody lives in that run directory");
+        Network::remove(&dir).unwrap();
+        assert!(!Network::exists(&dir));
     }
 }
