@@ -34,7 +34,7 @@ install_all() {
         done
     fi
     install -d "$prefix/share/man/man1"
-    "$venice" man --dir "$prefix/share/man/man1" >/dev/null 2>&1 || rmdir --ignore-fail-on-non-empty "$prefix/share/man/man1"
+    "$venice" man --out "$prefix/share/man/man1" >/dev/null 2>&1 || rmdir --ignore-fail-on-non-empty "$prefix/share/man/man1"
     for page in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do
         install -Dm644 "$page" "$prefix/share/doc/venice/$page"
     done
