@@ -34,7 +34,6 @@ struct AgentSettings {
     monitor: Option<String>,
     /// How much memory to lend, for example 4GiB
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
-    #[serde(deserialize_with = "config_file::size")]
     lend: Option<ByteSize>,
     /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN")]

@@ -4,9 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error};
-use venice_wire::ByteSize;
+use serde::de::DeserializeOwned;
 
 use crate::failure::Usage;
 
@@ -26,40 +24,16 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     })
 }
 
-/// A size in a file: `lend = "512MiB"`, or a number of bytes.
-pub fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Text(String),
-        Bytes(u64),
-    }
-    match Written::deserialize(deserializer)? {
-        Written::Text(text) => super::lend_size(&text).map(Some).map_err(D::Error::custom),
-        Written::Bytes(bytes) => {
-            super::lend_size(&bytes.to_string()).map(Some).map_err(D::Error::custom)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields, default)]
     struct Settings {
-        #[serde(deserialize_with = "size")]
-        lend: Option<ByteSize>,
         name: Option<String>,
-    }
-
-    #[test]
-    fn sizes_are_text_or_numbers() {
-        let settings: Settings = parse("lend = \"32MiB\"\nname = \"a\"").unwrap();
-        assert_eq!(settings.lend, Some(ByteSize(32 << 20)));
-        let settings: Settings = parse("lend = 16777216").unwrap();
-        assert_eq!(settings.lend, Some(ByteSize(16 << 20)));
     }
 
     #[test]

@@ -193,10 +193,11 @@ pub fn remove_file(path: &Path) -> anyhow::Result<()> {
 
 fn remove_tree(path: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", path.display()))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(()),
+        // Not there, or a file that no rack has made.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
     }
 }
 

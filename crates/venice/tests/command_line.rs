@@ -1,0 +1,140 @@
+//! What the command says about itself, and about command lines that make no sense.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::Place;
+
+#[test]
+fn mistakes_are_one_line_and_exit_code_two() {
+    let place = Place::new();
+    let mistakes: [&[&str]; 14] = [
+        &["up", "--lend", "lots"],
+        &["up", "--lend", "1MiB"],
+        &["up", "--lend", "-5"],
+        &["up", "--nodes", "0"],
+        &["up", "--nodes", "251"],
+        &["up", "--nodes", "four"],
+        &["up", "--port", "pigeon"],
+        &["up", "--monitor-port", "0"],
+        &["up", "--monitor-port", "70000"],
+        &["up", "--monitor", "127.0.0.1:7470"],
+        &["nodes", "--monitor", "nowhere"],
+        &["nodes", "--frob"],
+        &["frob"],
+        &["completions", "cobol"],
+    ];
+    for words in mistakes {
+        let said = place.venice(words).expect(2);
+        assert_eq!(said.err.lines().count(), 1, "{words:?}: {}", said.err);
+        said.complaint();
+        assert!(said.out.is_empty(), "{words:?}: {}", said.out);
+    }
+    assert!(!place.run_dir().exists(), "a mistake makes no run directory");
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let place = Place::new();
+    let help = place.venice(&["--help"]).expect(0).out;
+    for command in [
+        "up",
+        "status",
+        "down",
+        "nodes",
+        "resources",
+        "grants",
+        "links",
+        "doctor",
+        "monitor",
+        "agent",
+        "completions",
+        "man",
+    ] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is not in --help");
+        let said = place.venice(&[command, "--help"]).expect(0);
+        assert!(said.out.contains("EXAMPLES:"), "venice {command} --help: {}", said.out);
+    }
+    assert!(place.venice(&["--version"]).expect(0).out.starts_with("venice "));
+    place.venice(&[]).expect(2);
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = place.venice(&["completions", shell]).expect(0);
+        assert!(said.out.contains("resources"), "{shell}");
+    }
+    assert!(place.venice(&["man"]).expect(0).out.contains(".TH venice"));
+    let dir = place.file("man");
+    place.venice(&["man", "--out", dir.to_str().unwrap()]).expect(0);
+    assert!(dir.join("venice.1").exists() && dir.join("venice-up.1").exists());
+}
+
+#[test]
+fn without_a_rack_everything_says_so() {
+    let place = Place::new();
+    for list in ["nodes", "resources", "grants", "links"] {
+        let said = place.venice(&[list]).expect(1);
+        assert!(said.complaint().contains("venice up"), "{}", said.err);
+    }
+    let said = place.venice(&["nodes", "--monitor", "127.0.0.1:1"]).expect(1);
+    assert!(said.complaint().contains("127.0.0.1:1"), "{}", said.err);
+    let said = place.venice(&["status", "--json"]).expect(1);
+    assert!(said.json()["agents"].as_array().unwrap().is_empty());
+    assert!(said.json()["monitor"].is_null());
+    let said = place.venice(&["down"]).expect(0);
+    assert!(said.out.contains("No rack"), "{}", said.out);
+    assert!(!place.run_dir().exists(), "down leaves nothing");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_panic() {
+    let place = Place::new();
+    for words in [&["completions", "bash"][..], &["doctor"], &["man"], &["--help"]] {
+        let mut command = place.command(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(!errors.any(|line| line.unwrap().contains("panicked")), "{words:?}");
+        let status = common::wait(&mut child, words);
+        assert!(status.code().is_some_and(|code| code < 2), "{words:?}: {status}");
+    }
+}
+
+#[test]
+fn the_doctor_answers_in_json() {
+    let place = Place::new();
+    let said = place.venice(&["doctor", "--json"]);
+    assert!(said.code() < 2, "{said:?}");
+    let rows = said.json();
+    let rows = rows.as_array().unwrap();
+    for what in [
+        "kernel",
+        "userfaultfd",
+        "fork events",
+        "shim library",
+        "memory cgroup",
+        "overcommit",
+        "huge pages",
+        "map-count limit",
+        "locked memory",
+        "open files",
+        "network namespaces",
+        "FUSE",
+        "zram",
+        "loop devices",
+    ] {
+        let row = rows.iter().find(|row| row["what"] == what);
+        let row = row.unwrap_or_else(|| panic!("no row about {what}"));
+        let state = row["state"].as_str().unwrap();
+        assert!(["ok", "warn", "missing"].contains(&state), "{row}");
+        assert_eq!(state == "ok", row["mend"].as_str().unwrap().is_empty(), "{row}");
+    }
+    let hopeless = rows.iter().any(|row| row["required"] == true && row["state"] == "missing");
+    assert_eq!(said.code(), i32::from(hopeless));
+}
