@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 /// How long a child may take to end after SIGTERM before it is killed.
 const POLITE: Duration = Duration::from_secs(10);
@@ -33,13 +33,14 @@ impl ChildGuard {
     pub(crate) fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot share the log between output and errors")?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
+        let child =
+            command
+                .stdin(Stdio::null())
+                .stdout(out)
+                .stderr(err)
+                .process_group(0)
+                .spawn()
+                .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }
 
@@ -58,13 +59,27 @@ impl ChildGuard {
     /// After `limit`, on an interrupt, or when it ended with a failure (quoting its log).
     pub(crate) fn wait_success(&mut self, limit: Duration) -> Result<()> {
         let name = self.name.clone();
-        let status = crate::interrupt::wait_until(&format!("the end of {name}"), limit, || {
-            self.poll()
-        })?;
+        let status =
+            crate::interrupt::wait_until(&format!("the end of {name}"), limit, || self.poll())?;
         if !status.success() {
             bail!("{name} failed ({status}){}", quoted_tail(&self.log));
         }
         Ok(())
+    }
+
+    /// The child and everything it started that stayed in its process group.
+    pub(crate) fn pids_of_group(&self) -> Vec<u32> {
+        let group = self.child.id();
+        let Ok(entries) = std::fs::read_dir("/proc") else { return vec![group] };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| {
+                let found = Pid::from_raw(*pid).and_then(|pid| getpgid(Some(pid)).ok());
+                found.is_some_and(|found| found.as_raw_nonzero().get() as u32 == group)
+            })
+            .map(|pid| pid as u32)
+            .collect()
     }
 
     /// The last lines of the child's log, to be appended to an error.

@@ -9,6 +9,7 @@
 //! [`kernel_swap`]. Every process, cgroup, swap device and directory they make is owned by a guard
 //! that removes it again, on success, on an error and on Ctrl-C alike ([`interrupt`]).
 
+mod arguments;
 mod child;
 pub mod demo;
 pub mod fault;

@@ -18,8 +18,11 @@ impl Phase {
     pub(crate) fn new(label: impl Into<String>, steps: u64) -> Self {
         let label = label.into();
         let plain = !std::io::stderr().is_terminal();
-        let target =
-            if plain { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(8) };
+        let target = if plain {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr_with_hz(8)
+        };
         let bar = ProgressBar::with_draw_target(Some(steps), target)
             .with_style(style())
             .with_message(label.clone());

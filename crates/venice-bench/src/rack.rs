@@ -40,7 +40,6 @@ impl Port {
 #[derive(Debug)]
 pub(crate) struct Rack {
     port: Port,
-    network_namespaces: bool,
     folder: TempDir,
     program: PathBuf,
 }
@@ -55,7 +54,7 @@ impl Rack {
         let program = std::env::current_exe().context("cannot find the running program")?;
         let folder = tempfile::Builder::new().prefix("venice-rack-").tempdir()?;
         let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
-        let rack = Self { port, network_namespaces, folder, program };
+        let rack = Self { port, folder, program };
         // A little more than its share from each, so that a grant never has to be cut to the slab.
         let lend_bytes = (remote_bytes / NODES).next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES;
         let mut command = rack.venice();
@@ -80,9 +79,12 @@ impl Rack {
         self.port
     }
 
-    /// Whether the nodes are in network namespaces of their own.
-    pub(crate) fn network_namespaces(&self) -> bool {
-        self.network_namespaces
+    /// The processes of the donors, as far as the rack names them.
+    pub(crate) fn agent_pids(&self) -> Vec<u32> {
+        let mut command = self.venice();
+        command.args(["status", "--json"]).process_group(0);
+        let Ok(output) = command.output() else { return Vec::new() };
+        parse_agent_pids(&output.stdout)
     }
 
     fn finish(&self, name: &str, command: Command, limit: Duration) -> Result<()> {
@@ -104,5 +106,30 @@ impl Drop for Rack {
             ),
             Err(error) => eprintln!("venice: cannot run `venice down`: {error}"),
         }
+    }
+}
+
+fn parse_agent_pids(status: &[u8]) -> Vec<u32> {
+    #[derive(Deserialize)]
+    struct Status {
+        agents: Vec<Agent>,
+    }
+    #[derive(Deserialize)]
+    struct Agent {
+        pid: Option<u32>,
+    }
+    let agents = serde_json::from_slice(status).map_or(Vec::new(), |status: Status| status.agents);
+    agents.iter().filter_map(|agent| agent.pid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_donors_are_read_from_the_status() {
+        let status = br#"{"monitor":{"pid":7},"agents":[{"name":"node1","pid":8},{"pid":null}]}"#;
+        assert_eq!(parse_agent_pids(status), [8]);
+        assert_eq!(parse_agent_pids(b"no rack"), Vec::<u32>::new());
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// A table with the given head; its first column is text, all others are figures.
 pub(crate) fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header(head.to_vec());
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

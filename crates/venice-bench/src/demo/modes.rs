@@ -18,9 +18,7 @@ use crate::rack::{Port, Rack};
 use crate::resident::{PeakSampler, resident_anonymous_bytes};
 
 /// Where redis's memory comes from.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Local memory, all of it.
@@ -86,6 +84,7 @@ impl Budget {
 pub(crate) enum Outcome {
     Measured { report: ModeReport, held_bytes: u64 },
     Skipped { reason: String },
+    Failed { reason: String },
 }
 
 impl Outcome {
@@ -93,7 +92,7 @@ impl Outcome {
     pub(crate) fn held_bytes(&self) -> u64 {
         match self {
             Self::Measured { held_bytes, .. } => *held_bytes,
-            Self::Skipped { .. } => 0,
+            Self::Skipped { .. } | Self::Failed { .. } => 0,
         }
     }
 }
@@ -101,7 +100,7 @@ impl Outcome {
 /// Runs one mode from an empty redis to the last measured request.
 ///
 /// # Errors
-/// When the mode cannot be run although the machine should be able to, and on an interrupt.
+/// On an interrupt only; what else goes wrong is an outcome, so that the other modes still run.
 pub(crate) fn run(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outcome> {
     let outcome = match mode {
         Mode::Local => run_redis(mode, setting, &Launch::Local),
@@ -109,7 +108,12 @@ pub(crate) fn run(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outco
         Mode::VeniceUdp => run_on_rack(mode, setting, budget, Port::Udp),
         Mode::SwapDisk => run_on_swap(mode, setting, budget),
     };
-    outcome.with_context(|| format!("mode {mode}"))
+    crate::interrupt::check()?;
+    Ok(outcome.unwrap_or_else(|error| {
+        let reason = format!("{error:#}");
+        note(&format!("FAILED {mode}: {reason}"));
+        Outcome::Failed { reason }
+    }))
 }
 
 /// Loads redis only to see how much memory the data takes, in bytes.
@@ -174,8 +178,7 @@ fn run_redis(mode: Mode, setting: &Setting, launch: &Launch<'_>) -> Result<Outco
         let zipf = workload::measure(client, plan, &plan.zipf, &format!("{mode}: Zipf 0.99"))?;
         sum(&mut checked, &[uniform.checked, zipf.checked]);
         let resident_bytes_peak = sampler.peak_bytes();
-        let report =
-            ModeReport::new(mode, load_s, checked, resident_bytes_peak, &uniform, &zipf);
+        let report = ModeReport::new(mode, load_s, checked, resident_bytes_peak, &uniform, &zipf);
         Ok(Outcome::Measured { report, held_bytes })
     };
     let outcome = conversation();

@@ -27,7 +27,9 @@ pub struct DemoReport {
     /// The modes that ran.
     pub modes: Vec<ModeReport>,
     /// The modes that this machine cannot run.
-    pub skipped: Vec<SkippedMode>,
+    pub skipped: Vec<UnmeasuredMode>,
+    /// The modes that went wrong.
+    pub failed: Vec<UnmeasuredMode>,
     /// Duration of the whole demo in seconds.
     pub seconds: f64,
     /// Where it was measured.
@@ -67,12 +69,12 @@ pub struct ModeReport {
     pub values_wrong: u64,
 }
 
-/// A mode that did not run.
+/// A mode without figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedMode {
+pub struct UnmeasuredMode {
     /// Which mode.
     pub mode: Mode,
-    /// What the machine lacks.
+    /// What the machine lacks, or what happened.
     pub reason: String,
 }
 
@@ -112,10 +114,12 @@ pub(crate) fn summarize(
 ) -> DemoReport {
     let mut modes = Vec::new();
     let mut skipped = Vec::new();
+    let mut failed = Vec::new();
     for (mode, outcome) in outcomes {
         match outcome {
             Outcome::Measured { report, .. } => modes.push(report),
-            Outcome::Skipped { reason } => skipped.push(SkippedMode { mode, reason }),
+            Outcome::Skipped { reason } => skipped.push(UnmeasuredMode { mode, reason }),
+            Outcome::Failed { reason } => failed.push(UnmeasuredMode { mode, reason }),
         }
     }
     DemoReport {
@@ -126,6 +130,7 @@ pub(crate) fn summarize(
         values_wrong: modes.iter().map(|mode| mode.values_wrong).sum(),
         modes,
         skipped,
+        failed,
         seconds: elapsed.as_secs_f64(),
         machine: Machine::describe(),
     }
@@ -135,8 +140,18 @@ impl DemoReport {
     /// The table and the lines under it.
     pub(crate) fn text(&self) -> String {
         let mut rows = table(&[
-            "mode", "ops/s", "of local", "p50 µs", "p99 µs", "Zipf ops/s", "of local", "p50 µs",
-            "p99 µs", "peak resident", "load s", "wrong",
+            "mode",
+            "ops/s",
+            "of local",
+            "p50 µs",
+            "p99 µs",
+            "Zipf ops/s",
+            "of local",
+            "p50 µs",
+            "p99 µs",
+            "peak resident",
+            "load s",
+            "wrong",
         ]);
         let local = self.modes.iter().find(|mode| mode.mode == Mode::Local);
         for mode in &self.modes {
@@ -164,6 +179,9 @@ impl DemoReport {
         }
         for skipped in &self.skipped {
             text += &format!("\n{}: SKIPPED, {}", skipped.mode, skipped.reason);
+        }
+        for failed in &self.failed {
+            text += &format!("\n{}: FAILED, {}", failed.mode, failed.reason);
         }
         text + &self.closing_lines()
     }
@@ -208,6 +226,7 @@ mod tests {
         let outcomes = vec![
             (Mode::Local, mode(Mode::Local, 0)),
             (Mode::VeniceShm, mode(Mode::VeniceShm, 2)),
+            (Mode::VeniceUdp, Outcome::Failed { reason: "no wire".into() }),
             (Mode::SwapDisk, Outcome::Skipped { reason: "no root".into() }),
         ];
         let budget = Budget { local_bytes: 1 << 20, remote_bytes: 2 << 20 };
@@ -234,6 +253,7 @@ mod tests {
         assert_eq!(modes[1]["resident_bytes_peak"], 4096);
         assert_eq!(json["skipped"][0]["mode"], "swap-disk");
         assert_eq!(json["skipped"][0]["reason"], "no root");
+        assert_eq!(json["failed"][0]["reason"], "no wire");
     }
 
     #[test]

@@ -174,12 +174,9 @@ fn parse(bytes: &[u8]) -> Result<Option<Parsed>> {
     let (kind, line) = (bytes[0], &bytes[1.min(line_end)..line_end]);
     let after_line = line_end + 2;
     match kind {
-        b'+' | b':' => Ok(Some(Parsed {
-            consumed: after_line,
-            kind,
-            content: (1, line_end),
-            nil: false,
-        })),
+        b'+' | b':' => {
+            Ok(Some(Parsed { consumed: after_line, kind, content: (1, line_end), nil: false }))
+        }
         b'-' => bail!("redis refused: {}", String::from_utf8_lossy(line)),
         b'$' => {
             let length = number(line)?;

@@ -18,7 +18,7 @@ pub(crate) struct FuseLoopSwap {
     // Dropped in this order, from the kernel's end to the server's.
     _area: SwapArea,
     _device: LoopDevice,
-    _mount: FuseMount,
+    mount: FuseMount,
 }
 
 impl FuseLoopSwap {
@@ -29,7 +29,12 @@ impl FuseLoopSwap {
         let mount = FuseMount::serve(len_bytes)?;
         let device = LoopDevice::attach(&mount.file())?;
         let area = SwapArea::switch_on(&device.path)?;
-        Ok(Self { _area: area, _device: device, _mount: mount })
+        Ok(Self { _area: area, _device: device, mount })
+    }
+
+    /// The processes that serve the pages, for accounting.
+    pub(crate) fn server_pids(&self) -> Vec<u32> {
+        self.mount.server.pids_of_group()
     }
 }
 
@@ -52,11 +57,12 @@ impl FuseMount {
         let point = folder.path().join("mount");
         std::fs::create_dir(&point)?;
         let mut command = Command::new(nbdfuse);
-        command
-            .arg(point.join("memory"))
-            .arg("--command")
-            .arg(nbdkit)
-            .args(["-s", "--exit-with-parent", "memory", &len_bytes.to_string()]);
+        command.arg(point.join("memory")).arg("--command").arg(nbdkit).args([
+            "-s",
+            "--exit-with-parent",
+            "memory",
+            &len_bytes.to_string(),
+        ]);
         let server = ChildGuard::spawn("nbdfuse", command, &folder.path().join("log"))?;
         let mut mount = Self { mounted: false, server, folder };
         let file = mount.file();

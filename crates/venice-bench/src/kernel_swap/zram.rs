@@ -13,9 +13,10 @@ const CONTROL: &str = "/sys/class/zram-control";
 /// A zram device in use as swap. Dropping it switches it off, and resets or removes the device.
 #[derive(Debug)]
 pub(crate) struct ZramSwap {
+    algorithm: String,
     // Dropped in this order: off first, then the device.
     _area: SwapArea,
-    device: ZramDevice,
+    _device: ZramDevice,
 }
 
 impl ZramSwap {
@@ -28,14 +29,15 @@ impl ZramSwap {
         let device = ZramDevice::take()?;
         fs::write(device.attribute("disksize"), len_bytes.to_string())
             .with_context(|| format!("cannot size zram{}", device.number))?;
+        let choices = fs::read_to_string(device.attribute("comp_algorithm")).unwrap_or_default();
+        let algorithm = selected(&choices).unwrap_or("unknown").to_owned();
         let area = SwapArea::switch_on(&device.path())?;
-        Ok(Self { _area: area, device })
+        Ok(Self { algorithm, _area: area, _device: device })
     }
 
-    /// The compression in use, for the report: `lzo-rle`, `zstd`, ...
-    pub(crate) fn algorithm(&self) -> String {
-        let text = fs::read_to_string(self.device.attribute("comp_algorithm")).unwrap_or_default();
-        selected(&text).unwrap_or("unknown").to_owned()
+    /// The compression in use: `lzo-rle`, `zstd`, ...
+    pub(crate) fn algorithm(&self) -> &str {
+        &self.algorithm
     }
 }
 
@@ -55,9 +57,11 @@ impl ZramDevice {
             let number = text.trim().parse().context("zram gave no device number")?;
             let device = Self { number, added: true };
             let node = device.path();
-            crate::interrupt::wait_until("the new zram device node", Duration::from_secs(5), || {
-                Ok(node.exists().then_some(()))
-            })?;
+            crate::interrupt::wait_until(
+                "the new zram device node",
+                Duration::from_secs(5),
+                || Ok(node.exists().then_some(())),
+            )?;
             return Ok(device);
         }
         let device = Self { number: 0, added: false };

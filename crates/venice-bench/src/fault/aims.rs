@@ -1,0 +1,105 @@
+//! What Venice aims at, judged within one run.
+
+use serde::{Deserialize, Serialize};
+
+use super::report::FaultReport;
+use super::touch::{CaseReport, Operation, Pattern};
+use super::ways::Way;
+
+/// One aim and how far this run got.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Aim {
+    /// What is compared, in words.
+    pub name: String,
+    /// What was measured.
+    pub measured: f64,
+    /// What it should be.
+    pub bound: f64,
+    /// Whether `bound` is the least (true) or the most (false) that is wanted.
+    pub at_least: bool,
+    /// Unit of both figures, empty for a ratio.
+    pub unit: String,
+}
+
+impl Aim {
+    fn at_most(name: &str, measured: f64, bound: f64, unit: &str) -> Self {
+        Self { name: name.into(), measured, bound, at_least: false, unit: unit.into() }
+    }
+
+    fn at_least(name: &str, measured: f64, bound: f64) -> Self {
+        Self { name: name.into(), measured, bound, at_least: true, unit: String::new() }
+    }
+
+    /// Whether it was reached.
+    #[must_use]
+    pub fn met(&self) -> bool {
+        if self.at_least { self.measured >= self.bound } else { self.measured <= self.bound }
+    }
+}
+
+/// Judges every aim whose figures are there.
+pub(crate) fn judge(report: &FaultReport) -> Vec<Aim> {
+    let random = |way| find(report, way, Pattern::Random);
+    let sequential = |way| find(report, way, Pattern::Sequential);
+    let floor = random(Way::UffdFloor);
+    let shm = random(Way::VeniceShm);
+    let mut aims = Vec::new();
+    if let (Some(shm), Some(floor)) = (shm, floor) {
+        let name = "random read over shm, p50 / floor p50";
+        aims.push(Aim::at_most(name, shm.p50_us / floor.p50_us, 1.5, ""));
+    }
+    if let Some(shm) = shm {
+        let name = "random read over shm, p99 / p50";
+        aims.push(Aim::at_most(name, shm.p99_us / shm.p50_us, 10.0, ""));
+    }
+    if let (Some(udp), Some(floor)) = (random(Way::VeniceUdp), floor) {
+        let bound = 1.3 * report.udp_round_trip.p50_us;
+        let name = "random read over udp, p50 - floor p50 (1.3 bare round trips)";
+        aims.push(Aim::at_most(name, udp.p50_us - floor.p50_us, bound, "µs"));
+    }
+    if let Some(ahead) = sequential(Way::VeniceShm) {
+        // Without the run that has read-ahead off, the floor is what one page at a time can do.
+        let (name, single) = match sequential(Way::VeniceShmOnePage) {
+            Some(case) => ("sequential read over shm / one page at a time", Some(case)),
+            None => ("sequential read over shm / floor", sequential(Way::UffdFloor)),
+        };
+        if let Some(single) = single {
+            aims.push(Aim::at_least(name, ahead.pages_per_s / single.pages_per_s, 4.0));
+        }
+    }
+    aims
+}
+
+/// The case with reads by one thread.
+fn find(report: &FaultReport, way: Way, pattern: Pattern) -> Option<&CaseReport> {
+    report.ways.iter().find(|measured| measured.way == way)?.cases.iter().find(|case| {
+        case.pattern == pattern && case.operation == Operation::Read && case.threads == 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::{case, sample};
+    use super::*;
+
+    #[test]
+    fn aims_are_judged_by_single_threaded_reads() {
+        let mut report = sample();
+        report.ways[0].cases = vec![case(Pattern::Random, 4.0, 10.0, 200_000.0)];
+        report.ways[1].cases = vec![
+            case(Pattern::Random, 5.0, 60.0, 150_000.0),
+            case(Pattern::Sequential, 1.0, 9.0, 900_000.0),
+        ];
+        report.ways[2].cases = vec![case(Pattern::Random, 34.0, 60.0, 30_000.0)];
+        report.udp_round_trip.p50_us = 20.0;
+        let aims = judge(&report);
+        let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
+        // No sequential figure to compare with: that aim is not judged.
+        assert_eq!(seen, [(1.25, true), (12.0, false), (30.0, false)]);
+
+        report.ways[0].cases.push(case(Pattern::Sequential, 4.0, 9.0, 200_000.0));
+        let last = judge(&report).pop().unwrap();
+        assert_eq!((last.measured, last.met()), (4.5, true));
+        assert!(last.name.ends_with("floor"));
+    }
+}

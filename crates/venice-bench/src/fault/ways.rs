@@ -1,0 +1,248 @@
+//! The ways to get a page that are compared.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use venice_wire::ByteSize;
+
+use super::report::{FailedWay, SkippedWay, WayReport};
+use super::touch::Pattern;
+use super::worker::WorkerReport;
+use super::{FaultArgs, PAGE_BYTES};
+use crate::child::ChildGuard;
+use crate::interrupt;
+use crate::kernel_swap::cgroup::MemoryCgroup;
+use crate::kernel_swap::fuse_loop::FuseLoopSwap;
+use crate::kernel_swap::zram::ZramSwap;
+use crate::launch::Launch;
+use crate::progress::{Phase, note};
+use crate::rack::{Port, Rack};
+
+/// How a touched page comes to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Plain memory, all of it resident.
+    Resident,
+    /// A bare userfaultfd handler with a local copy, and no eviction.
+    UffdFloor,
+    /// Venice, from donors over shared memory.
+    VeniceShm,
+    /// Venice over shared memory, with read-ahead off: one page for each fault.
+    VeniceShmOnePage,
+    /// Venice, from donors over udp.
+    VeniceUdp,
+    /// Kernel swap to compressed local memory.
+    Zram,
+    /// Kernel swap to memory behind nbdkit, FUSE and a loop device.
+    FuseLoop,
+}
+
+impl Way {
+    /// Every way, in the order they run.
+    pub const ALL: [Self; 7] = [
+        Self::Resident,
+        Self::UffdFloor,
+        Self::VeniceShm,
+        Self::VeniceShmOnePage,
+        Self::VeniceUdp,
+        Self::Zram,
+        Self::FuseLoop,
+    ];
+
+    /// The name in arguments and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::UffdFloor => "uffd-floor",
+            Self::VeniceShm => "venice-shm",
+            Self::VeniceShmOnePage => "venice-shm-one-page",
+            Self::VeniceUdp => "venice-udp",
+            Self::Zram => "zram",
+            Self::FuseLoop => "fuse-loop",
+        }
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What became of a way.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Measured(WayReport),
+    Skipped(SkippedWay),
+    Failed(FailedWay),
+}
+
+/// Runs one way. What the machine lacks makes it skipped, what goes wrong makes it failed; both
+/// are said at once.
+///
+/// # Errors
+/// On an interrupt only.
+pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
+    let measured = match way {
+        Way::Resident | Way::UffdFloor => run_worker(way, args, &Launch::Local, &[]).map(Ok),
+        Way::VeniceShm | Way::VeniceShmOnePage => run_on_rack(way, args, Port::Shm).map(Ok),
+        Way::VeniceUdp => run_on_rack(way, args, Port::Udp).map(Ok),
+        Way::Zram => run_on_swap(way, args, ZramSwap::create, |swap| SwapFacts {
+            device: format!("compressed by {}", swap.algorithm()),
+            servers: Vec::new(),
+        }),
+        Way::FuseLoop => run_on_swap(way, args, FuseLoopSwap::create, |swap| SwapFacts {
+            device: "nbdkit memory, nbdfuse, loop with direct I/O".to_owned(),
+            servers: swap.server_pids(),
+        }),
+    };
+    interrupt::check()?;
+    Ok(match measured {
+        Ok(Ok(report)) => Outcome::Measured(report),
+        Ok(Err(lacking)) => {
+            let reason = format!("{lacking:#}");
+            note(&format!("SKIPPED {way}: {reason}"));
+            Outcome::Skipped(SkippedWay { way, reason })
+        }
+        Err(error) => {
+            let reason = format!("{error:#}");
+            note(&format!("FAILED {way}: {reason}"));
+            Outcome::Failed(FailedWay { way, reason })
+        }
+    })
+}
+
+fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
+    let remote_bytes = args.size.0 + args.size.0 / 4 + (64 << 20);
+    let rack = {
+        let _phase = Phase::waiting(format!("{way}: start a rack"));
+        Rack::up(port, remote_bytes)?
+    };
+    let one_page = ["--read-ahead", "off"];
+    let launch = Launch::OnRack {
+        rack: &rack,
+        local_bytes: args.local.0,
+        remote_bytes,
+        extra: if way == Way::VeniceShmOnePage { &one_page } else { &[] },
+    };
+    run_worker(way, args, &launch, &rack.agent_pids())
+}
+
+/// What is to be told about a swap device.
+struct SwapFacts {
+    device: String,
+    /// Processes that serve its pages.
+    servers: Vec<u32>,
+}
+
+/// The outer result is a failure, the inner one what the machine lacks.
+fn run_on_swap<S>(
+    way: Way,
+    args: &FaultArgs,
+    create: impl FnOnce(u64) -> Result<S>,
+    facts: impl FnOnce(&S) -> SwapFacts,
+) -> Result<Result<WayReport>> {
+    // A page more than what does not fit, for the swap area's own header, and some slack.
+    let area_bytes = args.size.0 + (64 << 20);
+    let prepared = create(area_bytes).and_then(|swap| {
+        let group = MemoryCgroup::create("bench", args.local.0)?;
+        Ok((swap, group))
+    });
+    match prepared {
+        Ok((swap, group)) => {
+            // The group goes before the swap when they are dropped.
+            let facts = facts(&swap);
+            let mut report = run_worker(way, args, &Launch::InCgroup(&group), &facts.servers)?;
+            report.detail = Some(format!(
+                "{}; memory cgroup {}, at most {} charged",
+                facts.device,
+                group.version(),
+                group.peak_bytes().map_or("unknown".to_owned(), |peak| ByteSize(peak).to_string()),
+            ));
+            Ok(Ok(report))
+        }
+        Err(lacking) => Ok(Err(lacking)),
+    }
+}
+
+fn run_worker(
+    way: Way,
+    args: &FaultArgs,
+    launch: &Launch<'_>,
+    helpers: &[u32],
+) -> Result<WayReport> {
+    let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+    let json = folder.path().join("report.json");
+    let command = worker_command(way, args, launch, helpers, &json)?;
+    let _phase = Phase::waiting(format!("{way}: touch pages"));
+    let mut worker = ChildGuard::spawn("the worker", command, &folder.path().join("log"))?;
+    worker.wait_success(time_limit(args))?;
+    let report = read_report(&folder, &json)?;
+    Ok(WayReport {
+        way,
+        detail: None,
+        fill_s: report.fill_s,
+        clock_cost_ns: report.clock_cost_ns,
+        cases: report.cases,
+    })
+}
+
+fn worker_command(
+    way: Way,
+    args: &FaultArgs,
+    launch: &Launch<'_>,
+    helpers: &[u32],
+    json: &PathBuf,
+) -> Result<Command> {
+    let program = std::env::current_exe().context("cannot find the running program")?;
+    let mut command = launch.command(&program);
+    command
+        .args(["bench", "fault-worker", "--size", &args.size.0.to_string()])
+        .args(["--seconds", &args.seconds.to_string(), "--json"])
+        .arg(json);
+    if way == Way::UffdFloor {
+        command.arg("--floor");
+    }
+    if way == Way::VeniceShmOnePage {
+        command.args(["--patterns", Pattern::Sequential.name()]);
+    }
+    if !helpers.is_empty() {
+        let pids: Vec<String> = helpers.iter().map(u32::to_string).collect();
+        command.args(["--helpers", &pids.join(",")]);
+    }
+    Ok(command)
+}
+
+/// Generous: filling at a tenth of a slow disk's speed, and the cases at twice their length.
+fn time_limit(args: &FaultArgs) -> Duration {
+    let pages = (args.size.0 / PAGE_BYTES) as f64;
+    Duration::from_secs_f64(60.0 + pages / 2_000.0 + 8.0 * 2.0 * (args.seconds + 1.0))
+}
+
+fn read_report(folder: &TempDir, json: &PathBuf) -> Result<WorkerReport> {
+    let text = std::fs::read_to_string(json).with_context(|| {
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+        format!("the worker left no report; it said: {}", log.trim())
+    })?;
+    serde_json::from_str(&text).context("the worker's report cannot be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_have_the_names_of_the_report() {
+        for way in Way::ALL {
+            assert_eq!(serde_json::to_value(way).unwrap(), way.name());
+            assert_eq!(Way::from_str(way.name(), false), Ok(way));
+        }
+    }
+}
