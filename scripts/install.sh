@@ -19,7 +19,7 @@ install_all() {
     install -Dm755 "$venice" "$prefix/bin/venice"
     install -Dm755 target/release/libvenice_preload.so "$prefix/lib/venice/libvenice_preload.so"
     local unit shell page
-    for unit in packaging/*.service; do
+    for unit in packaging/systemd/*.service; do
         [[ -e $unit ]] || continue
         install -d "$prefix/lib/systemd/system"
         # The units name the binary by its full path: the one it has once installed.
@@ -38,6 +38,9 @@ install_all() {
     for page in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do
         install -Dm644 "$page" "$prefix/share/doc/venice/$page"
     done
+    for page in packaging/examples/*; do
+        install -Dm644 "$page" "$prefix/share/doc/venice/examples/$(basename "$page")"
+    done
     echo "installed under $prefix: try $prefix/bin/venice doctor"
 }
 
@@ -45,7 +48,7 @@ uninstall_all() {
     local unit shell
     rm -f "$prefix/bin/venice" "$prefix/share/man/man1"/venice.1 "$prefix/share/man/man1"/venice-*.1
     rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice"
-    for unit in packaging/*.service; do
+    for unit in packaging/systemd/*.service; do
         rm -f "$prefix/lib/systemd/system/$(basename "$unit")"
     done
     for shell in "${shells[@]}"; do
