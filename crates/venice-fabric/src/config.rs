@@ -66,6 +66,13 @@ impl Default for LinkConfig {
     }
 }
 
+impl LinkConfig {
+    /// The window in force: [`LinkConfig::window`] brought into its bounds.
+    pub(crate) fn window_frames(&self) -> u16 {
+        self.window.clamp(4, 1024).next_power_of_two()
+    }
+}
+
 impl InitiatorConfig {
     /// The defaults for `node`; `link_seed` must be random.
     pub fn new(node: NodeId, link_seed: u64) -> Self {

@@ -1,0 +1,234 @@
+//! The end that opens a link: handshake, keep-alive, and when to give up.
+
+use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
+
+use super::{LARGE_ENOUGH, Link, LinkNumbers};
+use crate::{DownReason, LinkConfig, PeerState};
+
+/// Between two Hellos at first; it doubles up to [`HELLO_MAX_NS`].
+const HELLO_MIN_NS: u64 = 5_000_000;
+const HELLO_MAX_NS: u64 = 200_000_000;
+/// Unanswered probes it takes, besides the time, to call a peer down: a thread that was itself
+/// stopped for a while must not blame the other side.
+const MIN_PROBES: u32 = 3;
+
+/// The opening end of a link.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) link: Link,
+    config: LinkConfig,
+    /// This side's incarnation, and the other's once it is known.
+    incarnation: u64,
+    donor_incarnation: Option<u64>,
+    numbers: LinkNumbers,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Calling { proposal: LinkId, since_ns: u64, hellos: u32, next_hello_ns: u64 },
+    Up { probe_at_ns: u64, unanswered: u32, ping_number: u32, ping_sent_ns: Option<u64> },
+    Down { reason: DownReason, reset_due: Option<LinkId> },
+}
+
+/// What a frame means for the accesses on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Deliver this frame, then those that waited behind it.
+    Deliver,
+    /// Nothing to deliver.
+    Nothing,
+    /// The link went down.
+    Down(DownReason),
+}
+
+impl Caller {
+    pub(crate) fn new(
+        config: &LinkConfig,
+        local: NodeId,
+        remote: NodeId,
+        incarnation: u64,
+        mut numbers: LinkNumbers,
+        now_ns: u64,
+    ) -> Self {
+        Self {
+            link: Link::new(config, local, remote, now_ns),
+            config: config.clone(),
+            incarnation,
+            donor_incarnation: None,
+            phase: Phase::calling(numbers.draw(), now_ns),
+            numbers,
+        }
+    }
+
+    pub(crate) fn state(&self) -> PeerState {
+        match self.phase {
+            Phase::Calling { .. } => PeerState::Connecting,
+            Phase::Up { .. } => PeerState::Up,
+            Phase::Down { reason, .. } => PeerState::Down { reason },
+        }
+    }
+
+    /// Takes a frame from the other side. `is_idle`: no access is outstanding, so that the link can
+    /// be opened anew without anybody noticing.
+    pub(crate) fn handle_frame(
+        &mut self,
+        now_ns: u64,
+        frame: &Frame<'_>,
+        is_idle: bool,
+    ) -> Verdict {
+        match (frame.opcode(), &self.phase) {
+            (_, Phase::Down { .. }) | (Opcode::Hello, _) => Verdict::Nothing,
+            (Opcode::Welcome, Phase::Calling { proposal, .. }) if *proposal == frame.link() => {
+                self.handle_welcome(now_ns, frame)
+            }
+            (Opcode::Welcome, _) => Verdict::Nothing,
+            _ if self.link.id() != Some(frame.link()) => Verdict::Nothing,
+            (Opcode::Reset, _) => self.handle_reset(now_ns, frame.address(), is_idle),
+            _ => self.handle_link_frame(now_ns, frame),
+        }
+    }
+
+    fn handle_welcome(&mut self, now_ns: u64, frame: &Frame<'_>) -> Verdict {
+        let incarnation = frame.address();
+        if self.donor_incarnation.is_some_and(|known| known != incarnation) {
+            return self.go_down(DownReason::Restarted);
+        }
+        self.donor_incarnation = Some(incarnation);
+        self.link.open(LinkId(frame.transaction()), frame.access_len(), now_ns);
+        self.phase = Phase::Up {
+            probe_at_ns: now_ns + self.config.keepalive_ns,
+            unanswered: 0,
+            ping_number: 1,
+            ping_sent_ns: Some(now_ns),
+        };
+        // Shows the other side at once that this one means it, and measures the link.
+        self.link.ask_ping(1);
+        Verdict::Nothing
+    }
+
+    fn handle_reset(&mut self, now_ns: u64, incarnation: u64, is_idle: bool) -> Verdict {
+        if self.donor_incarnation != Some(incarnation) {
+            return self.go_down(DownReason::Restarted);
+        }
+        if !is_idle {
+            return self.go_down(DownReason::LinkLost);
+        }
+        self.link.close();
+        self.phase = Phase::calling(self.numbers.draw(), now_ns);
+        Verdict::Nothing
+    }
+
+    fn handle_link_frame(&mut self, now_ns: u64, frame: &Frame<'_>) -> Verdict {
+        let Phase::Up { unanswered, ping_number, ping_sent_ns, .. } = &mut self.phase else {
+            return Verdict::Nothing;
+        };
+        *unanswered = 0;
+        if frame.opcode() == Opcode::Pong
+            && frame.transaction() == *ping_number
+            && let Some(sent_at_ns) = ping_sent_ns.take()
+        {
+            self.link.sample_round_trip(now_ns.saturating_sub(sent_at_ns));
+        }
+        self.link.note(now_ns, frame);
+        let is_sequenced = frame.channel() != Channel::Link;
+        if is_sequenced && self.link.accept(now_ns, frame) {
+            Verdict::Deliver
+        } else {
+            Verdict::Nothing
+        }
+    }
+
+    pub(crate) fn go_down(&mut self, reason: DownReason) -> Verdict {
+        let reset_due = match reason {
+            DownReason::Restarted | DownReason::LinkLost => None,
+            _ => self.link.id(),
+        };
+        self.link.close();
+        self.phase = Phase::Down { reason, reset_due };
+        Verdict::Down(reason)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Calling { next_hello_ns, .. } => Some(next_hello_ns),
+            Phase::Up { probe_at_ns, .. } => {
+                Some(self.link.poll_timeout().map_or(probe_at_ns, |at_ns| at_ns.min(probe_at_ns)))
+            }
+            Phase::Down { .. } => None,
+        }
+    }
+
+    /// Does what the time asks for.
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Verdict {
+        self.link.handle_timeout(now_ns);
+        match &mut self.phase {
+            Phase::Calling { since_ns, hellos, next_hello_ns, .. } => {
+                let waited_ns = now_ns.saturating_sub(*since_ns);
+                if now_ns >= *next_hello_ns
+                    && *hellos > MIN_PROBES
+                    && waited_ns >= self.config.silence_ns
+                {
+                    return self.go_down(DownReason::NoAnswer);
+                }
+            }
+            Phase::Up { probe_at_ns, unanswered, ping_number, ping_sent_ns } => {
+                if now_ns < *probe_at_ns {
+                    return Verdict::Nothing;
+                }
+                let heard_ns = self.link.last_heard_ns();
+                let silent_ns = now_ns.saturating_sub(heard_ns);
+                if silent_ns >= self.config.silence_ns && *unanswered >= MIN_PROBES {
+                    return self.go_down(DownReason::Silent);
+                }
+                if silent_ns < self.config.keepalive_ns {
+                    *probe_at_ns = heard_ns + self.config.keepalive_ns;
+                    return Verdict::Nothing;
+                }
+                *probe_at_ns = now_ns + self.config.keepalive_ns;
+                *unanswered += 1;
+                *ping_number = ping_number.wrapping_add(1);
+                *ping_sent_ns = Some(now_ns);
+                self.link.ask_ping(*ping_number);
+            }
+            Phase::Down { .. } => {}
+        }
+        Verdict::Nothing
+    }
+
+    /// Writes the next frame to send into `buf`; returns its length.
+    pub(crate) fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<usize> {
+        match &mut self.phase {
+            Phase::Up { .. } => self.link.poll_transmit(now_ns, buf),
+            Phase::Calling { proposal, hellos, next_hello_ns, .. } => {
+                if now_ns < *next_hello_ns {
+                    return None;
+                }
+                *next_hello_ns = now_ns + (HELLO_MIN_NS << (*hellos).min(16)).min(HELLO_MAX_NS);
+                *hellos += 1;
+                let proposal = *proposal;
+                Some(self.emit(Opcode::Hello, proposal, buf))
+            }
+            Phase::Down { reset_due, .. } => {
+                let link = reset_due.take()?;
+                Some(self.emit(Opcode::Reset, link, buf))
+            }
+        }
+    }
+
+    fn emit(&self, opcode: Opcode, link: LinkId, buf: &mut [u8]) -> usize {
+        let header = HeaderRepr {
+            link,
+            address: self.incarnation,
+            access_len: self.link.window(),
+            ..self.link.header(Channel::Link, opcode)
+        };
+        header.emit(&[], buf).expect(LARGE_ENOUGH)
+    }
+}
+
+impl Phase {
+    fn calling(proposal: LinkId, now_ns: u64) -> Self {
+        Self::Calling { proposal, since_ns: now_ns, hellos: 0, next_hello_ns: now_ns }
+    }
+}

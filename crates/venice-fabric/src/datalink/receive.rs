@@ -1,0 +1,154 @@
+//! The receiving half of a link: what comes in order goes on, what comes early waits.
+
+use venice_wire::{MAX_FRAME_BYTES, Sequence};
+
+/// The next position expected, and buffers for the frames that came before their turn.
+#[derive(Debug)]
+pub(super) struct ReceiveWindow {
+    next: Sequence,
+    parked: Box<[Parked]>,
+    parked_count: u32,
+}
+
+/// A frame that waited for its turn. Its buffer must come back by [`ReceiveWindow::give_back`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parked {
+    bytes: Box<[u8]>,
+    /// Zero: nothing parked.
+    len: usize,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It is the next one: deliver it, then what waited behind it.
+    InOrder,
+    /// It came early and was kept.
+    Early,
+    /// It had come before.
+    Duplicate,
+    /// It lies outside the window the sender was told.
+    Outside,
+}
+
+impl ReceiveWindow {
+    /// A window of `capacity` frames, a power of two.
+    pub(super) fn new(capacity: u32) -> Self {
+        assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
+        let empty = Parked { bytes: vec![0; MAX_FRAME_BYTES].into(), len: 0 };
+        let parked = vec![empty; capacity as usize].into();
+        Self { next: Sequence(0), parked, parked_count: 0 }
+    }
+
+    /// Forgets everything, for a new link.
+    pub(super) fn clear(&mut self) {
+        self.next = Sequence(0);
+        self.parked.iter_mut().for_each(|parked| parked.len = 0);
+        self.parked_count = 0;
+    }
+
+    /// The first position that has not arrived.
+    pub(super) fn next(&self) -> Sequence {
+        self.next
+    }
+
+    /// Whether frames wait for one that has not arrived.
+    pub(super) fn has_gap(&self) -> bool {
+        self.parked_count > 0
+    }
+
+    /// Takes note of a frame.
+    pub(super) fn offer(&mut self, sequence: Sequence, bytes: &[u8]) -> Arrival {
+        if sequence.is_before(self.next) {
+            return Arrival::Duplicate;
+        }
+        if sequence.since(self.next) >= self.parked.len() as u32 {
+            return Arrival::Outside;
+        }
+        if sequence == self.next {
+            self.next = sequence.plus(1);
+            return Arrival::InOrder;
+        }
+        let at = self.index(sequence);
+        let parked = &mut self.parked[at];
+        if parked.len > 0 {
+            return Arrival::Duplicate;
+        }
+        parked.bytes[..bytes.len()].copy_from_slice(bytes);
+        parked.len = bytes.len();
+        self.parked_count += 1;
+        Arrival::Early
+    }
+
+    /// The frame whose turn has come, if it waits here.
+    pub(super) fn take_next(&mut self) -> Option<Parked> {
+        let at = self.index(self.next);
+        if self.parked[at].len == 0 {
+            return None;
+        }
+        self.next = self.next.plus(1);
+        self.parked_count -= 1;
+        Some(std::mem::take(&mut self.parked[at]))
+    }
+
+    /// Returns the buffer of the frame that [`ReceiveWindow::take_next`] gave last.
+    pub(super) fn give_back(&mut self, parked: Parked) {
+        let at = self.index(self.next.plus(u32::MAX));
+        debug_assert!(self.parked[at].bytes.is_empty(), "the slot it came from");
+        self.parked[at] = Parked { len: 0, ..parked };
+    }
+
+    /// Bit `i` is set when position `next + 1 + i` has arrived.
+    pub(super) fn bitmap(&self) -> u64 {
+        (0..(self.parked.len() as u32 - 1).min(64))
+            .filter(|&i| self.parked[self.index(self.next.plus(1 + i))].len > 0)
+            .fold(0, |bitmap, i| bitmap | 1 << i)
+    }
+
+    fn index(&self, sequence: Sequence) -> usize {
+        sequence.0 as usize & (self.parked.len() - 1)
+    }
+}
+
+impl Parked {
+    /// The frame as it came.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_frames_wait_and_come_out_in_order() {
+        let mut window = ReceiveWindow::new(4);
+        assert_eq!(window.offer(Sequence(2), b"two"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Duplicate);
+        assert_eq!(window.offer(Sequence(4), b"four"), Arrival::Outside);
+        assert_eq!((window.has_gap(), window.bitmap()), (true, 0b11));
+        assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::InOrder);
+        for expected in [b"one".as_slice(), b"two"] {
+            let parked = window.take_next().unwrap();
+            assert_eq!(parked.bytes(), expected);
+            window.give_back(parked);
+        }
+        assert!(window.take_next().is_none() && !window.has_gap());
+        assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::Duplicate);
+        assert_eq!(window.next(), Sequence(3));
+    }
+
+    #[test]
+    fn the_window_slides_over_the_wrap() {
+        let mut window = ReceiveWindow::new(4);
+        window.next = Sequence(u32::MAX);
+        assert_eq!(window.offer(Sequence(0), b"b"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(u32::MAX), b"a"), Arrival::InOrder);
+        let parked = window.take_next().unwrap();
+        assert_eq!(parked.bytes(), b"b");
+        window.give_back(parked);
+        assert_eq!(window.next(), Sequence(1));
+    }
+}

@@ -1,0 +1,305 @@
+//! The sending half of a link: the window of frames not yet acknowledged, kept for replay.
+
+use venice_wire::{HeaderRepr, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError};
+
+/// A ring of frames. `oldest..unsent` are on their way, `unsent..end` wait for credit; all of them
+/// stay until acknowledged.
+#[derive(Debug)]
+pub(super) struct SendWindow {
+    slots: Box<[Slot]>,
+    payloads: Box<[u8]>,
+    oldest: Sequence,
+    unsent: Sequence,
+    end: Sequence,
+    /// Frames the other side can buffer.
+    credits: u32,
+    /// How many slots are marked [`Slot::replay_due`].
+    replays_due: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    header: Option<HeaderRepr>,
+    payload_len: u16,
+    sent_at_ns: u64,
+    sends: u32,
+    replay_due: bool,
+}
+
+/// What an acknowledgement told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// Frames it freed.
+    pub frames: u32,
+    /// Round trip of the newest of them, if it was sent only once (else nobody knows which sending
+    /// is meant).
+    pub round_trip_ns: Option<u64>,
+}
+
+impl SendWindow {
+    /// A window of `capacity` frames, a power of two.
+    pub(super) fn new(capacity: u32) -> Self {
+        assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
+        let empty =
+            Slot { header: None, payload_len: 0, sent_at_ns: 0, sends: 0, replay_due: false };
+        Self {
+            slots: vec![empty; capacity as usize].into(),
+            payloads: vec![0; capacity as usize * MAX_PAYLOAD_BYTES].into(),
+            oldest: Sequence(0),
+            unsent: Sequence(0),
+            end: Sequence(0),
+            credits: capacity,
+            replays_due: 0,
+        }
+    }
+
+    /// Starts over for a new link whose other side can buffer `credits` frames. What was queued and
+    /// never sent stays queued.
+    pub(super) fn open(&mut self, credits: u32) {
+        assert_eq!(self.unsent, self.oldest, "frames of an old link cannot move to a new one");
+        self.credits = credits.min(self.capacity());
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        (self.oldest, self.unsent, self.end) = (Sequence(0), Sequence(0), Sequence(0));
+        self.slots.iter_mut().for_each(|slot| slot.replay_due = false);
+        self.replays_due = 0;
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Frames that may be on their way at once.
+    pub(super) fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Frames that can still be queued.
+    pub(super) fn room(&self) -> u32 {
+        self.capacity() - self.end.since(self.oldest)
+    }
+
+    /// Whether frames are on their way.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.oldest != self.unsent
+    }
+
+    /// The position the next queued frame gets.
+    pub(super) fn end(&self) -> Sequence {
+        self.end
+    }
+
+    /// Where the payload of the next frame goes; then call [`SendWindow::push`].
+    pub(super) fn stage(&mut self) -> &mut [u8] {
+        assert!(self.room() > 0, "the caller checks for room");
+        let at = self.index(self.end);
+        &mut self.payloads[at * MAX_PAYLOAD_BYTES..][..MAX_PAYLOAD_BYTES]
+    }
+
+    /// Queues a frame with the first `payload_len` staged bytes.
+    pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
+        assert!(self.room() > 0 && payload_len <= MAX_PAYLOAD_BYTES, "the caller checks both");
+        let at = self.index(self.end);
+        self.slots[at] = Slot {
+            header: Some(HeaderRepr { sequence: self.end, ..header }),
+            payload_len: payload_len as u16,
+            sent_at_ns: 0,
+            sends: 0,
+            replay_due: false,
+        };
+        self.end = self.end.plus(1);
+    }
+
+    /// The frame to send now, if any: replays first, then new ones as credits allow. With it,
+    /// whether it is a replay.
+    pub(super) fn next(&mut self) -> Option<(Sequence, bool)> {
+        if self.replays_due > 0 {
+            return self.next_replay().map(|sequence| (sequence, true));
+        }
+        if self.unsent == self.end || self.unsent.since(self.oldest) >= self.credits {
+            return None;
+        }
+        let sequence = self.unsent;
+        self.unsent = sequence.plus(1);
+        Some((sequence, false))
+    }
+
+    fn next_replay(&mut self) -> Option<Sequence> {
+        let waiting = self.unsent.since(self.oldest);
+        let due = (0..waiting)
+            .map(|n| self.oldest.plus(n))
+            .find(|&sequence| self.slots[self.index(sequence)].replay_due)?;
+        let at = self.index(due);
+        self.slots[at].replay_due = false;
+        self.replays_due -= 1;
+        Some(due)
+    }
+
+    /// Writes the frame at `sequence` into `buf`, with what only the moment knows filled in by
+    /// `freshen`.
+    pub(super) fn emit(
+        &mut self,
+        sequence: Sequence,
+        now_ns: u64,
+        freshen: impl FnOnce(&mut HeaderRepr),
+        buf: &mut [u8],
+    ) -> Result<usize, WireError> {
+        let at = self.index(sequence);
+        let slot = &mut self.slots[at];
+        let mut header = slot.header.expect("a queued position holds a frame");
+        freshen(&mut header);
+        if slot.sends > 0 {
+            header.flags |= REPLAY_FLAG;
+        }
+        slot.sends = slot.sends.saturating_add(1);
+        slot.sent_at_ns = now_ns;
+        let payload = &self.payloads[at * MAX_PAYLOAD_BYTES..][..usize::from(slot.payload_len)];
+        header.emit(payload, buf)
+    }
+
+    /// Frees everything before `ack`. An `ack` for what was never sent, or an old one, changes
+    /// nothing.
+    pub(super) fn acknowledge(&mut self, ack: Sequence, now_ns: u64) -> Option<Acknowledged> {
+        let frames = ack.since(self.oldest);
+        if frames == 0 || frames > self.unsent.since(self.oldest) {
+            return None;
+        }
+        let newest = &self.slots[self.index(ack.plus(u32::MAX))];
+        let round_trip_ns = (newest.sends == 1).then(|| now_ns.saturating_sub(newest.sent_at_ns));
+        for n in 0..frames {
+            let at = self.index(self.oldest.plus(n));
+            self.replays_due -= u32::from(std::mem::take(&mut self.slots[at].replay_due));
+        }
+        self.oldest = ack;
+        Some(Acknowledged { frames, round_trip_ns })
+    }
+
+    /// Marks what a Nak reports missing. A frame that was replayed less than `patience_ns` ago is
+    /// still on its way and left alone.
+    pub(super) fn replay_missing(
+        &mut self,
+        ack: Sequence,
+        arrived: u64,
+        now_ns: u64,
+        patience_ns: u64,
+    ) {
+        if ack.since(self.oldest) > self.unsent.since(self.oldest) {
+            return;
+        }
+        // With an empty bitmap the frame that made the gap lies beyond it.
+        let reach = if arrived == 0 { 65 } else { 64 - arrived.leading_zeros() };
+        for n in 0..reach.min(self.unsent.since(ack)) {
+            let has_arrived = n > 0 && arrived & (1 << (n - 1)) != 0;
+            let slot = &self.slots[self.index(ack.plus(n))];
+            let on_its_way = slot.sends > 1 && now_ns.saturating_sub(slot.sent_at_ns) < patience_ns;
+            if !has_arrived && !on_its_way {
+                self.mark_for_replay(ack.plus(n));
+            }
+        }
+    }
+
+    /// Marks the oldest frame, and the newest so that the receiver tells what else is missing.
+    pub(super) fn replay_ends(&mut self) {
+        if self.is_waiting() {
+            self.mark_for_replay(self.oldest);
+            self.mark_for_replay(self.unsent.plus(u32::MAX));
+        }
+    }
+
+    /// Marks the oldest frame if it was sent at least `patience_ns` ago.
+    pub(super) fn replay_oldest(&mut self, now_ns: u64, patience_ns: u64) {
+        let sent_at_ns = self.slots[self.index(self.oldest)].sent_at_ns;
+        if self.is_waiting() && now_ns.saturating_sub(sent_at_ns) >= patience_ns {
+            self.mark_for_replay(self.oldest);
+        }
+    }
+
+    fn mark_for_replay(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        if !std::mem::replace(&mut self.slots[at].replay_due, true) {
+            self.replays_due += 1;
+        }
+    }
+
+    fn index(&self, sequence: Sequence) -> usize {
+        sequence.0 as usize & (self.slots.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use venice_wire::{Channel, Frame, NodeId, Opcode};
+
+    use super::*;
+
+    fn window_with(frames: u32) -> SendWindow {
+        let mut window = SendWindow::new(8);
+        for n in 0..frames {
+            window.stage()[0] = n as u8;
+            let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
+            window.push(header, 1);
+        }
+        window
+    }
+
+    /// Sends all that can be sent at `now_ns`; returns the positions.
+    fn send_all(window: &mut SendWindow, now_ns: u64) -> Vec<u32> {
+        let mut sent = Vec::new();
+        let mut buf = [0; 128];
+        while let Some((sequence, is_replay)) = window.next() {
+            let len = window.emit(sequence, now_ns, |_| (), &mut buf).unwrap();
+            let frame = Frame::parse(&buf[..len]).unwrap();
+            assert_eq!(frame.sequence(), sequence);
+            assert_eq!(frame.payload(), [sequence.0 as u8]);
+            assert_eq!(frame.flags() & REPLAY_FLAG != 0, is_replay);
+            sent.push(sequence.0);
+        }
+        sent
+    }
+
+    #[test]
+    fn credits_bound_what_is_on_its_way() {
+        let mut window = window_with(6);
+        window.open(4);
+        assert_eq!(send_all(&mut window, 0), [0, 1, 2, 3]);
+        assert_eq!(window.acknowledge(Sequence(2), 9).unwrap().frames, 2);
+        assert_eq!(send_all(&mut window, 0), [4, 5]);
+    }
+
+    #[test]
+    fn only_frames_sent_once_measure_the_round_trip() {
+        let mut window = window_with(2);
+        send_all(&mut window, 100);
+        assert_eq!(window.acknowledge(Sequence(1), 130).unwrap().round_trip_ns, Some(30));
+        window.replay_ends();
+        assert_eq!(send_all(&mut window, 200), [1]);
+        assert_eq!(window.acknowledge(Sequence(2), 230).unwrap().round_trip_ns, None);
+    }
+
+    #[test]
+    fn acknowledgements_of_the_past_and_of_the_unsent_are_ignored() {
+        let mut window = window_with(4);
+        assert_eq!(window.acknowledge(Sequence(1), 0), None, "nothing was sent yet");
+        send_all(&mut window, 0);
+        assert!(window.acknowledge(Sequence(3), 0).is_some());
+        assert_eq!(window.acknowledge(Sequence(2), 0), None);
+        assert_eq!(window.acknowledge(Sequence(5), 0), None);
+        assert_eq!(window.room(), 7);
+    }
+
+    #[test]
+    fn a_nak_replays_exactly_what_is_missing() {
+        let mut window = window_with(8);
+        send_all(&mut window, 0);
+        window.acknowledge(Sequence(1), 0);
+        // 1 is missing, 2 and 4 arrived, 3 is missing, 5 and later not heard of.
+        window.replay_missing(Sequence(1), 0b101, 10, 5);
+        assert_eq!(send_all(&mut window, 10), [1, 3]);
+        window.replay_missing(Sequence(1), 0b101, 12, 5);
+        assert_eq!(send_all(&mut window, 12), [] as [u32; 0], "those are on their way");
+        window.replay_missing(Sequence(1), 0, 99, 5);
+        assert_eq!(send_all(&mut window, 99), [1, 2, 3, 4, 5, 6, 7]);
+    }
+}

@@ -1,0 +1,227 @@
+//! The Remote Address Mapping Table: which donor, grant and remote address lie behind a window;
+//! with its look-aside cache, the TLTLB.
+
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+
+use crate::{FabricError, PeerIndex};
+
+/// What lies behind an address of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The donor.
+    pub peer: PeerIndex,
+    /// The address there.
+    pub remote_addr: u64,
+    /// Bytes from there to the end of the window.
+    pub room_bytes: u64,
+    /// The grant it belongs to.
+    pub grant: GrantId,
+    /// The key that opens the grant.
+    pub key: GrantKey,
+}
+
+/// The table, with one entry for each window. Windows do not overlap.
+#[derive(Debug, Default)]
+pub struct Ramt {
+    /// By window address.
+    entries: Vec<Entry>,
+    tltlb: Tltlb,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    window_addr: u64,
+    len_bytes: u64,
+    at_start: Mapping,
+}
+
+/// Remembers which entry an address was found in, by slab: direct-mapped, emptied whenever the
+/// table changes.
+#[derive(Debug)]
+struct Tltlb {
+    lines: Box<[Option<u32>; TLTLB_LINES]>,
+}
+
+const TLTLB_LINES: usize = 64;
+
+impl Ramt {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts `len_bytes` of window before the memory that `start` names; its `room_bytes` is
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`FabricError::BadLength`] if the window is empty or either range runs past 2⁶⁴,
+    /// [`FabricError::Overlap`] if it overlaps another.
+    pub fn map(
+        &mut self,
+        window_addr: u64,
+        len_bytes: u64,
+        start: Mapping,
+    ) -> Result<(), FabricError> {
+        let fits = |addr: u64| addr.checked_add(len_bytes).is_some();
+        if len_bytes == 0 || !fits(window_addr) || !fits(start.remote_addr) {
+            return Err(FabricError::BadLength { window_addr, len_bytes });
+        }
+        let at = self.entries.partition_point(|entry| entry.window_addr < window_addr);
+        let before = at.checked_sub(1).map(|before| &self.entries[before]);
+        let in_the_way = before
+            .filter(|entry| entry.end() > window_addr)
+            .or(self.entries.get(at).filter(|entry| entry.window_addr < window_addr + len_bytes));
+        if let Some(entry) = in_the_way {
+            return Err(FabricError::Overlap { window_addr: entry.window_addr });
+        }
+        let at_start = Mapping { room_bytes: len_bytes, ..start };
+        self.entries.insert(at, Entry { window_addr, len_bytes, at_start });
+        self.tltlb.clear();
+        Ok(())
+    }
+
+    /// Takes the window that starts at `window_addr` away.
+    ///
+    /// # Errors
+    /// [`FabricError::NotMapped`] if none starts there.
+    pub fn unmap(&mut self, window_addr: u64) -> Result<(), FabricError> {
+        let at = self
+            .entries
+            .binary_search_by_key(&window_addr, |entry| entry.window_addr)
+            .map_err(|_| FabricError::NotMapped { window_addr, len_bytes: 0 })?;
+        self.entries.remove(at);
+        self.tltlb.clear();
+        Ok(())
+    }
+
+    /// What lies behind `window_addr`, if a window does.
+    pub fn translate(&mut self, window_addr: u64) -> Option<Mapping> {
+        let line = Tltlb::line(window_addr);
+        if let Some(at) = self.tltlb.lines[line] {
+            let found = self.entries[at as usize].translate(window_addr);
+            if found.is_some() {
+                return found;
+            }
+        }
+        let after = self.entries.partition_point(|entry| entry.window_addr <= window_addr);
+        let at = after.checked_sub(1)?;
+        let found = self.entries[at].translate(window_addr)?;
+        self.tltlb.lines[line] = Some(at as u32);
+        Some(found)
+    }
+}
+
+impl Entry {
+    fn end(&self) -> u64 {
+        self.window_addr + self.len_bytes
+    }
+
+    fn translate(&self, window_addr: u64) -> Option<Mapping> {
+        let offset = window_addr.checked_sub(self.window_addr)?;
+        (offset < self.len_bytes).then(|| Mapping {
+            remote_addr: self.at_start.remote_addr + offset,
+            room_bytes: self.len_bytes - offset,
+            ..self.at_start
+        })
+    }
+}
+
+impl Tltlb {
+    fn line(window_addr: u64) -> usize {
+        (window_addr / SLAB_BYTES) as usize % TLTLB_LINES
+    }
+
+    fn clear(&mut self) {
+        self.lines.fill(None);
+    }
+}
+
+impl Default for Tltlb {
+    fn default() -> Self {
+        Self { lines: Box::new([None; TLTLB_LINES]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn mapping(n: u32, remote_addr: u64) -> Mapping {
+        Mapping {
+            peer: PeerIndex(n),
+            remote_addr,
+            room_bytes: 0,
+            grant: GrantId(u64::from(n)),
+            key: GrantKey(u64::from(n)),
+        }
+    }
+
+    #[test]
+    fn ranges_past_the_end_of_the_address_space_are_refused() {
+        let mut ramt = Ramt::new();
+        for (window_addr, len_bytes, remote_addr) in
+            [(0, 0, 0), (u64::MAX, 2, 0), (0, 2, u64::MAX), (1, u64::MAX, 0)]
+        {
+            let refused = ramt.map(window_addr, len_bytes, mapping(0, remote_addr));
+            assert_eq!(refused, Err(FabricError::BadLength { window_addr, len_bytes }));
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Map(u64, u64),
+        Unmap(u64),
+        Translate(u64),
+    }
+
+    /// Addresses in units of a quarter slab, so that windows share TLTLB lines.
+    fn any_op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0..600u64, 1..40u64).prop_map(|(addr, len)| Op::Map(addr, len)),
+            (0..600u64).prop_map(Op::Unmap),
+            (0..640u64).prop_map(Op::Translate),
+            (0..640u64).prop_map(Op::Translate),
+        ]
+    }
+
+    proptest! {
+        /// Against the plainest model: one slot for each unit of address.
+        #[test]
+        fn the_table_agrees_with_a_flat_map(ops in prop::collection::vec(any_op(), 1..200)) {
+            const UNIT: u64 = SLAB_BYTES / 4;
+            let mut ramt = Ramt::new();
+            let mut flat: Vec<Option<(u32, u64)>> = vec![None; 640];
+            for (n, op) in ops.into_iter().enumerate() {
+                let n = n as u32;
+                match op {
+                    Op::Map(addr, len) => {
+                        let range = addr as usize..(addr + len).min(640) as usize;
+                        let is_free = flat[range.clone()].iter().all(Option::is_none);
+                        let result = ramt.map(addr * UNIT, len * UNIT, mapping(n, 7));
+                        prop_assert_eq!(result.is_ok(), is_free);
+                        if is_free {
+                            flat[range].fill(Some((n, addr)));
+                        }
+                    }
+                    Op::Unmap(addr) => {
+                        let starts_here = flat[addr as usize].filter(|&(_, start)| start == addr);
+                        prop_assert_eq!(ramt.unmap(addr * UNIT).is_ok(), starts_here.is_some());
+                        if let Some(window) = starts_here {
+                            let gone = |slot: &&mut Option<(u32, u64)>| **slot == Some(window);
+                            flat.iter_mut().filter(gone).for_each(|slot| *slot = None);
+                        }
+                    }
+                    Op::Translate(addr) => {
+                        let found = ramt.translate(addr * UNIT + 5);
+                        let found = found.map(|m| (m.peer.0, m.remote_addr));
+                        let expected =
+                            flat[addr as usize].map(|(n, start)| (n, 7 + (addr - start) * UNIT + 5));
+                        prop_assert_eq!(found, expected);
+                    }
+                }
+            }
+        }
+    }
+}
