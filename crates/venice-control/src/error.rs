@@ -162,8 +162,8 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::BadRequest(reason) => {
             (Code::InvalidArgument, Kind::BadRequest(error_detail::BadRequest { reason }))
         }
-        RackError::HandshakeTimeout => {
-            (Code::Aborted, Kind::HandshakeTimeout(error_detail::HandshakeTimeout {}))
+        RackError::HandshakeFailed => {
+            (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
     };
     status_with(code, error.to_string(), kind)
@@ -207,7 +207,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         }
         Kind::NotRegistered(_) => RackError::NotRegistered,
         Kind::BadRequest(bad) => RackError::BadRequest(bad.reason),
-        Kind::HandshakeTimeout(_) => RackError::HandshakeTimeout,
+        Kind::HandshakeFailed(_) => RackError::HandshakeFailed,
         Kind::Refused(refused) => {
             let refusal = match refused.reason? {
                 Reason::NoRoomFreeSlabs(free_slabs) => Refusal::NoRoom { free_slabs },
@@ -238,7 +238,7 @@ mod tests {
             RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
             RackError::NotRegistered,
             RackError::BadRequest("no".into()),
-            RackError::HandshakeTimeout,
+            RackError::HandshakeFailed,
         ];
         for error in errors {
             match across(rack_status(&error)) {

@@ -1,1 +1,154 @@
-//! monitor.
+//! The Monitor Node's logic.
+//!
+//! [`MonitorCore`] takes calls and answers (`handle_*`) and gives out what is to be done
+//! ([`MonitorCore::poll_action`]). The driver performs the actions in the order they come:
+//! an [`Action::Store`] has to be durable before the next action is begun, calls to donors may
+//! then run beside each other, and the result of each comes back through its `handle_*`, exactly
+//! once, also when there was no answer.
+//!
+//! # Why nothing leaks
+//! * A request is granted as a whole: prepare at every donor, then a durable record of the intent,
+//!   then commit at every donor, then a durable record of the grants, then the answer.
+//! * Slabs prepared and never committed are free again at the donor by themselves; slabs committed
+//!   for a recipient that never heard of it are not renewed and fall back with their lease.
+//! * What donors report overrules the table, if the report is new enough to know (revisions).
+
+mod action;
+mod handshake;
+mod listing;
+mod nodes;
+mod recovery;
+mod release;
+
+pub use action::{Action, CallError, Change, Record, Token};
+
+use crate::NS_PER_MS;
+use crate::rat::{GrantRecord, Rat};
+use crate::rrt::Rrt;
+use crate::tst::Tst;
+use crate::types::{Identity, NodeRegistration};
+use handshake::{PendingRequest, SentPrepare};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use venice_wire::{GrantId, GrantKey, NodeId};
+
+/// How a Monitor Node is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct MonitorSettings {
+    /// Time between two heartbeats of an agent.
+    pub heartbeat_interval_ns: u64,
+    /// How many heartbeats may be missed in a row before a node is down.
+    pub missed_heartbeats: u32,
+    /// Lease of a grant.
+    pub lease_ns: u64,
+    /// How long the handshake for one request may take; well under the lease, or the first
+    /// donor's lease ends before the recipient hears of it.
+    pub request_timeout_ns: u64,
+}
+
+impl MonitorSettings {
+    fn lease_ms(&self) -> u64 {
+        (self.lease_ns / NS_PER_MS).max(1)
+    }
+
+    fn silence_ns(&self) -> u64 {
+        self.heartbeat_interval_ns.saturating_mul(u64::from(self.missed_heartbeats))
+    }
+
+    /// How often nodes and lost grants are looked through.
+    fn scan_interval_ns(&self) -> u64 {
+        (self.heartbeat_interval_ns / 4).max(1)
+    }
+}
+
+/// Where grant keys come from: secret and unpredictable in a real rack.
+pub trait KeySource: Send {
+    /// A key never given before.
+    fn next_key(&mut self) -> GrantKey;
+}
+
+/// The Monitor Node.
+pub struct MonitorCore {
+    settings: MonitorSettings,
+    keys: Box<dyn KeySource>,
+    rrt: Rrt,
+    rat: Rat,
+    tst: Tst,
+    /// Requests in their handshake, by the client's number.
+    requests: BTreeMap<u128, PendingRequest>,
+    /// Which request a grant in its handshake belongs to.
+    parts: BTreeMap<GrantId, u128>,
+    /// Prepares without an answer yet.
+    sent_prepares: BTreeMap<GrantId, SentPrepare>,
+    /// Releases without an answer yet.
+    sent_releases: BTreeSet<GrantId>,
+    /// Recipients that wait for releases.
+    release_waiters: BTreeMap<Token, BTreeSet<GrantId>>,
+    /// Registrations that wait until it is known whether the name's holder lives.
+    waiting_registrations: BTreeMap<NodeId, Vec<(Token, NodeRegistration)>>,
+    next_grant: u64,
+    /// Grant numbers below this may be given without another record.
+    grant_limit: u64,
+    next_scan_ns: u64,
+    actions: VecDeque<Action>,
+}
+
+impl MonitorCore {
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> u64 {
+        let deadlines = self.requests.values().map(|request| request.deadline_ns);
+        deadlines.min().map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
+    }
+
+    /// Notices silent nodes, late handshakes, and lost grants whose lease is over.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.fail_late_requests(now_ns);
+        if now_ns >= self.next_scan_ns {
+            self.next_scan_ns = now_ns.saturating_add(self.settings.scan_interval_ns());
+            self.mark_silent_nodes(now_ns);
+            self.drop_lost_grants(now_ns);
+        }
+    }
+
+    /// Makes a change and has it recorded.
+    fn change(&mut self, change: Change) {
+        match &change {
+            Change::PutNode(_) | Change::PutGrantLimit(_) => {}
+            Change::PutGrant(grant) => self.rat.put(grant.clone()),
+            Change::DeleteGrant(id) => {
+                self.rat.remove(*id);
+            }
+        }
+        // Changes made at one go are written at one go.
+        if let Some(Action::Store(changes)) = self.actions.back_mut() {
+            changes.push(change);
+        } else {
+            self.actions.push_back(Action::Store(vec![change]));
+        }
+    }
+
+    /// Whether a grant's memory is gone, as far as can be known, and since when.
+    fn lost_since_ns(&self, grant: &GrantRecord) -> Option<u64> {
+        let node = self.rrt.get(grant.donor)?;
+        if node.record.identity.epoch != grant.donor_epoch {
+            Some(node.epoch_since_ns)
+        } else if !node.up {
+            Some(node.down_since_ns)
+        } else {
+            None
+        }
+    }
+
+    /// True while the node of this very epoch is up.
+    fn is_up(&self, donor: Identity) -> bool {
+        self.rrt.get(donor.node).is_some_and(|node| node.up && node.record.identity == donor)
+    }
+
+    fn control_addr(&self, donor: NodeId) -> String {
+        self.rrt.get(donor).map(|node| node.record.control_addr.clone()).unwrap_or_default()
+    }
+}

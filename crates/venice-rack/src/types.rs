@@ -340,9 +340,10 @@ pub enum RackError {
     /// The request makes no sense, for the reason given.
     #[error("{0}")]
     BadRequest(String),
-    /// The donors did not finish the handshake in time; nothing is held.
-    #[error("the donors did not answer in time")]
-    HandshakeTimeout,
+    /// The donors had room, but failed or did not answer in time; nothing is held. Asking again
+    /// may help.
+    #[error("the donors have room, but failed or did not answer in time")]
+    HandshakeFailed,
 }
 
 /// Says that there is no room, and what is free where.

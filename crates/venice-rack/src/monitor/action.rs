@@ -1,0 +1,115 @@
+//! What the driver does for the Monitor Node, and what comes back.
+
+use crate::rat::GrantRecord;
+use crate::rrt::NodeRecord;
+use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered};
+use serde::{Deserialize, Serialize};
+use venice_wire::GrantId;
+
+/// The driver's own number for a call that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// What is to be done. Calls go to `addr`, the address of `donor`'s gRPC service.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Make the changes durable, all or none, before beginning any later action.
+    Store(Vec<Change>),
+    /// Call, then [`super::MonitorCore::handle_prepared`].
+    SendPrepare {
+        /// Whom to call.
+        donor: Identity,
+        /// Where.
+        addr: String,
+        /// What to say.
+        request: PrepareRequest,
+    },
+    /// Call, then [`super::MonitorCore::handle_committed`].
+    SendCommit {
+        /// Whom to call.
+        donor: Identity,
+        /// Where.
+        addr: String,
+        /// Which grant.
+        grant: GrantId,
+    },
+    /// Call, then [`super::MonitorCore::handle_aborted`].
+    SendAbort {
+        /// Whom to call.
+        donor: Identity,
+        /// Where.
+        addr: String,
+        /// Which grant.
+        grant: GrantId,
+    },
+    /// Call, then [`super::MonitorCore::handle_released`].
+    SendRelease {
+        /// Whom to call.
+        donor: Identity,
+        /// Where.
+        addr: String,
+        /// Which grants.
+        grants: Vec<GrantId>,
+    },
+    /// Call, then [`super::MonitorCore::handle_pinged`].
+    SendPing {
+        /// Whom to call.
+        donor: Identity,
+        /// Where.
+        addr: String,
+    },
+    /// Answer everybody who waits for this request.
+    ReplyRequest {
+        /// The client's number for it.
+        client_id: u128,
+        /// The answer.
+        result: Result<Vec<Grant>, RackError>,
+    },
+    /// Answer a release.
+    ReplyRelease {
+        /// Which call.
+        token: Token,
+    },
+    /// Answer a registration.
+    ReplyRegister {
+        /// Which call.
+        token: Token,
+        /// The answer.
+        result: Result<Registered, RackError>,
+    },
+}
+
+/// A durable change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A node is new, or has a new epoch or new addresses.
+    PutNode(NodeRecord),
+    /// A grant is new or has another state.
+    PutGrant(GrantRecord),
+    /// A grant is over.
+    DeleteGrant(GrantId),
+    /// Grant numbers below this one may have been given.
+    PutGrantLimit(u64),
+}
+
+/// What [`super::MonitorCore::recover`] starts from: the last `Put` of everything not deleted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Record {
+    /// A node.
+    Node(NodeRecord),
+    /// A grant.
+    Grant(GrantRecord),
+    /// Grant numbers below this one may have been given.
+    GrantLimit(u64),
+}
+
+/// Why a call to a donor did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// The donor refuses.
+    Refused(Refusal),
+    /// No answer came: the call may have had its effect or not.
+    NoAnswer,
+    /// The connection was refused: there is no such process any more.
+    Gone,
+}

@@ -1,0 +1,508 @@
+//! A request's way: placed, prepared, committed, or as if it had never been.
+
+use super::{Action, CallError, Change, MonitorCore};
+use crate::NS_PER_S;
+use crate::placement::spread;
+use crate::rat::{GrantRecord, GrantState, Origin};
+use crate::types::{
+    DonorStatus, Grant, Identity, MAX_NAME_BYTES, MemoryRequest, PrepareRequest, RackError, Refusal,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+
+/// How often a request is placed anew before it is given up.
+const MAX_ATTEMPTS: u32 = 16;
+/// Grant numbers are recorded so many at a time.
+const GRANT_NUMBERS_AT_ONCE: u64 = 256;
+
+/// A request in its handshake.
+pub(super) struct PendingRequest {
+    request: MemoryRequest,
+    slabs: u32,
+    /// The donors named; `None` for any.
+    named: Option<BTreeSet<NodeId>>,
+    /// Donors that did not answer or refused for a reason of their own.
+    excluded: BTreeSet<NodeId>,
+    attempts: u32,
+    pub(super) deadline_ns: u64,
+    parts: BTreeMap<GrantId, Part>,
+}
+
+/// One donor's share of a request.
+struct Part {
+    donor: Identity,
+    slabs: u32,
+    key: GrantKey,
+    state: PartState,
+    confirmed_revision: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PartState {
+    Preparing,
+    Prepared,
+    Committing,
+    Committed,
+}
+
+/// A prepare on its way: its slabs are not to be promised twice.
+pub(super) struct SentPrepare {
+    donor: Identity,
+    slabs: u32,
+}
+
+impl PendingRequest {
+    fn placed_slabs(&self) -> u32 {
+        self.parts.values().map(|part| part.slabs).sum()
+    }
+
+    fn any_part(&self, state: PartState) -> bool {
+        self.parts.values().any(|part| part.state == state)
+    }
+
+    fn may_use(&self, donor: NodeId) -> bool {
+        self.named.as_ref().is_none_or(|named| named.contains(&donor))
+    }
+
+    /// What people see of a share before it is in the table.
+    pub(super) fn parts_in_preparation(
+        &self,
+    ) -> impl Iterator<Item = (GrantId, NodeId, u32, &MemoryRequest)> {
+        let early = |part: &Part| matches!(part.state, PartState::Preparing | PartState::Prepared);
+        self.parts
+            .iter()
+            .filter(move |(_, part)| early(part))
+            .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.request))
+    }
+}
+
+impl MonitorCore {
+    /// A recipient asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
+    /// handshake already gets the same answer.
+    pub fn handle_request(&mut self, now_ns: u64, request: MemoryRequest) {
+        let client_id = request.client_id;
+        if self.requests.contains_key(&client_id) {
+            return;
+        }
+        let checked = self.check_request(&request);
+        let granted = match &checked {
+            Ok((slabs, _)) => self.granted_before(client_id, *slabs),
+            Err(error) => Some(Err(error.clone())),
+        };
+        match (granted, checked) {
+            (Some(result), _) => {
+                self.actions.push_back(Action::ReplyRequest { client_id, result });
+            }
+            (None, Ok((slabs, named))) => {
+                let pending = PendingRequest {
+                    request,
+                    slabs,
+                    named,
+                    excluded: BTreeSet::new(),
+                    attempts: 0,
+                    deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
+                    parts: BTreeMap::new(),
+                };
+                self.requests.insert(client_id, pending);
+                self.advance(now_ns, client_id);
+            }
+            (None, Err(_)) => unreachable!("an error is an answer"),
+        }
+    }
+
+    fn check_request(
+        &self,
+        request: &MemoryRequest,
+    ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
+        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
+            return bad("the recipient's name or purpose is too long");
+        }
+        if request.bytes.0 == 0 {
+            return bad("a request for no memory at all");
+        }
+        let mut named = BTreeSet::new();
+        for name in &request.donors {
+            let node =
+                self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
+            named.insert(node.record.identity.node);
+        }
+        let named = if request.donors.is_empty() { None } else { Some(named) };
+        // More slabs than can be counted is more than anybody has.
+        let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);
+        Ok((slabs, named))
+    }
+
+    /// The answer to a request that was answered before.
+    fn granted_before(&self, client_id: u128, slabs: u32) -> Option<Result<Vec<Grant>, RackError>> {
+        let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
+        let grants: Vec<_> = self.rat.of_client(client_id).filter(is_granted).collect();
+        if grants.is_empty() {
+            return None;
+        }
+        let held: u32 = grants.iter().map(|grant| grant.slabs).sum();
+        let lost = grants.iter().any(|grant| self.lost_since_ns(grant).is_some());
+        if lost || held != slabs {
+            let reason = "this request was granted before and part of that is gone: ask anew";
+            return Some(Err(RackError::BadRequest(reason.to_owned())));
+        }
+        Some(Ok(grants.iter().filter_map(|grant| self.told(grant)).collect()))
+    }
+
+    /// Takes a request as far as it can go without another answer.
+    fn advance(&mut self, now_ns: u64, client_id: u128) {
+        self.drop_lost_parts(client_id);
+        let Some(pending) = self.requests.get(&client_id) else { return };
+        if pending.any_part(PartState::Preparing) {
+            return;
+        }
+        if pending.placed_slabs() < pending.slabs {
+            self.place(client_id);
+        } else if pending.any_part(PartState::Prepared) {
+            self.commit(now_ns, client_id);
+        } else if !pending.any_part(PartState::Committing) {
+            self.finish(now_ns, client_id);
+        }
+    }
+
+    /// Shares whose donor died meanwhile are no shares.
+    fn drop_lost_parts(&mut self, client_id: u128) {
+        let Some(pending) = self.requests.get(&client_id) else { return };
+        let settled =
+            |part: &Part| matches!(part.state, PartState::Prepared | PartState::Committed);
+        let lost: Vec<_> = pending
+            .parts
+            .iter()
+            .filter(|(_, part)| settled(part) && !self.is_up(part.donor))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in lost {
+            self.take_part(id);
+            if self.rat.get(id).is_some() {
+                self.give_up(id);
+            }
+        }
+    }
+
+    /// Finds donors for what is missing, and asks them.
+    fn place(&mut self, client_id: u128) {
+        let Some(pending) = self.requests.get_mut(&client_id) else { return };
+        pending.attempts += 1;
+        let missing = pending.slabs - pending.placed_slabs();
+        let given_up = pending.attempts > MAX_ATTEMPTS;
+        let shares = spread(missing, self.available(client_id, false)).filter(|_| !given_up);
+        let Some(shares) = shares else {
+            let error = self.why_not_placed(client_id, missing);
+            self.fail(client_id, error);
+            return;
+        };
+        for (donor, slabs) in shares {
+            self.prepare(client_id, donor, slabs);
+        }
+    }
+
+    /// What the request may ask of each donor, or might if every donor had done its share.
+    fn available(
+        &self,
+        client_id: u128,
+        with_excluded: bool,
+    ) -> impl Iterator<Item = (NodeId, u32)> {
+        let pending = &self.requests[&client_id];
+        self.rrt
+            .iter()
+            .filter(move |(id, _)| pending.may_use(*id))
+            .filter(move |(id, _)| with_excluded || !pending.excluded.contains(id))
+            .map(|(id, entry)| (id, entry.available_slabs()))
+    }
+
+    fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
+        if spread(missing, self.available(client_id, true)).is_some() {
+            return RackError::HandshakeFailed;
+        }
+        let pending = &self.requests[&client_id];
+        let free = self
+            .rrt
+            .iter()
+            .filter(|(id, entry)| pending.may_use(*id) && (entry.up || pending.named.is_some()))
+            .map(|(_, entry)| {
+                let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
+                (entry.record.name.clone(), bytes)
+            })
+            .collect();
+        RackError::NoRoom { asked_bytes: u64::from(pending.slabs) * SLAB_BYTES, free }
+    }
+
+    fn prepare(&mut self, client_id: u128, donor: NodeId, slabs: u32) {
+        let grant = self.fresh_grant_number();
+        let key = self.keys.next_key();
+        let Some(entry) = self.rrt.get_mut(donor) else { return };
+        entry.reserved_slabs += slabs;
+        let donor = entry.record.identity;
+        let addr = entry.record.control_addr.clone();
+        let Some(pending) = self.requests.get_mut(&client_id) else { return };
+        let state = PartState::Preparing;
+        pending.parts.insert(grant, Part { donor, slabs, key, state, confirmed_revision: 0 });
+        self.parts.insert(grant, client_id);
+        self.sent_prepares.insert(grant, SentPrepare { donor, slabs });
+        let request = PrepareRequest {
+            grant,
+            key,
+            slabs,
+            donor_epoch: donor.epoch,
+            lease_ms: self.settings.lease_ms(),
+            recipient: pending.request.recipient.clone(),
+            purpose: pending.request.purpose.clone(),
+        };
+        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+    }
+
+    /// What came of [`Action::SendPrepare`].
+    pub fn handle_prepared(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        grant: GrantId,
+        result: Result<DonorStatus, CallError>,
+    ) {
+        self.settle_prepare(grant);
+        self.note_result(now_ns, donor, &result);
+        let client_id = self.parts.get(&grant).copied();
+        match result {
+            Ok(_) => match self.part_mut(grant) {
+                Some(part) => part.state = PartState::Prepared,
+                // The request was called off meanwhile; the first abort may have come too early.
+                None => self.abort(donor, grant),
+            },
+            Err(error) => {
+                if error == CallError::NoAnswer {
+                    self.abort(donor, grant);
+                }
+                self.drop_refused_part(donor.node, grant, &error);
+            }
+        }
+        if let Some(client_id) = client_id {
+            self.advance(now_ns, client_id);
+        }
+    }
+
+    /// Gives back what was kept aside for a prepare that has its answer now.
+    fn settle_prepare(&mut self, grant: GrantId) {
+        if let Some(sent) = self.sent_prepares.remove(&grant)
+            && let Some(entry) = self.rrt.get_mut(sent.donor.node)
+            && entry.record.identity == sent.donor
+        {
+            entry.reserved_slabs = entry.reserved_slabs.saturating_sub(sent.slabs);
+        }
+    }
+
+    /// Learns from any answer, or from its absence, how the donor is.
+    pub(super) fn note_result(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        result: &Result<DonorStatus, CallError>,
+    ) {
+        if result == &Err(CallError::Gone) {
+            self.mark_down(now_ns, donor);
+        }
+        let Some(entry) = self.rrt.get_mut(donor.node) else { return };
+        if entry.record.identity != donor {
+            return;
+        }
+        match result {
+            Ok(status) => {
+                entry.update_status(*status);
+            }
+            Err(CallError::Refused(Refusal::NoRoom { free_slabs })) => {
+                entry.status.free_slabs = *free_slabs;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// A donor did not do its share: it goes elsewhere.
+    fn drop_refused_part(&mut self, donor: NodeId, grant: GrantId, error: &CallError) {
+        let client_id = self.parts.get(&grant).copied();
+        let Some(part) = self.take_part(grant) else { return };
+        let may_ask_again = match error {
+            // It may still have room for less.
+            CallError::Refused(Refusal::NoRoom { free_slabs }) => *free_slabs < part.slabs,
+            // The commit came too late for the prepare.
+            CallError::Refused(Refusal::UnknownGrant) => true,
+            _ => false,
+        };
+        if !may_ask_again && let Some(pending) = client_id.and_then(|id| self.requests.get_mut(&id))
+        {
+            pending.excluded.insert(donor);
+        }
+    }
+
+    /// Every share is prepared: records the intent, then has the donors lend.
+    fn commit(&mut self, now_ns: u64, client_id: u128) {
+        let lease_ms = self.settings.lease_ms();
+        let Some(pending) = self.requests.get_mut(&client_id) else { return };
+        let mut records = Vec::new();
+        for (id, part) in &mut pending.parts {
+            if part.state != PartState::Prepared {
+                continue;
+            }
+            part.state = PartState::Committing;
+            records.push(GrantRecord {
+                id: *id,
+                origin: Some(Origin { client_id, key: part.key }),
+                recipient: pending.request.recipient.clone(),
+                purpose: pending.request.purpose.clone(),
+                donor: part.donor.node,
+                donor_epoch: part.donor.epoch,
+                slabs: part.slabs,
+                lease_ms,
+                granted_ns: now_ns,
+                state: GrantState::Committing,
+                confirmed_revision: 0,
+            });
+        }
+        for record in &records {
+            self.change(Change::PutGrant(record.clone()));
+        }
+        for record in records {
+            let donor = Identity { node: record.donor, epoch: record.donor_epoch };
+            let addr = self.control_addr(donor.node);
+            self.actions.push_back(Action::SendCommit { donor, addr, grant: record.id });
+        }
+    }
+
+    /// What came of [`Action::SendCommit`].
+    pub fn handle_committed(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        grant: GrantId,
+        result: Result<DonorStatus, CallError>,
+    ) {
+        self.note_result(now_ns, donor, &result);
+        // Without a request it was called off meanwhile, and its release is on the way.
+        let Some(client_id) = self.parts.get(&grant).copied() else { return };
+        match result {
+            Ok(status) => {
+                if let Some(part) = self.part_mut(grant) {
+                    part.state = PartState::Committed;
+                    part.confirmed_revision = status.revision;
+                }
+            }
+            Err(error) => {
+                self.drop_refused_part(donor.node, grant, &error);
+                match error {
+                    CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
+                    CallError::NoAnswer | CallError::Gone => self.give_up(grant),
+                }
+            }
+        }
+        self.advance(now_ns, client_id);
+    }
+
+    /// Every share is lent: records that, then tells the recipient.
+    fn finish(&mut self, now_ns: u64, client_id: u128) {
+        let Some(pending) = self.requests.remove(&client_id) else { return };
+        let mut grants = Vec::new();
+        for (id, part) in pending.parts {
+            self.parts.remove(&id);
+            let Some(record) = self.rat.get(id) else { continue };
+            let record = GrantRecord {
+                state: GrantState::Committed,
+                granted_ns: now_ns,
+                confirmed_revision: part.confirmed_revision,
+                ..record.clone()
+            };
+            grants.extend(self.told(&record));
+            self.change(Change::PutGrant(record));
+        }
+        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
+    }
+
+    /// What the recipient is told of a grant.
+    fn told(&self, grant: &GrantRecord) -> Option<Grant> {
+        let node = &self.rrt.get(grant.donor)?.record;
+        Some(Grant {
+            id: grant.id,
+            donor: node.name.clone(),
+            donor_node: grant.donor,
+            donor_epoch: grant.donor_epoch,
+            bytes: u64::from(grant.slabs) * SLAB_BYTES,
+            key: grant.origin?.key,
+            control_addr: node.control_addr.clone(),
+            udp_addr: node.udp_addr.clone(),
+            shm_socket: node.shm_socket.clone(),
+            lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
+        })
+    }
+
+    pub(super) fn fail_late_requests(&mut self, now_ns: u64) {
+        let late: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, pending)| pending.deadline_ns <= now_ns)
+            .map(|(client_id, _)| *client_id)
+            .collect();
+        for client_id in late {
+            self.fail(client_id, RackError::HandshakeFailed);
+        }
+    }
+
+    /// Calls a request off and takes back every share.
+    fn fail(&mut self, client_id: u128, error: RackError) {
+        let Some(pending) = self.requests.remove(&client_id) else { return };
+        for (id, part) in pending.parts {
+            self.parts.remove(&id);
+            match part.state {
+                PartState::Preparing | PartState::Prepared => self.abort(part.donor, id),
+                PartState::Committing | PartState::Committed => self.give_up(id),
+            }
+        }
+        self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+    }
+
+    fn abort(&mut self, donor: Identity, grant: GrantId) {
+        let addr = self.control_addr(donor.node);
+        self.actions.push_back(Action::SendAbort { donor, addr, grant });
+    }
+
+    /// What came of [`Action::SendAbort`]. Without an answer the prepare's own time limit does it.
+    pub fn handle_aborted(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        result: Result<DonorStatus, CallError>,
+    ) {
+        self.note_result(now_ns, donor, &result);
+    }
+
+    /// True while the grant is not in the table because its handshake goes on.
+    pub(super) fn in_handshake(&self, grant: GrantId) -> bool {
+        self.parts.contains_key(&grant) || self.sent_prepares.contains_key(&grant)
+    }
+
+    fn part_mut(&mut self, grant: GrantId) -> Option<&mut Part> {
+        let client_id = self.parts.get(&grant)?;
+        self.requests.get_mut(client_id)?.parts.get_mut(&grant)
+    }
+
+    fn take_part(&mut self, grant: GrantId) -> Option<Part> {
+        let client_id = self.parts.remove(&grant)?;
+        self.requests.get_mut(&client_id)?.parts.remove(&grant)
+    }
+
+    fn fresh_grant_number(&mut self) -> GrantId {
+        let number = self.next_grant;
+        self.skip_grant_numbers_to(GrantId(number));
+        GrantId(number)
+    }
+
+    /// Numbers up to this one are taken.
+    pub(super) fn skip_grant_numbers_to(&mut self, taken: GrantId) {
+        self.next_grant = self.next_grant.max(taken.0.saturating_add(1));
+        if self.next_grant > self.grant_limit {
+            self.grant_limit = self.next_grant.saturating_add(GRANT_NUMBERS_AT_ONCE);
+            self.change(Change::PutGrantLimit(self.grant_limit));
+        }
+    }
+}

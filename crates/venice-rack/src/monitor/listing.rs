@@ -1,0 +1,126 @@
+//! The tables as people are shown them.
+
+use super::MonitorCore;
+use crate::NS_PER_S;
+use crate::rat::{GrantRecord, GrantState};
+use crate::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use crate::rrt::NodeEntry;
+use crate::types::{LinkPort, LinkState, ResourceKind};
+use std::collections::BTreeMap;
+use venice_wire::{NodeId, SLAB_BYTES};
+
+impl MonitorCore {
+    /// The nodes, by number.
+    pub fn node_rows(&self, now_ns: u64) -> Vec<NodeRow> {
+        let mut granted: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for grant in self.rat.iter().filter(|grant| self.lost_since_ns(grant).is_none()) {
+            *granted.entry(grant.donor).or_default() += bytes(grant.slabs);
+        }
+        let granted = |node| granted.get(&node).copied().unwrap_or(0);
+        self.rrt.iter().map(|(id, entry)| node_row(entry, granted(id), now_ns)).collect()
+    }
+
+    /// The Resource Registration Table, by node.
+    pub fn resource_rows(&self) -> Vec<ResourceRow> {
+        let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {
+            let row = |resource: &crate::types::ResourceSpec| ResourceRow {
+                node: entry.record.name.clone(),
+                kind: match resource.kind {
+                    ResourceKind::Memory => "memory".to_owned(),
+                },
+                address: resource.address.clone(),
+                bytes: resource.bytes,
+                free_bytes: bytes(entry.available_slabs()).min(resource.bytes),
+                slab_bytes: resource.slab_bytes,
+                capabilities: resource.capabilities.clone(),
+            };
+            entry.record.resources.iter().map(row).collect()
+        };
+        self.rrt.iter().flat_map(|(_, entry)| rows_of(entry)).collect()
+    }
+
+    /// The Resource Allocation Table, by grant.
+    pub fn grant_rows(&self, now_ns: u64) -> Vec<GrantRow> {
+        let mut rows: Vec<_> = self.rat.iter().map(|grant| self.grant_row(grant, now_ns)).collect();
+        let preparing = self.requests.values().flat_map(|pending| pending.parts_in_preparation());
+        rows.extend(preparing.map(|(id, donor, slabs, request)| GrantRow {
+            id: id.0,
+            donor: self.name_of(donor),
+            recipient: request.recipient.clone(),
+            bytes: bytes(slabs),
+            state: "prepared".to_owned(),
+            lease_s: self.settings.lease_ns as f64 / NS_PER_S,
+            age_s: 0.0,
+            purpose: request.purpose.clone(),
+        }));
+        rows.sort_by_key(|row| row.id);
+        rows
+    }
+
+    fn grant_row(&self, grant: &GrantRecord, now_ns: u64) -> GrantRow {
+        let state = match grant.state {
+            GrantState::Committing => "prepared",
+            _ if self.lost_since_ns(grant).is_some() => "lost",
+            GrantState::Committed => "committed",
+            GrantState::Releasing => "releasing",
+        };
+        GrantRow {
+            id: grant.id.0,
+            donor: self.name_of(grant.donor),
+            recipient: grant.recipient.clone(),
+            bytes: bytes(grant.slabs),
+            state: state.to_owned(),
+            lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
+            age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
+            purpose: grant.purpose.clone(),
+        }
+    }
+
+    /// The Topology Status Table, by tester and far end.
+    pub fn link_rows(&self) -> Vec<LinkRow> {
+        let row = |(from, report): (NodeId, &crate::types::LinkReport)| LinkRow {
+            from: self.name_of(from),
+            to: self.name_of(report.to),
+            port: match report.port {
+                LinkPort::Udp => "udp".to_owned(),
+                LinkPort::Shm => "shm".to_owned(),
+            },
+            state: match report.state {
+                LinkState::Up => "up".to_owned(),
+                LinkState::Down => "down".to_owned(),
+            },
+            latency_us: report.latency_us,
+            loss_ratio: report.loss_ratio,
+            bandwidth_mbps: report.bandwidth_mbps,
+        };
+        self.tst.iter().map(row).collect()
+    }
+
+    fn name_of(&self, node: NodeId) -> String {
+        self.rrt.get(node).map(|entry| entry.record.name.clone()).unwrap_or_default()
+    }
+}
+
+fn bytes(slabs: u32) -> u64 {
+    u64::from(slabs) * SLAB_BYTES
+}
+
+fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
+    let record = &entry.record;
+    NodeRow {
+        name: record.name.clone(),
+        node_id: record.identity.node.0,
+        pid: record.pid,
+        state: if entry.up { "up" } else { "down" }.to_owned(),
+        lent_bytes: bytes(record.total_slabs()),
+        free_bytes: bytes(entry.available_slabs()),
+        granted_bytes,
+        epoch: record.identity.epoch,
+        control_addr: record.control_addr.clone(),
+        udp_addr: record.udp_addr.clone(),
+        shm_socket: record.shm_socket.clone(),
+        last_heartbeat_ms: entry
+            .last_heartbeat_ns
+            .map(|heartbeat| now_ns.saturating_sub(heartbeat) / crate::NS_PER_MS),
+    }
+}

@@ -1,0 +1,274 @@
+//! Nodes come, report, and die.
+
+use super::{Action, CallError, Change, MonitorCore, Token};
+use crate::rat::{GrantRecord, GrantState};
+use crate::rrt::{NodeEntry, NodeRecord};
+use crate::types::{
+    DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
+    NodeRegistration, Peer, Pong, RackError, Registered,
+};
+use std::collections::BTreeSet;
+use venice_wire::{GrantId, NodeId, SLAB_BYTES};
+
+/// No rack gives so many grants: a greater number is made up, and would use up the numbers.
+const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
+
+impl MonitorCore {
+    /// An agent wants to join. Answered by [`Action::ReplyRegister`], perhaps only after a
+    /// [`Action::SendPing`] to the agent that bears the name.
+    pub fn handle_register(&mut self, now_ns: u64, token: Token, node: NodeRegistration) {
+        if let Err(error) = check_registration(&node) {
+            self.actions.push_back(Action::ReplyRegister { token, result: Err(error) });
+            return;
+        }
+        let Some(holder) = self.rrt.by_name(&node.name) else {
+            let identity = self.identity_of_newcomer(&node);
+            return self.accept(now_ns, token, identity, node);
+        };
+        let Identity { node: number, epoch } = holder.record.identity;
+        if holder.record.instance == node.instance {
+            self.accept_again(now_ns, token, number, node);
+        } else if !holder.up {
+            self.accept(now_ns, token, Identity { node: number, epoch: epoch + 1 }, node);
+        } else {
+            self.ask_holder(token, number, node);
+        }
+    }
+
+    /// A number and an epoch for a name never heard of.
+    fn identity_of_newcomer(&self, node: &NodeRegistration) -> Identity {
+        let fresh = Identity { node: self.rrt.fresh_number(), epoch: 1 };
+        let usable = |old: &Identity| {
+            (1..u32::MAX).contains(&old.node.0) && old.epoch > 0 && self.rrt.get(old.node).is_none()
+        };
+        node.previous.filter(usable).unwrap_or(fresh)
+    }
+
+    fn accept(
+        &mut self,
+        now_ns: u64,
+        token: Token,
+        identity: Identity,
+        registration: NodeRegistration,
+    ) {
+        let record = NodeRecord::new(identity, registration);
+        self.rrt.insert(NodeEntry::new(record.clone(), now_ns));
+        self.change(Change::PutNode(record));
+        self.reply_registered(token, identity);
+    }
+
+    /// The same process again: its answer was lost, or one of us was away.
+    fn accept_again(&mut self, now_ns: u64, token: Token, number: NodeId, node: NodeRegistration) {
+        let Some(entry) = self.rrt.get_mut(number) else { return };
+        let identity = entry.record.identity;
+        entry.up = true;
+        entry.seen_ns = now_ns;
+        let record = NodeRecord::new(identity, node);
+        if entry.record != record {
+            entry.record = record.clone();
+            self.change(Change::PutNode(record));
+        }
+        self.reply_registered(token, identity);
+    }
+
+    fn reply_registered(&mut self, token: Token, identity: Identity) {
+        let registered = Registered {
+            identity,
+            heartbeat_interval_ms: self.settings.heartbeat_interval_ns / crate::NS_PER_MS,
+            lease_ms: self.settings.lease_ms(),
+        };
+        self.actions.push_back(Action::ReplyRegister { token, result: Ok(registered) });
+    }
+
+    /// The name has a holder that was alive lately: is it still?
+    fn ask_holder(&mut self, token: Token, number: NodeId, node: NodeRegistration) {
+        let waiting = self.waiting_registrations.entry(number).or_default();
+        waiting.push((token, node));
+        if waiting.len() == 1
+            && let Some(holder) = self.rrt.get(number)
+        {
+            let addr = holder.record.control_addr.clone();
+            self.actions.push_back(Action::SendPing { donor: holder.record.identity, addr });
+        }
+    }
+
+    /// What came of [`Action::SendPing`].
+    pub fn handle_pinged(&mut self, now_ns: u64, donor: Identity, result: Result<Pong, CallError>) {
+        let waiting = self.waiting_registrations.remove(&donor.node).unwrap_or_default();
+        let Some(holder) = self.rrt.get(donor.node) else { return };
+        let unchanged = holder.record.identity == donor;
+        let (name, instance) = (holder.record.name.clone(), holder.record.instance);
+        let control_addr = holder.record.control_addr.clone();
+        let is_dead = match result {
+            // Its port was taken over by another process, perhaps by the very newcomer.
+            Ok(pong) => pong.instance != instance,
+            Err(CallError::Gone) => true,
+            Err(CallError::NoAnswer | CallError::Refused(_)) => false,
+        };
+        if unchanged && is_dead {
+            self.mark_down(now_ns, donor);
+        }
+        for (token, node) in waiting {
+            if unchanged && !is_dead && node.instance != instance {
+                let (name, control_addr) = (name.clone(), control_addr.clone());
+                let result = Err(RackError::NameTaken { name, control_addr });
+                self.actions.push_back(Action::ReplyRegister { token, result });
+            } else {
+                self.handle_register(now_ns, token, node);
+            }
+        }
+    }
+
+    /// An agent reports.
+    ///
+    /// # Errors
+    /// [`RackError::NotRegistered`] when it is not the registered holder of its name.
+    pub fn handle_heartbeat(
+        &mut self,
+        now_ns: u64,
+        report: HeartbeatReport,
+    ) -> Result<HeartbeatAck, RackError> {
+        let HeartbeatReport { identity, instance, memory, links } = report;
+        let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
+        if entry.record.identity != identity || entry.record.instance != instance {
+            return Err(RackError::NotRegistered);
+        }
+        entry.up = true;
+        entry.seen_ns = now_ns;
+        entry.last_heartbeat_ns = Some(now_ns);
+        if entry.update_status(memory.status) {
+            self.reconcile(now_ns, identity, memory);
+        }
+        for link in links {
+            if self.rrt.get(link.to).is_some() {
+                self.tst.record(identity.node, link);
+            }
+        }
+        Ok(HeartbeatAck { peers: self.peers_of(identity.node) })
+    }
+
+    fn peers_of(&self, node: NodeId) -> Vec<Peer> {
+        let peers = self.rrt.iter().filter(|(id, entry)| *id != node && entry.up);
+        let peer = |entry: &NodeEntry| Peer {
+            name: entry.record.name.clone(),
+            node: entry.record.identity.node,
+            epoch: entry.record.identity.epoch,
+            udp_addr: entry.record.udp_addr.clone(),
+            shm_socket: entry.record.shm_socket.clone(),
+        };
+        peers.map(|(_, entry)| peer(entry)).collect()
+    }
+
+    /// Brings the table in line with what the donor holds.
+    fn reconcile(&mut self, now_ns: u64, donor: Identity, report: DonorReport) {
+        let revision = report.status.revision;
+        let held: BTreeSet<GrantId> = report.held.iter().map(|held| held.id).collect();
+        let is_over = |grant: &&GrantRecord| {
+            grant.donor_epoch == donor.epoch
+                && grant.state != GrantState::Committing
+                && grant.confirmed_revision <= revision
+                && !held.contains(&grant.id)
+        };
+        let over: Vec<_> =
+            self.rat.of_donor(donor.node).filter(is_over).map(|grant| grant.id).collect();
+        for id in over {
+            self.change(Change::DeleteGrant(id));
+        }
+        let mut release = Vec::new();
+        for held in report.held {
+            match self.rat.get(held.id).map(|grant| grant.state) {
+                Some(GrantState::Releasing) => release.push(held.id),
+                Some(GrantState::Committing | GrantState::Committed) => {}
+                None if self.in_handshake(held.id) => {}
+                None => self.adopt_or_abort(now_ns, donor, revision, held),
+            }
+        }
+        self.send_releases(release);
+    }
+
+    /// A donor holds a grant that the table does not know. Merely prepared, its handshake is long
+    /// over; committed, somebody's memory is in it, so it belongs into the table.
+    fn adopt_or_abort(&mut self, now_ns: u64, donor: Identity, revision: u64, held: HeldGrant) {
+        if held.state == HeldState::Prepared {
+            let addr = self.control_addr(donor.node);
+            self.actions.push_back(Action::SendAbort { donor, addr, grant: held.id });
+            return;
+        }
+        if !(1..=MAX_ADOPTED_NUMBER).contains(&held.id.0) {
+            return;
+        }
+        self.skip_grant_numbers_to(held.id);
+        self.change(Change::PutGrant(GrantRecord {
+            id: held.id,
+            origin: None,
+            recipient: held.recipient,
+            purpose: held.purpose,
+            donor: donor.node,
+            donor_epoch: donor.epoch,
+            slabs: held.slabs,
+            lease_ms: held.lease_ms,
+            granted_ns: now_ns,
+            state: GrantState::Committed,
+            confirmed_revision: revision,
+        }));
+    }
+
+    pub(super) fn mark_silent_nodes(&mut self, now_ns: u64) {
+        let silence_ns = self.settings.silence_ns();
+        let silent: Vec<_> = self
+            .rrt
+            .iter()
+            .filter(|(_, entry)| entry.up && entry.seen_ns.saturating_add(silence_ns) <= now_ns)
+            .map(|(_, entry)| entry.record.identity)
+            .collect();
+        for donor in silent {
+            self.mark_down(now_ns, donor);
+        }
+    }
+
+    /// The node of this epoch is dead, as far as can be known.
+    pub(super) fn mark_down(&mut self, now_ns: u64, donor: Identity) {
+        if self.is_up(donor)
+            && let Some(entry) = self.rrt.get_mut(donor.node)
+        {
+            entry.up = false;
+            entry.down_since_ns = now_ns;
+            self.tst.node_down(donor.node);
+        }
+    }
+
+    /// A lost grant stays in the table for a lease, so that people can see what was lost.
+    pub(super) fn drop_lost_grants(&mut self, now_ns: u64) {
+        let lease_ns = self.settings.lease_ns;
+        let is_over = |grant: &&GrantRecord| {
+            grant.state != GrantState::Committing
+                && self
+                    .lost_since_ns(grant)
+                    .is_some_and(|since| since.saturating_add(lease_ns) <= now_ns)
+        };
+        let over: Vec<_> = self.rat.iter().filter(is_over).map(|grant| grant.id).collect();
+        for id in over {
+            self.change(Change::DeleteGrant(id));
+        }
+    }
+}
+
+fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
+    let bad = |reason: String| Err(RackError::BadRequest(reason));
+    let name = &node.name;
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(|c: char| c.is_control()) {
+        return bad(format!(
+            "a node's name has 1 to {MAX_NAME_BYTES} printable characters, not {name:?}"
+        ));
+    }
+    if node.control_addr.is_empty() {
+        return bad(format!("{name} tells no address for its calls"));
+    }
+    for resource in &node.resources {
+        let slab_bytes = resource.slab_bytes;
+        if slab_bytes != SLAB_BYTES {
+            return bad(format!("{name} lends slabs of {slab_bytes} bytes, not {SLAB_BYTES}"));
+        }
+    }
+    Ok(())
+}

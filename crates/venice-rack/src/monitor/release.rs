@@ -1,0 +1,110 @@
+//! Giving back.
+
+use super::{Action, CallError, Change, MonitorCore, Token};
+use crate::rat::{GrantRecord, GrantState};
+use crate::types::{DonorStatus, Identity};
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::GrantId;
+
+impl MonitorCore {
+    /// A recipient gives grants back. Answered by [`Action::ReplyRelease`] when every donor has
+    /// them again or does not answer; what is gone already is no error.
+    pub fn handle_release(&mut self, token: Token, ids: &[GrantId]) {
+        let ids: BTreeSet<_> = ids.iter().copied().collect();
+        let mut release = Vec::new();
+        for id in ids {
+            let Some(grant) = self.rat.get(id) else { continue };
+            let lost = self.lost_since_ns(grant).is_some();
+            match grant.state {
+                // Its recipient does not know of it yet: this is somebody else's mistake.
+                GrantState::Committing => {}
+                GrantState::Committed | GrantState::Releasing if lost => {
+                    self.change(Change::DeleteGrant(id));
+                }
+                GrantState::Committed => {
+                    let grant = grant.clone();
+                    self.change_to_releasing(grant);
+                    release.push(id);
+                }
+                GrantState::Releasing => release.push(id),
+            }
+        }
+        if release.is_empty() {
+            self.actions.push_back(Action::ReplyRelease { token });
+        } else {
+            self.release_waiters.insert(token, release.iter().copied().collect());
+            self.send_releases(release);
+        }
+    }
+
+    /// Takes back a grant its recipient never heard of.
+    pub(super) fn give_up(&mut self, id: GrantId) {
+        let Some(grant) = self.rat.get(id) else { return };
+        let donor = Identity { node: grant.donor, epoch: grant.donor_epoch };
+        let epoch_is_over =
+            self.rrt.get(donor.node).is_none_or(|node| node.record.identity != donor);
+        if epoch_is_over {
+            self.change(Change::DeleteGrant(id));
+        } else {
+            let grant = grant.clone();
+            self.change_to_releasing(grant);
+            self.send_releases(vec![id]);
+        }
+    }
+
+    fn change_to_releasing(&mut self, grant: GrantRecord) {
+        self.change(Change::PutGrant(GrantRecord { state: GrantState::Releasing, ..grant }));
+    }
+
+    /// Tells the donors, unless a call is on its way already.
+    pub(super) fn send_releases(&mut self, ids: Vec<GrantId>) {
+        let mut by_donor: BTreeMap<Identity, Vec<GrantId>> = BTreeMap::new();
+        for id in ids {
+            let Some(grant) = self.rat.get(id) else { continue };
+            if self.sent_releases.insert(id) {
+                let donor = Identity { node: grant.donor, epoch: grant.donor_epoch };
+                by_donor.entry(donor).or_default().push(id);
+            }
+        }
+        for (donor, grants) in by_donor {
+            let addr = self.control_addr(donor.node);
+            self.actions.push_back(Action::SendRelease { donor, addr, grants });
+        }
+    }
+
+    /// What came of [`Action::SendRelease`]. Without an answer the grants stay in the table as
+    /// `releasing` until the donor reports: its next heartbeat either lists them, which has them
+    /// released again, or not, which ends them.
+    pub fn handle_released(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        grants: &[GrantId],
+        result: Result<DonorStatus, CallError>,
+    ) {
+        self.note_result(now_ns, donor, &result);
+        for id in grants {
+            self.sent_releases.remove(id);
+            let releasing =
+                self.rat.get(*id).is_some_and(|grant| grant.state == GrantState::Releasing);
+            if result.is_ok() && releasing {
+                self.change(Change::DeleteGrant(*id));
+            }
+        }
+        self.settle_release_waiters(grants);
+    }
+
+    fn settle_release_waiters(&mut self, grants: &[GrantId]) {
+        let mut done = Vec::new();
+        for (token, waiting) in &mut self.release_waiters {
+            waiting.retain(|id| !grants.contains(id));
+            if waiting.is_empty() {
+                done.push(*token);
+            }
+        }
+        for token in done {
+            self.release_waiters.remove(&token);
+            self.actions.push_back(Action::ReplyRelease { token });
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A rack in one thread: a Monitor Node that may crash, donors that may crash, recipients that
+//! renew, and a network that loses, repeats and delays.
+
+pub mod world;
+
+use proptest::prelude::*;
+
+pub const DONORS: usize = 3;
+pub const SLABS_PER_DONOR: u32 = 8;
+pub const MS: u64 = 1_000_000;
+pub const HEARTBEAT_MS: u64 = 1_000;
+pub const LEASE_MS: u64 = 10_000;
+pub const REQUEST_TIMEOUT_MS: u64 = 4_000;
+
+/// What becomes of a call on its way to a donor.
+#[derive(Debug, Clone, Copy)]
+pub enum Fate {
+    Answered,
+    RequestLost,
+    AnswerLost,
+    /// Processed now, and a copy arrives later.
+    Repeated,
+    /// Nobody hears of it now, but it arrives later.
+    Late,
+}
+
+/// One step of a run. Numbers pick among what there is, modulo its count.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Request {
+        slabs: u32,
+        named: Option<usize>,
+    },
+    /// A recipient that has no answer yet asks again.
+    AskAgain(usize),
+    Release(usize),
+    /// A recipient dies without a word.
+    Abandon(usize),
+    /// The Monitor Node performs its next action.
+    Act,
+    Deliver(usize, Fate),
+    /// A copy that went astray arrives.
+    DeliverStray(usize),
+    Heartbeat(usize),
+    /// A report is made and travels slowly.
+    SlowHeartbeat(usize),
+    DeliverSlowHeartbeat(usize),
+    /// A donor wipes what is to be wiped.
+    Wipe(usize),
+    RenewAll,
+    Pass {
+        ms: u64,
+    },
+    CrashMonitor,
+    KillDonor(usize),
+    StartDonor(usize),
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        8 => Just(Fate::Answered),
+        1 => Just(Fate::RequestLost),
+        1 => Just(Fate::AnswerLost),
+        1 => Just(Fate::Repeated),
+        1 => Just(Fate::Late),
+    ]
+}
+
+pub fn op() -> impl Strategy<Value = Op> {
+    let any = 0usize..64;
+    prop_oneof![
+        6 => (1u32..20, prop::option::weighted(0.3, 0..DONORS))
+            .prop_map(|(slabs, named)| Op::Request { slabs, named }),
+        2 => any.clone().prop_map(Op::AskAgain),
+        3 => any.clone().prop_map(Op::Release),
+        1 => any.clone().prop_map(Op::Abandon),
+        40 => Just(Op::Act),
+        30 => (any.clone(), fate()).prop_map(|(i, fate)| Op::Deliver(i, fate)),
+        3 => any.clone().prop_map(Op::DeliverStray),
+        6 => (0..DONORS).prop_map(Op::Heartbeat),
+        3 => (0..DONORS).prop_map(Op::SlowHeartbeat),
+        3 => any.prop_map(Op::DeliverSlowHeartbeat),
+        6 => (0..DONORS).prop_map(Op::Wipe),
+        6 => Just(Op::RenewAll),
+        8 => (1u64..2_500).prop_map(|ms| Op::Pass { ms }),
+        1 => Just(Op::CrashMonitor),
+        1 => (0..DONORS).prop_map(Op::KillDonor),
+        2 => (0..DONORS).prop_map(Op::StartDonor),
+    ]
+}

@@ -1,0 +1,540 @@
+//! The rack's parts, driven by [`Op`]s.
+
+use super::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR};
+use std::collections::BTreeMap;
+use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_rack::monitor::{
+    Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
+};
+use venice_rack::types::{
+    DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
+    MemoryRequest, NodeRegistration, Pong, PrepareRequest, RackError, ResourceKind, ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+
+/// Keys 1, 2, 3, … offset by the Monitor Node's life, so that none comes twice.
+struct CountedKeys(u64);
+
+impl KeySource for CountedKeys {
+    fn next_key(&mut self) -> GrantKey {
+        self.0 += 1;
+        GrantKey(self.0)
+    }
+}
+
+struct Donor {
+    core: DonorCore,
+    instance: u64,
+    alive: bool,
+    identity: Option<Identity>,
+}
+
+/// A call on its way to a donor. The life of the Monitor Node that made it is kept, because
+/// nobody hears an answer after a crash.
+#[derive(Clone)]
+struct Call {
+    life: u64,
+    donor: Identity,
+    what: What,
+}
+
+#[derive(Clone)]
+enum What {
+    Prepare(PrepareRequest),
+    Commit(GrantId),
+    Abort(GrantId),
+    Release(Vec<GrantId>),
+    Ping,
+}
+
+struct Recipient {
+    request: MemoryRequest,
+    asked_ns: u64,
+    /// `None` while there is no answer.
+    answer: Option<Result<(), RackError>>,
+    /// What it renews.
+    held: Vec<Grant>,
+    alive: bool,
+}
+
+pub struct World {
+    now_ns: u64,
+    life: u64,
+    monitor: MonitorCore,
+    store: BTreeMap<String, Record>,
+    donors: Vec<Donor>,
+    recipients: Vec<Recipient>,
+    calls: Vec<Call>,
+    strays: Vec<Call>,
+    slow_heartbeats: Vec<HeartbeatReport>,
+    grants_seen: BTreeMap<GrantId, GrantKey>,
+    next_instance: u64,
+    next_token: u64,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let store = BTreeMap::new();
+        let mut world = Self {
+            now_ns: 1_000 * MS,
+            life: 1,
+            monitor: start_monitor(1, 1_000 * MS, &store),
+            store,
+            donors: Vec::new(),
+            recipients: Vec::new(),
+            calls: Vec::new(),
+            strays: Vec::new(),
+            slow_heartbeats: Vec::new(),
+            grants_seen: BTreeMap::new(),
+            next_instance: 1,
+            next_token: 1,
+        };
+        for _ in 0..DONORS {
+            let donor = Donor { core: fresh_core(), instance: 0, alive: false, identity: None };
+            world.donors.push(donor);
+        }
+        for index in 0..DONORS {
+            world.start_donor(index);
+        }
+        world.settle();
+        world
+    }
+
+    pub fn apply(&mut self, op: Op) {
+        match op {
+            Op::Request { slabs, named } => self.request(slabs, named),
+            Op::AskAgain(pick) => self.ask_again(pick),
+            Op::Release(pick) => self.release(pick),
+            Op::Abandon(pick) => self.abandon(pick),
+            Op::Act => {
+                self.act();
+            }
+            Op::Deliver(pick, fate) => self.deliver(pick, fate),
+            Op::DeliverStray(pick) => {
+                if let Some(call) = take(&mut self.strays, pick) {
+                    let _ = self.process(&call);
+                }
+            }
+            Op::Heartbeat(index) => {
+                if let Some(report) = self.report(index) {
+                    self.heartbeat(report);
+                }
+            }
+            Op::SlowHeartbeat(index) => {
+                let report = self.report(index);
+                self.slow_heartbeats.extend(report);
+            }
+            Op::DeliverSlowHeartbeat(pick) => {
+                if let Some(report) = take(&mut self.slow_heartbeats, pick) {
+                    self.heartbeat(report);
+                }
+            }
+            Op::Wipe(index) => self.wipe(index),
+            Op::RenewAll => self.renew_all(),
+            Op::Pass { ms } => self.pass(ms),
+            Op::CrashMonitor => self.crash_monitor(),
+            Op::KillDonor(index) => self.kill_donor(index),
+            Op::StartDonor(index) => self.start_donor(index),
+        }
+    }
+
+    fn request(&mut self, slabs: u32, named: Option<usize>) {
+        let request = MemoryRequest {
+            client_id: self.recipients.len() as u128 + 1,
+            recipient: format!("recipient{}", self.recipients.len()),
+            bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
+            donors: named.map(name_of).into_iter().collect(),
+            purpose: "model".to_owned(),
+        };
+        self.monitor.handle_request(self.now_ns, request.clone());
+        let asked_ns = self.now_ns;
+        let recipient = Recipient { request, asked_ns, answer: None, held: vec![], alive: true };
+        self.recipients.push(recipient);
+    }
+
+    fn ask_again(&mut self, pick: usize) {
+        let waits = |recipient: &&mut Recipient| recipient.alive && recipient.answer.is_none();
+        let mut waiting: Vec<_> = self.recipients.iter_mut().filter(waits).collect();
+        let count = waiting.len();
+        if count > 0 {
+            let recipient = &mut waiting[pick % count];
+            recipient.asked_ns = self.now_ns;
+            self.monitor.handle_request(self.now_ns, recipient.request.clone());
+        }
+    }
+
+    fn release(&mut self, pick: usize) {
+        if let Some(recipient) = self.pick_holder(pick) {
+            let ids: Vec<_> = recipient.held.drain(..).map(|grant| grant.id).collect();
+            let token = self.token();
+            self.monitor.handle_release(token, &ids);
+        }
+    }
+
+    fn abandon(&mut self, pick: usize) {
+        if let Some(recipient) = self.pick_holder(pick) {
+            recipient.held.clear();
+            recipient.alive = false;
+        }
+    }
+
+    fn pick_holder(&mut self, pick: usize) -> Option<&mut Recipient> {
+        let holders = self.recipients.iter_mut().filter(|recipient| !recipient.held.is_empty());
+        let mut holders: Vec<_> = holders.collect();
+        let count = holders.len();
+        if count == 0 { None } else { Some(holders.swap_remove(pick % count)) }
+    }
+
+    /// The Monitor Node's next action; false when there is none.
+    fn act(&mut self) -> bool {
+        let Some(action) = self.monitor.poll_action() else { return false };
+        match action {
+            Action::Store(changes) => changes.into_iter().for_each(|change| self.store(change)),
+            Action::SendPrepare { donor, request, .. } => {
+                let other = self.grants_seen.insert(request.grant, request.key);
+                assert_eq!(other, None, "a grant's number was given twice");
+                self.send(donor, What::Prepare(request));
+            }
+            Action::SendCommit { donor, grant, .. } => self.send(donor, What::Commit(grant)),
+            Action::SendAbort { donor, grant, .. } => self.send(donor, What::Abort(grant)),
+            Action::SendRelease { donor, grants, .. } => self.send(donor, What::Release(grants)),
+            Action::SendPing { donor, .. } => self.send(donor, What::Ping),
+            Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
+            Action::ReplyRelease { .. } => {}
+            Action::ReplyRegister { token, result } => self.registered(token, result),
+        }
+        true
+    }
+
+    fn store(&mut self, change: Change) {
+        match change {
+            Change::PutNode(node) => {
+                self.store.insert(format!("node/{}", node.name), Record::Node(node));
+            }
+            Change::PutGrant(grant) => {
+                self.store.insert(format!("grant/{}", grant.id), Record::Grant(grant));
+            }
+            Change::DeleteGrant(id) => {
+                self.store.remove(&format!("grant/{id}"));
+            }
+            Change::PutGrantLimit(limit) => {
+                self.store.insert("limit".to_owned(), Record::GrantLimit(limit));
+            }
+        }
+    }
+
+    fn send(&mut self, donor: Identity, what: What) {
+        self.calls.push(Call { life: self.life, donor, what });
+    }
+
+    /// A recipient hears: what it gets is whole, and is really there.
+    fn answered(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        let recipient = &mut self.recipients[client_id as usize - 1];
+        if recipient.answer.is_some() || !recipient.alive {
+            return;
+        }
+        recipient.answer = Some(result.as_ref().map(|_| ()).map_err(Clone::clone));
+        let Ok(grants) = result else { return };
+        let total: u64 = grants.iter().map(|grant| grant.bytes).sum();
+        assert_eq!(total, recipient.request.bytes.0, "granted in part");
+        let fresh = self.now_ns < recipient.asked_ns + LEASE_MS * MS;
+        for grant in &grants {
+            let donor = &self.donors[grant.donor_node.0 as usize - 1];
+            let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
+            if donor.alive && donor.identity == Some(identity) && fresh {
+                let view = donor.core.grant(grant.id).expect("granted what the donor has not");
+                assert_eq!(view.state, HeldState::Committed);
+                assert_eq!(view.key, grant.key);
+                assert_eq!(u64::from(view.slabs) * SLAB_BYTES, grant.bytes);
+            }
+        }
+        recipient.held = grants;
+    }
+
+    fn registered(
+        &mut self,
+        token: Token,
+        result: Result<venice_rack::types::Registered, RackError>,
+    ) {
+        // The token of a registration is the instance that made it.
+        let Ok(registered) = result else { return };
+        if let Some(donor) = self.donors.iter_mut().find(|donor| donor.instance == token.0) {
+            donor.identity = Some(registered.identity);
+            donor.core.set_epoch(registered.identity.epoch);
+        }
+    }
+
+    fn deliver(&mut self, pick: usize, fate: Fate) {
+        let Some(call) = take(&mut self.calls, pick) else { return };
+        let result = match fate {
+            Fate::Answered => self.process(&call),
+            Fate::Repeated => {
+                self.strays.push(call.clone());
+                self.process(&call)
+            }
+            Fate::RequestLost => Err(CallError::NoAnswer),
+            Fate::AnswerLost => {
+                let _ = self.process(&call);
+                Err(CallError::NoAnswer)
+            }
+            Fate::Late => {
+                self.strays.push(call.clone());
+                Err(CallError::NoAnswer)
+            }
+        };
+        self.hear(call, result);
+    }
+
+    /// The donor's side of a call.
+    fn process(&mut self, call: &Call) -> Result<(DonorStatus, u64), CallError> {
+        let now_ns = self.now_ns;
+        let donor = &mut self.donors[call.donor.node.0 as usize - 1];
+        if !donor.alive {
+            return Err(CallError::Gone);
+        }
+        let core = &mut donor.core;
+        let status = match &call.what {
+            What::Prepare(request) => core
+                .handle_prepare(now_ns, request.clone())
+                .map(|_| core.status())
+                .map_err(CallError::Refused),
+            What::Commit(grant) => {
+                core.handle_commit(now_ns, *grant, call.donor.epoch).map_err(CallError::Refused)
+            }
+            What::Abort(grant) => Ok(core.handle_abort(now_ns, *grant)),
+            What::Release(grants) => {
+                Ok(grants.iter().map(|id| core.handle_release(now_ns, *id)).last().unwrap())
+            }
+            What::Ping => Ok(core.status()),
+        };
+        status.map(|status| (status, donor.instance))
+    }
+
+    /// The Monitor Node's side of an answer.
+    fn hear(&mut self, call: Call, result: Result<(DonorStatus, u64), CallError>) {
+        if call.life != self.life {
+            return;
+        }
+        let (now_ns, donor) = (self.now_ns, call.donor);
+        let status = result.clone().map(|(status, _)| status);
+        match call.what {
+            What::Prepare(request) => {
+                self.monitor.handle_prepared(now_ns, donor, request.grant, status);
+            }
+            What::Commit(grant) => self.monitor.handle_committed(now_ns, donor, grant, status),
+            What::Abort(_) => self.monitor.handle_aborted(now_ns, donor, status),
+            What::Release(grants) => self.monitor.handle_released(now_ns, donor, &grants, status),
+            What::Ping => {
+                let name = name_of(donor.node.0 as usize - 1);
+                let pong = result.map(|(_, instance)| Pong { name, instance });
+                self.monitor.handle_pinged(now_ns, donor, pong);
+            }
+        }
+    }
+
+    fn report(&self, index: usize) -> Option<HeartbeatReport> {
+        let donor = &self.donors[index];
+        let memory: DonorReport = donor.core.report();
+        let identity = donor.identity.filter(|_| donor.alive)?;
+        Some(HeartbeatReport { identity, instance: donor.instance, memory, links: vec![] })
+    }
+
+    fn heartbeat(&mut self, report: HeartbeatReport) {
+        let instance = report.instance;
+        let refused = self.monitor.handle_heartbeat(self.now_ns, report).is_err();
+        let sender = self.donors.iter().position(|donor| donor.instance == instance);
+        if let Some(index) = sender.filter(|_| refused) {
+            self.register(index);
+        }
+    }
+
+    fn wipe(&mut self, index: usize) {
+        let core = &mut self.donors[index].core;
+        while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
+            core.handle_freed(grant);
+        }
+    }
+
+    /// Recipients keep what is alive and let go of what is not.
+    fn renew_all(&mut self) {
+        let (now_ns, donors) = (self.now_ns, &mut self.donors);
+        for recipient in &mut self.recipients {
+            recipient.held.retain(|grant| {
+                let donor = &mut donors[grant.donor_node.0 as usize - 1];
+                donor.alive
+                    && donor.core.handle_renew(now_ns, grant.id, grant.key) != LeaseState::Unknown
+            });
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ns += ms * MS;
+        for donor in self.donors.iter_mut().filter(|donor| donor.alive) {
+            donor.core.handle_timeout(self.now_ns);
+        }
+        if self.monitor.poll_timeout() <= self.now_ns {
+            self.monitor.handle_timeout(self.now_ns);
+        }
+    }
+
+    fn crash_monitor(&mut self) {
+        self.life += 1;
+        // Calls on their way arrive or not; nobody waits for their answers.
+        let calls = std::mem::take(&mut self.calls);
+        self.strays.extend(calls);
+        self.monitor = start_monitor(self.life, self.now_ns, &self.store);
+    }
+
+    fn kill_donor(&mut self, index: usize) {
+        self.donors[index].alive = false;
+    }
+
+    fn start_donor(&mut self, index: usize) {
+        if !self.donors[index].alive {
+            let instance = self.next_instance;
+            self.next_instance += 1;
+            self.donors[index] =
+                Donor { core: fresh_core(), instance, alive: true, identity: None };
+            self.register(index);
+        }
+    }
+
+    fn register(&mut self, index: usize) {
+        let donor = &self.donors[index];
+        let registration = NodeRegistration {
+            name: name_of(index),
+            instance: donor.instance,
+            pid: None,
+            control_addr: format!("{index}"),
+            udp_addr: String::new(),
+            shm_socket: String::new(),
+            resources: vec![ResourceSpec {
+                kind: ResourceKind::Memory,
+                address: String::new(),
+                bytes: u64::from(SLABS_PER_DONOR) * SLAB_BYTES,
+                slab_bytes: SLAB_BYTES,
+                capabilities: vec![],
+            }],
+            previous: donor.identity,
+        };
+        self.monitor.handle_register(self.now_ns, Token(donor.instance), registration);
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    /// Everything on its way arrives.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let acted = self.act();
+            let called = !self.calls.is_empty();
+            self.deliver(0, Fate::Answered);
+            let stray = take(&mut self.strays, 0).map(|call| self.process(&call)).is_some();
+            (0..DONORS).for_each(|index| self.wipe(index));
+            if !acted && !called && !stray {
+                return;
+            }
+        }
+        panic!("the rack does not settle");
+    }
+
+    /// Peace: everybody lives, everything arrives, until every time limit has passed.
+    pub fn calm_down(&mut self) {
+        while let Some(report) = take(&mut self.slow_heartbeats, 0) {
+            self.heartbeat(report);
+        }
+        (0..DONORS).for_each(|index| self.start_donor(index));
+        let steps = 3 * LEASE_MS / HEARTBEAT_MS;
+        for _ in 0..steps {
+            (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
+            for index in 0..DONORS {
+                match self.report(index) {
+                    Some(report) => self.heartbeat(report),
+                    None => self.register(index),
+                }
+            }
+            self.settle();
+            self.renew_all();
+            self.pass(HEARTBEAT_MS);
+        }
+        self.settle();
+    }
+
+    /// What has to be true in peace: recipients, donors, table and store agree.
+    pub fn check_agreement(&self) {
+        for recipient in self.recipients.iter().filter(|recipient| recipient.alive) {
+            assert!(recipient.answer.is_some(), "{} has no answer", recipient.request.recipient);
+        }
+        let used: BTreeMap<u64, (String, u64)> = self
+            .recipients
+            .iter()
+            .flat_map(|recipient| &recipient.held)
+            .map(|grant| (grant.id.0, (grant.donor.clone(), grant.bytes)))
+            .collect();
+        assert_eq!(self.held_by_donors(), used, "donors and recipients");
+        assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
+        let recovered = start_monitor(self.life + 1, self.now_ns, &self.store);
+        assert_eq!(listed(&recovered, self.now_ns), used, "store and recipients");
+        for (index, row) in self.monitor.node_rows(self.now_ns).iter().enumerate() {
+            let core = &self.donors[row.node_id as usize - 1].core;
+            let free_bytes = u64::from(core.status().free_slabs) * SLAB_BYTES;
+            assert_eq!((row.state.as_str(), row.free_bytes), ("up", free_bytes), "{index}");
+            assert_eq!(row.granted_bytes + row.free_bytes, row.lent_bytes, "leak");
+        }
+    }
+
+    fn held_by_donors(&self) -> BTreeMap<u64, (String, u64)> {
+        let mut held_by_donors = BTreeMap::new();
+        for (index, donor) in self.donors.iter().enumerate() {
+            for held in donor.core.report().held {
+                assert_eq!(held.state, HeldState::Committed, "left prepared");
+                let bytes = u64::from(held.slabs) * SLAB_BYTES;
+                let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes));
+                assert_eq!(twin, None, "one grant at two donors");
+            }
+        }
+        held_by_donors
+    }
+
+    /// How many requests were granted, for tests that have to know that something happened.
+    pub fn granted(&self) -> usize {
+        self.recipients.iter().filter(|recipient| matches!(recipient.answer, Some(Ok(())))).count()
+    }
+}
+
+fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, (String, u64)> {
+    let rows = monitor.grant_rows(now_ns).into_iter();
+    rows.map(|row| {
+        assert_eq!(row.state, "committed", "grant {}", row.id);
+        (row.id, (row.donor, row.bytes))
+    })
+    .collect()
+}
+
+fn name_of(index: usize) -> String {
+    format!("node{}", index + 1)
+}
+
+fn fresh_core() -> DonorCore {
+    let prepare_timeout_ns = 2 * REQUEST_TIMEOUT_MS * MS;
+    DonorCore::new(DonorSettings { total_slabs: SLABS_PER_DONOR, prepare_timeout_ns })
+}
+
+fn start_monitor(life: u64, now_ns: u64, store: &BTreeMap<String, Record>) -> MonitorCore {
+    let settings = MonitorSettings {
+        heartbeat_interval_ns: HEARTBEAT_MS * MS,
+        missed_heartbeats: 3,
+        lease_ns: LEASE_MS * MS,
+        request_timeout_ns: REQUEST_TIMEOUT_MS * MS,
+    };
+    let keys = Box::new(CountedKeys(life << 32));
+    MonitorCore::recover(settings, keys, now_ns, store.values().cloned())
+}
+
+/// Takes one of the items, if there are any.
+fn take<T>(items: &mut Vec<T>, pick: usize) -> Option<T> {
+    let count = items.len();
+    if count == 0 { None } else { Some(items.remove(pick % count)) }
+}
