@@ -5,7 +5,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 action="${1:?install or uninstall}"
 prefix="${2:?a prefix}"
-venice=target/release/venice
+built="${BUILT:-target/release}"
+venice="$built/venice"
 shells=(bash zsh fish)
 completion_path() { # where each shell looks
     case "$1" in
@@ -17,7 +18,7 @@ completion_path() { # where each shell looks
 
 install_all() {
     install -Dm755 "$venice" "$prefix/bin/venice"
-    install -Dm755 target/release/libvenice_preload.so "$prefix/lib/venice/libvenice_preload.so"
+    install -Dm755 "$built/libvenice_preload.so" "$prefix/lib/venice/libvenice_preload.so"
     local unit shell page
     for unit in packaging/systemd/*.service; do
         [[ -e $unit ]] || continue

@@ -45,12 +45,22 @@ impl Rack {
     /// # Panics
     /// When `venice up` fails: with what it said.
     pub fn start(port: Port, lend_mib: u64) -> Rack {
+        Rack::start_with(port, lend_mib, &[])
+    }
+
+    /// As [`Rack::start`], with more options for `venice up`.
+    ///
+    /// # Panics
+    /// When `venice up` fails: with what it said.
+    pub fn start_with(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
         // Short, because unix socket paths are.
         let run_dir = tempfile::Builder::new().prefix("venice-t").tempdir_in("/tmp").expect("/tmp");
         let guardian = guard(run_dir.path());
         let rack = Rack { run_dir, guardian, port };
         let lend = format!("{lend_mib}MiB");
-        let up = rack.venice(&["up", "--nodes", "4", "--lend", &lend, "--port", port.name()]);
+        let mut up = vec!["up", "--nodes", "4", "--lend", &lend, "--port", port.name()];
+        up.extend_from_slice(options);
+        let up = rack.venice(&up);
         assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));
         rack
     }

@@ -34,14 +34,16 @@ fn sqlite_over_udp() {
 
 /// Runs a C program plainly, then over UDP with little memory local.
 fn same_over_udp(test: &str, name: &str) {
-    if paged_mode_is_missing(test) {
-        return;
+    if !paged_mode_is_missing(test) {
+        same_on(Rack::shared(Port::Udp), name);
     }
+}
+
+fn same_on(rack: &Rack, name: &str) {
     let program = CProgram::compile(name);
     let plain = Running::spawn(program.command(&[]), false).finish(Duration::from_secs(60));
     plain.expect_code(0);
     let options = ["--local", "16MiB", "--remote", "512MiB"];
-    let rack = Rack::shared(Port::Udp);
     let venice = rack.run(&options, &program.command(&[])).finish(PROGRAM_LIMIT);
     venice.expect_code(0);
     assert_eq!(
@@ -60,4 +62,13 @@ fn fork_copies_on_write_over_udp() {
 #[test]
 fn system_calls_reach_far_memory_over_udp() {
     same_over_udp("system_calls_reach_far_memory_over_udp", "system_calls");
+}
+
+#[test]
+fn a_virtual_wire_lies_between_namespaces() {
+    if paged_mode_is_missing("a_virtual_wire_lies_between_namespaces") {
+        return;
+    }
+    let rack = Rack::start_with(Port::Udp, 128, &["--netns"]);
+    same_on(&rack, "mremap");
 }
