@@ -2,6 +2,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use venice_bench::{demo, fault};
+
 use crate::failure::Usage;
 use crate::{daemon, doctor, failure, listing, paperwork, rack};
 
@@ -45,6 +47,14 @@ enum Command {
     /// List the links between nodes and how they do (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
+    /// Run an unmodified redis-server on borrowed memory and compare
+    Demo(demo::DemoArgs),
+    /// Measure Venice
+    #[command(after_help = HELP_BENCH)]
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// Look at what this machine has for Venice, what it lacks, and how to mend it
     #[command(after_help = HELP_DOCTOR)]
     Doctor(doctor::DoctorArgs),
@@ -60,6 +70,15 @@ enum Command {
     /// Print or write the manual pages
     #[command(after_help = HELP_MAN)]
     Man(paperwork::ManArgs),
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
+    Fault(fault::FaultArgs),
+    /// What `venice bench fault` starts for each way
+    #[command(hide = true)]
+    FaultWorker(fault::WorkerArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -86,6 +105,11 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
+        Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
+        Command::Bench { what: Bench::Fault(args) } => fault::execute(args.clone()).map(|()| 0),
+        Command::Bench { what: Bench::FaultWorker(args) } => {
+            fault::execute_worker(args.clone()).map(|()| 0)
+        }
         Command::Doctor(args) => doctor::execute(args),
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
@@ -160,6 +184,11 @@ EXAMPLES:
   venice links
   venice links --json | jq 'max_by(.latency_us)'";
 
+const HELP_BENCH: &str = "\
+EXAMPLES:
+  venice bench fault
+  venice bench fault --size 512MiB --local 128MiB --json fault.json";
+
 const HELP_DOCTOR: &str = "\
 EXAMPLES:
   venice doctor
@@ -208,6 +237,7 @@ mod tests {
     fn every_command_has_examples() {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = help.to_uppercase();
             assert!(help.contains("EXAMPLES:"), "{} has no examples", command.get_name());
         }
     }

@@ -106,4 +106,11 @@ mod tests {
         let error = configured(&["--config", path.to_str().unwrap()]).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("leese_s"), "{error:#}");
     }
+
+    #[test]
+    fn the_example_file_is_right() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/monitor.toml");
+        let config = configured(&["--config", path]).unwrap();
+        assert_eq!(config.lease_s, MonitorConfig::default().lease_s);
+    }
 }

@@ -7,14 +7,13 @@ use crate::terminal;
 /// Reads what a donor lends: at least one slab, in whole slabs.
 pub fn lend_size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
-    let slab_bytes = SLAB_BYTES as u64;
-    if size.0 < slab_bytes {
+    if size.0 < SLAB_BYTES {
         return Err(format!(
             "memory is lent in slabs of {}: give at least one",
-            terminal::bytes(slab_bytes)
+            terminal::bytes(SLAB_BYTES)
         ));
     }
-    Ok(ByteSize(size.0 / slab_bytes * slab_bytes))
+    Ok(ByteSize(size.0 / SLAB_BYTES * SLAB_BYTES))
 }
 
 #[cfg(test)]

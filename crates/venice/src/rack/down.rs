@@ -7,6 +7,7 @@ use super::process;
 use super::record::Record;
 use super::run_dir::RunDir;
 use super::up::clear;
+use crate::registry::{self, block_on};
 use crate::terminal;
 
 /// `venice down`
@@ -30,6 +31,9 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
     processes.extend(recorded.filter(|p| p.is_alive(&dir)).collect::<Vec<_>>());
     processes.sort_by_key(|process| process.pid);
     processes.dedup();
+    if let Some(record) = &record {
+        warn_of_grants(record, &dir);
+    }
     let count = processes.len();
     let killed = process::stop_all(&processes, &dir)?;
     if Network::exists(&dir) {
@@ -46,4 +50,18 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
         n => format!("The rack is down: {count} process{plural} stopped, {n} of them by a kill."),
     })?;
     Ok(0)
+}
+
+/// Says who loses memory by this, where a Monitor Node can be asked.
+fn warn_of_grants(record: &Record, dir: &RunDir) {
+    if !record.monitor.process.is_some_and(|process| process.is_alive(dir)) {
+        return;
+    }
+    let ask = async { registry::connect(&record.monitor.addr).await?.grants().await };
+    let Ok(grants) = block_on(ask) else { return };
+    let held: u64 = grants.iter().filter(|g| g.state == "committed").map(|g| g.bytes).sum();
+    if held > 0 {
+        let held = terminal::bytes(held);
+        terminal::remark(format!("venice: programs still hold {held} of this rack and lose it"));
+    }
 }

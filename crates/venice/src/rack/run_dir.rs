@@ -132,9 +132,7 @@ impl RunDir {
     /// Removes what a rack with these processes made here, and the directory when nothing else is
     /// in it. The lock goes last, still held by `_lock`.
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
-        for name in processes {
-            remove_tree(&self.process_dir(name))?;
-        }
+        self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
         remove_file(&self.root.join("lock"))?;
         match fs::remove_dir(&self.root) {
@@ -145,6 +143,11 @@ impl RunDir {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
             Err(error) => Err(error).with_context(|| format!("removing {}", self.root.display())),
         }
+    }
+
+    /// Removes what these processes left: logs, sockets, the store.
+    pub fn remove_processes(&self, processes: &[String]) -> anyhow::Result<()> {
+        processes.iter().try_for_each(|name| remove_tree(&self.process_dir(name)))
     }
 
     /// The directories that look like a process of a rack: `monitor`, `node1`, `node2`, ...

@@ -93,8 +93,11 @@ fn resume(
 
 /// No rack here yet.
 fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
-    // Daemons without a record: their `venice up` was killed, or somebody removed the file.
+    // Daemons without a record: their `venice up` was killed, or somebody removed the file. Their
+    // store and their namespaces must not become the new rack's.
     process::stop_all(&process::find_all(dir), dir)?;
+    Network::remove(dir)?;
+    dir.remove_processes(&dir.process_dirs())?;
     let mut record = match plan(args, dir) {
         Ok(record) => record,
         Err(error) => {
