@@ -1,21 +1,14 @@
 //! Throwaway.
-use clap::{Parser, Subcommand};
+use clap::Parser;
 #[derive(Parser)]
 enum Cli {
     Demo(venice_bench::demo::DemoArgs),
-    #[command(subcommand)]
-    Bench(Bench),
-}
-#[derive(Subcommand)]
-enum Bench {
-    Fault(venice_bench::fault::FaultArgs),
-    FaultWorker(venice_bench::fault::WorkerArgs),
+    Bench(venice_bench::command::BenchArgs),
 }
 fn main() {
     let r = match Cli::parse() {
         Cli::Demo(a) => venice_bench::demo::execute(a),
-        Cli::Bench(Bench::Fault(a)) => venice_bench::fault::execute(a),
-        Cli::Bench(Bench::FaultWorker(a)) => venice_bench::fault::execute_worker(a),
+        Cli::Bench(a) => venice_bench::command::execute(a),
     };
     if let Err(e) = r {
         eprintln!("venice: {e:#}");

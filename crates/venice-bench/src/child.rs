@@ -7,7 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, getpgid, kill_process, kill_process_group, set_parent_process_death_signal,
+};
 
 /// How long a child may take to end after SIGTERM before it is killed.
 const POLITE: Duration = Duration::from_secs(10);
@@ -33,14 +35,11 @@ impl ChildGuard {
     pub(crate) fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot share the log between output and errors")?;
-        let child =
-            command
-                .stdin(Stdio::null())
-                .stdout(out)
-                .stderr(err)
-                .process_group(0)
-                .spawn()
-                .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        end_with_parent(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }
 
@@ -121,6 +120,14 @@ impl Drop for ChildGuard {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Lets the kernel ask the child to end when we are killed outright and no guard can.
+fn end_with_parent(command: &mut Command) {
+    let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
+    // SAFETY: between fork and exec the closure makes one system call and nothing else: it neither
+    // allocates nor locks.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Runs a helper program to its end and returns what it printed.

@@ -11,11 +11,13 @@
 
 mod arguments;
 mod child;
+pub mod command;
 pub mod demo;
 pub mod fault;
 mod interrupt;
 mod kernel_swap;
 mod launch;
+mod leftovers;
 mod machine;
 mod pattern;
 mod progress;

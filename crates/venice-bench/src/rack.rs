@@ -1,7 +1,7 @@
 //! A rack of our own on this machine, used as a user would: by commands.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::child::ChildGuard;
+
+const PREFIX: &str = "venice-rack-";
 
 /// Agents of the rack.
 const NODES: u64 = 4;
@@ -52,7 +54,9 @@ impl Rack {
     /// When `venice up` fails; the message quotes it.
     pub(crate) fn up(port: Port, remote_bytes: u64) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the running program")?;
-        let folder = tempfile::Builder::new().prefix("venice-rack-").tempdir()?;
+        take_down_leftovers(&program);
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir()?;
         let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
         let rack = Self { port, folder, program };
         // A little more than its share from each, so that a grant never has to be cut to the slab.
@@ -70,9 +74,7 @@ impl Rack {
 
     /// The running program as a command on this rack, its subcommand still to be added.
     pub(crate) fn venice(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.env("VENICE_RUN_DIR", self.folder.path().join("run")).env_remove("VENICE_MONITOR");
-        command
+        venice_in(&self.program, self.folder.path())
     }
 
     pub(crate) fn port(&self) -> Port {
@@ -105,6 +107,23 @@ impl Drop for Rack {
                 String::from_utf8_lossy(&output.stderr).trim()
             ),
             Err(error) => eprintln!("venice: cannot run `venice down`: {error}"),
+        }
+    }
+}
+
+fn venice_in(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("VENICE_RUN_DIR", folder.join("run")).env_remove("VENICE_MONITOR");
+    command
+}
+
+/// Racks of runs that were killed: their processes are detached and live on.
+fn take_down_leftovers(program: &Path) {
+    for folder in crate::leftovers::of_dead_processes(&std::env::temp_dir(), PREFIX) {
+        let down = venice_in(program, &folder).arg("down").process_group(0).output();
+        if down.is_ok_and(|output| output.status.success()) {
+            // What cannot be removed does no harm.
+            let _ = std::fs::remove_dir_all(&folder);
         }
     }
 }

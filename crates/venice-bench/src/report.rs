@@ -6,15 +6,29 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// A table with the given head; its first column is text, all others are figures.
-pub(crate) fn table(head: &[&str]) -> Table {
+/// A table with the given head; its first `texts` columns are text, all others are figures.
+pub(crate) fn table(head: &[&str], texts: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header(head.to_vec());
-    for column in table.column_iter_mut().skip(1) {
+    for column in table.column_iter_mut().skip(texts) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// Prints the text for people, and writes the report for programs where one is asked for. When that
+/// goes to standard output, people read theirs on stderr.
+///
+/// # Errors
+/// When the report cannot be written.
+pub(crate) fn publish(text: &str, json: Option<&Path>, report: &impl Serialize) -> Result<()> {
+    if json == Some(Path::new("-")) {
+        eprintln!("{text}");
+    } else {
+        println!("{text}");
+    }
+    json.map_or(Ok(()), |path| write_json(path, report))
 }
 
 /// Writes `value` to `path` as JSON, `-` being standard output.

@@ -43,7 +43,7 @@ impl Redis {
         let mut command = launch.command(program);
         command
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .args(["--loglevel", "notice", "--dir"])
+            .args(["--loglevel", "warning", "--dir"])
             .arg(folder)
             .arg("--unixsocket")
             .arg(&socket);

@@ -139,20 +139,23 @@ pub(crate) fn summarize(
 impl DemoReport {
     /// The table and the lines under it.
     pub(crate) fn text(&self) -> String {
-        let mut rows = table(&[
-            "mode",
-            "ops/s",
-            "of local",
-            "p50 µs",
-            "p99 µs",
-            "Zipf ops/s",
-            "of local",
-            "p50 µs",
-            "p99 µs",
-            "peak resident",
-            "load s",
-            "wrong",
-        ]);
+        let mut rows = table(
+            &[
+                "mode",
+                "ops/s",
+                "of local",
+                "p50 µs",
+                "p99 µs",
+                "Zipf ops/s",
+                "of local",
+                "p50 µs",
+                "p99 µs",
+                "peak resident",
+                "load s",
+                "wrong",
+            ],
+            1,
+        );
         let local = self.modes.iter().find(|mode| mode.mode == Mode::Local);
         for mode in &self.modes {
             rows.add_row([

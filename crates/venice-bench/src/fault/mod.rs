@@ -42,7 +42,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Measure page faults: Venice beside plain memory, a bare userfaultfd handler and kernel swap.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Examples:
+EXAMPLES:
   venice bench fault                             1 GiB with 256 MiB local, every way there is
   venice bench fault --json fault.json           with the figures in a file
   venice bench fault --ways uffd-floor,venice-shm --seconds 5")]
@@ -100,10 +100,7 @@ pub fn execute(args: FaultArgs) -> Result<()> {
     report.aims = aims::judge(&report);
     report.seconds = started.elapsed().as_secs_f64();
 
-    println!("{}", report.text());
-    if let Some(path) = &args.json {
-        crate::report::write_json(path, &report)?;
-    }
+    crate::report::publish(&report.text(), args.json.as_deref(), &report)?;
     verdict(&report)
 }
 

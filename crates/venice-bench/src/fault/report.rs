@@ -117,20 +117,23 @@ impl FaultReport {
     }
 
     fn case_table(&self) -> String {
-        let mut rows = table(&[
-            "way",
-            "case",
-            "p50 µs",
-            "p99 µs",
-            "mean µs",
-            "fault p50",
-            "fault p99",
-            "pages/s",
-            "faults/s",
-            "CPU µs/fault",
-            "CPU µs/page",
-            "helpers'",
-        ]);
+        let mut rows = table(
+            &[
+                "way",
+                "case",
+                "p50 µs",
+                "p99 µs",
+                "mean µs",
+                "fault p50",
+                "fault p99",
+                "pages/s",
+                "faults/s",
+                "CPU µs/fault",
+                "CPU µs/page",
+                "helpers'",
+            ],
+            2,
+        );
         // Case by case, so that the ways stand one above the other.
         let all: Vec<(Way, &CaseReport)> =
             self.ways.iter().flat_map(|way| way.cases.iter().map(|case| (way.way, case))).collect();

@@ -76,7 +76,12 @@ impl MemoryCgroup {
             // Fails where an ancestor holds processes; then the limit below fails and says so.
             let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
         }
-        let folder = mount.join(format!("venice-{name}-{}", std::process::id()));
+        let prefix = format!("venice-{name}-");
+        for folder in crate::leftovers::of_dead_processes(mount, &prefix) {
+            // Dropped at once: it kills the members and removes the group.
+            drop(Self { folder, hierarchy: hierarchy.clone() });
+        }
+        let folder = mount.join(format!("{prefix}{}", std::process::id()));
         fs::create_dir(&folder)
             .with_context(|| format!("cannot make the memory cgroup {}", folder.display()))?;
         let group = Self { folder, hierarchy };
