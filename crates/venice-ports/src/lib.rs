@@ -2,16 +2,17 @@
 //!
 //! * [`shm`]: donor and recipient on one host. The donor passes the memfds of a grant over a
 //!   unix socket; the recipient maps them and needs the donor's CPU no more.
-//! * `udp`: the fabric's frames in datagrams, between hosts.
+//! * [`udp`]: the fabric's frames in datagrams, between hosts.
 //!
-//! The recipient's halves ([`shm::fetch_slabs`], `udp::UdpDriver`, [`monotonic_ns`]) run inside
+//! The recipient's halves ([`shm::fetch_slabs`], [`udp::UdpDriver`], [`monotonic_ns`]) run inside
 //! foreign programs, on threads that have no thread-local storage of their own: they make system
 //! calls directly (no libc, no errno), start no threads, log nothing, and allocate only when they
-//! are built. The donor's halves ([`shm::ShmServer`], `udp::UdpServer`) own a thread each.
+//! are built. The donor's halves ([`shm::ShmServer`], [`udp::UdpServer`]) own a thread each.
 
 mod clock;
 mod error;
 pub mod shm;
+pub mod udp;
 
 pub use clock::monotonic_ns;
 pub use error::PortError;

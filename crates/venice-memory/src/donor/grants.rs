@@ -3,26 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use venice_fabric::{GrantedMemory, Refusal};
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::Slab;
 
-/// Why an access to lent memory is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AccessRefusal {
-    /// No such grant, or not with this key. Which of the two is nobody's business.
-    #[error("no such grant, or wrong key")]
-    NoGrant,
-    /// The range leaves the grant.
-    #[error("outside the grant")]
-    OutOfRange,
-}
-
 /// Grant id → key and slabs. A grant's addresses run from 0 to its slabs' total length.
 #[derive(Debug, Default)]
 pub struct GrantTable {
-    grants: BTreeMap<u64, Entry>,
+    grants: BTreeMap<GrantId, Entry>,
 }
 
 #[derive(Debug)]
@@ -38,18 +28,18 @@ impl GrantTable {
     /// When the id is there already: it is the Monitor Node's to give out, and the caller's to
     /// check.
     pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
-        let old = self.grants.insert(id.0, Entry { key, slabs });
+        let old = self.grants.insert(id, Entry { key, slabs });
         assert!(old.is_none(), "{id:?} was granted twice");
     }
 
     /// Takes a grant out; no access reaches its slabs from then on.
     pub fn remove(&mut self, id: GrantId) -> Option<Vec<Slab>> {
-        self.grants.remove(&id.0).map(|entry| entry.slabs)
+        self.grants.remove(&id).map(|entry| entry.slabs)
     }
 
     /// Whether the grant is there.
     pub fn contains(&self, id: GrantId) -> bool {
-        self.grants.contains_key(&id.0)
+        self.grants.contains_key(&id)
     }
 
     /// Reads `into.len()` bytes at `addr`.
@@ -63,9 +53,9 @@ impl GrantTable {
         key: GrantKey,
         addr: u64,
         into: &mut [u8],
-    ) -> Result<(), AccessRefusal> {
-        let entry = self.grants.get(&id.0);
-        let entry = entry.filter(|entry| entry.opens_with(key)).ok_or(AccessRefusal::NoGrant)?;
+    ) -> Result<(), Refusal> {
+        let entry = self.grants.get(&id).ok_or(Refusal::UnknownGrant)?;
+        entry.check_key(key)?;
         entry.check_range(addr, into.len())?;
         let mut done = 0;
         for piece in pieces(addr, into.len()) {
@@ -86,9 +76,9 @@ impl GrantTable {
         key: GrantKey,
         addr: u64,
         from: &[u8],
-    ) -> Result<(), AccessRefusal> {
-        let entry = self.grants.get_mut(&id.0);
-        let entry = entry.filter(|entry| entry.opens_with(key)).ok_or(AccessRefusal::NoGrant)?;
+    ) -> Result<(), Refusal> {
+        let entry = self.grants.get_mut(&id).ok_or(Refusal::UnknownGrant)?;
+        entry.check_key(key)?;
         entry.check_range(addr, from.len())?;
         let mut done = 0;
         for piece in pieces(addr, from.len()) {
@@ -109,11 +99,11 @@ impl GrantTable {
         first: usize,
         count: usize,
     ) -> Result<SlabBatch, String> {
-        let entry = self.grants.get(&id.0).filter(|entry| entry.opens_with(key));
-        let entry = entry.ok_or_else(|| AccessRefusal::NoGrant.to_string())?;
+        let entry = self.grants.get(&id).ok_or("it has no such grant")?;
+        entry.check_key(key).map_err(|_| "that is not the grant's key")?;
         let end = first.checked_add(count);
         let wanted = end.and_then(|end| entry.slabs.get(first..end));
-        let wanted = wanted.ok_or_else(|| AccessRefusal::OutOfRange.to_string())?;
+        let wanted = wanted.ok_or("the grant has fewer slabs")?;
         let fds =
             wanted.iter().map(|slab| slab.fd().try_clone_to_owned()).collect::<Result<_, _>>();
         let fds = fds.map_err(|error| format!("the donor cannot pass its slabs on: {error}"))?;
@@ -123,14 +113,17 @@ impl GrantTable {
 
 impl Entry {
     /// Compares the keys in a time that does not depend on where they differ.
-    fn opens_with(&self, key: GrantKey) -> bool {
-        std::hint::black_box(self.key.0 ^ key.0) == 0
+    fn check_key(&self, key: GrantKey) -> Result<(), Refusal> {
+        match std::hint::black_box(self.key.0 ^ key.0) {
+            0 => Ok(()),
+            _ => Err(Refusal::WrongKey),
+        }
     }
 
-    fn check_range(&self, addr: u64, len: usize) -> Result<(), AccessRefusal> {
-        let end = addr.checked_add(len as u64).ok_or(AccessRefusal::OutOfRange)?;
+    fn check_range(&self, addr: u64, len: usize) -> Result<(), Refusal> {
+        let end = addr.checked_add(len as u64).ok_or(Refusal::OutOfRange)?;
         if end > self.slabs.len() as u64 * SLAB_BYTES {
-            return Err(AccessRefusal::OutOfRange);
+            return Err(Refusal::OutOfRange);
         }
         Ok(())
     }
@@ -188,6 +181,28 @@ impl SlabSource for SharedGrants {
     }
 }
 
+impl GrantedMemory for SharedGrants {
+    fn read(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        into: &mut [u8],
+    ) -> Result<(), Refusal> {
+        self.lock().read(grant, key, addr, into)
+    }
+
+    fn write(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        from: &[u8],
+    ) -> Result<(), Refusal> {
+        self.lock().write(grant, key, addr, from)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,10 +222,10 @@ mod tests {
         let mut table = table(1);
         let mut byte = [9u8];
         for (id, key, addr, refusal) in [
-            (GrantId(2), KEY, 0, AccessRefusal::NoGrant),
-            (ID, GrantKey(43), 0, AccessRefusal::NoGrant),
-            (ID, KEY, SLAB_BYTES, AccessRefusal::OutOfRange),
-            (ID, KEY, u64::MAX, AccessRefusal::OutOfRange),
+            (GrantId(2), KEY, 0, Refusal::UnknownGrant),
+            (ID, GrantKey(43), 0, Refusal::WrongKey),
+            (ID, KEY, SLAB_BYTES, Refusal::OutOfRange),
+            (ID, KEY, u64::MAX, Refusal::OutOfRange),
         ] {
             assert_eq!(table.read(id, key, addr, &mut byte), Err(refusal));
             assert_eq!(table.write(id, key, addr, &[7]), Err(refusal));
@@ -218,7 +233,7 @@ mod tests {
         assert_eq!(byte, [9]);
         table.write(ID, KEY, SLAB_BYTES - 1, &[7]).unwrap();
         assert_eq!(table.remove(ID).unwrap().len(), 1);
-        assert_eq!(table.read(ID, KEY, 0, &mut byte), Err(AccessRefusal::NoGrant));
+        assert_eq!(table.read(ID, KEY, 0, &mut byte), Err(Refusal::UnknownGrant));
         assert!(table.slab_fds(ID, KEY, 0, 1).is_err());
     }
 

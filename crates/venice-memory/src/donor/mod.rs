@@ -10,6 +10,6 @@ mod pool;
 mod slab;
 
 pub use error::DonorError;
-pub use grants::{AccessRefusal, GrantTable, SharedGrants};
+pub use grants::{GrantTable, SharedGrants};
 pub use pool::SlabPool;
 pub use slab::Slab;

@@ -1,19 +1,27 @@
 //! The slabs of one donor: a fixed number, made and locked when the agent starts.
 
+use std::sync::{Mutex, MutexGuard};
+
 use venice_wire::SLAB_BYTES;
 
 use super::{DonorError, Slab};
 
-/// All slabs a donor lends, less those that are out.
+/// All slabs a donor lends, less those that are out. Shared by reference between threads.
 ///
 /// A slab that comes back is never lent again: its memfd is dropped and a fresh one made in its
 /// place. So a stale mapping kept by a past recipient shows that recipient's own old bytes and
 /// nothing else, whatever the slab's successor holds.
 #[derive(Debug)]
 pub struct SlabPool {
+    /// Held for moments only: slabs are made and dropped outside of it.
+    stock: Mutex<Stock>,
+}
+
+#[derive(Debug)]
+struct Stock {
     free: Vec<Slab>,
     lent: usize,
-    /// Slabs that came back and could not be replaced for want of memory.
+    /// Slabs that came back and are not replaced yet.
     missing: usize,
 }
 
@@ -36,18 +44,17 @@ impl SlabPool {
         {
             return Err(DonorError::ShortOfMemory { need_bytes, available_bytes });
         }
-        let mut pool = Self { free: Vec::new(), lent: 0, missing: 0 };
-        for _ in 0..count {
-            pool.free.push(Slab::new().map_err(|error| explain(error, need_bytes))?);
-        }
-        Ok(pool)
+        let free = (0..count).map(|_| Slab::new()).collect::<Result<Vec<_>, _>>();
+        let free = free.map_err(|error| explain(error, need_bytes))?;
+        Ok(Self { stock: Mutex::new(Stock { free, lent: 0, missing: 0 }) })
     }
 
-    /// Takes `count` slabs, or none at all.
-    pub fn take(&mut self, count: usize) -> Option<Vec<Slab>> {
-        let rest = self.free.len().checked_sub(count)?;
-        self.lent += count;
-        Some(self.free.split_off(rest))
+    /// Takes `count` slabs, or none at all. Does not wait for slabs in the making.
+    pub fn take(&self, count: usize) -> Option<Vec<Slab>> {
+        let mut stock = self.stock();
+        let rest = stock.free.len().checked_sub(count)?;
+        stock.lent += count;
+        Some(stock.free.split_off(rest))
     }
 
     /// Takes back slabs that [`SlabPool::take`] gave out, and puts fresh zeroed ones in their
@@ -59,12 +66,14 @@ impl SlabPool {
     ///
     /// # Panics
     /// When more slabs come back than are out.
-    pub fn give_back(&mut self, slabs: Vec<Slab>) -> Result<(), DonorError> {
+    pub fn give_back(&self, slabs: Vec<Slab>) -> Result<(), DonorError> {
         let count = slabs.len();
-        assert!(count <= self.lent, "{count} slabs came back, {} are out", self.lent);
         drop(slabs);
-        self.lent -= count;
-        self.missing += count;
+        let mut stock = self.stock();
+        assert!(count <= stock.lent, "{count} slabs came back, {} are out", stock.lent);
+        stock.lent -= count;
+        stock.missing += count;
+        drop(stock);
         self.replenish()
     }
 
@@ -72,23 +81,50 @@ impl SlabPool {
     ///
     /// # Errors
     /// When there is still no memory for them.
-    pub fn replenish(&mut self) -> Result<(), DonorError> {
-        while self.missing > 0 {
-            let need_bytes = self.missing as u64 * SLAB_BYTES;
-            self.free.push(Slab::new().map_err(|error| explain(error, need_bytes))?);
-            self.missing -= 1;
+    pub fn replenish(&self) -> Result<(), DonorError> {
+        while self.claim_missing() {
+            match Slab::new() {
+                Ok(slab) => {
+                    let mut stock = self.stock();
+                    stock.free.push(slab);
+                    stock.lent -= 1;
+                }
+                Err(error) => {
+                    let mut stock = self.stock();
+                    stock.lent -= 1;
+                    stock.missing += 1;
+                    return Err(explain(error, stock.missing as u64 * SLAB_BYTES));
+                }
+            }
         }
         Ok(())
     }
 
     /// Slabs that can be taken now.
     pub fn free_slabs(&self) -> usize {
-        self.free.len()
+        self.stock().free.len()
     }
 
     /// Slabs in all: free, lent and missing.
     pub fn total_slabs(&self) -> usize {
-        self.free.len() + self.lent + self.missing
+        let stock = self.stock();
+        stock.free.len() + stock.lent + stock.missing
+    }
+
+    /// Counts one missing slab as lent while it is being made, so that of two threads in here
+    /// only one makes it.
+    fn claim_missing(&self) -> bool {
+        let mut stock = self.stock();
+        let any = stock.missing > 0;
+        if any {
+            stock.missing -= 1;
+            stock.lent += 1;
+        }
+        any
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().expect("no thread panics with the pool")
     }
 }
 
@@ -123,7 +159,7 @@ mod tests {
 
     #[test]
     fn takes_all_or_nothing() {
-        let mut pool = SlabPool::new(2 * SLAB_BYTES + 17).unwrap();
+        let pool = SlabPool::new(2 * SLAB_BYTES + 17).unwrap();
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
         assert!(pool.take(3).is_none());
         assert_eq!(pool.free_slabs(), 2);
@@ -135,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_stale_mapping_and_the_next_lease_never_meet() {
-        let mut pool = SlabPool::new(SLAB_BYTES).unwrap();
+        let pool = SlabPool::new(SLAB_BYTES).unwrap();
         let mut slabs = pool.take(1).unwrap();
         slabs[0].write(0, b"old secret");
         let len = SLAB_BYTES as usize;
@@ -173,7 +209,7 @@ mod tests {
     #[test]
     #[should_panic]
     fn more_slabs_back_than_out_is_our_bug() {
-        let mut pool = SlabPool::new(SLAB_BYTES).unwrap();
+        let pool = SlabPool::new(SLAB_BYTES).unwrap();
         let _ = pool.give_back(vec![Slab::new().unwrap()]);
     }
 }

@@ -48,10 +48,6 @@ impl Batch {
         self.filled == 0
     }
 
-    pub(super) fn clear(&mut self) {
-        self.filled = 0;
-    }
-
     /// The datagrams received last, each with its sender. Those of other address families, or
     /// longer than a slot, are left out.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
@@ -135,8 +131,14 @@ impl Batch {
                 Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
                 // An unreachable peer is that datagram's bad luck, not the batch's.
                 Err(
-                    Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::CONNREFUSED | Errno::ACCESS
-                    | Errno::PERM | Errno::INVAL | Errno::MSGSIZE | Errno::AFNOSUPPORT,
+                    Errno::NETUNREACH
+                    | Errno::HOSTUNREACH
+                    | Errno::CONNREFUSED
+                    | Errno::ACCESS
+                    | Errno::PERM
+                    | Errno::INVAL
+                    | Errno::MSGSIZE
+                    | Errno::AFNOSUPPORT,
                 ) => sent += 1,
                 Err(errno) => return Err(errno),
             }

@@ -1,0 +1,107 @@
+//! A non-blocking UDP socket with room for bursts.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
+    set_socket_send_buffer_size_force,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
+
+use crate::PortError;
+
+/// What the kernel may hold for us in each direction: a burst of some hundred pages from each of
+/// many recipients.
+const BUFFER_BYTES: usize = 8 << 20;
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub struct UdpSocket {
+    fd: OwnedFd,
+    local: SocketAddr,
+}
+
+impl UdpSocket {
+    /// Binds to `local`; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// When the address is not of this machine or its port is taken.
+    pub fn bind(local: SocketAddr) -> Result<Self, PortError> {
+        let family = match local {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let cannot_use = |source| PortError::UdpAddress { address: local, source };
+        let fd = socket_with(family, SocketType::DGRAM, flags, None).map_err(cannot_use)?;
+        raise_buffers(fd.as_fd());
+        bind(&fd, &local).map_err(cannot_use)?;
+        let bound = getsockname(&fd).and_then(SocketAddr::try_from).map_err(cannot_use)?;
+        Ok(Self { fd, local: bound })
+    }
+
+    /// Another descriptor of the same socket.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn try_clone(&self) -> Result<Self, PortError> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+            .map_err(PortError::at("duplicating a socket"))?;
+        Ok(Self { fd, local: self.local })
+    }
+
+    /// Moves the descriptor to the lowest free number at or above `lowest`, out of the way of
+    /// the program whose process this is.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
+        self.fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, lowest)
+            .map_err(PortError::at("duplicating a socket"))?;
+        Ok(())
+    }
+
+    /// The address it is bound to, with the port the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The address to bind to for talking to `peer`: any of this machine's, any port, same family.
+pub fn unspecified_like(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+/// As large as root may, else as the system allows. Small buffers lose more, and are right too.
+fn raise_buffers(fd: BorrowedFd<'_>) {
+    if set_socket_recv_buffer_size_force(fd, BUFFER_BYTES) == Err(Errno::PERM) {
+        let _ = set_socket_recv_buffer_size(fd, BUFFER_BYTES);
+    }
+    if set_socket_send_buffer_size_force(fd, BUFFER_BYTES) == Err(Errno::PERM) {
+        let _ = set_socket_send_buffer_size(fd, BUFFER_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_a_clear_error() {
+        let first = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_ne!(first.local_addr().port(), 0);
+        let error = UdpSocket::bind(first.local_addr()).unwrap_err();
+        assert!(error.to_string().contains(&first.local_addr().to_string()), "{error}");
+    }
+}
