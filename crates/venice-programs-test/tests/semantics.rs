@@ -52,6 +52,8 @@ same_under_venice! {
     locked_memory_and_advice: "mlock";
     signals_on_a_far_stack: "far_signal_stack";
     atomics_and_futexes_in_far_memory: "futex";
+    programs_that_close_every_descriptor: "close_all";
+    threads_and_signals_end_as_they_should: "threads_end";
 }
 
 /// `venice run` of `exit_ways HOW` ends as the program alone does.
