@@ -11,7 +11,6 @@
 
 mod arguments;
 mod child;
-pub mod command;
 pub mod demo;
 pub mod fault;
 mod interrupt;
