@@ -9,7 +9,7 @@ use venice_wire::ByteSize;
 use super::network::{self, Network};
 use super::process;
 use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
-use super::run_dir::{RunDir, RunDirLock};
+use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;
 use crate::daemon::lend_size;
 use crate::doctor::available_bytes;
@@ -66,13 +66,14 @@ fn resume(
         if !process::find_all(dir).is_empty() {
             bail!("a rack is up already {difference}: take it down first with `venice down`");
         }
-        clear(dir, lock, &record.process_names())?;
+        // Nothing of it lives: the new rack takes its place.
+        remove_file(&dir.record_path())?;
         return begin(args, dir, lock);
     }
     if record.netns {
         network::check_possible()?;
     }
-    let network = record.subnet.map(|subnet| Network::restore(dir, subnet)).transpose()?;
+    let network = prepare(args, dir, &mut record)?;
     check_monitor_port_again(&record, dir)?;
     let mut starter = Starter { dir, record: &mut record, network, started: Vec::new() };
     let started = match block_on(uninterrupted(&mut starter)) {
@@ -116,17 +117,7 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
 }
 
 fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()> {
-    let network = if record.netns {
-        // Written first, so that `venice down` knows of namespaces to remove.
-        record.save(dir)?;
-        Some(Network::create(dir)?)
-    } else {
-        None
-    };
-    record.subnet = network.as_ref().map(Network::subnet);
-    let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |n| n.subnet().bridge_address());
-    record.monitor.addr = choose_monitor_address(ip.into(), args.monitor_port)?.to_string();
-    record.save(dir)?;
+    let network = prepare(args, dir, record)?;
     let mut starter = Starter { dir, record, network, started: Vec::new() };
     match block_on(uninterrupted(&mut starter)) {
         Ok(_) => Ok(()),
@@ -135,6 +126,25 @@ fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()>
             Err(error)
         }
     }
+}
+
+/// Makes the network and chooses the Monitor Node's address, as far as an earlier `venice up` has
+/// not got there.
+fn prepare(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<Option<Network>> {
+    // Written first, so that `venice down` and other racks know of the namespaces.
+    record.save(dir)?;
+    let network = match (record.netns, record.subnet) {
+        (false, _) => None,
+        (true, None) => Some(Network::create(dir)?),
+        (true, Some(subnet)) => Some(Network::restore(dir, subnet)?),
+    };
+    record.subnet = network.as_ref().map(Network::subnet);
+    if record.monitor.addr.is_empty() {
+        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |n| n.subnet().bridge_address());
+        record.monitor.addr = choose_monitor_address(ip.into(), args.monitor_port)?.to_string();
+    }
+    record.save(dir)?;
+    Ok(network)
 }
 
 /// What to start; checks what can be checked without starting anything.
