@@ -1,0 +1,599 @@
+//! The fault handler: one thread that brings in what the program touches.
+//!
+//! It takes no lock and waits for nobody but the evictor, and for that one only while no
+//! thread of the program holds the structure lock (that thread may be waiting for us).
+
+use std::sync::atomic::Ordering;
+
+use super::far::{Far, Fetch, MAX_IN_FLIGHT};
+use super::fork::{Content, WATCHED_FDS};
+use super::page_table::{Entry, PageNumber, State};
+use super::pager::{MAX_WINDOW, Pager};
+use super::read_ahead::ReadAhead;
+use super::run_block::SLAB_SLOTS;
+use super::staging::Frame;
+use super::sys::{self, Errno, PollFd, SysResult};
+use super::thread::Follower;
+use super::uffd::{Event, Uffd};
+use super::{PAGE, address_of};
+
+/// How long a fault waits at most for the evictor to make room before the budget is
+/// overdrawn: a page too many is better than a deadlock.
+const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
+
+/// A fault being served.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    page: PageNumber,
+    write: bool,
+    started_ns: u64,
+}
+
+/// A page asked for by frames and not here yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Awaited {
+    page: PageNumber,
+    started_ns: u64,
+    ahead: bool,
+}
+
+/// The handler's own state.
+pub struct Handler {
+    pager: &'static Pager,
+    far: Far,
+    read_ahead: ReadAhead,
+    follower: Follower,
+    awaited: [Awaited; MAX_IN_FLIGHT],
+    /// Faults that met a change of the address space, to be served again.
+    deferred: Vec<Fault>,
+}
+
+/// The thread's body; `handler` is the address of a leaked [`Handler`].
+pub extern "C" fn run(handler: usize) -> ! {
+    // SAFETY: `Pager::start_threads` leaked it for this thread alone.
+    let handler = unsafe { &mut *(handler as *mut Handler) };
+    loop {
+        handler.turn();
+    }
+}
+
+impl Handler {
+    /// A handler that has not started yet.
+    pub fn new(pager: &'static Pager, far: Far) -> Handler {
+        Handler {
+            pager,
+            far,
+            read_ahead: ReadAhead::default(),
+            follower: Follower::default(),
+            awaited: [Awaited::default(); MAX_IN_FLIGHT],
+            deferred: Vec::with_capacity(1024),
+        }
+    }
+
+    /// Waits for something to do and does it.
+    fn turn(&mut self) {
+        let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 2 + WATCHED_FDS];
+        fds[0].fd = self.pager.uffd().fd;
+        self.pager.fork.watch(&mut fds[2..]);
+        let mut timeout_ms = self.pager.fork.timeout_ms();
+        if let Far::Udp(udp) = &mut self.far {
+            fds[1].fd = udp.fd();
+            timeout_ms = sooner(timeout_ms, udp.timeout_ms());
+        }
+        if !self.deferred.is_empty() {
+            timeout_ms = 1;
+        }
+        sys::poll(&mut fds, timeout_ms);
+        if fds[0].revents != 0 {
+            self.serve_events();
+        }
+        if self.pager.fork.is_watching() {
+            self.serve_forked_children();
+        }
+        self.take_arrivals();
+        self.retry_deferred();
+    }
+
+    fn serve_events(&mut self) {
+        match self.pager.uffd().read_event() {
+            Some(Event::Fault { address, write, thread }) => {
+                let started_ns = sys::monotonic_ns();
+                self.follower.follow(thread, started_ns);
+                self.serve(Fault { page: address / PAGE, write, started_ns });
+            }
+            Some(Event::Fork { child }) => self.pager.fork.adopt_child(self.pager, child),
+            Some(Event::Other) | None => {}
+        }
+    }
+
+    fn retry_deferred(&mut self) {
+        for _ in 0..self.deferred.len() {
+            let fault = self.deferred.remove(0);
+            self.serve(fault);
+        }
+    }
+
+    /// Brings in the page of `fault`, and what lies ahead of it.
+    fn serve(&mut self, fault: Fault) {
+        let pager = self.pager;
+        let Some(entry) = pager.table.entry(fault.page) else {
+            let _ = pager
+                .uffd()
+                .settle(address_of(fault.page), pager.uffd().zero(address_of(fault.page), PAGE));
+            return;
+        };
+        let counters = &pager.block.counters;
+        loop {
+            let state = entry.state();
+            match state {
+                State::Busy if entry.mark_waited() => return,
+                State::Busy => continue,
+                State::Resident => return self.serve_resident(fault, entry),
+                State::Poisoned => {
+                    self.poison(fault.page);
+                    return;
+                }
+                State::Zero | State::Staged | State::Far => {}
+            }
+            self.wait_for_room();
+            if !self.claim(fault.page, entry, state) {
+                continue;
+            }
+            counters.faults.fetch_add(1, Ordering::Relaxed);
+            return match state {
+                State::Zero => self.bring_zeros(fault, entry),
+                State::Staged => self.bring_staged(fault, entry),
+                _ => self.bring_far(fault, entry),
+            };
+        }
+    }
+
+    /// A fault on a page that is there: somebody else's fault brought it, or the program
+    /// dropped it behind our back (a bare system call); then it reads as zeros.
+    fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let address = address_of(fault.page);
+        match pager.uffd().zero(address, PAGE) {
+            Ok(_) if entry.claim(State::Resident) => {
+                self.forget_slot(entry);
+                self.release(fault.page, entry, State::Resident);
+            }
+            Ok(_) => {}
+            Err(Errno::EAGAIN) => self.defer(fault),
+            Err(_) => pager.uffd().wake(address, PAGE),
+        }
+    }
+
+    fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let window = self.window_for(fault.page);
+        let mut count = 1;
+        while count < window && self.claim_ahead(fault.page + count, State::Zero) {
+            count += 1;
+        }
+        let address = address_of(fault.page);
+        let mut placed = if count == 1 && !fault.write {
+            pager.uffd().zero(address, PAGE)
+        } else {
+            pager.uffd().copy(address, pager.zeros, count * PAGE, true)
+        };
+        if placed.is_err() && count > 1 {
+            // What lies ahead may end with the mapping, or be there behind our back.
+            placed = pager.uffd().copy(address, pager.zeros, PAGE, true);
+        }
+        let done = placed.map_or(0, |bytes| bytes / PAGE);
+        for ahead in 1..count {
+            let state = if ahead < done { State::Resident } else { State::Zero };
+            self.release_entry(fault.page + ahead, state);
+        }
+        pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
+        if done == 0 {
+            return self.give_back(fault, entry, State::Zero, placed);
+        }
+        self.arrived(done);
+        self.release(fault.page, entry, State::Resident);
+        self.record(fault.started_ns);
+    }
+
+    /// Moves a page back from the staging area. While a `fork` is under way its frame must
+    /// stay as it is for the child, so it is copied then; likewise where it is shared.
+    fn bring_staged(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let (address, frame) = (address_of(fault.page), entry.frame());
+        let source = pager.staging.address(frame);
+        let mut moved = Err(Errno::EBUSY);
+        if !pager.fork.is_open() {
+            moved = pager.uffd().move_pages(address, source, PAGE);
+        }
+        let outcome = match moved {
+            Ok(_) => {
+                pager.staging.set(frame, Frame::Empty);
+                pager.uffd().wake(address, PAGE);
+                moved
+            }
+            Err(_) => {
+                let copied = pager.uffd().copy(address, source, PAGE, true);
+                if copied.is_ok() {
+                    pager.staging.set(frame, Frame::OrphanOf(fault.page));
+                    self.arrived(1);
+                }
+                copied
+            }
+        };
+        match outcome {
+            Ok(_) => {
+                pager.block.counters.staged_faults.fetch_add(1, Ordering::Relaxed);
+                self.release(fault.page, entry, State::Resident);
+                self.record(fault.started_ns);
+            }
+            Err(_) => self.give_back(fault, entry, State::Staged, outcome),
+        }
+    }
+
+    fn bring_far(&mut self, fault: Fault, entry: &Entry) {
+        let slot = entry.slot().expect("a far page has a slot");
+        self.pager.block.counters.far_faults.fetch_add(1, Ordering::Relaxed);
+        let token = self.free_token();
+        match self.far.fetch(&self.pager.block, slot, token) {
+            Fetch::Ready(source) => {
+                let window = self.window_for(fault.page);
+                self.install_ready(fault, entry, source, slot, window);
+            }
+            Fetch::Pending => {
+                self.awaited[token as usize] =
+                    Awaited { page: fault.page, started_ns: fault.started_ns, ahead: false };
+                let window = self.window_for(fault.page);
+                self.ask_ahead(fault.page, window);
+            }
+            Fetch::Full => {
+                self.release_quietly(fault.page, entry, State::Far);
+                self.deferred.push(fault);
+            }
+            Fetch::Lost => self.lose(fault.page, entry, slot),
+        }
+    }
+
+    /// Installs the page at `source`, first alone so that its thread runs on, then what lies
+    /// ahead: pages whose slots lie in a row go in one call.
+    fn install_ready(
+        &mut self,
+        fault: Fault,
+        entry: &Entry,
+        source: usize,
+        slot: u32,
+        window: usize,
+    ) {
+        let uffd = self.pager.uffd();
+        let mut run = 1;
+        while run < window && self.follows(fault.page, slot, run) {
+            run += 1;
+        }
+        let outcome = uffd.copy(address_of(fault.page), source, run * PAGE, true);
+        let done = match outcome {
+            Ok(bytes) => bytes / PAGE,
+            Err(_) if run > 1 => {
+                uffd.copy(address_of(fault.page), source, PAGE, true).is_ok() as usize
+            }
+            Err(_) => 0,
+        };
+        for ahead in 1..run {
+            let state = if ahead < done { State::Resident } else { State::Far };
+            self.release_entry(fault.page + ahead, state);
+        }
+        if done == 0 {
+            return self.give_back(fault, entry, State::Far, outcome);
+        }
+        self.arrived(done);
+        self.count_in(done);
+        self.release(fault.page, entry, State::Resident);
+        self.record(fault.started_ns);
+        self.install_ahead(fault.page + run, window.saturating_sub(run));
+    }
+
+    /// Claims the page `run` pages on if it is far and its slot lies as far on in the same slab.
+    fn follows(&mut self, page: PageNumber, slot: u32, run: usize) -> bool {
+        if run as u32 >= Far::contiguous_from(slot) {
+            return false;
+        }
+        let expected = Some(slot + run as u32);
+        let entry = self.pager.table.entry(page + run);
+        entry.is_some_and(|e| e.state() == State::Far && e.slot() == expected)
+            && self.claim_ahead(page + run, State::Far)
+    }
+
+    /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
+    fn install_ahead(&mut self, page: PageNumber, count: usize) {
+        for page in page..page + count {
+            if !self.claim_ahead(page, State::Far) {
+                return;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            let placed = match self.far.fetch(&self.pager.block, slot, 0) {
+                Fetch::Ready(source) => {
+                    self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
+                }
+                _ => false,
+            };
+            if !placed {
+                return self.release_entry(page, State::Far);
+            }
+            self.arrived(1);
+            self.count_in(1);
+            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+            self.release_entry(page, State::Resident);
+        }
+    }
+
+    /// Asks for far pages ahead of `page` by frames.
+    fn ask_ahead(&mut self, page: PageNumber, window: usize) {
+        for page in page + 1..page + window {
+            let token = self.free_token();
+            if self.awaited[token as usize].page != 0 || !self.claim_ahead(page, State::Far) {
+                break;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            match self.far.fetch(&self.pager.block, slot, token) {
+                Fetch::Pending => {
+                    self.awaited[token as usize] = Awaited { page, started_ns: 0, ahead: true };
+                }
+                _ => {
+                    self.release_entry(page, State::Far);
+                    break;
+                }
+            }
+        }
+        if let Far::Udp(udp) = &mut self.far {
+            udp.flush();
+        }
+    }
+
+    /// Installs the pages that came by frames.
+    fn take_arrivals(&mut self) {
+        if matches!(self.far, Far::Shm(_)) {
+            return;
+        }
+        let pager = self.pager;
+        let mut buffer = [0u64; PAGE / 8];
+        loop {
+            let Far::Udp(udp) = &mut self.far else { return };
+            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return };
+            let awaited = std::mem::take(&mut self.awaited[token as usize]);
+            let entry = pager.table.entry(awaited.page).expect("asked for");
+            if !arrived {
+                let slot = entry.slot().expect("a far page has a slot");
+                if awaited.ahead {
+                    self.release_entry(awaited.page, State::Far);
+                } else {
+                    self.lose(awaited.page, entry, slot);
+                }
+                continue;
+            }
+            self.install_arrival(awaited, entry, &buffer);
+        }
+    }
+
+    fn install_arrival(&mut self, awaited: Awaited, entry: &Entry, page: &[u64; PAGE / 8]) {
+        let pager = self.pager;
+        let address = address_of(awaited.page);
+        let mut outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+        while outcome == Err(Errno::EAGAIN) {
+            self.read_event_before_retry();
+            outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+        }
+        match outcome {
+            Ok(_) => {
+                self.arrived(1);
+                self.count_in(1);
+                self.release(awaited.page, entry, State::Resident);
+                if awaited.ahead {
+                    pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    self.record(awaited.started_ns);
+                }
+            }
+            Err(_) => {
+                self.release(awaited.page, entry, State::Far);
+                pager.uffd().wake(address, PAGE);
+            }
+        }
+    }
+
+    /// The address space is changing under a placement: a fork waits for us to read its event.
+    fn read_event_before_retry(&mut self) {
+        let pager = self.pager;
+        match pager.uffd().read_event() {
+            Some(Event::Fork { child }) => pager.fork.adopt_child(pager, child),
+            Some(Event::Fault { address, write, .. }) => {
+                let started_ns = sys::monotonic_ns();
+                self.defer(Fault { page: address / PAGE, write, started_ns });
+            }
+            Some(Event::Other) | None => sys::yield_now(),
+        }
+    }
+
+    /// The only copy is gone: touching the page is an error from now on.
+    fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
+        let pager = self.pager;
+        let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
+        let donor = pager.block.donor_of_slot(slot) as u64;
+        process.lost_donor.store(donor, Ordering::Relaxed);
+        process.lost_address.store(address_of(page) as u64 + 1, Ordering::Release);
+        pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
+        self.forget_slot(entry);
+        super::loss::announce(&pager.block, donor as usize, address_of(page));
+        self.poison(page);
+        self.release(page, entry, State::Poisoned);
+    }
+
+    fn poison(&self, page: PageNumber) {
+        let uffd = self.pager.uffd();
+        let outcome = uffd.poison(address_of(page), PAGE);
+        if let Err(errno) = uffd.settle(address_of(page), outcome)
+            && errno != Errno::ENOENT
+        {
+            uffd.wake(address_of(page), PAGE);
+        }
+    }
+
+    /// A placement failed: the page is as before, and the fault is served again later if the
+    /// address space was changing, or its thread looks again.
+    fn give_back(&mut self, fault: Fault, entry: &Entry, to: State, why: SysResult<usize>) {
+        self.release_quietly(fault.page, entry, to);
+        match why {
+            Err(Errno::EAGAIN) => self.defer(fault),
+            Err(Errno::ENOMEM) => {
+                sys::die("this machine is out of memory for a page of the program")
+            }
+            _ => self.pager.wake_page(fault.page),
+        }
+    }
+
+    fn defer(&mut self, fault: Fault) {
+        if self.deferred.len() < self.deferred.capacity() {
+            self.deferred.push(fault);
+        } else {
+            self.pager.wake_page(fault.page);
+        }
+    }
+
+    fn window_for(&mut self, page: PageNumber) -> usize {
+        let limit = self.pager.limit_pages.load(Ordering::Relaxed);
+        let room = limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize;
+        let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
+        self.read_ahead.on_fault(page, (most + 1).min(room.max(1)).min(MAX_WINDOW))
+    }
+
+    /// Claims a page ahead of a fault if it is in `state` and in the table.
+    fn claim_ahead(&self, page: PageNumber, state: State) -> bool {
+        self.pager.table.entry(page).is_some_and(|entry| self.claim(page, entry, state))
+    }
+
+    /// Claims a page; one that was zero counts as live from before it is busy, so that a child
+    /// forked meanwhile finds it.
+    fn claim(&self, page: PageNumber, entry: &Entry, state: State) -> bool {
+        if state != State::Zero {
+            return entry.claim(state);
+        }
+        if entry.state() != State::Zero {
+            return false;
+        }
+        self.pager.table.count_live(page);
+        let claimed = entry.claim(State::Zero);
+        if !claimed {
+            self.pager.table.count_dead(page);
+        }
+        claimed
+    }
+
+    fn free_token(&self) -> u32 {
+        let free = self.awaited.iter().position(|a| a.page == 0);
+        free.unwrap_or(MAX_IN_FLIGHT - 1) as u32
+    }
+
+    fn forget_slot(&self, entry: &Entry) {
+        if let Some(slot) = entry.slot() {
+            let process = self.pager.process.load(Ordering::Relaxed);
+            super::slots::Slots::new(process).give_up(&self.pager.block, slot);
+            entry.set_slot(None);
+        }
+    }
+
+    fn release_entry(&self, page: PageNumber, to: State) {
+        if let Some(entry) = self.pager.table.entry(page) {
+            self.release(page, entry, to);
+        }
+    }
+
+    fn release(&self, page: PageNumber, entry: &Entry, to: State) {
+        if self.release_quietly(page, entry, to) {
+            self.pager.wake_page(page);
+        }
+    }
+
+    /// Releases a page whose waiters are looked after by the caller; tells whether there are any.
+    fn release_quietly(&self, page: PageNumber, entry: &Entry, to: State) -> bool {
+        let waited = entry.release(to);
+        if to == State::Zero {
+            self.pager.table.count_dead(page);
+        }
+        waited
+    }
+
+    fn arrived(&self, pages: usize) {
+        let before = self.pager.resident().fetch_add(pages as u64, Ordering::Relaxed);
+        self.pager.ring_if_needed(before + pages as u64);
+    }
+
+    fn count_in(&self, pages: usize) {
+        self.pager.block.counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
+        let ahead = pages.saturating_sub(1) as u64;
+        self.pager.block.counters.read_ahead.fetch_add(ahead, Ordering::Relaxed);
+    }
+
+    fn record(&self, started_ns: u64) {
+        self.pager.block.record_fault_ns(sys::monotonic_ns() - started_ns);
+    }
+
+    /// Waits while the budget is used up and the evictor can do something about it.
+    fn wait_for_room(&self) {
+        let pager = self.pager;
+        let full = || {
+            pager.resident().load(Ordering::Relaxed) >= pager.limit_pages.load(Ordering::Relaxed)
+        };
+        if !full() {
+            return;
+        }
+        let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
+        let hopeless = || {
+            pager.lock.is_held_by_program()
+                || pager.fork.is_watching()
+                || pager.evictor_stuck.load(Ordering::Relaxed) != 0
+        };
+        while full() && !hopeless() {
+            let seen = pager.evictor_progress.load(Ordering::Acquire);
+            pager.ring_if_needed(u64::MAX);
+            sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);
+            if sys::monotonic_ns() > patience_ends_ns {
+                return;
+            }
+        }
+    }
+
+    /// Faults of children that were just forked and have no pager of their own yet.
+    fn serve_forked_children(&mut self) {
+        let pager = self.pager;
+        while let Some((child, page)) = pager.fork.next_child_fault(pager) {
+            let address = address_of(page);
+            let outcome = match pager.content_for_child(page) {
+                Content::Zeros => child.zero(address, PAGE),
+                Content::Frame(source) => child.copy(address, source, PAGE, true),
+                Content::Slot(slot) => self.copy_to_child(child, address, slot),
+                Content::Lost => child.poison(address, PAGE),
+            };
+            if child.settle(address, outcome) == Err(Errno::EAGAIN) {
+                child.wake(address, PAGE);
+            }
+        }
+    }
+
+    fn copy_to_child(&mut self, child: Uffd, address: usize, slot: u32) -> SysResult<usize> {
+        let block = &self.pager.block;
+        if let Far::Shm(window) = &self.far {
+            return child.copy(address, window.address(slot), PAGE, true);
+        }
+        let Far::Udp(udp) = &mut self.far else { unreachable!("two kinds of port") };
+        let mut buffer = [0u64; PAGE / 8];
+        match udp.fetch_at_once(block, slot, &mut buffer) {
+            true => child.copy(address, buffer.as_ptr() as usize, PAGE, true),
+            false => child.poison(address, PAGE),
+        }
+    }
+}
+
+fn sooner(one_ms: i32, other_ms: i32) -> i32 {
+    if one_ms < 0 || (0..one_ms).contains(&other_ms) { other_ms } else { one_ms }
+}
+
+const _: () = assert!(MAX_WINDOW < SLAB_SLOTS as usize, "a window spans two slabs at most");

@@ -1,0 +1,265 @@
+//! What the program does to its address space, and what the pager makes of it.
+//!
+//! Every call here is made with the structure lock held. Pages in the range become busy first,
+//! then the kernel acts, then the table follows: a fault in between waits and looks again.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::page_table::{Entry, PageNumber, State};
+use super::pager::{Pager, Structure};
+use super::staging::Frame;
+use super::sys::{self, SysResult, nr};
+use super::{PAGE, address_of, pages_of};
+
+const MREMAP_DONTUNMAP: usize = 4;
+
+impl Structure {
+    /// A fresh anonymous private mapping: the pager answers for it from now on. One that
+    /// cannot be registered stays the kernel's.
+    pub fn adopt(&mut self, addr: usize, len_bytes: usize) {
+        let pages = pages_of(addr, len_bytes);
+        self.forget(addr, len_bytes);
+        let pager = self.pager;
+        if pager.table.cover(pages.clone()).is_err() {
+            return;
+        }
+        let len_bytes = pages.len() * PAGE;
+        // SAFETY: advice that changes no contents.
+        let _ = unsafe { sys::madvise(addr, len_bytes, sys::MADV_NOHUGEPAGE) };
+        if pager.uffd().register(addr, len_bytes).is_ok() {
+            self.guarded().regions.insert(pages);
+        }
+    }
+
+    /// Lets `change` unmap the range or map it anew. What the pager knew of it is forgotten,
+    /// unless `change` fails.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn replace<T>(
+        &mut self,
+        addr: usize,
+        len_bytes: usize,
+        change: impl FnOnce() -> SysResult<T>,
+    ) -> SysResult<T> {
+        let pages = pages_of(addr, len_bytes);
+        let parts = self.managed(pages.clone());
+        for part in &parts {
+            self.claim_all(part.clone());
+        }
+        let outcome = change();
+        for part in parts {
+            match outcome {
+                Ok(_) => self.drop_all(part),
+                Err(_) => self.restore_all(part),
+            }
+        }
+        if outcome.is_ok() {
+            self.guarded().regions.remove(pages);
+        }
+        outcome
+    }
+
+    /// What the pager knew of the range is of the past: it was mapped anew behind its back.
+    fn forget(&mut self, addr: usize, len_bytes: usize) {
+        let pages = pages_of(addr, len_bytes);
+        for part in self.managed(pages.clone()) {
+            self.claim_all(part.clone());
+            self.drop_all(part);
+        }
+        self.guarded().regions.remove(pages);
+    }
+
+    /// `MADV_DONTNEED` and `MADV_FREE`: the contents go, the mapping stays.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn discard(&mut self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        let parts = self.managed(pages_of(addr, len_bytes));
+        for part in &parts {
+            self.claim_all(part.clone());
+        }
+        // SAFETY: what the program asked for.
+        let outcome = unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTNEED) };
+        for part in parts {
+            match outcome {
+                Ok(()) => self.drop_all(part),
+                Err(_) => self.restore_all(part),
+            }
+        }
+        outcome
+    }
+
+    /// `mremap(2)`: pages keep their contents wherever they go.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn relocate(
+        &mut self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        flags: usize,
+        new_addr: usize,
+    ) -> SysResult<usize> {
+        let old_pages = pages_of(old, old_len);
+        let whole = self.guarded().regions.contains(old_pages.clone());
+        if !whole && self.touches(old, old_len) {
+            // A mapping that is managed in part: bring it home and leave it to the kernel.
+            self.release_to_kernel(old, old_len);
+        }
+        let parts = self.managed(old_pages.clone());
+        for part in &parts {
+            self.claim_all(part.clone());
+        }
+        // SAFETY: what the program asked for.
+        let outcome =
+            unsafe { sys::syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
+        let Ok(new) = outcome else {
+            for part in parts {
+                self.restore_all(part);
+            }
+            return outcome;
+        };
+        if whole {
+            self.follow_move(old_pages, new, new_len.div_ceil(PAGE), flags);
+        } else {
+            self.forget(new, new_len);
+        }
+        Ok(new)
+    }
+
+    fn follow_move(&mut self, old: Range<PageNumber>, new: usize, new_count: usize, flags: usize) {
+        let new_pages = new / PAGE..new / PAGE + new_count;
+        let kept = old.len().min(new_count);
+        if new_pages.start == old.start {
+            self.restore_all(old.start..old.start + kept);
+            self.drop_all(old.start + kept..old.end);
+            self.guarded().regions.remove(old.start + kept..old.end);
+            if new_count > old.len() {
+                self.adopt(address_of(old.end), (new_count - old.len()) * PAGE);
+            }
+            return;
+        }
+        self.adopt(new, new_count * PAGE);
+        for offset in 0..kept {
+            self.pager.move_entry(old.start + offset, new_pages.start + offset);
+        }
+        self.drop_all(old.start + kept..old.end);
+        if flags & MREMAP_DONTUNMAP == 0 {
+            self.guarded().regions.remove(old);
+        } else {
+            let _ = self.pager.uffd().register(address_of(old.start), old.len() * PAGE);
+        }
+    }
+
+    /// Brings a range home and leaves it to the kernel for good (`MADV_WIPEONFORK`, for one).
+    pub fn release_to_kernel(&mut self, addr: usize, len_bytes: usize) {
+        for part in self.managed(pages_of(addr, len_bytes)) {
+            let (start, len_bytes) = (address_of(part.start), part.len() * PAGE);
+            self.pager.table.for_each_live(part.clone(), |page, entry| {
+                if !matches!(entry.state(), State::Zero | State::Resident) {
+                    // SAFETY: the page is mapped, and touching it brings it in: faults are
+                    // served while this lock is held.
+                    unsafe { std::ptr::read_volatile(address_of(page) as *const u8) };
+                }
+            });
+            let _ = self.pager.uffd().unregister(start, len_bytes);
+            self.claim_all(part.clone());
+            self.drop_all(part.clone());
+            self.guarded().regions.remove(part);
+        }
+    }
+
+    fn managed(&mut self, pages: Range<PageNumber>) -> Vec<Range<PageNumber>> {
+        self.guarded().regions.parts(pages).collect()
+    }
+
+    /// Makes every live page of the range busy; each remembers what it was.
+    fn claim_all(&mut self, pages: Range<PageNumber>) {
+        self.pager.table.for_each_live(pages, |_, entry| {
+            let state = entry.claim_any();
+            entry.remember(state);
+        });
+    }
+
+    /// Undoes [`Structure::claim_all`].
+    fn restore_all(&mut self, pages: Range<PageNumber>) {
+        let pager = self.pager;
+        pager.table.for_each_live(pages, |page, entry| {
+            if let Some(state) = entry.take_remembered()
+                && entry.release(state)
+            {
+                pager.wake_page(page);
+            }
+        });
+    }
+
+    /// Ends the lives of pages claimed by [`Structure::claim_all`].
+    fn drop_all(&mut self, pages: Range<PageNumber>) {
+        let pager = self.pager;
+        let slots = &self.guarded().slots;
+        pager.table.for_each_live(pages, |page, entry| {
+            let Some(state) = entry.take_remembered() else { return };
+            if let Some(slot) = entry.slot() {
+                slots.give_up(&pager.block, slot);
+                entry.set_slot(None);
+            }
+            match state {
+                State::Resident => {
+                    pager.resident().fetch_sub(1, Ordering::Relaxed);
+                }
+                State::Staged => pager.staging.set(entry.frame(), Frame::Orphan),
+                _ => {}
+            }
+            pager.end_life(page, entry, state);
+        });
+    }
+}
+
+impl Pager {
+    /// A busy page that was in `state` becomes one of zeros.
+    fn end_life(&self, page: PageNumber, entry: &Entry, state: State) {
+        // A page that was claimed while zero was never counted live.
+        if state != State::Zero {
+            self.table.count_dead(page);
+        }
+        if entry.release(State::Zero) {
+            self.wake_page(page);
+        }
+    }
+
+    /// A page claimed at `old` goes on living at `new`.
+    fn move_entry(&self, old: PageNumber, new: PageNumber) {
+        if !self.table.block_is_live(old) {
+            return;
+        }
+        let (Some(from), Some(to)) = (self.table.entry(old), self.table.entry(new)) else { return };
+        let Some(state) = from.take_remembered() else { return };
+        if state != State::Zero {
+            self.table.count_live(new);
+            let before = to.claim_any();
+            assert!(before == State::Zero, "nobody knows the new place yet");
+            to.take_from(from);
+            if state == State::Staged {
+                self.staging.set(to.frame(), Frame::Page(new));
+            }
+            let _ = to.release(state);
+        }
+        self.end_life(old, from, state);
+    }
+}
+
+/// Anonymous private memory that is worth managing: not shared, not a file, not huge pages,
+/// not a stack, not locked.
+pub fn is_manageable(flags: usize) -> bool {
+    const MAP_TYPE: usize = 0x0f;
+    const MAP_PRIVATE: usize = 0x02;
+    const MAP_ANONYMOUS: usize = 0x20;
+    const UNMANAGED: usize = 0x100 // GROWSDOWN
+        | 0x2000 // LOCKED
+        | 0x20000 // STACK
+        | 0x40000; // HUGETLB
+    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0 && flags & UNMANAGED == 0
+}

@@ -1,0 +1,58 @@
+//! The paged way to borrowed memory: a pager inside the program's own process.
+//!
+//! What happens to a page, in the order of its life:
+//!
+//! 1. `mappings` adopts an anonymous mapping: its missing pages come to the pager's
+//!    userfaultfd (`uffd`).
+//! 2. The program touches a page; `handler` installs zeros, and the page is resident.
+//! 3. Resident pages near the budget; `evictor` takes the oldest into `staging`, whole, with
+//!    one `UFFDIO_MOVE`, later writes it to a far slot (`slots`, `far`) unless it holds only
+//!    zeros or what the slot holds already, and frees the frame.
+//! 4. The program touches it again; `handler` brings it back from staging or from its slot,
+//!    with what lies ahead of it (`read_ahead`).
+//!
+//! `fork` keeps both sides right when the program splits in two. `run_block` is what the
+//! processes of a run share; `attach` is how they meet their supervisor.
+//!
+//! The rules that keep this from waiting for itself: the handler takes no lock and waits for
+//! no thread of the program; threads of the program wait for the handler only by faulting; the
+//! pager's own memory is never managed (raw mappings, locked), nor are its threads' stacks.
+//! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
+
+pub mod attach;
+mod evictor;
+mod far;
+mod fork;
+mod handler;
+mod lock;
+mod loss;
+mod mappings;
+mod page_table;
+mod pager;
+mod read_ahead;
+mod regions;
+pub mod run_block;
+pub mod slots;
+mod staging;
+pub mod sys;
+mod thread;
+mod udp_far;
+mod uffd;
+
+pub use fork::ForkedChild;
+pub use mappings::is_manageable;
+pub use pager::{Pager, PagerError, PagerSetup, Structure};
+pub use uffd::Uffd;
+
+/// Bytes of a page.
+pub const PAGE: usize = venice_wire::PAGE_BYTES as usize;
+
+/// The address of a page.
+pub(crate) fn address_of(page: page_table::PageNumber) -> usize {
+    page * PAGE
+}
+
+/// The pages that `[addr, addr + len_bytes)` touches.
+pub(crate) fn pages_of(addr: usize, len_bytes: usize) -> std::ops::Range<page_table::PageNumber> {
+    addr / PAGE..(addr + len_bytes).div_ceil(PAGE)
+}

@@ -1,0 +1,327 @@
+//! The pager's page table: what is known of every page the program has in managed memory.
+//!
+//! Two levels, as the hardware has them: a root over the 47-bit user address space, leaves of
+//! 1 GiB mapped when a region first needs them and never given back. Entries are private
+//! memory of the process, so a `fork` copies them with the pages they describe.
+//!
+//! A page in state [`State::Busy`] belongs to the thread that made it so; everybody else
+//! leaves it alone until that thread is done. A fault on a busy page leaves a mark, and the
+//! owner wakes whoever waits.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::sys::{self, SysResult};
+
+/// A page's number: its address divided by 4096.
+pub type PageNumber = usize;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Nowhere: it reads as zeros.
+    Zero = 0,
+    /// In the program's memory; an older copy may be in its far slot.
+    Resident = 1,
+    /// In its far slot alone.
+    Far = 2,
+    /// In the pager's staging area, on its way out; one move brings it back.
+    Staged = 3,
+    /// A thread of the pager is at work on it.
+    Busy = 4,
+    /// Lost with its donor: touching it is an error.
+    Poisoned = 5,
+}
+
+const STATE_MASK: u32 = 7;
+const WAITED: u32 = 8;
+const YOUNG: u32 = 16;
+
+/// No far slot.
+pub const NO_SLOT: u32 = 0;
+
+/// What is known of one page. All zeros: an untouched page.
+#[derive(Debug, Default)]
+#[repr(C, align(32))]
+pub struct Entry {
+    word: AtomicU32,
+    slot_plus_one: AtomicU32,
+    frame: AtomicU32,
+    remembered: AtomicU32,
+    fingerprint: [AtomicU64; 2],
+}
+
+impl Entry {
+    /// The state now; it may change at once unless the caller owns the page.
+    pub fn state(&self) -> State {
+        decode(self.word.load(Ordering::Acquire))
+    }
+
+    /// Makes the page busy if it is in state `from`: it is the caller's then.
+    pub fn claim(&self, from: State) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while decode(word) == from && from != State::Busy {
+            let busy = (word & !STATE_MASK) | State::Busy as u32;
+            match self.word.compare_exchange_weak(word, busy, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Makes the page busy whatever its state is, waiting while another thread is at work on
+    /// it; returns the state it had. Not for the fault handler, which never waits.
+    pub fn claim_any(&self) -> State {
+        loop {
+            let state = self.state();
+            if state == State::Busy {
+                sys::yield_now();
+            } else if self.claim(state) {
+                return state;
+            }
+        }
+    }
+
+    /// Ends the caller's work on a busy page. `true`: somebody waits for it and must be woken.
+    #[must_use]
+    pub fn release(&self, to: State) -> bool {
+        let young = if to == State::Resident { YOUNG } else { 0 };
+        let before = self.word.swap(to as u32 | young, Ordering::Release);
+        assert!(decode(before) == State::Busy, "only a busy page can be released");
+        before & WAITED != 0
+    }
+
+    /// Leaves a mark on a busy page: its owner will wake whoever waits. `false`: it is no
+    /// longer busy, look again.
+    pub fn mark_waited(&self) -> bool {
+        let mut word = self.word.load(Ordering::Acquire);
+        while decode(word) == State::Busy {
+            let marked = word | WAITED;
+            match self.word.compare_exchange_weak(word, marked, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Takes the second chance of a resident page: `true` if it had one.
+    pub fn take_youth(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        if decode(word) != State::Resident || word & YOUNG == 0 {
+            return false;
+        }
+        let older = word & !YOUNG;
+        self.word.compare_exchange(word, older, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The far slot, if it has one. Changed only by the page's owner.
+    pub fn slot(&self) -> Option<u32> {
+        self.slot_plus_one.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Sets or clears the far slot; the owner's right.
+    pub fn set_slot(&self, slot: Option<u32>) {
+        self.slot_plus_one.store(slot.map_or(NO_SLOT, |s| s + 1), Ordering::Relaxed);
+    }
+
+    /// The staging frame of a staged page.
+    pub fn frame(&self) -> u32 {
+        self.frame.load(Ordering::Relaxed)
+    }
+
+    /// Sets the staging frame; the owner's right.
+    pub fn set_frame(&self, frame: u32) {
+        self.frame.store(frame, Ordering::Relaxed);
+    }
+
+    /// Notes the state the page had when a change of the address space claimed it.
+    pub fn remember(&self, state: State) {
+        self.remembered.store(state as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// What [`Entry::remember`] noted, once; `None`: the page, busy or not, is not claimed by
+    /// a change of the address space.
+    pub fn take_remembered(&self) -> Option<State> {
+        self.remembered.swap(0, Ordering::Relaxed).checked_sub(1).map(decode)
+    }
+
+    /// The fingerprint of what the far slot holds.
+    pub fn fingerprint(&self) -> u128 {
+        let [low, high] = &self.fingerprint;
+        low.load(Ordering::Relaxed) as u128 | (high.load(Ordering::Relaxed) as u128) << 64
+    }
+
+    /// Sets the fingerprint; the owner's right.
+    pub fn set_fingerprint(&self, fingerprint: u128) {
+        self.fingerprint[0].store(fingerprint as u64, Ordering::Relaxed);
+        self.fingerprint[1].store((fingerprint >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// Takes over what `other` says; both are the caller's.
+    pub fn take_from(&self, other: &Entry) {
+        self.set_slot(other.slot());
+        self.set_frame(other.frame());
+        self.set_fingerprint(other.fingerprint());
+        other.set_slot(None);
+    }
+}
+
+fn decode(word: u32) -> State {
+    match word & STATE_MASK {
+        0 => State::Zero,
+        1 => State::Resident,
+        2 => State::Far,
+        3 => State::Staged,
+        4 => State::Busy,
+        5 => State::Poisoned,
+        _ => unreachable!("no such page state"),
+    }
+}
+
+const LEAF_PAGES: usize = 1 << 18;
+const ROOT_LEAVES: usize = 1 << 17;
+/// Pages of one block, for which a leaf keeps a count so that empty stretches cost nothing.
+pub const BLOCK_PAGES: usize = 512;
+
+/// One leaf: 1 GiB of address space.
+#[repr(C)]
+struct Leaf {
+    entries: [Entry; LEAF_PAGES],
+    live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
+}
+
+/// The table.
+pub struct PageTable {
+    root: &'static [AtomicPtr<Leaf>],
+}
+
+impl PageTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// The kernel's, when there is no address space for the root (1 MiB).
+    pub fn new() -> SysResult<PageTable> {
+        let memory = sys::map_private(ROOT_LEAVES * size_of::<AtomicPtr<Leaf>>())?;
+        // SAFETY: fresh zeroed memory of that size, never unmapped; zeros are null pointers.
+        let root =
+            unsafe { std::slice::from_raw_parts(memory.cast::<AtomicPtr<Leaf>>(), ROOT_LEAVES) };
+        Ok(PageTable { root })
+    }
+
+    /// Maps the leaves over `pages`. Only under the structure lock.
+    ///
+    /// # Errors
+    /// The kernel's, when there is no address space for a leaf (8 MiB).
+    pub fn cover(&self, pages: std::ops::Range<PageNumber>) -> SysResult<()> {
+        assert!(pages.end <= ROOT_LEAVES * LEAF_PAGES, "beyond the user address space");
+        if pages.is_empty() {
+            return Ok(());
+        }
+        for index in pages.start / LEAF_PAGES..=(pages.end - 1) / LEAF_PAGES {
+            if self.root[index].load(Ordering::Acquire).is_null() {
+                let leaf = sys::map_private(size_of::<Leaf>())?.cast::<Leaf>();
+                self.root[index].store(leaf, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// The entry of `page`, if a region ever covered it.
+    pub fn entry(&self, page: PageNumber) -> Option<&Entry> {
+        Some(&self.leaf(page)?.entries[page % LEAF_PAGES])
+    }
+
+    /// Counts a page of `page`'s block that came to life (left state zero).
+    pub fn count_live(&self, page: PageNumber) {
+        if let Some(count) = self.live(page) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one that went back to zero.
+    pub fn count_dead(&self, page: PageNumber) {
+        if let Some(count) = self.live(page) {
+            let before = count.fetch_sub(1, Ordering::Relaxed);
+            assert!(before > 0, "a block cannot hold fewer than no live pages");
+        }
+    }
+
+    /// Is there any page in `page`'s block that is not zero?
+    pub fn block_is_live(&self, page: PageNumber) -> bool {
+        self.live(page).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    fn live(&self, page: PageNumber) -> Option<&AtomicU32> {
+        Some(&self.leaf(page)?.live[page % LEAF_PAGES / BLOCK_PAGES])
+    }
+
+    fn leaf(&self, page: PageNumber) -> Option<&Leaf> {
+        let leaf = self.root.get(page / LEAF_PAGES)?.load(Ordering::Acquire);
+        // SAFETY: a leaf, once set, is never unmapped; zeroed memory is a valid leaf.
+        unsafe { leaf.as_ref() }
+    }
+
+    /// Calls `visit` for every page of `pages` whose block is live, in order.
+    pub fn for_each_live(
+        &self,
+        pages: std::ops::Range<PageNumber>,
+        mut visit: impl FnMut(PageNumber, &Entry),
+    ) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let block_end = (page / BLOCK_PAGES + 1) * BLOCK_PAGES;
+            let end = block_end.min(pages.end);
+            if self.block_is_live(page) {
+                for each in page..end {
+                    if let Some(entry) = self.entry(each) {
+                        visit(each, entry);
+                    }
+                }
+            }
+            page = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_starts_as_a_page_of_zeros_without_a_slot() {
+        let table = PageTable::new().unwrap();
+        table.cover(5..6).unwrap();
+        let entry = table.entry(5).unwrap();
+        assert_eq!((entry.state(), entry.slot()), (State::Zero, None));
+        assert!(table.entry(LEAF_PAGES).is_none(), "no region covers that leaf");
+    }
+
+    #[test]
+    fn only_one_claims_and_the_mark_reaches_the_owner() {
+        let entry = Entry::default();
+        assert!(entry.claim(State::Zero));
+        assert!(!entry.claim(State::Zero));
+        assert!(!entry.claim(State::Busy));
+        assert!(entry.mark_waited());
+        assert!(entry.release(State::Resident), "the owner must wake who waits");
+        assert!(!entry.mark_waited());
+        assert!(entry.take_youth());
+        assert!(!entry.take_youth());
+    }
+
+    #[test]
+    fn empty_blocks_are_passed_over() {
+        let table = PageTable::new().unwrap();
+        table.cover(0..4 * BLOCK_PAGES).unwrap();
+        table.count_live(2 * BLOCK_PAGES + 7);
+        let mut seen = Vec::new();
+        table.for_each_live(1..4 * BLOCK_PAGES, |page, _| seen.push(page));
+        assert_eq!(seen, (2 * BLOCK_PAGES..3 * BLOCK_PAGES).collect::<Vec<_>>());
+        table.count_dead(2 * BLOCK_PAGES + 7);
+        table.for_each_live(0..4 * BLOCK_PAGES, |_, _| panic!("nothing is live"));
+    }
+}

@@ -1,0 +1,229 @@
+//! The pager of one process: its parts, and how it starts.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::evictor;
+use super::far::{Far, ShmWindow};
+use super::fork::ForkWindow;
+use super::handler;
+use super::lock::{StructureGuard, StructureLock};
+use super::page_table::{PageNumber, PageTable};
+use super::regions::Regions;
+use super::run_block::{PortKind, RunBlockMap};
+use super::slots::Slots;
+use super::staging::{CHUNK_FRAMES, Staging};
+use super::sys::{self, Errno};
+use super::thread;
+use super::udp_far::UdpFar;
+use super::uffd::Uffd;
+use super::{PAGE, pages_of};
+
+/// Most pages installed at once.
+pub const MAX_WINDOW: usize = 64;
+
+/// What a pager is made of.
+#[derive(Debug)]
+pub struct PagerSetup {
+    /// The run's shared block.
+    pub block: RunBlockMap,
+    /// This process's place in it.
+    pub process: usize,
+    /// Where the slabs are mapped; `None` with the udp port.
+    pub window: Option<ShmWindowBase>,
+    /// Descriptors of the pager are kept at or above this number.
+    pub lowest_fd: i32,
+}
+
+/// First address of the mapped slabs.
+pub type ShmWindowBase = usize;
+
+/// Why a pager could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum PagerError {
+    /// No userfaultfd for us.
+    #[error(
+        "userfaultfd is not to be had ({0}): the paged mode needs Linux 6.8 or newer and \
+         CAP_SYS_PTRACE (run as root); `venice doctor` tells more"
+    )]
+    Userfaultfd(#[source] Errno),
+    /// The kernel refused something else.
+    #[error("the pager could not {doing} ({source})")]
+    Kernel {
+        /// What it was doing.
+        doing: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// The pager. It lives as long as its process and is never dropped.
+pub struct Pager {
+    pub(super) uffd_fd: AtomicI32,
+    pub(super) block: RunBlockMap,
+    pub(super) process: AtomicUsize,
+    pub(super) window: Option<ShmWindow>,
+    pub(super) lowest_fd: i32,
+    pub(super) table: PageTable,
+    pub(super) staging: Staging,
+    pub(super) lock: StructureLock,
+    pub(super) guarded: std::cell::UnsafeCell<Guarded>,
+    pub(super) zeros: usize,
+    /// Pages this process may have resident now.
+    pub(super) limit_pages: AtomicU64,
+    /// Raised to wake the evictor.
+    pub(super) evictor_bell: AtomicU32,
+    /// Counts what the evictor has done; the handler waits on it for room.
+    pub(super) evictor_progress: AtomicU32,
+    pub(super) fork: ForkWindow,
+    /// Raised while the evictor finds nothing to evict; then nobody waits for it.
+    pub(super) evictor_stuck: AtomicU32,
+}
+
+/// What the structure lock guards.
+pub struct Guarded {
+    pub(super) regions: Regions,
+    pub(super) slots: Slots,
+    pub(super) hand: PageNumber,
+    pub(super) head_chunk: usize,
+}
+
+// SAFETY: everything but `guarded` is atomic or never changes, and `guarded` is reached only
+// with the structure lock held.
+unsafe impl Sync for Pager {}
+// SAFETY: as above.
+unsafe impl Send for Pager {}
+
+impl Pager {
+    /// Makes a pager and starts its threads. It must be called by the program's only thread.
+    ///
+    /// # Errors
+    /// [`PagerError`], before anything has changed for the program.
+    pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
+        let pager = Box::leak(Box::new(Pager::new(setup)?));
+        pager.start_threads()?;
+        Ok(pager)
+    }
+
+    fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
+        let kernel = |doing| move |source| PagerError::Kernel { doing, source };
+        let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
+        let fd = sys::move_fd(uffd.fd, setup.lowest_fd).map_err(kernel("keep a descriptor"))?;
+        let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
+        let chunks = (limit_pages as usize / 8 / CHUNK_FRAMES).clamp(2, 1 << 14);
+        let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
+        let (base, len_bytes) = staging.memory();
+        // SAFETY: advice about the pager's own, empty memory.
+        let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_NOHUGEPAGE) };
+        Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
+        let zeros = sys::map_private(MAX_WINDOW * PAGE).map_err(kernel("map its zeros"))?;
+        Ok(Pager {
+            uffd_fd: AtomicI32::new(fd),
+            process: AtomicUsize::new(setup.process),
+            window: setup.window.map(|base| ShmWindow { base }),
+            lowest_fd: setup.lowest_fd,
+            table: PageTable::new().map_err(kernel("map its page table"))?,
+            staging,
+            lock: StructureLock::default(),
+            guarded: std::cell::UnsafeCell::new(Guarded {
+                regions: Regions::default(),
+                slots: Slots::new(setup.process),
+                hand: 0,
+                head_chunk: 0,
+            }),
+            zeros: zeros as usize,
+            limit_pages: AtomicU64::new(limit_pages),
+            evictor_bell: AtomicU32::new(0),
+            evictor_progress: AtomicU32::new(0),
+            fork: ForkWindow::default(),
+            evictor_stuck: AtomicU32::new(0),
+            block: setup.block,
+        })
+    }
+
+    /// Starts the handler and the evictor.
+    pub(super) fn start_threads(&'static self) -> Result<(), PagerError> {
+        let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
+        let handler = handler::Handler::new(self, self.new_far()?);
+        let evictor = evictor::Evictor::new(self, self.new_far()?);
+        let handler = Box::leak(Box::new(handler)) as *mut handler::Handler as usize;
+        let evictor = Box::leak(Box::new(evictor)) as *mut evictor::Evictor as usize;
+        thread::spawn(handler::run, handler).map_err(kernel)?;
+        thread::spawn(evictor::run, evictor).map_err(kernel)
+    }
+
+    fn new_far(&self) -> Result<Far, PagerError> {
+        match (self.block.port(), self.window) {
+            (PortKind::Shm, Some(window)) => Ok(Far::Shm(window)),
+            _ => UdpFar::open(&self.block, self.lowest_fd)
+                .map(|udp| Far::Udp(Box::new(udp)))
+                .map_err(|source| PagerError::Kernel { doing: "open its UDP port", source }),
+        }
+    }
+
+    /// The userfaultfd of this process.
+    pub fn uffd(&self) -> Uffd {
+        Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
+    }
+
+    /// Descriptors the pager keeps to itself.
+    pub const FDS: i32 = 64;
+
+    /// First and last of them.
+    pub fn fds(&self) -> (u32, u32) {
+        (self.lowest_fd as u32, (self.lowest_fd + Self::FDS - 1) as u32)
+    }
+
+    /// Is `fd` the pager's own? The program must not close it.
+    pub fn owns_fd(&self, fd: i32) -> bool {
+        (self.lowest_fd..self.lowest_fd + Self::FDS).contains(&fd)
+    }
+
+    /// The run's shared block.
+    pub fn block(&self) -> &RunBlockMap {
+        &self.block
+    }
+
+    /// Takes the structure lock for a change of the address space by the program.
+    pub fn hold_structure(&'static self) -> Structure {
+        Structure { pager: self, guard: self.lock.hold() }
+    }
+
+    pub(super) fn resident(&self) -> &AtomicU64 {
+        &self.block.processes[self.process.load(Ordering::Relaxed)].resident_pages
+    }
+
+    /// Wakes the evictor if pages near the budget.
+    pub(super) fn ring_if_needed(&self, resident_pages: u64) {
+        let limit = self.limit_pages.load(Ordering::Relaxed);
+        if resident_pages > evictor::high_watermark(limit)
+            && self.evictor_bell.swap(1, Ordering::AcqRel) == 0
+        {
+            sys::futex_wake(&self.evictor_bell, 1, false);
+        }
+    }
+
+    /// Wakes whoever waits for `page`.
+    pub(super) fn wake_page(&self, page: PageNumber) {
+        self.uffd().wake(page * PAGE, PAGE);
+    }
+}
+
+/// The structure lock held by a thread of the program: what may be changed with it is in
+/// `mappings` and `fork`.
+pub struct Structure {
+    pub(super) pager: &'static Pager,
+    pub(super) guard: StructureGuard<'static>,
+}
+
+impl Structure {
+    pub(super) fn guarded(&mut self) -> &mut Guarded {
+        // SAFETY: the lock is held, and the borrow of `self` keeps it the only one.
+        unsafe { &mut *self.pager.guarded.get() }
+    }
+
+    /// Does any page of the range belong to a managed region?
+    pub fn touches(&mut self, addr: usize, len_bytes: usize) -> bool {
+        self.guarded().regions.parts(pages_of(addr, len_bytes)).next().is_some()
+    }
+}

@@ -1,0 +1,97 @@
+//! The managed regions: which pages of the address space the pager answers for.
+
+use std::ops::Range;
+
+use super::page_table::PageNumber;
+
+/// Disjoint ranges of pages, sorted, adjacent ones joined.
+#[derive(Debug, Default)]
+pub struct Regions {
+    ranges: Vec<Range<PageNumber>>,
+}
+
+impl Regions {
+    /// Adds a range; what of it is there already stays.
+    pub fn insert(&mut self, range: Range<PageNumber>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.ranges.partition_point(|r| r.end < range.start);
+        let last = self.ranges.partition_point(|r| r.start <= range.end);
+        let mut joined = range;
+        if first < last {
+            joined.start = joined.start.min(self.ranges[first].start);
+            joined.end = joined.end.max(self.ranges[last - 1].end);
+        }
+        self.ranges.splice(first..last, [joined]);
+    }
+
+    /// Takes a range out.
+    pub fn remove(&mut self, range: Range<PageNumber>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.ranges.partition_point(|r| r.end <= range.start);
+        let last = self.ranges.partition_point(|r| r.start < range.end);
+        if first >= last {
+            return;
+        }
+        let left = self.ranges[first].start..range.start;
+        let right = range.end..self.ranges[last - 1].end;
+        let rest = [left, right].into_iter().filter(|r| !r.is_empty());
+        self.ranges.splice(first..last, rest);
+    }
+
+    /// The parts of `range` that are managed, in order.
+    pub fn parts(&self, range: Range<PageNumber>) -> impl Iterator<Item = Range<PageNumber>> + '_ {
+        let first = self.ranges.partition_point(|r| r.end <= range.start);
+        self.ranges[first..]
+            .iter()
+            .take_while(move |r| r.start < range.end)
+            .map(move |r| r.start.max(range.start)..r.end.min(range.end))
+    }
+
+    /// The first managed stretch at or after `page`.
+    pub fn next_from(&self, page: PageNumber) -> Option<Range<PageNumber>> {
+        let at = self.ranges.partition_point(|r| r.end <= page);
+        let range = self.ranges.get(at)?;
+        Some(range.start.max(page)..range.end)
+    }
+
+    /// Is every page of `range` managed?
+    pub fn contains(&self, range: Range<PageNumber>) -> bool {
+        self.next_from(range.start)
+            .is_some_and(|found| found.start == range.start && found.end >= range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_set_of_pages(
+            operations in prop::collection::vec((any::<bool>(), 0usize..60, 1usize..12), 1..60),
+            query in (0usize..60, 1usize..12),
+        ) {
+            let mut regions = Regions::default();
+            let mut model = [false; 80];
+            for (insert, start, len) in operations {
+                let range = start..start + len;
+                model[range.clone()].fill(insert);
+                if insert { regions.insert(range) } else { regions.remove(range) }
+            }
+            let mut seen = [false; 80];
+            for part in regions.parts(0..80) {
+                prop_assert!(!part.is_empty());
+                prop_assert!(part.start == 0 || !seen[part.start - 1], "adjacent ranges are joined");
+                seen[part].fill(true);
+            }
+            prop_assert_eq!(seen, model);
+            let asked = query.0..query.0 + query.1;
+            prop_assert_eq!(regions.contains(asked.clone()), model[asked].iter().all(|&m| m));
+        }
+    }
+}

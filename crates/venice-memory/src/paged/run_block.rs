@@ -1,0 +1,492 @@
+//! The run block: what the processes of one `venice run` share with it and with each other.
+//!
+//! One memfd, made by the supervisor, mapped by every process whose shim attached. It holds the
+//! budget, the donors and their slabs, the table of processes, the counters of `--stats`, and
+//! for each far slot the set of processes that hold it. Everything in it is atomic and no
+//! process ever waits for another one here, so a process killed at any instruction harms none.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::sys;
+
+/// Most processes of one run that page at a time; a holder is one bit of a word.
+pub const MAX_PROCESSES: usize = 64;
+/// Most donors of one run.
+pub const MAX_DONORS: usize = 64;
+/// Most slabs of one run (256 GiB).
+pub const MAX_SLABS: usize = 1 << 14;
+/// Far slots (pages) of a slab.
+pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
+/// Buckets of the fault-time histogram: 16 to each power of two.
+pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN01");
+
+/// How far memory is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PortKind {
+    /// The donors' slabs are mapped.
+    Shm = 1,
+    /// Frames over UDP.
+    Udp = 2,
+}
+
+/// A donor of this run.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Donor {
+    dead: AtomicU32,
+    /// Node id on the fabric.
+    pub node: AtomicU32,
+    name: [AtomicU64; 8],
+    udp_address: [AtomicU64; 8],
+}
+
+/// A slab of this run: far slots `index * SLAB_SLOTS ..`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SlabDescriptor {
+    donor: AtomicU32,
+    reserved: AtomicU32,
+    /// Address in the grant, bytes.
+    pub remote_addr: AtomicU64,
+    /// The grant.
+    pub grant: AtomicU64,
+    /// Its key.
+    pub key: AtomicU64,
+}
+
+/// A process of this run.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Process {
+    /// Process id; 0: the place is free, [`Process::FORKING`]: a child about to be.
+    pub pid: AtomicU32,
+    reserved: AtomicU32,
+    /// Pages it has resident, the staged ones among them.
+    pub resident_pages: AtomicU64,
+    /// Address of a page lost with its donor, plus one; 0: none.
+    pub lost_address: AtomicU64,
+    /// Index of that donor.
+    pub lost_donor: AtomicU64,
+}
+
+impl Process {
+    /// The process id of a place kept for a child that is being forked.
+    pub const FORKING: u32 = u32::MAX;
+}
+
+/// Counters over all processes of the run.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Faults served.
+    pub faults: AtomicU64,
+    /// Faults on pages never written before.
+    pub zero_faults: AtomicU64,
+    /// Faults on pages that were still staged: no donor asked.
+    pub staged_faults: AtomicU64,
+    /// Faults that waited for a donor.
+    pub far_faults: AtomicU64,
+    /// Pages brought in, those ahead of their use among them.
+    pub pages_in: AtomicU64,
+    /// Pages brought in ahead of their use.
+    pub read_ahead: AtomicU64,
+    /// Pages written out.
+    pub pages_out: AtomicU64,
+    /// Pages dropped because the far copy was still right.
+    pub clean_drops: AtomicU64,
+    /// Pages dropped because they held only zeros.
+    pub zero_drops: AtomicU64,
+    /// Pages lost with a donor and touched since.
+    pub lost_pages: AtomicU64,
+    /// Times a page could not be written out because all far memory was in use.
+    pub far_full: AtomicU64,
+    /// Processes that attached, forked children among them.
+    pub processes: AtomicU64,
+}
+
+/// The block. See the module's text.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RunBlock {
+    magic: u64,
+    /// The run supervisor; when it is gone, so is the memory.
+    pub supervisor_pid: AtomicU32,
+    port: AtomicU32,
+    /// Budget of all processes together, pages.
+    pub limit_pages: AtomicU64,
+    /// Pages brought in ahead at most; 0 turns read-ahead off.
+    pub read_ahead_pages: AtomicU32,
+    slabs_in_use: AtomicU32,
+    donors_in_use: AtomicU32,
+    slot_count: u32,
+    /// Secret seed of the fingerprints.
+    pub fingerprint_seed: AtomicU64,
+    /// Seed of link incarnations.
+    pub link_seed: AtomicU64,
+    /// Node id of this recipient.
+    pub node: AtomicU32,
+    reserved: AtomicU32,
+    /// Far slots in use.
+    pub slots_used: AtomicU64,
+    /// The processes.
+    pub processes: [Process; MAX_PROCESSES],
+    donors: [Donor; MAX_DONORS],
+    slabs: [SlabDescriptor; MAX_SLABS],
+    /// The counters.
+    pub counters: Counters,
+    histogram: [AtomicU64; HISTOGRAM_BUCKETS],
+}
+
+/// A mapping of the block in this process.
+#[derive(Debug)]
+pub struct RunBlockMap {
+    block: *const RunBlock,
+    len_bytes: usize,
+}
+
+// SAFETY: everything reachable through the mapping is atomic or never changes.
+unsafe impl Send for RunBlockMap {}
+// SAFETY: as above.
+unsafe impl Sync for RunBlockMap {}
+
+/// Why a run block could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum RunBlockError {
+    /// The kernel refused.
+    #[error("the run block could not be {doing}")]
+    Kernel {
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: rustix::io::Errno,
+    },
+    /// It is another version's.
+    #[error("the run block is not of this version of Venice: the shim and `venice` differ")]
+    Version,
+    /// More than a run can hold.
+    #[error("a run can use {limit} {what} at most")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        limit: usize,
+    },
+}
+
+fn kernel(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RunBlockError {
+    move |source| RunBlockError::Kernel { doing, source }
+}
+
+impl RunBlockMap {
+    /// Makes a block for `slabs` slabs, sealed at its size.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`] or the kernel's refusal.
+    pub fn create(port: PortKind, slabs: usize) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
+        if slabs > MAX_SLABS {
+            return Err(RunBlockError::TooMany { what: "slabs", limit: MAX_SLABS });
+        }
+        let slot_count = slabs as u32 * SLAB_SLOTS;
+        let len_bytes = size_of::<RunBlock>() + slot_count as usize * size_of::<AtomicU64>();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("venice-run", flags).map_err(kernel("made"))?;
+        rustix::fs::ftruncate(&fd, len_bytes as u64).map_err(kernel("sized"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(kernel("sealed"))?;
+        let memory = map_fd(fd.as_fd(), len_bytes)?;
+        // SAFETY: nobody else has the mapping yet.
+        unsafe {
+            (*memory).magic = MAGIC;
+            (*memory).slot_count = slot_count;
+            (*memory).port = AtomicU32::new(port as u32);
+        }
+        Ok((fd, RunBlockMap { block: memory, len_bytes }))
+    }
+
+    /// Maps the block of `fd`.
+    ///
+    /// # Errors
+    /// [`RunBlockError::Version`] or the kernel's refusal.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<RunBlockMap, RunBlockError> {
+        let len_bytes = rustix::fs::fstat(fd).map_err(kernel("measured"))?.st_size as usize;
+        if len_bytes < size_of::<RunBlock>() {
+            return Err(RunBlockError::Version);
+        }
+        let block = map_fd(fd, len_bytes)?;
+        let map = RunBlockMap { block, len_bytes };
+        let slots = len_bytes - size_of::<RunBlock>();
+        if map.magic != MAGIC || map.slot_count as usize * size_of::<AtomicU64>() != slots {
+            return Err(RunBlockError::Version);
+        }
+        Ok(map)
+    }
+
+    /// For each far slot, the processes that hold it: bit `i` is process `i`.
+    pub fn holders(&self) -> &[AtomicU64] {
+        // SAFETY: the block is followed by one word a slot, within the mapping.
+        unsafe {
+            let first = self.block.add(1).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, self.slot_count as usize)
+        }
+    }
+}
+
+impl std::ops::Deref for RunBlockMap {
+    type Target = RunBlock;
+
+    fn deref(&self) -> &RunBlock {
+        // SAFETY: mapped for as long as `self` lives; zeroed memory is a valid block.
+        unsafe { &*self.block }
+    }
+}
+
+impl Drop for RunBlockMap {
+    fn drop(&mut self) {
+        // SAFETY: all borrows of the block borrow `self`.
+        unsafe { sys::unmap(self.block.cast_mut().cast(), self.len_bytes) };
+    }
+}
+
+fn map_fd(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<*mut RunBlock, RunBlockError> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+    let memory = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), len_bytes, protection, MapFlags::SHARED, fd, 0)
+    };
+    let memory = memory.map_err(kernel("mapped"))?;
+    sys::lock_on_fault(memory as usize, len_bytes);
+    Ok(memory.cast())
+}
+
+impl RunBlock {
+    /// The port of this run.
+    pub fn port(&self) -> PortKind {
+        if self.port.load(Ordering::Relaxed) == PortKind::Udp as u32 {
+            PortKind::Udp
+        } else {
+            PortKind::Shm
+        }
+    }
+
+    /// Adds a donor and returns its index.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn add_donor(&self, name: &str, node: u32, udp: &str) -> Result<usize, RunBlockError> {
+        let index = self.donors_in_use.load(Ordering::Relaxed) as usize;
+        let too_many = RunBlockError::TooMany { what: "donors", limit: MAX_DONORS };
+        let donor = self.donors.get(index).ok_or(too_many)?;
+        donor.node.store(node, Ordering::Relaxed);
+        store_text(&donor.name, name);
+        store_text(&donor.udp_address, udp);
+        self.donors_in_use.store(index as u32 + 1, Ordering::Release);
+        Ok(index)
+    }
+
+    /// Adds a slab of `donor` and returns its index.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn add_slab(
+        &self,
+        donor: usize,
+        remote_addr: u64,
+        grant: u64,
+        key: u64,
+    ) -> Result<usize, RunBlockError> {
+        let index = self.slabs_in_use.load(Ordering::Relaxed) as usize;
+        let limit = (self.slot_count / SLAB_SLOTS) as usize;
+        if index >= limit {
+            return Err(RunBlockError::TooMany { what: "slabs", limit });
+        }
+        let slab = &self.slabs[index];
+        slab.donor.store(donor as u32, Ordering::Relaxed);
+        slab.remote_addr.store(remote_addr, Ordering::Relaxed);
+        slab.grant.store(grant, Ordering::Relaxed);
+        slab.key.store(key, Ordering::Relaxed);
+        self.slabs_in_use.store(index as u32 + 1, Ordering::Release);
+        Ok(index)
+    }
+
+    /// The slabs in use.
+    pub fn slabs(&self) -> &[SlabDescriptor] {
+        &self.slabs[..self.slabs_in_use.load(Ordering::Acquire) as usize]
+    }
+
+    /// The donors in use.
+    pub fn donors(&self) -> &[Donor] {
+        &self.donors[..self.donors_in_use.load(Ordering::Acquire) as usize]
+    }
+
+    /// The donor of a far slot: its index.
+    pub fn donor_of_slot(&self, slot: u32) -> usize {
+        self.slabs[(slot / SLAB_SLOTS) as usize].donor()
+    }
+
+    /// Is the slot's donor alive?
+    pub fn slot_is_alive(&self, slot: u32) -> bool {
+        !self.donors[self.donor_of_slot(slot)].is_dead()
+    }
+
+    /// Processes that page now.
+    pub fn live_processes(&self) -> impl Iterator<Item = (usize, &Process)> {
+        let live = |p: &&Process| !matches!(p.pid.load(Ordering::Acquire), 0 | Process::FORKING);
+        self.processes.iter().enumerate().filter(move |(_, p)| live(p))
+    }
+
+    /// Takes a free place in the table of processes for `pid`.
+    pub fn enter_process(&self, pid: u32) -> Option<usize> {
+        let index = self.processes.iter().position(|process| {
+            process.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })?;
+        self.processes[index].resident_pages.store(0, Ordering::Relaxed);
+        self.processes[index].lost_address.store(0, Ordering::Relaxed);
+        self.counters.processes.fetch_add(1, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Pages process `index` may have resident: an equal share of the budget, and what the
+    /// others leave of theirs.
+    pub fn allowance_pages(&self, index: usize) -> u64 {
+        let limit = self.limit_pages.load(Ordering::Relaxed);
+        let (mut count, mut others) = (0, 0);
+        for (each, process) in self.live_processes() {
+            count += 1;
+            if each != index {
+                others += process.resident_pages.load(Ordering::Relaxed);
+            }
+        }
+        let share = limit / count.max(1);
+        share.max(limit.saturating_sub(others))
+    }
+
+    /// Adds a fault's service time to the histogram.
+    pub fn record_fault_ns(&self, duration_ns: u64) {
+        self.histogram[bucket_of(duration_ns)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The service time (nanoseconds) under which the share `quantile` of all faults lies;
+    /// `None` before the first.
+    pub fn fault_ns_at(&self, quantile: f64) -> Option<u64> {
+        let counts = self.histogram.iter().map(|c| c.load(Ordering::Relaxed));
+        let total: u64 = counts.clone().sum();
+        let wanted = (total as f64 * quantile).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in counts.enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return Some(bucket_floor(bucket));
+            }
+        }
+        None
+    }
+}
+
+impl Donor {
+    /// Its name.
+    pub fn name(&self) -> String {
+        load_text(&self.name)
+    }
+
+    /// Its address for UDP frames.
+    pub fn udp_address(&self) -> String {
+        load_text(&self.udp_address)
+    }
+
+    /// Has it died? It does not come back: what it held is lost.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire) != 0
+    }
+
+    /// Says that it died; `true` if that is news.
+    pub fn mark_dead(&self) -> bool {
+        self.dead.swap(1, Ordering::AcqRel) == 0
+    }
+}
+
+impl SlabDescriptor {
+    /// Index of its donor.
+    pub fn donor(&self) -> usize {
+        self.donor.load(Ordering::Relaxed) as usize
+    }
+}
+
+fn bucket_of(duration_ns: u64) -> usize {
+    let value = duration_ns.max(16);
+    let power = 63 - value.leading_zeros() as usize;
+    let sixteenth = (value >> (power - 4)) as usize & 15;
+    ((power - 4) * 16 + sixteenth).min(HISTOGRAM_BUCKETS - 1)
+}
+
+fn bucket_floor(bucket: usize) -> u64 {
+    let (power, sixteenth) = (bucket / 16 + 4, bucket % 16);
+    (16 + sixteenth as u64) << (power - 4)
+}
+
+fn store_text(words: &[AtomicU64; 8], text: &str) {
+    let mut bytes = [0u8; 64];
+    let len = text.len().min(63);
+    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+    for (word, chunk) in words.iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(chunk.try_into().expect("8 bytes")), Ordering::Relaxed);
+    }
+}
+
+fn load_text(words: &[AtomicU64; 8]) -> String {
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_mappings_see_one_block() {
+        let (fd, here) = RunBlockMap::create(PortKind::Udp, 2).unwrap();
+        let there = RunBlockMap::open(fd.as_fd()).unwrap();
+        let donor = here.add_donor("node7", 7, "127.0.0.1:9").unwrap();
+        here.add_slab(donor, 0, 1, 2).unwrap();
+        here.add_slab(donor, venice_wire::SLAB_BYTES, 1, 2).unwrap();
+        assert!(here.add_slab(donor, 0, 1, 2).is_err(), "only two fit");
+        assert_eq!(there.donors()[0].name(), "node7");
+        assert_eq!(there.donor_of_slot(SLAB_SLOTS + 3), donor);
+        assert_eq!(there.holders().len(), 2 * SLAB_SLOTS as usize);
+        assert!(here.donors()[0].mark_dead());
+        assert!(!there.slot_is_alive(0));
+    }
+
+    #[test]
+    fn a_budget_is_shared_by_what_the_others_leave() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        block.limit_pages.store(1000, Ordering::Relaxed);
+        let first = block.enter_process(10).unwrap();
+        assert_eq!(block.allowance_pages(first), 1000);
+        let second = block.enter_process(11).unwrap();
+        block.processes[second].resident_pages.store(100, Ordering::Relaxed);
+        assert_eq!(block.allowance_pages(first), 900);
+        block.processes[second].resident_pages.store(900, Ordering::Relaxed);
+        assert_eq!(block.allowance_pages(first), 500);
+    }
+
+    #[test]
+    fn quantiles_are_within_a_sixteenth() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        assert_eq!(block.fault_ns_at(0.5), None);
+        for ns in 1..=10_000 {
+            block.record_fault_ns(ns);
+        }
+        let median = block.fault_ns_at(0.5).unwrap();
+        assert!((4_680..=5_000).contains(&median), "{median}");
+    }
+}

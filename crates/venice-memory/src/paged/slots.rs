@@ -1,0 +1,134 @@
+//! Far slots: pages of borrowed slabs, held by one process or, after a `fork`, by several.
+//!
+//! A slot's word in the run block has one bit for each process that may still read it. Empty:
+//! the slot is free. A process writes only to slots that it alone holds, so what a parent or a
+//! child still needs is never overwritten. The word is allocator and reference count in one; a
+//! process that dies leaves bits which the supervisor clears.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::run_block::{RunBlockMap, SLAB_SLOTS};
+
+/// The slots as one process sees them.
+#[derive(Debug)]
+pub struct Slots {
+    process: usize,
+    cursor: AtomicU32,
+}
+
+impl Slots {
+    /// The view of the process with this index in the run block.
+    pub fn new(process: usize) -> Slots {
+        Slots { process, cursor: AtomicU32::new(0) }
+    }
+
+    fn bit(&self) -> u64 {
+        1 << self.process
+    }
+
+    /// Takes a free slot on a live donor, in address order from the last one taken, so that
+    /// pages evicted in a row lie in a row. `None`: all far memory is in use.
+    pub fn take(&self, block: &RunBlockMap) -> Option<u32> {
+        let holders = block.holders();
+        let usable = block.slabs().len() as u32 * SLAB_SLOTS;
+        let start = self.cursor.load(Ordering::Relaxed);
+        let mut slot = if start < usable { start } else { 0 };
+        let mut looked = 0;
+        while looked < usable {
+            if slot.is_multiple_of(SLAB_SLOTS) && !block.slot_is_alive(slot) {
+                looked += SLAB_SLOTS;
+                slot = (slot + SLAB_SLOTS) % usable;
+                continue;
+            }
+            let word = &holders[slot as usize];
+            let free = word.load(Ordering::Relaxed) == 0 && block.slot_is_alive(slot);
+            if free
+                && word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                self.cursor.store((slot + 1) % usable, Ordering::Relaxed);
+                block.slots_used.fetch_add(1, Ordering::Relaxed);
+                return Some(slot);
+            }
+            slot = (slot + 1) % usable;
+            looked += 1;
+        }
+        None
+    }
+
+    /// Gives up this process's hold on `slot`.
+    pub fn give_up(&self, block: &RunBlockMap, slot: u32) {
+        release_bit(block, slot as usize, self.bit());
+    }
+
+    /// Does this process alone hold `slot`? Then it may write there.
+    pub fn is_mine_alone(&self, block: &RunBlockMap, slot: u32) -> bool {
+        block.holders()[slot as usize].load(Ordering::Acquire) == self.bit()
+    }
+
+    /// Lets process `child` hold all that this one holds.
+    pub fn share_with(&self, block: &RunBlockMap, child: usize) {
+        for word in block.holders() {
+            if word.load(Ordering::Relaxed) & self.bit() != 0 {
+                word.fetch_or(1 << child, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// Clears every hold of process `index`: it is dead, or was never born.
+pub fn release_all(block: &RunBlockMap, index: usize) {
+    for slot in 0..block.holders().len() {
+        release_bit(block, slot, 1 << index);
+    }
+}
+
+fn release_bit(block: &RunBlockMap, slot: usize, bit: u64) {
+    let word = &block.holders()[slot];
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        return;
+    }
+    if word.fetch_and(!bit, Ordering::AcqRel) == bit {
+        block.slots_used.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run_block::PortKind;
+    use super::*;
+
+    fn block_with(donors: &[&str]) -> RunBlockMap {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, donors.len()).unwrap();
+        for (index, name) in donors.iter().enumerate() {
+            let donor = block.add_donor(name, index as u32, "").unwrap();
+            block.add_slab(donor, 0, index as u64, 0).unwrap();
+        }
+        block
+    }
+
+    #[test]
+    fn a_slot_is_free_again_when_the_last_holder_lets_go() {
+        let block = block_with(&["a"]);
+        let (parent, child) = (Slots::new(0), Slots::new(5));
+        let slot = parent.take(&block).unwrap();
+        assert!(parent.is_mine_alone(&block, slot));
+        parent.share_with(&block, 5);
+        assert!(!parent.is_mine_alone(&block, slot));
+        parent.give_up(&block, slot);
+        assert!(child.is_mine_alone(&block, slot));
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
+        release_all(&block, 5);
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn slots_run_out_and_dead_donors_are_passed_over() {
+        let block = block_with(&["a", "b"]);
+        let slots = Slots::new(0);
+        block.donors()[0].mark_dead();
+        for taken in 0..SLAB_SLOTS {
+            assert_eq!(slots.take(&block), Some(SLAB_SLOTS + taken));
+        }
+        assert_eq!(slots.take(&block), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The staging area: page frames on their way out.
+//!
+//! A ring of frames in chunks. The evictor moves pages of the program here (they are then gone
+//! from the program, whole, by one `UFFDIO_MOVE`) and much later writes them out; a page that
+//! is touched meanwhile moves back without asking a donor. So the ring is both the write-behind
+//! buffer and the second chance of the replacement: first in, first out, unless touched.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::page_table::PageNumber;
+use super::sys::{self, SysResult};
+use super::{PAGE, address_of};
+
+/// Frames that are filled, written out and freed together.
+pub const CHUNK_FRAMES: usize = 64;
+
+const EMPTY: u64 = 0;
+const ORPHAN: u64 = u64::MAX;
+const ORPHAN_OF: u64 = 1 << 63;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Nothing.
+    Empty,
+    /// This page of the program.
+    Page(PageNumber),
+    /// Memory nobody wants any more; freed with its chunk.
+    Orphan,
+    /// A copy of this page was taken back; a child being forked may still need this one.
+    OrphanOf(PageNumber),
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct Staging {
+    base_page: PageNumber,
+    owners: &'static [AtomicU64],
+}
+
+impl Staging {
+    /// A ring of `chunks` chunks. Its memory must yet be registered with the userfaultfd.
+    ///
+    /// # Errors
+    /// The kernel's, when there is no address space.
+    pub fn new(chunks: usize) -> SysResult<Staging> {
+        let frames = chunks * CHUNK_FRAMES;
+        let owners = sys::map_private(frames * size_of::<AtomicU64>())?;
+        let base = sys::map_private(frames * PAGE)?;
+        // Pages arrive here by a move, which wants both mappings alike: not locked, no huge pages.
+        sys::unlock(base as usize, frames * PAGE);
+        // SAFETY: fresh zeroed memory of that size, never unmapped.
+        let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
+        Ok(Staging { base_page: base as usize / PAGE, owners })
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> usize {
+        self.owners.len() / CHUNK_FRAMES
+    }
+
+    /// First address and length in bytes.
+    pub fn memory(&self) -> (usize, usize) {
+        (address_of(self.base_page), self.owners.len() * PAGE)
+    }
+
+    /// The frames of a chunk.
+    pub fn frames_of(&self, chunk: usize) -> std::ops::Range<u32> {
+        let first = (chunk * CHUNK_FRAMES) as u32;
+        first..first + CHUNK_FRAMES as u32
+    }
+
+    /// Address of a frame.
+    pub fn address(&self, frame: u32) -> usize {
+        address_of(self.base_page + frame as usize)
+    }
+
+    /// What the frame holds.
+    pub fn holds(&self, frame: u32) -> Frame {
+        match self.owners[frame as usize].load(Ordering::Acquire) {
+            EMPTY => Frame::Empty,
+            ORPHAN => Frame::Orphan,
+            word if word & ORPHAN_OF != 0 => Frame::OrphanOf((word & !ORPHAN_OF) as PageNumber),
+            page => Frame::Page(page as PageNumber),
+        }
+    }
+
+    /// Says what the frame holds now.
+    pub fn set(&self, frame: u32, holds: Frame) {
+        let word = match holds {
+            Frame::Empty => EMPTY,
+            Frame::Orphan => ORPHAN,
+            Frame::OrphanOf(page) => page as u64 | ORPHAN_OF,
+            Frame::Page(page) => page as u64,
+        };
+        self.owners[frame as usize].store(word, Ordering::Release);
+    }
+}

@@ -1,0 +1,389 @@
+//! Raw Linux system calls for the pager.
+//!
+//! The pager's threads have no C library under them (see `thread`), and its hooks stand where
+//! the C library's own `mmap` and friends stood. Both need the bare call: no `errno`, no
+//! cancellation point, no lazy binding.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::atomic::AtomicU32;
+
+/// A Linux error number, as the kernel returned it (positive).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Try again: for userfaultfd, the address space is changing under the call.
+    pub const EAGAIN: Errno = Errno(11);
+    /// Page pinned or shared.
+    pub const EBUSY: Errno = Errno(16);
+    /// Already there.
+    pub const EEXIST: Errno = Errno(17);
+    /// Bad argument; for `UFFDIO_MOVE`, mappings whose protections differ.
+    pub const EINVAL: Errno = Errno(22);
+    /// Interrupted.
+    pub const EINTR: Errno = Errno(4);
+    /// Not there.
+    pub const ENOENT: Errno = Errno(2);
+    /// No memory.
+    pub const ENOMEM: Errno = Errno(12);
+    /// No such process: its address space is gone.
+    pub const ESRCH: Errno = Errno(3);
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+/// Result of a raw call.
+pub type SysResult<T> = Result<T, Errno>;
+
+/// System call numbers of x86-64 (`arch/x86/entry/syscalls/syscall_64.tbl`).
+pub mod nr {
+    #![allow(missing_docs)]
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const POLL: usize = 7;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const IOCTL: usize = 16;
+    pub const PREAD64: usize = 17;
+    pub const SCHED_YIELD: usize = 24;
+    pub const MREMAP: usize = 25;
+    pub const MADVISE: usize = 28;
+    pub const GETPID: usize = 39;
+    pub const EXIT: usize = 60;
+    pub const KILL: usize = 62;
+    pub const FCNTL: usize = 72;
+    pub const CLONE: usize = 56;
+    pub const SCHED_SETAFFINITY: usize = 203;
+    pub const FUTEX: usize = 202;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const OPENAT: usize = 257;
+    pub const EVENTFD2: usize = 290;
+    pub const USERFAULTFD: usize = 323;
+    pub const MLOCK2: usize = 325;
+    pub const MUNLOCK: usize = 150;
+    pub const MINCORE: usize = 27;
+    pub const CLOSE_RANGE: usize = 436;
+    pub const DUP2: usize = 33;
+    pub const DUP3: usize = 292;
+    pub const EXIT_GROUP: usize = 231;
+    pub const PRLIMIT64: usize = 302;
+}
+
+/// Calls the kernel.
+///
+/// # Safety
+/// The arguments must be right for system call `number`; what it may touch must be valid.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
+    let ret: isize;
+    // SAFETY: the Linux x86-64 calling convention: rcx and r11 are clobbered, nothing else.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => ret,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// `ioctl(2)` on a structure.
+///
+/// # Safety
+/// `arg` must be the structure `request` expects.
+pub unsafe fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> SysResult<usize> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall(nr::IOCTL, [fd as usize, request, arg as *mut T as usize, 0, 0, 0]) }
+}
+
+/// `read(2)` into `buf`.
+pub fn read(fd: i32, buf: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { syscall(nr::READ, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
+}
+
+/// `pread(2)` into `buf` at offset 0.
+pub fn pread0(fd: i32, buf: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { syscall(nr::PREAD64, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
+}
+
+/// `write(2)` of `buf`.
+pub fn write(fd: i32, buf: &[u8]) -> SysResult<usize> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { syscall(nr::WRITE, [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0]) }
+}
+
+/// `close(2)`. Errors leave nothing to do.
+pub fn close(fd: i32) {
+    // SAFETY: closing a descriptor touches no memory.
+    let _ = unsafe { syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// `open(2)` read-only of a NUL-terminated path.
+pub fn open_readonly(path: &[u8]) -> SysResult<i32> {
+    assert!(path.last() == Some(&0), "the path must end in NUL");
+    const AT_FDCWD: isize = -100;
+    const O_CLOEXEC: usize = 0o2000000;
+    // SAFETY: the path is NUL-terminated.
+    unsafe {
+        syscall(nr::OPENAT, [AT_FDCWD as usize, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0])
+            .map(|fd| fd as i32)
+    }
+}
+
+/// Moves `fd` to the lowest free number at or above `lowest`, close-on-exec, and closes `fd`.
+pub fn move_fd(fd: i32, lowest: i32) -> SysResult<i32> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    // SAFETY: duplicating a descriptor touches no memory.
+    let moved =
+        unsafe { syscall(nr::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, lowest as usize, 0, 0, 0])? };
+    close(fd);
+    Ok(moved as i32)
+}
+
+/// Sets or clears `O_NONBLOCK`.
+pub fn set_nonblocking(fd: i32, on: bool) -> SysResult<()> {
+    const F_SETFL: usize = 4;
+    const O_NONBLOCK: usize = 0o4000;
+    let flags = if on { O_NONBLOCK } else { 0 };
+    // SAFETY: changing file flags touches no memory.
+    unsafe { syscall(nr::FCNTL, [fd as usize, F_SETFL, flags, 0, 0, 0]).map(drop) }
+}
+
+/// One entry of `poll(2)`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct PollFd {
+    /// Descriptor; negative entries are passed over.
+    pub fd: i32,
+    /// What to wait for.
+    pub events: i16,
+    /// What is there.
+    pub revents: i16,
+}
+
+/// There is data to read.
+pub const POLLIN: i16 = 1;
+
+/// `poll(2)`; a negative time-out waits for ever. `EINTR` counts as nothing ready.
+pub fn poll(fds: &mut [PollFd], timeout_ms: i32) -> usize {
+    // SAFETY: the slice is valid for its length.
+    let ready = unsafe {
+        syscall(
+            nr::POLL,
+            [fds.as_mut_ptr() as usize, fds.len(), timeout_ms as isize as usize, 0, 0, 0],
+        )
+    };
+    ready.unwrap_or(0)
+}
+
+/// Anonymous private memory of the pager's own: never managed, locked as it is touched.
+///
+/// `MAP_NORESERVE`, so that sparse tables cost only what is used.
+///
+/// # Errors
+/// The kernel's, when the address space is used up.
+pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
+    const PROT_READ_WRITE: usize = 3;
+    const MAP_PRIVATE_ANON_NORESERVE: usize = 0x02 | 0x20 | 0x4000;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+    let addr = unsafe {
+        syscall(
+            nr::MMAP,
+            [0, len_bytes, PROT_READ_WRITE, MAP_PRIVATE_ANON_NORESERVE, usize::MAX, 0],
+        )?
+    };
+    lock_on_fault(addr, len_bytes);
+    Ok(addr as *mut u8)
+}
+
+/// Locks a range page by page as it is touched; a refusal (`RLIMIT_MEMLOCK`) is left to
+/// `venice doctor` to explain: without swap on the host nothing is lost by it.
+pub fn lock_on_fault(addr: usize, len_bytes: usize) {
+    const MLOCK_ONFAULT: usize = 1;
+    // SAFETY: locking changes no contents.
+    let _ = unsafe { syscall(nr::MLOCK2, [addr, len_bytes, MLOCK_ONFAULT, 0, 0, 0]) };
+}
+
+/// Takes back [`lock_on_fault`].
+pub fn unlock(addr: usize, len_bytes: usize) {
+    // SAFETY: unlocking changes no contents.
+    let _ = unsafe { syscall(nr::MUNLOCK, [addr, len_bytes, 0, 0, 0, 0]) };
+}
+
+/// `munmap(2)` of the pager's own memory.
+///
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn unmap(addr: *mut c_void, len_bytes: usize) {
+    // SAFETY: forwarded to the caller.
+    let _ = unsafe { syscall(nr::MUNMAP, [addr as usize, len_bytes, 0, 0, 0, 0]) };
+}
+
+/// `madvise(2)`.
+///
+/// # Safety
+/// The range's contents may be lost, as `advice` says.
+pub unsafe fn madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
+}
+
+/// `MADV_DONTNEED`.
+pub const MADV_DONTNEED: usize = 4;
+/// `MADV_FREE`.
+pub const MADV_FREE: usize = 8;
+/// `MADV_HUGEPAGE`.
+pub const MADV_HUGEPAGE: usize = 14;
+/// `MADV_NOHUGEPAGE`.
+pub const MADV_NOHUGEPAGE: usize = 15;
+/// `MADV_WIPEONFORK`.
+pub const MADV_WIPEONFORK: usize = 18;
+/// `MADV_COLD`.
+pub const MADV_COLD: usize = 20;
+/// `MADV_PAGEOUT`.
+pub const MADV_PAGEOUT: usize = 21;
+/// `MADV_POPULATE_READ` (Linux 5.14).
+pub const MADV_POPULATE_READ: usize = 22;
+/// `MADV_POPULATE_WRITE` (Linux 5.14).
+pub const MADV_POPULATE_WRITE: usize = 23;
+/// `MADV_COLLAPSE`.
+pub const MADV_COLLAPSE: usize = 25;
+
+/// Sleeps until `word` is woken, unless it is no longer `expected`; at most `timeout_ns`.
+/// `shared` words live in memory that several processes map.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, shared: bool) {
+    const FUTEX_WAIT: usize = 0;
+    const FUTEX_PRIVATE: usize = 128;
+    let spec = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
+    let op = if shared { FUTEX_WAIT } else { FUTEX_WAIT | FUTEX_PRIVATE };
+    let spec_ptr = spec.as_ref().map_or(0, |s| s.as_ptr() as usize);
+    // SAFETY: the word and the time outlive the call; any outcome is a reason to look again.
+    let _ = unsafe {
+        syscall(nr::FUTEX, [word.as_ptr() as usize, op, expected as usize, spec_ptr, 0, 0])
+    };
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
+    const FUTEX_WAKE: usize = 1;
+    const FUTEX_PRIVATE: usize = 128;
+    let op = if shared { FUTEX_WAKE } else { FUTEX_WAKE | FUTEX_PRIVATE };
+    // SAFETY: the word outlives the call.
+    let _ = unsafe { syscall(nr::FUTEX, [word.as_ptr() as usize, op, count as usize, 0, 0, 0]) };
+}
+
+/// Gives the processor away.
+pub fn yield_now() {
+    // SAFETY: touches no memory.
+    let _ = unsafe { syscall(nr::SCHED_YIELD, [0; 6]) };
+}
+
+/// This process's id.
+pub fn getpid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Soft limit on descriptors (`RLIMIT_NOFILE`).
+pub fn descriptor_limit() -> u64 {
+    const RLIMIT_NOFILE: usize = 7;
+    let mut limits = [1024u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe {
+        syscall(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize, 0, 0])
+    };
+    limits[0]
+}
+
+/// Ends the process.
+pub fn exit(code: usize) -> ! {
+    loop {
+        // SAFETY: ends this process; nothing after it matters.
+        let _ = unsafe { syscall(nr::EXIT_GROUP, [code, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Is there a process `pid`?
+pub fn process_exists(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) != Err(Errno::ESRCH) }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn monotonic_ns() -> u64 {
+    let mut spec = [0i64; 2];
+    const CLOCK_MONOTONIC: usize = 1;
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe {
+        syscall(nr::CLOCK_GETTIME, [CLOCK_MONOTONIC, spec.as_mut_ptr() as usize, 0, 0, 0, 0])
+    };
+    spec[0] as u64 * 1_000_000_000 + spec[1] as u64
+}
+
+/// Pins the calling thread to one processor; a refusal (a cpuset) leaves it where it is.
+pub fn pin_to_cpu(cpu: usize) {
+    let mut mask = [0u64; 16];
+    if cpu >= mask.len() * 64 {
+        return;
+    }
+    mask[cpu / 64] = 1 << (cpu % 64);
+    // SAFETY: the mask is read only.
+    let _ = unsafe {
+        syscall(nr::SCHED_SETAFFINITY, [0, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0])
+    };
+}
+
+/// Blocks every signal for this thread and returns the former mask.
+pub fn block_signals() -> u64 {
+    set_signal_mask(!0)
+}
+
+/// Sets the signal mask and returns the former one.
+pub fn set_signal_mask(mask: u64) -> u64 {
+    const SIG_SETMASK: usize = 2;
+    let mut old = 0u64;
+    // SAFETY: both masks are eight bytes, as the kernel wants them.
+    let _ = unsafe {
+        syscall(
+            nr::RT_SIGPROCMASK,
+            [SIG_SETMASK, &mask as *const u64 as usize, &mut old as *mut u64 as usize, 8, 0, 0],
+        )
+    };
+    old
+}
+
+/// Says `text` on standard error and ends the process with `SIGKILL`: the pager's own
+/// invariant is broken, or the memory is gone, and no program may go on with wrong bytes.
+pub fn die(text: &str) -> ! {
+    let _ = write(2, b"venice: ");
+    let _ = write(2, text.as_bytes());
+    let _ = write(2, b"\n");
+    const SIGKILL: usize = 9;
+    loop {
+        // SAFETY: ends this process; nothing after it matters.
+        let _ = unsafe { syscall(nr::KILL, [getpid() as usize, SIGKILL, 0, 0, 0, 0]) };
+    }
+}

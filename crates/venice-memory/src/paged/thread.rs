@@ -1,0 +1,157 @@
+//! Threads of the pager, made by a bare `clone(2)`.
+//!
+//! `pthread_create` would take its tables from the program's own `malloc`, that is from memory
+//! this very thread is to page in. These threads use no memory of the C library: a small block
+//! stands in for thread-local storage, and all signals stay blocked, so that the program's
+//! handlers never run here.
+
+use super::sys::{self, SysResult, nr};
+
+const STACK_BYTES: usize = 512 * 1024;
+/// Room under the thread pointer for initial-exec variables of the libraries loaded (`errno`
+/// among them), in case one is written.
+const TLS_BYTES: usize = 64 * 1024;
+
+/// Starts a thread that runs `body(argument)` and never returns. `argument` is a plain number:
+/// usually the address of something that lives as long as the process.
+///
+/// # Errors
+/// The kernel's: out of memory, too many threads.
+pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> {
+    const CLONE_FLAGS: usize = 0x100 // VM
+        | 0x200 // FS
+        | 0x400 // FILES
+        | 0x800 // SIGHAND
+        | 0x10000 // THREAD
+        | 0x40000 // SYSVSEM
+        | 0x80000; // SETTLS
+    let memory = sys::map_private(STACK_BYTES + TLS_BYTES)? as usize;
+    let tls = memory + STACK_BYTES + TLS_BYTES - 4096;
+    // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and,
+    // for the C library, its third) points to itself, as the x86-64 ABI has it.
+    unsafe {
+        *(tls as *mut usize) = tls;
+        *((tls + 16) as *mut usize) = tls;
+    }
+    let stack_top = memory + STACK_BYTES - 64;
+    // SAFETY: the stack lies within the fresh mapping; the child takes both words off it.
+    unsafe {
+        *(stack_top as *mut usize) = argument;
+        *((stack_top + 8) as *mut usize) = body as usize;
+    }
+    let mask = sys::block_signals();
+    let ret: isize;
+    // SAFETY: the child starts on its own stack, calls `body`, which never returns; the parent
+    // goes on with the result in rax.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rdi",
+            "pop rax",
+            "and rsp, -16",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") nr::CLONE as isize => ret,
+            in("rdi") CLONE_FLAGS, in("rsi") stack_top, in("rdx") 0, in("r10") 0,
+            in("r8") tls,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    sys::set_signal_mask(mask);
+    if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
+}
+
+/// Finds the processor a thread of this process runs on, from `/proc`; remembers it for a
+/// while, because asking costs as much as a page fault.
+#[derive(Debug, Default)]
+pub struct Follower {
+    thread: u32,
+    asked_ns: u64,
+    pinned_cpu: Option<usize>,
+}
+
+/// How long an answer holds.
+const ASK_EVERY_NS: u64 = 5_000_000;
+
+impl Follower {
+    /// Moves the calling thread to the processor `thread` runs on. A handler on the faulting
+    /// thread's own processor runs as soon as that one sleeps; on any other it must be woken
+    /// across processors, which costs more than the page (docs/benchmarks.md).
+    pub fn follow(&mut self, thread: u32, now_ns: u64) {
+        if thread == self.thread && now_ns < self.asked_ns + ASK_EVERY_NS {
+            return;
+        }
+        if now_ns < self.asked_ns + ASK_EVERY_NS / 10 {
+            return;
+        }
+        self.thread = thread;
+        self.asked_ns = now_ns;
+        let cpu = processor_of(thread);
+        if cpu.is_some() && cpu != self.pinned_cpu {
+            self.pinned_cpu = cpu;
+            sys::pin_to_cpu(cpu.expect("just seen"));
+        }
+    }
+}
+
+/// The processor `thread` last ran on: the 39th field of its `stat` (`proc(5)`).
+fn processor_of(thread: u32) -> Option<usize> {
+    let mut path = *b"/proc/self/task/0000000000/stat\0";
+    let mut rest = thread;
+    for digit in path[16..26].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let first = path[16..26].iter().position(|&b| b != b'0')?;
+    path.copy_within(16 + first.., 16);
+    let end = path.iter().position(|&b| b == 0)?;
+    let fd = sys::open_readonly(&path[..=end]).ok()?;
+    let mut text = [0u8; 512];
+    let len = sys::pread0(fd, &mut text);
+    sys::close(fd);
+    let text = &text[..len.ok()?];
+    let after_name = text.iter().rposition(|&b| b == b')')? + 2;
+    let field = text[after_name..].split(|&b| b == b' ').nth(36)?;
+    field.iter().try_fold(0usize, |value, &digit| {
+        digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    extern "C" fn raise(word: usize) -> ! {
+        // SAFETY: the test passes the address of a static word.
+        let word = unsafe { &*(word as *const AtomicU32) };
+        word.store(7, Ordering::Release);
+        sys::futex_wake(word, 1, false);
+        loop {
+            sys::futex_wait(word, 7, None, false);
+        }
+    }
+
+    #[test]
+    fn a_bare_thread_runs_and_shares_memory() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        spawn(raise, &raw const WORD as usize).unwrap();
+        for _ in 0..1000 {
+            sys::futex_wait(&WORD, 0, Some(10_000_000), false);
+            if WORD.load(Ordering::Acquire) == 7 {
+                return;
+            }
+        }
+        panic!("the thread never ran");
+    }
+
+    #[test]
+    fn proc_tells_the_processor_of_a_thread() {
+        let cpu = processor_of(sys::getpid()).expect("the main thread is there");
+        assert!(cpu < 4096);
+    }
+}

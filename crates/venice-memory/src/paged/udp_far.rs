@@ -1,0 +1,241 @@
+//! Far memory over UDP: CRMA reads and writes of whole pages.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use venice_fabric::{FabricError, InitiatorConfig};
+use venice_ports::udp::{UdpDriver, unspecified_like};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+
+use super::PAGE;
+use super::far::{Fetch, WriteOut};
+use super::run_block::RunBlockMap;
+use super::sys::{self, Errno, SysResult};
+
+/// Token of [`UdpFar::fetch_at_once`]; the others are small.
+const AT_ONCE: u64 = u64::MAX;
+/// How long one wait for frames takes at most.
+const WAIT_NS: u64 = 5_000_000;
+
+/// A page that came while another one was waited for.
+struct Early {
+    token: u32,
+    arrived: bool,
+    page: Box<[u64; PAGE / 8]>,
+}
+
+/// One thread's links to the donors.
+pub struct UdpFar {
+    driver: UdpDriver,
+    early: Vec<Early>,
+    /// Far slot by token, to know whose donor failed.
+    slots: [u32; super::far::MAX_IN_FLIGHT],
+}
+
+impl std::fmt::Debug for UdpFar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpFar").field("local", &self.driver.local_addr()).finish_non_exhaustive()
+    }
+}
+
+impl UdpFar {
+    /// Opens a socket and starts the links to all donors of the run.
+    ///
+    /// # Errors
+    /// The kernel's; `EINVAL` for a donor's address that is none.
+    pub fn open(block: &RunBlockMap, lowest_fd: i32) -> SysResult<UdpFar> {
+        let addresses: Vec<SocketAddr> = block
+            .donors()
+            .iter()
+            .map(|donor| donor.udp_address().parse().map_err(|_| Errno::EINVAL))
+            .collect::<SysResult<_>>()?;
+        let first = addresses.first().copied().ok_or(Errno::EINVAL)?;
+        let node = NodeId(block.node.load(std::sync::atomic::Ordering::Relaxed));
+        let config = InitiatorConfig::new(node, random_u64()?);
+        let mut driver =
+            UdpDriver::new(unspecified_like(first), config).map_err(|_| Errno::EINVAL)?;
+        driver.keep_fd_above(lowest_fd).map_err(|_| Errno::EINVAL)?;
+        let now_ns = sys::monotonic_ns();
+        let mut peers = Vec::new();
+        for (donor, address) in block.donors().iter().zip(addresses) {
+            let node = NodeId(donor.node.load(std::sync::atomic::Ordering::Relaxed));
+            peers.push(driver.add_peer(now_ns, node, address).map_err(|_| Errno::EINVAL)?);
+        }
+        for (index, slab) in block.slabs().iter().enumerate() {
+            let load = |word: &std::sync::atomic::AtomicU64| {
+                word.load(std::sync::atomic::Ordering::Relaxed)
+            };
+            let mapped = driver.initiator().map_window(
+                index as u64 * SLAB_BYTES,
+                SLAB_BYTES,
+                peers[slab.donor()],
+                load(&slab.remote_addr),
+                GrantId(load(&slab.grant)),
+                GrantKey(load(&slab.key)),
+            );
+            mapped.map_err(|_| Errno::EINVAL)?;
+        }
+        Ok(UdpFar { driver, early: Vec::new(), slots: [0; super::far::MAX_IN_FLIGHT] })
+    }
+
+    /// To poll for arrivals.
+    pub fn fd(&self) -> i32 {
+        self.driver.fd().as_raw_fd()
+    }
+
+    /// When the links want to run again; negative: only when something arrives.
+    pub fn timeout_ms(&mut self) -> i32 {
+        let now_ns = sys::monotonic_ns();
+        let due = self.driver.initiator().poll_timeout();
+        due.map_or(-1, |at_ns| at_ns.saturating_sub(now_ns).div_ceil(1_000_000).min(1000) as i32)
+    }
+
+    /// Asks for a page; it goes out at once.
+    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
+        let now_ns = sys::monotonic_ns();
+        let address = slot as u64 * PAGE as u64;
+        match self.driver.initiator().read(now_ns, token as u64, address, PAGE as u32) {
+            Ok(()) => {
+                self.slots[token as usize] = slot;
+                Fetch::Pending
+            }
+            Err(FabricError::WouldBlock) => Fetch::Full,
+            Err(_) => {
+                block.donors()[block.donor_of_slot(slot)].mark_dead();
+                Fetch::Lost
+            }
+        }
+    }
+
+    /// Sends what was asked for.
+    pub fn flush(&mut self) {
+        let _ = self.driver.pump(sys::monotonic_ns());
+    }
+
+    /// The next page that came (`true`) or will not come: its donor is dead (`false`).
+    pub fn poll(
+        &mut self,
+        block: &RunBlockMap,
+        buffer: &mut [u64; PAGE / 8],
+    ) -> Option<(u32, bool)> {
+        if let Some(early) = self.early.pop() {
+            *buffer = *early.page;
+            return Some((early.token, early.arrived));
+        }
+        if let Some(done) = self.next_completion(block, buffer) {
+            return Some((done.0 as u32, done.1));
+        }
+        self.flush();
+        self.next_completion(block, buffer).map(|(token, arrived)| (token as u32, arrived))
+    }
+
+    fn next_completion(
+        &mut self,
+        block: &RunBlockMap,
+        buffer: &mut [u64; PAGE / 8],
+    ) -> Option<(u64, bool)> {
+        let completion = self.driver.initiator().poll_completion()?;
+        let (token, arrived) = (completion.token, completion.result.is_ok());
+        if arrived {
+            copy_bytes(buffer, completion.data);
+        } else if token != AT_ONCE {
+            let slot = self.slots[token as usize];
+            block.donors()[block.donor_of_slot(slot)].mark_dead();
+        }
+        Some((token, arrived))
+    }
+
+    /// Asks for a page and waits for it; `false`: its donor is dead.
+    pub fn fetch_at_once(
+        &mut self,
+        block: &RunBlockMap,
+        slot: u32,
+        buffer: &mut [u64; PAGE / 8],
+    ) -> bool {
+        let address = slot as u64 * PAGE as u64;
+        loop {
+            let now_ns = sys::monotonic_ns();
+            match self.driver.initiator().read(now_ns, AT_ONCE, address, PAGE as u32) {
+                Ok(()) => break,
+                Err(FabricError::WouldBlock) => self.turn(),
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match self.next_completion(block, buffer) {
+                Some((AT_ONCE, arrived)) => return arrived,
+                Some((token, arrived)) => {
+                    let page = Box::new(*buffer);
+                    self.early.push(Early { token: token as u32, arrived, page });
+                }
+                None => self.turn(),
+            }
+        }
+    }
+
+    /// Writes all of `pages` and waits until each is acknowledged by its donor or lost.
+    pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
+        let (mut started, mut done) = (0, 0);
+        while done < pages.len() {
+            while started < pages.len() {
+                match self.start_write(block, &mut pages[started], started as u64) {
+                    Fetch::Full => break,
+                    Fetch::Lost => done += 1,
+                    _ => {}
+                }
+                started += 1;
+            }
+            self.flush();
+            let mut heard = false;
+            while let Some(completion) = self.driver.initiator().poll_completion() {
+                let page = &mut pages[completion.token as usize];
+                page.lost = completion.result.is_err();
+                if page.lost {
+                    block.donors()[block.donor_of_slot(page.slot)].mark_dead();
+                }
+                done += 1;
+                heard = true;
+            }
+            if !heard && done < pages.len() {
+                self.turn();
+            }
+        }
+    }
+
+    fn start_write(&mut self, block: &RunBlockMap, page: &mut WriteOut, token: u64) -> Fetch {
+        page.lost = false;
+        // SAFETY: the source is a whole page that does not change until the write is done.
+        let bytes = unsafe { std::slice::from_raw_parts(page.source as *const u8, PAGE) };
+        let address = page.slot as u64 * PAGE as u64;
+        match self.driver.initiator().write(sys::monotonic_ns(), token, address, bytes) {
+            Ok(()) => Fetch::Pending,
+            Err(FabricError::WouldBlock) => Fetch::Full,
+            Err(_) => {
+                page.lost = true;
+                block.donors()[block.donor_of_slot(page.slot)].mark_dead();
+                Fetch::Lost
+            }
+        }
+    }
+
+    /// Moves frames, waiting a little for some to come.
+    fn turn(&mut self) {
+        self.flush();
+        let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
+        self.flush();
+    }
+}
+
+fn copy_bytes(buffer: &mut [u64; PAGE / 8], data: &[u8]) {
+    assert_eq!(data.len(), PAGE, "a page was asked for");
+    for (word, bytes) in buffer.iter_mut().zip(data.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+    }
+}
+
+fn random_u64() -> SysResult<u64> {
+    let mut bytes = [0u8; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut bytes, flags).map_err(|e| Errno(e.raw_os_error()))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,295 @@
+//! userfaultfd: the kernel interface by which page faults reach the pager.
+//!
+//! Source: `userfaultfd(2)`, `ioctl_userfaultfd(2)` and, for what is newer than distribution
+//! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6), `include/uapi/linux/userfaultfd.h`.
+
+use super::sys::{self, Errno, SysResult, nr};
+
+/// An open userfaultfd. A plain number: closing it is the owner's business, because a program
+/// that loses it loses its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uffd {
+    /// The descriptor.
+    pub fd: i32,
+}
+
+/// One message read from a [`Uffd`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A thread waits for the page at `address`.
+    Fault {
+        /// Address of the page.
+        address: usize,
+        /// The access was a write.
+        write: bool,
+        /// Who waits.
+        thread: u32,
+    },
+    /// A `fork` copied the address space; `child` serves the copy.
+    Fork {
+        /// The child's userfaultfd, a new descriptor of this process.
+        child: Uffd,
+    },
+    /// Something that was not asked for.
+    Other,
+}
+
+/// How a page found its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// Installed, and whoever waited was woken.
+    Done,
+    /// A page was there already; whoever waited was woken.
+    Present,
+}
+
+const API: u64 = 0xAA;
+const FEATURE_EVENT_FORK: u64 = 1 << 1;
+const FEATURE_THREAD_ID: u64 = 1 << 8;
+const FEATURE_POISON: u64 = 1 << 14;
+const FEATURE_MOVE: u64 = 1 << 16;
+const MODE_MISSING: u64 = 1;
+const MODE_DONTWAKE: u64 = 1;
+const MOVE_ALLOW_SRC_HOLES: u64 = 2;
+
+const UFFDIO_API: usize = ioc(3, 0x3F, 24);
+const UFFDIO_REGISTER: usize = ioc(3, 0x00, 32);
+const UFFDIO_UNREGISTER: usize = ioc(2, 0x01, 16);
+const UFFDIO_WAKE: usize = ioc(2, 0x02, 16);
+const UFFDIO_COPY: usize = ioc(3, 0x03, 40);
+const UFFDIO_ZEROPAGE: usize = ioc(3, 0x04, 32);
+const UFFDIO_MOVE: usize = ioc(3, 0x05, 40);
+const UFFDIO_POISON: usize = ioc(3, 0x08, 32);
+
+const fn ioc(direction: usize, number: usize, size: usize) -> usize {
+    direction << 30 | size << 16 | 0xAA << 8 | number
+}
+
+#[repr(C)]
+struct ApiArg {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct RegisterArg {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `uffdio_copy` and `uffdio_move` look alike.
+#[repr(C)]
+struct TransferArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+
+/// `uffdio_zeropage` and `uffdio_poison` look alike.
+#[repr(C)]
+struct FillArg {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+impl Uffd {
+    /// Opens a userfaultfd that serves the kernel's own accesses too.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_PTRACE`; `EINVAL` on a kernel older than 6.8.
+    pub fn open() -> SysResult<Uffd> {
+        const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
+        // SAFETY: touches no memory of ours.
+        let fd = unsafe { sys::syscall(nr::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0])? };
+        let uffd = Uffd { fd: fd as i32 };
+        let features = FEATURE_EVENT_FORK | FEATURE_THREAD_ID | FEATURE_POISON | FEATURE_MOVE;
+        let mut arg = ApiArg { api: API, features, ioctls: 0 };
+        // SAFETY: the structure is the one the request expects.
+        if let Err(errno) = unsafe { sys::ioctl(uffd.fd, UFFDIO_API, &mut arg) } {
+            sys::close(uffd.fd);
+            return Err(errno);
+        }
+        Ok(uffd)
+    }
+
+    /// Missing pages of the range come to this userfaultfd from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` where the range holds a mapping that cannot be served, `EBUSY` where another
+    /// userfaultfd serves it.
+    pub fn register(self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        let mut arg = RegisterArg {
+            range: Range { start: addr as u64, len: len_bytes as u64 },
+            mode: MODE_MISSING,
+            ioctls: 0,
+        };
+        // SAFETY: the structure is the one the request expects.
+        unsafe { sys::ioctl(self.fd, UFFDIO_REGISTER, &mut arg).map(drop) }
+    }
+
+    /// The kernel serves the range by itself again.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unregister(self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        let mut arg = Range { start: addr as u64, len: len_bytes as u64 };
+        // SAFETY: the structure is the one the request expects.
+        unsafe { sys::ioctl(self.fd, UFFDIO_UNREGISTER, &mut arg).map(drop) }
+    }
+
+    /// Reads one message; `None` when there is none (or, blocking, after an interruption).
+    pub fn read_event(self) -> Option<Event> {
+        let mut message = [0u8; 32];
+        match sys::read(self.fd, &mut message) {
+            Ok(32) => Some(decode(&message)),
+            _ => None,
+        }
+    }
+
+    /// Installs copies of `len_bytes` from `src` at `dst` and wakes who waits, if `wake`.
+    ///
+    /// # Errors
+    /// `EEXIST` where the first page is there already, `EAGAIN` while the address space is
+    /// changing, `ENOENT` where nothing is mapped, `ESRCH` when the process is gone. A partial
+    /// copy is reported as the bytes done.
+    pub fn copy(self, dst: usize, src: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
+        let mode = if wake { 0 } else { MODE_DONTWAKE };
+        self.transfer(UFFDIO_COPY, dst, src, len_bytes, mode)
+    }
+
+    /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes.
+    /// Nobody is woken.
+    ///
+    /// # Errors
+    /// `EBUSY` for a page that is pinned or shared with another process, `EINVAL` where the two
+    /// mappings' protections differ, `EEXIST`, `EAGAIN`, `ENOENT` as for [`Uffd::copy`].
+    pub fn move_pages(self, dst: usize, src: usize, len_bytes: usize) -> SysResult<usize> {
+        self.transfer(UFFDIO_MOVE, dst, src, len_bytes, MODE_DONTWAKE | MOVE_ALLOW_SRC_HOLES)
+    }
+
+    fn transfer(
+        self,
+        request: usize,
+        dst: usize,
+        src: usize,
+        len_bytes: usize,
+        mode: u64,
+    ) -> SysResult<usize> {
+        let mut arg =
+            TransferArg { dst: dst as u64, src: src as u64, len: len_bytes as u64, mode, done: 0 };
+        // SAFETY: the structure is the one the request expects; what it installs lies in
+        // ranges registered with this userfaultfd, nowhere else.
+        match unsafe { sys::ioctl(self.fd, request, &mut arg) } {
+            Ok(_) => Ok(len_bytes),
+            Err(_) if arg.done > 0 => Ok(arg.done as usize),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Installs the zero page at `addr` and wakes who waits.
+    ///
+    /// # Errors
+    /// As for [`Uffd::copy`].
+    pub fn zero(self, addr: usize, len_bytes: usize) -> SysResult<usize> {
+        self.fill(UFFDIO_ZEROPAGE, addr, len_bytes)
+    }
+
+    /// Makes every access to the range fail with `SIGBUS` (or `EFAULT` inside a system call).
+    ///
+    /// # Errors
+    /// As for [`Uffd::copy`].
+    pub fn poison(self, addr: usize, len_bytes: usize) -> SysResult<usize> {
+        self.fill(UFFDIO_POISON, addr, len_bytes)
+    }
+
+    fn fill(self, request: usize, addr: usize, len_bytes: usize) -> SysResult<usize> {
+        let mut arg = FillArg {
+            range: Range { start: addr as u64, len: len_bytes as u64 },
+            mode: 0,
+            done: 0,
+        };
+        // SAFETY: the structure is the one the request expects.
+        match unsafe { sys::ioctl(self.fd, request, &mut arg) } {
+            Ok(_) => Ok(len_bytes),
+            Err(_) if arg.done > 0 => Ok(arg.done as usize),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Wakes who waits in the range; they look again.
+    pub fn wake(self, addr: usize, len_bytes: usize) {
+        let mut arg = Range { start: addr as u64, len: len_bytes as u64 };
+        // SAFETY: the structure is the one the request expects.
+        let _ = unsafe { sys::ioctl(self.fd, UFFDIO_WAKE, &mut arg) };
+    }
+
+    /// Turns a placement's outcome into what it means for the page; a page that is there
+    /// already still has its waiters woken.
+    ///
+    /// # Errors
+    /// Everything but `EEXIST`.
+    pub fn settle(self, addr: usize, outcome: SysResult<usize>) -> SysResult<Placed> {
+        match outcome {
+            Ok(_) => Ok(Placed::Done),
+            Err(Errno::EEXIST) => {
+                self.wake(addr, super::PAGE);
+                Ok(Placed::Present)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+fn decode(message: &[u8; 32]) -> Event {
+    const EVENT_PAGEFAULT: u8 = 0x12;
+    const EVENT_FORK: u8 = 0x13;
+    const FLAG_WRITE: u64 = 1;
+    let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes"));
+    let half = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().expect("4 bytes"));
+    match message[0] {
+        EVENT_PAGEFAULT => Event::Fault {
+            address: word(16) as usize & !(super::PAGE - 1),
+            write: word(8) & FLAG_WRITE != 0,
+            thread: half(24),
+        },
+        EVENT_FORK => Event::Fork { child: Uffd { fd: half(8) as i32 } },
+        _ => Event::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_numbers_match_the_kernels_header() {
+        assert_eq!(UFFDIO_API, 0xc018_aa3f);
+        assert_eq!(UFFDIO_REGISTER, 0xc020_aa00);
+        assert_eq!(UFFDIO_UNREGISTER, 0x8010_aa01);
+        assert_eq!(UFFDIO_WAKE, 0x8010_aa02);
+        assert_eq!(UFFDIO_COPY, 0xc028_aa03);
+        assert_eq!(UFFDIO_MOVE, 0xc028_aa05);
+    }
+
+    #[test]
+    fn a_fault_message_is_read_field_by_field() {
+        let mut message = [0u8; 32];
+        message[0] = 0x12;
+        message[8] = 1;
+        message[16..24].copy_from_slice(&0x7f00_1234_5678u64.to_ne_bytes());
+        message[24..28].copy_from_slice(&42u32.to_ne_bytes());
+        let expected = Event::Fault { address: 0x7f00_1234_5000, write: true, thread: 42 };
+        assert_eq!(decode(&message), expected);
+    }
+}

@@ -1,0 +1,85 @@
+//! The few things the shim needs of the C library.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// `Dl_info` (`dladdr(3)`).
+#[repr(C)]
+struct DlInfo {
+    file: *const c_char,
+    base: *mut c_void,
+    symbol: *const c_char,
+    address: *mut c_void,
+}
+
+/// `Elf64_Sym` (`elf(5)`).
+#[repr(C)]
+struct ElfSymbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+unsafe extern "C" {
+    fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut DlInfo,
+        extra: *mut *mut c_void,
+        flags: c_int,
+    ) -> c_int;
+    fn __errno_location() -> *mut c_int;
+    fn pthread_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> c_int;
+}
+
+/// A function or variable of the C library.
+#[derive(Clone, Copy, Debug)]
+pub struct Symbol {
+    /// Where it is.
+    pub address: usize,
+    /// How long it is, bytes.
+    pub len_bytes: usize,
+}
+
+/// Finds `name` in the C library itself, not in what stands before it.
+pub fn libc_symbol(name: &CStr) -> Option<Symbol> {
+    const RTLD_LAZY_NOLOAD: c_int = 1 | 4;
+    const RTLD_DL_SYMENT: c_int = 1;
+    // SAFETY: the library is loaded already, and names are NUL-terminated; `dladdr1` fills in
+    // both structures when it says so.
+    unsafe {
+        let library = dlopen(c"libc.so.6".as_ptr(), RTLD_LAZY_NOLOAD);
+        if library.is_null() {
+            return None;
+        }
+        let address = dlsym(library, name.as_ptr());
+        if address.is_null() {
+            return None;
+        }
+        let mut info = std::mem::zeroed::<DlInfo>();
+        let mut symbol = std::ptr::null_mut::<c_void>();
+        let found = dladdr1(address, &mut info, &mut symbol, RTLD_DL_SYMENT) != 0;
+        let known = found && !symbol.is_null();
+        let len_bytes = if known { (*symbol.cast::<ElfSymbol>()).size as usize } else { 0 };
+        Some(Symbol { address: address as usize, len_bytes })
+    }
+}
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(value: i32) {
+    // SAFETY: the C library gives every thread of the program one.
+    unsafe { *__errno_location() = value };
+}
+
+/// Has three functions called around every `fork` of the C library's.
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
+    // SAFETY: the functions live as long as the process.
+    unsafe { pthread_atfork(prepare, parent, child) == 0 }
+}

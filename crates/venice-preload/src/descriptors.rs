@@ -1,0 +1,87 @@
+//! In the place of the C library's calls that close descriptors: the pager's stay open.
+//!
+//! Daemons close every descriptor they do not know. A program that closed the pager's
+//! userfaultfd would lose its memory; here it is told that there is no such descriptor.
+
+use std::ffi::{c_int, c_uint};
+
+use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+
+use crate::start::pager;
+use crate::{c, patch};
+
+/// Puts the functions of this file in place.
+///
+/// # Errors
+/// The name of the one that could not be put, and why.
+///
+/// # Safety
+/// No other thread may be running.
+pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
+    // SAFETY: each takes and returns what the function it stands for does.
+    unsafe {
+        patch::replace(c"close", close as *const () as usize).map_err(|e| ("close", e))?;
+        patch::replace(c"dup2", dup2 as *const () as usize).map_err(|e| ("dup2", e))?;
+        patch::replace(c"dup3", dup3 as *const () as usize).map_err(|e| ("dup3", e))?;
+        patch::replace(c"close_range", close_range as *const () as usize)
+            .map_err(|e| ("close_range", e))
+    }
+}
+
+fn is_ours(fd: c_int) -> bool {
+    pager().is_some_and(|pager| pager.owns_fd(fd))
+}
+
+extern "C" fn close(fd: c_int) -> c_int {
+    if is_ours(fd) {
+        return answer(Err(EBADF));
+    }
+    // SAFETY: what the program asked for.
+    answer(unsafe { sys::syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) })
+}
+
+extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if is_ours(new) || is_ours(old) {
+        return answer(Err(EBADF));
+    }
+    // SAFETY: what the program asked for.
+    answer(unsafe { sys::syscall(nr::DUP2, [old as usize, new as usize, 0, 0, 0, 0]) })
+}
+
+extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if is_ours(new) || is_ours(old) {
+        return answer(Err(EBADF));
+    }
+    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
+    // SAFETY: what the program asked for.
+    answer(unsafe { sys::syscall(nr::DUP3, arguments) })
+}
+
+extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let call = |first: c_uint, last: c_uint| {
+        let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
+        // SAFETY: what the program asked for.
+        unsafe { sys::syscall(nr::CLOSE_RANGE, arguments) }
+    };
+    let Some((our_first, our_last)) = pager().map(|pager| pager.fds()) else {
+        return answer(call(first, last));
+    };
+    if last < our_first || first > our_last || first > last {
+        return answer(call(first, last));
+    }
+    let below = if first < our_first { call(first, our_first - 1) } else { Ok(0) };
+    let above = if last > our_last { call(our_last + 1, last) } else { Ok(0) };
+    answer(below.and(above))
+}
+
+const EBADF: Errno = Errno(9);
+
+fn answer(outcome: SysResult<usize>) -> c_int {
+    match outcome {
+        Ok(value) => value as c_int,
+        Err(Errno(number)) => {
+            c::set_errno(number);
+            -1
+        }
+    }
+}

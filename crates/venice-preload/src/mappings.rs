@@ -1,0 +1,206 @@
+//! In the place of the C library's calls that change the address space.
+//!
+//! Each makes the same system call, with the pager's table kept in step. They run on the
+//! program's threads, on the program's stacks, which may be far themselves: nothing here holds
+//! anything the fault handler needs.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::{PAGE, Pager, Structure, is_manageable};
+
+use crate::start::pager;
+use crate::{c, patch};
+
+const MAP_FIXED: usize = 0x10;
+const MAP_POPULATE: usize = 0x8000;
+const MREMAP_FIXED: usize = 2;
+
+/// The C library's own idea of the program break (`__curbrk`).
+static CURRENT_BREAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Puts the functions of this file in place.
+///
+/// # Errors
+/// The name of the one that could not be put, and why.
+///
+/// # Safety
+/// No other thread may be running.
+pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
+    let missing = ("__curbrk", patch::PatchError::Missing);
+    let current_break = c::libc_symbol(c"__curbrk").ok_or(missing)?;
+    CURRENT_BREAK.store(current_break.address, Ordering::Relaxed);
+    // SAFETY: each takes and returns what the function it stands for does.
+    unsafe {
+        patch::replace(c"mmap", mmap as *const () as usize).map_err(|e| ("mmap", e))?;
+        patch::replace(c"munmap", munmap as *const () as usize).map_err(|e| ("munmap", e))?;
+        patch::replace(c"mremap", mremap as *const () as usize).map_err(|e| ("mremap", e))?;
+        patch::replace(c"madvise", madvise as *const () as usize).map_err(|e| ("madvise", e))?;
+        patch::replace(c"brk", brk as *const () as usize).map_err(|e| ("brk", e))
+    }
+}
+
+extern "C" fn mmap(
+    addr: *mut c_void,
+    len_bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let flags = flags as u32 as usize;
+    let arguments = |flags| {
+        [
+            addr as usize,
+            len_bytes,
+            protection as usize,
+            flags,
+            fd as isize as usize,
+            offset as usize,
+        ]
+    };
+    let manage = is_manageable(flags);
+    let fixed = flags & MAP_FIXED != 0;
+    let pager = pager().filter(|_| manage || fixed);
+    let outcome = match pager {
+        // SAFETY: what the program asked for.
+        None => unsafe { sys::syscall(nr::MMAP, arguments(flags)) },
+        Some(pager) => {
+            let mut structure = pager.hold_structure();
+            // Populating would bring everything in before the pager can see to the budget.
+            let flags = if manage { flags & !MAP_POPULATE } else { flags };
+            // SAFETY: as above.
+            let map = || unsafe { sys::syscall(nr::MMAP, arguments(flags)) };
+            let mapped =
+                if fixed { structure.replace(addr as usize, len_bytes, map) } else { map() };
+            if let Ok(addr) = mapped
+                && manage
+            {
+                structure.adopt(addr, len_bytes);
+            }
+            mapped
+        }
+    };
+    answer(outcome, usize::MAX) as *mut c_void
+}
+
+extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
+    let addr = addr as usize;
+    // SAFETY: what the program asked for.
+    let unmap = || unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+    let outcome = match pager() {
+        Some(pager) if is_range(addr, len_bytes) => {
+            pager.hold_structure().replace(addr, len_bytes, unmap)
+        }
+        _ => unmap(),
+    };
+    answer(outcome, usize::MAX) as c_int
+}
+
+/// Variadic in C; its fifth argument comes in the same register.
+extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new_addr: *mut c_void,
+) -> *mut c_void {
+    let (old, flags, new_addr) = (old as usize, flags as usize, new_addr as usize);
+    // SAFETY: what the program asked for.
+    let remap = || unsafe { sys::syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
+    let outcome = match pager() {
+        Some(pager) if is_range(old, old_len) => {
+            let mut structure = pager.hold_structure();
+            if structure.touches(old, old_len) {
+                structure.relocate(old, old_len, new_len, flags, new_addr)
+            } else if flags & MREMAP_FIXED != 0 {
+                structure.replace(new_addr, new_len, remap)
+            } else {
+                remap()
+            }
+        }
+        _ => remap(),
+    };
+    answer(outcome, usize::MAX) as *mut c_void
+}
+
+extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
+    let (addr, advice) = (addr as usize, advice as usize);
+    let mut outcome = None;
+    if let Some(pager) = pager()
+        && is_range(addr, len_bytes)
+    {
+        let mut structure = pager.hold_structure();
+        if structure.touches(addr, len_bytes) {
+            outcome = advise(&mut structure, addr, len_bytes, advice);
+        }
+    }
+    // SAFETY: what the program asked for.
+    let outcome = outcome.unwrap_or_else(|| unsafe { sys::madvise(addr, len_bytes, advice) });
+    answer(outcome.map(|()| 0), usize::MAX) as c_int
+}
+
+/// Advice on managed memory; `None`: the kernel may have it.
+fn advise(
+    structure: &mut Structure,
+    addr: usize,
+    len_bytes: usize,
+    advice: usize,
+) -> Option<SysResult<()>> {
+    match advice {
+        sys::MADV_DONTNEED | sys::MADV_FREE => Some(structure.discard(addr, len_bytes)),
+        // Pages of 4 KiB are what is paged; and what is cold the evictor finds by itself.
+        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE | sys::MADV_COLD | sys::MADV_PAGEOUT => {
+            Some(Ok(()))
+        }
+        sys::MADV_WIPEONFORK => {
+            structure.release_to_kernel(addr, len_bytes);
+            None
+        }
+        _ => None,
+    }
+}
+
+extern "C" fn brk(addr: *mut c_void) -> c_int {
+    let wanted = addr as usize;
+    // SAFETY: the kernel answers where the break is.
+    let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
+    let now = match pager() {
+        Some(pager) => move_break(pager, wanted, ask),
+        None => ask(wanted),
+    };
+    // SAFETY: the variable's address was found when the shim started.
+    unsafe { *(CURRENT_BREAK.load(Ordering::Relaxed) as *mut usize) = now };
+    if now < wanted { answer(Err(Errno::ENOMEM), usize::MAX) as c_int } else { 0 }
+}
+
+fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize) -> usize {
+    let mut structure = pager.hold_structure();
+    let before = ask(0).next_multiple_of(PAGE);
+    let after = wanted.next_multiple_of(PAGE);
+    if wanted != 0 && after < before {
+        let moved = structure.replace(after, before - after, || Ok(ask(wanted)));
+        return moved.unwrap_or(0);
+    }
+    let now = ask(wanted);
+    let end = now.next_multiple_of(PAGE);
+    if end > before {
+        structure.adopt(before, end - before);
+    }
+    now
+}
+
+/// Whole pages within the address space? Anything else the kernel refuses.
+fn is_range(addr: usize, len_bytes: usize) -> bool {
+    const USER_END: usize = 1 << 47;
+    addr.is_multiple_of(PAGE) && len_bytes > 0 && addr.saturating_add(len_bytes) <= USER_END
+}
+
+/// The C library's way to answer: the value, or `failure` and `errno`.
+fn answer(outcome: SysResult<usize>, failure: usize) -> usize {
+    outcome.unwrap_or_else(|Errno(number)| {
+        c::set_errno(number);
+        failure
+    })
+}

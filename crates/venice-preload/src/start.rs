@@ -1,0 +1,67 @@
+//! How the shim starts.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
+use venice_memory::paged::run_block::{PortKind, RunBlockMap};
+use venice_memory::paged::{Pager, PagerSetup, sys};
+
+use crate::{descriptors, fork, heap, mappings};
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The pager of this process, if it pages by itself.
+pub fn pager() -> Option<&'static Pager> {
+    // SAFETY: set once, to something that is never dropped.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }.filter(|pager| pager.is_paging())
+}
+
+/// Starts the pager, or ends the process with a message: a program that was to run within a
+/// budget must not run without one unnoticed.
+pub extern "C" fn start() {
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
+    heap::lock();
+    if let Err(why) = try_start(Path::new(&socket)) {
+        let _ = sys::write(2, format!("venice: {why}\n").as_bytes());
+        sys::exit(FAILED);
+    }
+}
+
+/// `venice`'s exit code for a failure.
+const FAILED: usize = 1;
+
+fn try_start(socket: &Path) -> Result<(), String> {
+    let attached = attach::attach(socket).map_err(|e| format!("the shim cannot start: {e}"))?;
+    let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
+    let window = match block.port() {
+        PortKind::Shm => Some(attach::map_slabs(&attached.slabs).map_err(|e| e.to_string())?),
+        PortKind::Udp => None,
+    };
+    drop(attached.slabs);
+    let setup = PagerSetup { block, process: attached.process, window, lowest_fd: lowest_fd() };
+    let pager = Pager::start(setup).map_err(|e| e.to_string())?;
+    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    let unpatched = |(name, why)| {
+        format!(
+            "the C library's {name} cannot be replaced ({why:?}): use `--mode swap` when it is there"
+        )
+    };
+    // SAFETY: this runs before the program; the pager's threads use none of these functions.
+    unsafe {
+        mappings::install().map_err(unpatched)?;
+        descriptors::install().map_err(unpatched)?;
+    }
+    if !fork::install() {
+        return Err("the C library has no room for a fork handler".into());
+    }
+    Ok(())
+}
+
+/// The pager's descriptors go where programs do not look: just under the limit.
+fn lowest_fd() -> i32 {
+    const MOST: u64 = 1 << 16;
+    let limit = sys::descriptor_limit().min(MOST);
+    (limit.saturating_sub(Pager::FDS as u64) as i32).max(3)
+}
