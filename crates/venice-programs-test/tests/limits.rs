@@ -97,7 +97,7 @@ fn without_a_rack_it_says_how_to_get_one() {
 #[test]
 fn a_second_agent_of_the_same_name_is_refused() {
     let rack = Rack::shared(Port::Shm);
-    let nodes = rack.json(&["nodes"]);
+    let first = rack.agent_pid("node1");
     let monitor = rack.json(&["status"])["monitor"]["addr"].as_str().expect("addr").to_string();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let output = Command::new("timeout")
@@ -105,11 +105,12 @@ fn a_second_agent_of_the_same_name_is_refused() {
         .arg(venice_binary())
         .args(["agent", "--name", "node1", "--monitor", &monitor, "--lend", "16MiB"])
         .env("VENICE_RUN_DIR", dir.path())
+        .env("VENICE_LOG", "error")
         .stdin(Stdio::null())
         .output()
         .expect("timeout");
     fails(&output, FAILURE, &["node1"]);
-    assert_eq!(rack.json(&["nodes"])[0]["pid"], nodes[0]["pid"], "the first agent was replaced");
+    assert_eq!(rack.agent_pid("node1"), first, "the first agent was replaced");
 }
 
 #[test]
