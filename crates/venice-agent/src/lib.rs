@@ -1,1 +1,24 @@
-//! Venice: agent.
+//! A node's agent as a library function: [`run`] it with an [`AgentConfig`].
+//!
+//! It lends this machine's memory: makes the slabs (`venice-memory`), joins the rack and reports
+//! to the Monitor Node, answers the handshake and the renewals of leases (`venice-control`,
+//! `venice-rack`), and serves recipients over shared memory and UDP (`venice-ports`).
+//!
+//! The data plane has threads of its own, which share only the table of grants with the rest; it
+//! goes on whatever becomes of the Monitor Node. A lease that is not renewed ends here, by this
+//! machine's clock, without anybody else's help.
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod handler;
+mod lender;
+mod link_test;
+mod member;
+mod ready;
+mod run;
+
+pub use config::AgentConfig;
+pub use error::AgentError;
+pub use ready::{AgentReady, OnReady};
+pub use run::run;

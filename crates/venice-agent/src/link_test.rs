@@ -1,0 +1,178 @@
+//! Link tests: how far away the other nodes are, measured on the way the data takes.
+//!
+//! A test opens a link to the peer's UDP data port and reads a few times from a grant that does
+//! not exist. The refusals take the same way as pages would, through the peer's own serving
+//! thread, and need no memory there.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use venice_control::{LinkPort, LinkReport, LinkState, Peer};
+use venice_fabric::{InitiatorConfig, PeerIndex, PeerState};
+use venice_ports::udp::{UdpDriver, unspecified_like};
+use venice_ports::{PortError, monotonic_ns};
+use venice_wire::{GrantId, GrantKey, NodeId};
+
+/// Reads in one test.
+const ECHOES: u64 = 5;
+/// How long one test may take altogether.
+const PATIENCE_NS: u64 = 300_000_000;
+/// Peers tested in one round, in turns when there are more.
+const PEERS_PER_ROUND: usize = 16;
+/// What a test's loss counts against all earlier ones.
+const LOSS_WEIGHT: f64 = 0.1;
+/// A grant that no Monitor Node gives out.
+const NO_GRANT: GrantId = GrantId(0);
+
+/// Tests the links to the peers of the latest round, in the background.
+#[derive(Debug)]
+pub(crate) struct LinkTests {
+    round: watch::Sender<Round>,
+    reports: Arc<Mutex<Vec<LinkReport>>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Round {
+    own: NodeId,
+    peers: Vec<Peer>,
+}
+
+impl LinkTests {
+    /// Starts the background task; it ends when the tests are dropped.
+    pub(crate) fn start() -> Self {
+        let (round, mut rounds) = watch::channel(Round::default());
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let results = Arc::clone(&reports);
+        tokio::spawn(async move {
+            let mut history = History::default();
+            while rounds.changed().await.is_ok() {
+                let round = rounds.borrow_and_update().clone();
+                let tested = tokio::task::spawn_blocking(move || {
+                    let reports = history.test(&round);
+                    (history, reports)
+                });
+                let Ok((kept, new)) = tested.await else { return };
+                history = kept;
+                *results.lock().expect("nobody panics with the reports") = new;
+            }
+        });
+        Self { round, reports }
+    }
+
+    /// The results since the last call.
+    pub(crate) fn take(&self) -> Vec<LinkReport> {
+        std::mem::take(&mut self.reports.lock().expect("nobody panics with the reports"))
+    }
+
+    /// Starts a round, unless one is still going on: then it follows that one.
+    pub(crate) fn test(&self, own: NodeId, peers: Vec<Peer>) {
+        self.round.send_replace(Round { own, peers });
+    }
+}
+
+/// What is remembered from round to round.
+#[derive(Debug, Default)]
+struct History {
+    loss: BTreeMap<NodeId, f64>,
+    turn: usize,
+}
+
+impl History {
+    fn test(&mut self, round: &Round) -> Vec<LinkReport> {
+        self.loss.retain(|node, _| round.peers.iter().any(|peer| peer.node == *node));
+        let count = round.peers.len();
+        let first = if count == 0 { 0 } else { self.turn % count };
+        self.turn = first + PEERS_PER_ROUND.min(count);
+        let in_turn = round.peers.iter().cycle().skip(first).take(count.min(PEERS_PER_ROUND));
+        in_turn.filter_map(|peer| self.test_peer(round.own, peer)).collect()
+    }
+
+    /// `None` for a peer without a UDP port that can be called.
+    fn test_peer(&mut self, own: NodeId, peer: &Peer) -> Option<LinkReport> {
+        let address: SocketAddr = peer.udp_addr.parse().ok()?;
+        let measured = measure(own, peer.node, address).unwrap_or_else(|error| {
+            tracing::debug!(peer = peer.name, %error, "link test failed");
+            None
+        });
+        let lost = measured.as_ref().map_or(1.0, |measured| measured.loss_ratio);
+        let loss = self.loss.entry(peer.node).or_insert(lost);
+        *loss += LOSS_WEIGHT * (lost - *loss);
+        Some(LinkReport {
+            to: peer.node,
+            port: LinkPort::Udp,
+            state: if measured.is_some() { LinkState::Up } else { LinkState::Down },
+            latency_us: measured.map_or(0.0, |measured| measured.latency_us),
+            loss_ratio: *loss,
+            bandwidth_mbps: None,
+        })
+    }
+}
+
+struct Measured {
+    /// Median round trip.
+    latency_us: f64,
+    loss_ratio: f64,
+}
+
+/// `Ok(None)` when no answer came.
+fn measure(own: NodeId, to: NodeId, address: SocketAddr) -> Result<Option<Measured>, PortError> {
+    let mut config = InitiatorConfig::new(own, crate::run::random_u64().unwrap_or(1));
+    (config.crma_depth, config.rdma_depth) = (1, 1);
+    let mut driver = UdpDriver::new(unspecified_like(address), config)?;
+    let deadline_ns = monotonic_ns() + PATIENCE_NS;
+    let peer = driver.add_peer(monotonic_ns(), to, address)?;
+    let mapped = driver.initiator().map_window(0, 4096, peer, 0, NO_GRANT, GrantKey(0));
+    mapped.expect("the first window of a new initiator");
+
+    let mut trips_ns = Vec::new();
+    if connected(&mut driver, peer, deadline_ns)? {
+        for token in 0..ECHOES {
+            trips_ns.extend(echo(&mut driver, token, deadline_ns)?);
+        }
+    }
+    let stats = driver.initiator().peer_stats(peer);
+    driver.initiator().close_peer(peer);
+    driver.pump(monotonic_ns())?;
+    trips_ns.sort_unstable();
+    Ok(trips_ns.get(trips_ns.len() / 2).map(|median_ns| Measured {
+        latency_us: *median_ns as f64 / 1000.0,
+        loss_ratio: stats.replayed as f64 / (stats.sent + stats.replayed).max(1) as f64,
+    }))
+}
+
+fn connected(driver: &mut UdpDriver, peer: PeerIndex, deadline_ns: u64) -> Result<bool, PortError> {
+    loop {
+        let now_ns = monotonic_ns();
+        driver.pump(now_ns)?;
+        match driver.initiator().peer_state(peer) {
+            PeerState::Up => return Ok(true),
+            PeerState::Connecting if now_ns < deadline_ns => {
+                driver.wait(now_ns, deadline_ns - now_ns)?;
+            }
+            PeerState::Connecting | PeerState::Down { .. } => return Ok(false),
+        }
+    }
+}
+
+/// One read there and its refusal back; nanoseconds, `None` when it did not come.
+fn echo(driver: &mut UdpDriver, token: u64, deadline_ns: u64) -> Result<Option<u64>, PortError> {
+    let start_ns = monotonic_ns();
+    if driver.initiator().read(start_ns, token, 0, 64).is_err() {
+        return Ok(None);
+    }
+    loop {
+        let now_ns = monotonic_ns();
+        driver.pump(now_ns)?;
+        if let Some(completion) = driver.initiator().poll_completion() {
+            use venice_fabric::AccessError;
+            let answered = matches!(completion.result, Ok(()) | Err(AccessError::Refused(_)));
+            return Ok(answered.then(|| monotonic_ns() - start_ns));
+        }
+        if now_ns >= deadline_ns {
+            return Ok(None);
+        }
+        driver.wait(now_ns, deadline_ns - now_ns)?;
+    }
+}

@@ -1,0 +1,180 @@
+//! Membership: joining the rack, reporting to the Monitor Node, and living through its absence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use venice_control::client::MonitorClient;
+use venice_control::{
+    ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
+};
+use venice_fabric::TargetConfig;
+use venice_memory::donor::SharedGrants;
+use venice_ports::udp::{UdpServer, UdpSocket};
+use venice_wire::NodeId;
+
+use crate::AgentError;
+use crate::lender::Lender;
+use crate::link_test::LinkTests;
+use crate::run::random_u64;
+
+/// First and longest pause between two attempts to reach the Monitor Node.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// A heartbeat whose answer takes longer than this has failed.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One agent's membership in the rack.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) monitor: String,
+    pub(crate) registration: NodeRegistration,
+    pub(crate) lender: Arc<Lender>,
+    pub(crate) udp: UdpHost,
+}
+
+impl Member {
+    /// Joins the rack and reports until dropped; returns only with the reason why that cannot go
+    /// on.
+    pub(crate) async fn run(mut self) -> AgentError {
+        let links = LinkTests::start();
+        loop {
+            let (client, registered) = match self.join().await {
+                Ok(joined) => joined,
+                Err(error) => return error,
+            };
+            self.report(client, registered, &links).await;
+        }
+    }
+
+    /// Registers, however long the Monitor Node stays away.
+    async fn join(&mut self) -> Result<(MonitorClient, Registered), AgentError> {
+        let mut pause = MIN_PAUSE;
+        let mut told = false;
+        loop {
+            let error = match self.register().await {
+                Ok((client, registered)) => {
+                    self.admit(&registered)?;
+                    return Ok((client, registered));
+                }
+                Err(error) => error,
+            };
+            self.fail_if_hopeless(&error)?;
+            if !told {
+                tracing::warn!(%error, "not in the rack; trying on");
+                told = true;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    async fn register(&self) -> Result<(MonitorClient, Registered), ControlError> {
+        let mut client = MonitorClient::connect(&self.monitor).await?;
+        let registered = client.register(self.registration.clone()).await?;
+        Ok((client, registered))
+    }
+
+    /// Takes on the identity the Monitor Node gave.
+    fn admit(&mut self, registered: &Registered) -> Result<(), AgentError> {
+        let identity = registered.identity;
+        tracing::info!(node = %identity.node, epoch = identity.epoch, "in the rack");
+        self.lender.set_epoch(identity.epoch);
+        self.udp.serve_as(identity.node)?;
+        self.registration.previous = Some(identity);
+        Ok(())
+    }
+
+    /// An agent that never was in the rack gives up when it is told no. One that was goes on: it
+    /// may hold memory that recipients use.
+    fn fail_if_hopeless(&self, error: &ControlError) -> Result<(), AgentError> {
+        if self.registration.previous.is_some() {
+            return Ok(());
+        }
+        match error {
+            ControlError::Rack(RackError::NameTaken { name, control_addr }) => {
+                Err(AgentError::NameTaken {
+                    name: name.clone(),
+                    control_addr: control_addr.clone(),
+                })
+            }
+            ControlError::Rack(reason) => {
+                Err(AgentError::Refused { monitor: self.monitor.clone(), source: reason.clone() })
+            }
+            ControlError::BadAddress { addr } => {
+                Err(AgentError::Control(ControlError::BadAddress { addr: addr.clone() }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends heartbeats until the Monitor Node wants a new registration.
+    async fn report(&self, mut client: MonitorClient, registered: Registered, links: &LinkTests) {
+        let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut away = false;
+        loop {
+            ticks.tick().await;
+            let heartbeat = self.heartbeat(&mut client, &registered, links);
+            let error = match timeout(HEARTBEAT_TIMEOUT, heartbeat).await {
+                Ok(Ok(ack)) => {
+                    if away {
+                        tracing::info!("the Monitor Node is back");
+                        away = false;
+                    }
+                    links.test(registered.identity.node, ack.peers);
+                    continue;
+                }
+                Ok(Err(ControlError::Rack(RackError::NotRegistered))) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(late) => late.to_string(),
+            };
+            if !away {
+                tracing::warn!(error, "heartbeat failed; what is lent stays lent");
+                away = true;
+            }
+        }
+    }
+
+    async fn heartbeat(
+        &self,
+        client: &mut MonitorClient,
+        registered: &Registered,
+        links: &LinkTests,
+    ) -> Result<HeartbeatAck, ControlError> {
+        let report = HeartbeatReport {
+            identity: registered.identity,
+            instance: self.registration.instance,
+            memory: self.lender.report(),
+            links: links.take(),
+        };
+        client.heartbeat(report).await
+    }
+}
+
+/// The UDP port: its socket is there from the start, served once the node has its number.
+#[derive(Debug)]
+pub(crate) struct UdpHost {
+    socket: UdpSocket,
+    grants: SharedGrants,
+    serving: Option<(NodeId, UdpServer)>,
+}
+
+impl UdpHost {
+    pub(crate) fn new(socket: UdpSocket, grants: SharedGrants) -> Self {
+        Self { socket, grants, serving: None }
+    }
+
+    /// Serves as `node`; recipients that knew it by another number have to connect anew.
+    fn serve_as(&mut self, node: NodeId) -> Result<(), AgentError> {
+        if self.serving.as_ref().is_some_and(|(serving, _)| *serving == node) {
+            return Ok(());
+        }
+        self.serving = None;
+        let config = TargetConfig::new(node, random_u64()?);
+        let server = UdpServer::start(self.socket.try_clone()?, config, self.grants.clone())?;
+        self.serving = Some((node, server));
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! A Monitor Node and agents in one process, over loopback, with real memory.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use venice_agent::{AgentConfig, AgentError, AgentReady};
+use venice_control::client::{AgentClient, MonitorClient};
+use venice_control::{Grant, LeaseState, MemoryRequest};
+use venice_fabric::{AccessError, InitiatorConfig, Refusal};
+use venice_monitor::{MonitorConfig, MonitorError};
+use venice_ports::monotonic_ns;
+use venice_ports::shm::{MappedSlab, ShmConnection, fetch_slabs};
+use venice_ports::udp::{UdpDriver, unspecified_like};
+use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon's task; dropping it is the daemon's sudden death.
+struct Daemon<E> {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), E>>,
+}
+
+impl<E> Daemon<E> {
+    /// An orderly end.
+    async fn stop(mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        let ended = tokio::time::timeout(PATIENCE, &mut self.task).await.expect("it does not stop");
+        assert!(matches!(ended, Ok(Ok(()))));
+    }
+}
+
+impl<E> Drop for Daemon<E> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts a Monitor Node and waits until it listens.
+async fn monitor(dir: &Path, listen: &str, lease_s: f64) -> (Daemon<MonitorError>, SocketAddr) {
+    let (ready, listening) = oneshot::channel();
+    let config = MonitorConfig {
+        listen: listen.into(),
+        state_dir: dir.join("monitor"),
+        heartbeat_interval_s: 0.1,
+        lease_s,
+        on_ready: venice_monitor::OnReady::new(move |addr| {
+            let _ = ready.send(addr);
+        }),
+        ..MonitorConfig::default()
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(venice_monitor::run(config, async {
+        let _ = stopped.await;
+    }));
+    let addr = tokio::time::timeout(PATIENCE, listening).await.expect("no monitor").unwrap();
+    (Daemon { stop: Some(stop), task }, addr)
+}
+
+fn agent_config(dir: &Path, name: &str, monitor: SocketAddr) -> AgentConfig {
+    AgentConfig {
+        name: name.into(),
+        monitor: monitor.to_string(),
+        lend: ByteSize::mib(32),
+        shm_socket: Some(dir.join(format!("{name}.sock"))),
+        ..AgentConfig::default()
+    }
+}
+
+/// Starts an agent and waits until it listens.
+async fn agent(dir: &Path, name: &str, monitor: SocketAddr) -> (Daemon<AgentError>, AgentReady) {
+    let (ready, listening) = oneshot::channel();
+    let config = AgentConfig {
+        on_ready: venice_agent::OnReady::new(move |at| {
+            let _ = ready.send(at);
+        }),
+        ..agent_config(dir, name, monitor)
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(venice_agent::run(config, async {
+        let _ = stopped.await;
+    }));
+    let at = tokio::time::timeout(PATIENCE, listening).await.expect("no agent").unwrap();
+    (Daemon { stop: Some(stop), task }, at)
+}
+
+/// Tries `attempt` until it gives something, for a bounded time.
+async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut attempt: impl FnMut() -> F,
+) -> T {
+    let wait = async {
+        loop {
+            if let Some(found) = attempt().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+}
+
+/// Connects, and waits until so many nodes are up with so many bytes free altogether.
+async fn rack_with(monitor: SocketAddr, nodes: usize, free_bytes: u64) -> MonitorClient {
+    eventually(&format!("{nodes} nodes up, {free_bytes} bytes free"), || async {
+        let mut client = MonitorClient::connect(&monitor.to_string()).await.ok()?;
+        let rows = client.nodes().await.ok()?;
+        let up = rows.iter().filter(|row| row.state == "up");
+        let (count, free) = up.fold((0, 0), |(n, free), row| (n + 1, free + row.free_bytes));
+        ((count, free) == (nodes, free_bytes)).then_some(client)
+    })
+    .await
+}
+
+fn request(bytes: u64, client_id: u128) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "test".into(),
+        bytes: ByteSize(bytes),
+        donors: vec![],
+        purpose: "test".into(),
+    }
+}
+
+/// A grant as a recipient on this host has it.
+struct Borrowed {
+    connection: ShmConnection,
+    slabs: Vec<MappedSlab>,
+}
+
+fn borrow(grant: &Grant) -> Borrowed {
+    let slabs = (grant.bytes / SLAB_BYTES) as usize;
+    let socket = PathBuf::from(&grant.shm_socket);
+    let connection = fetch_slabs(&socket, grant.id, grant.key, slabs).unwrap();
+    let map = |fd: &std::os::fd::OwnedFd| MappedSlab::map(fd.as_fd(), SLAB_BYTES as usize).unwrap();
+    let slabs = connection.slabs.iter().map(map).collect();
+    Borrowed { connection, slabs }
+}
+
+impl Borrowed {
+    fn write(&self, slab: usize, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.slabs[slab].len_bytes());
+        let at = self.slabs[slab].as_ptr().wrapping_add(offset);
+        // SAFETY: the range lies in the mapping (asserted above).
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+    }
+
+    fn read(&self, slab: usize, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.slabs[slab].len_bytes());
+        let mut bytes = vec![0; len];
+        let at = self.slabs[slab].as_ptr().wrapping_add(offset);
+        // SAFETY: the range lies in the mapping (asserted above).
+        unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+}
+
+/// A recipient over UDP with one grant mapped at 0.
+struct Far(UdpDriver);
+
+impl Far {
+    fn new(grant: &Grant) -> Self {
+        let address: SocketAddr = grant.udp_addr.parse().unwrap();
+        let config = InitiatorConfig::new(NodeId(1000), monotonic_ns());
+        let mut driver = UdpDriver::new(unspecified_like(address), config).unwrap();
+        let peer = driver.add_peer(monotonic_ns(), grant.donor_node, address).unwrap();
+        driver.initiator().map_window(0, grant.bytes, peer, 0, grant.id, grant.key).unwrap();
+        Self(driver)
+    }
+
+    fn read(&mut self, at: u64, len: u32) -> Result<Vec<u8>, AccessError> {
+        self.0.initiator().read(monotonic_ns(), 1, at, len).unwrap();
+        self.finish()
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<Vec<u8>, AccessError> {
+        self.0.initiator().write(monotonic_ns(), 1, at, bytes).unwrap();
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, AccessError> {
+        let start = std::time::Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "the access never ends");
+            let now_ns = monotonic_ns();
+            self.0.pump(now_ns).unwrap();
+            if let Some(done) = self.0.initiator().poll_completion() {
+                return done.result.map(|()| done.data.to_vec());
+            }
+            self.0.wait(monotonic_ns(), 10_000_000).unwrap();
+        }
+    }
+}
+
+async fn renew(grant: &Grant) -> LeaseState {
+    let mut agent = AgentClient::connect(&grant.control_addr, PATIENCE).await.unwrap();
+    agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_reached_over_shm_and_udp_and_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let _two = agent(dir.path(), "two", at).await;
+    let mut client = rack_with(at, 2, 4 * SLAB_BYTES).await;
+
+    let grants = client.request_memory(request(4 * SLAB_BYTES, 1)).await.unwrap();
+    assert_eq!(grants.len(), 2, "spread over both donors");
+    for (index, grant) in grants.iter().enumerate() {
+        let near = borrow(grant);
+        near.write(1, 4000, format!("near {index}").as_bytes());
+        let mut far = Far::new(grant);
+        assert_eq!(far.read(SLAB_BYTES + 4000, 6), Ok(format!("near {index}").into_bytes()));
+        far.write(SLAB_BYTES - 2, b"across").unwrap();
+        assert_eq!(near.read(0, SLAB_BYTES as usize - 2, 2), b"ac");
+        assert_eq!(near.read(1, 0, 4), b"ross");
+    }
+
+    let (near, mut far) = (borrow(&grants[0]), Far::new(&grants[0]));
+    assert_eq!(far.read(0, 4), Ok(vec![0; 4]));
+    client.release(&[grants[0].id, grants[1].id]).await.unwrap();
+    rack_with(at, 2, 4 * SLAB_BYTES).await;
+    eventually("the shm connection ends", || async { near.connection.is_closed().then_some(()) })
+        .await;
+    assert_eq!(far.read(0, 4), Err(AccessError::Refused(Refusal::UnknownGrant)));
+    assert!(client.grants().await.unwrap().is_empty());
+
+    let again = client.request_memory(request(4 * SLAB_BYTES, 2)).await.unwrap();
+    near.write(1, 4000, b"stale!");
+    for grant in &again {
+        assert_eq!(borrow(grant).read(1, 4000, 6), [0; 6], "the next recipient gets zeroes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_lives_by_renewal_and_ends_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 1.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let near = borrow(&grants[0]);
+    near.write(0, 0, b"secret");
+
+    // Twice the lease; a machine too busy to renew in time shows here as `Unknown`, and then
+    // the rest of the test is as good.
+    let mut live = 0;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        live += usize::from(matches!(renew(&grants[0]).await, LeaseState::Live { .. }));
+    }
+    assert!(live > 0);
+
+    rack_with(at, 1, 2 * SLAB_BYTES).await;
+    assert_eq!(renew(&grants[0]).await, LeaseState::Unknown);
+    eventually("the shm connection ends", || async { near.connection.is_closed().then_some(()) })
+        .await;
+    eventually("the Monitor Node forgets the grant", || async {
+        MonitorClient::connect(&at.to_string())
+            .await
+            .ok()?
+            .grants()
+            .await
+            .ok()?
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    let next = client.request_memory(request(2 * SLAB_BYTES, 2)).await.unwrap();
+    let next = borrow(&next[0]);
+    assert_eq!(next.read(0, 0, 6), [0; 6]);
+    assert_eq!(next.read(1, 0, 6), [0; 6]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_data_plane_outlives_the_monitor_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let (near, mut far) = (borrow(&grants[0]), Far::new(&grants[0]));
+    far.write(0, b"before").unwrap();
+    drop(client);
+    first.stop().await;
+
+    near.write(0, 100, b"without");
+    assert_eq!(far.read(100, 7), Ok(b"without".to_vec()));
+    assert!(matches!(renew(&grants[0]).await, LeaseState::Live { .. }));
+    assert!(!near.connection.is_closed());
+
+    let (_second, _) = monitor(dir.path(), &at.to_string(), 60.0).await;
+    let mut client = rack_with(at, 1, SLAB_BYTES).await;
+    let rows = client.grants().await.unwrap();
+    assert_eq!((rows.len(), rows[0].id, rows[0].state.as_str()), (1, grants[0].id.0, "committed"));
+    assert_eq!(far.read(0, 6), Ok(b"before".to_vec()));
+    client.release(&[grants[0].id]).await.unwrap();
+    rack_with(at, 1, 2 * SLAB_BYTES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_waits_for_its_monitor_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    first.stop().await;
+    let _one = agent(dir.path(), "one", at).await;
+    let _second = monitor(dir.path(), &at.to_string(), 60.0).await;
+    rack_with(at, 1, 2 * SLAB_BYTES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_of_the_same_name_is_refused_while_the_first_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let (first, _) = agent(dir.path(), "same", at).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+
+    let mut config = agent_config(dir.path(), "same", at);
+    config.shm_socket = Some(dir.path().join("other.sock"));
+    let second = venice_agent::run(config, std::future::pending());
+    let error = tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap_err();
+    assert!(matches!(&error, AgentError::NameTaken { name, .. } if name == "same"), "{error}");
+    assert!(error.to_string().contains("--name"), "{error}");
+
+    let near = borrow(&grants[0]);
+    let old_node = grants[0].donor_node;
+    drop(first);
+    eventually("its recipients notice", || async { near.connection.is_closed().then_some(()) })
+        .await;
+    let _third = agent(dir.path(), "same", at).await;
+    rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grants = client.request_memory(request(2 * SLAB_BYTES, 2)).await.unwrap();
+    assert_eq!(grants[0].donor_node, old_node, "a name keeps its number");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_tested() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let _two = agent(dir.path(), "two", at).await;
+    for (from, to) in [("one", "two"), ("two", "one")] {
+        let row = eventually(&format!("a test of {from} to {to}"), || async {
+            let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+            let rows = client.links().await.ok()?;
+            rows.into_iter().find(|row| (row.from.as_str(), row.to.as_str()) == (from, to))
+        })
+        .await;
+        assert_eq!(row.port, "udp");
+        assert_eq!(row.state, "up");
+        assert!(row.latency_us > 0.0 && row.loss_ratio <= 1.0, "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_is_refused_clearly() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    let refused = async |config| {
+        let run = venice_agent::run(config, std::future::pending());
+        tokio::time::timeout(PATIENCE, run).await.unwrap().unwrap_err().to_string()
+    };
+    let huge = AgentConfig { lend: ByteSize(1 << 60), ..agent_config(dir.path(), "huge", nowhere) };
+    assert!(refused(huge).await.contains("available"));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let config = AgentConfig { listen, ..agent_config(dir.path(), "a", nowhere) };
+    assert!(refused(config).await.contains("in use"));
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let config = AgentConfig { shm_socket: Some(file), ..agent_config(dir.path(), "a", nowhere) };
+    assert!(refused(config).await.contains("not a socket"));
+}
