@@ -81,11 +81,6 @@ impl ChildGuard {
             .collect()
     }
 
-    /// The last lines of the child's log, to be appended to an error.
-    pub(crate) fn log_tail(&self) -> String {
-        quoted_tail(&self.log)
-    }
-
     /// Asks the child to end, and kills its whole group when it does not listen.
     pub(crate) fn stop(&mut self) {
         let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };

@@ -53,7 +53,7 @@ impl Redis {
             server.ensure_alive()?;
             Ok(Client::connect(&socket).ok())
         })
-        .with_context(|| format!("redis-server does not run{}", server.log_tail()))?;
+        .context("redis-server does not run")?;
         let pid = process_id(&mut client)?;
         Ok(Self { client, pid, server })
     }
