@@ -20,13 +20,15 @@ pub fn nodes(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     let mut rows = block_on(async { registry::connect(&addr).await?.nodes().await })?;
     fill_local_pids(&mut rows, &addr);
+    rows.sort_by_cached_key(|row| by_name(&row.name));
     show(args, &rows, || nodes_table(&rows))
 }
 
 /// `venice resources`
 pub fn resources(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
-    let rows = block_on(async { registry::connect(&addr).await?.resources().await })?;
+    let mut rows = block_on(async { registry::connect(&addr).await?.resources().await })?;
+    rows.sort_by_cached_key(|row| by_name(&row.node));
     show(args, &rows, || resources_table(&rows))
 }
 
@@ -40,8 +42,16 @@ pub fn grants(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
 /// `venice links`
 pub fn links(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
-    let rows = block_on(async { registry::connect(&addr).await?.links().await })?;
+    let mut rows = block_on(async { registry::connect(&addr).await?.links().await })?;
+    rows.sort_by_cached_key(|row| (by_name(&row.from), by_name(&row.to), row.port.clone()));
     show(args, &rows, || links_table(&rows))
+}
+
+/// Orders names as people do: node2 before node10.
+fn by_name(name: &str) -> (String, u64, String) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = name[stem.len()..].parse().unwrap_or(0);
+    (stem.to_string(), number, name.to_string())
 }
 
 fn show<T: serde::Serialize>(
@@ -181,4 +191,16 @@ fn heartbeat(age_ms: Option<u64>) -> String {
 
 fn dash() -> String {
     "-".to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["node10", "gpu", "node2", "node", "node1"];
+        names.sort_by_key(|name| by_name(name));
+        assert_eq!(names, ["gpu", "node", "node1", "node2", "node10"]);
+    }
 }

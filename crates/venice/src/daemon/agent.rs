@@ -1,13 +1,16 @@
 //! `venice agent`: a node's agent in the foreground.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::Args;
-use serde::Deserialize;
+use venice_agent::{AgentConfig, AgentError, AgentReady, OnReady};
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
 use super::{Ready, config_file, lend_size, run_daemon, start_log};
+use crate::failure::Usage;
 use crate::rack::explicit_address;
 
 /// `venice agent`
@@ -16,61 +19,133 @@ pub struct AgentArgs {
     /// Read what is not given by flag or environment from this TOML file
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    settings: AgentSettings,
-    #[command(flatten)]
-    detach: DetachArgs,
-}
-
-/// What can be set by flag, environment and file alike.
-#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AgentSettings {
     /// The node's name, the same at every start [default: the host's name]
     #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
     name: Option<String>,
-    /// Address of the Monitor Node; on the command line it is the global --monitor
-    #[arg(skip)]
-    monitor: Option<String>,
     /// How much memory to lend, for example 4GiB
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
     /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
-    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::cli::address)]
     listen: Option<String>,
     /// Where to answer fabric packets; port 0 takes a free one [default: the --listen host, port 0]
-    #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN", value_parser = crate::cli::address)]
     udp_listen: Option<String>,
-    /// Socket that hands memory to programs on this host [default: /run/venice/NAME/shm.sock]
+    /// Socket that hands memory to programs on this host [default: none]
     #[arg(long, value_name = "PATH", env = "VENICE_SHM_SOCKET")]
     shm_socket: Option<PathBuf>,
-}
-
-impl AgentSettings {
-    fn or(self, file: AgentSettings) -> AgentSettings {
-        AgentSettings {
-            name: self.name.or(file.name),
-            monitor: self.monitor.or(file.monitor),
-            lend: self.lend.or(file.lend),
-            listen: self.listen.or(file.listen),
-            udp_listen: self.udp_listen.or(file.udp_listen),
-            shm_socket: self.shm_socket.or(file.shm_socket),
-        }
-    }
+    /// This machine's address for others, where --listen is a wildcard (0.0.0.0)
+    #[arg(long, value_name = "IP", env = "VENICE_ADVERTISE")]
+    advertise: Option<IpAddr>,
+    /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]
+    prepare_timeout_s: Option<f64>,
+    #[command(flatten)]
+    detach: DetachArgs,
 }
 
 /// Runs the agent until it is told to stop.
 pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let file = config_file::read(args.config.as_deref())?;
-    let mut settings = args.settings.clone();
-    settings.monitor = explicit_address(monitor);
-    let settings = settings.or(file);
-    let _ = settings;
+    let mut config = configuration(args, explicit_address(monitor))?;
     args.detach.apply()?;
     start_log();
-    args.detach.tell_ready(&Ready::default());
-    run_daemon(async |shutdown| {
-        shutdown.await;
-        Ok(())
-    })
+    if let Some(dir) = config.shm_socket.as_deref().and_then(Path::parent) {
+        std::fs::create_dir_all(dir)
+            .map_err(|error| anyhow!("making the directory {}: {error}", dir.display()))?;
+    }
+    let detach = args.detach.clone();
+    config.on_ready = OnReady::new(move |ready: AgentReady| {
+        detach.tell_ready(&Ready {
+            control_addr: Some(ready.control_addr.to_string()),
+            udp_addr: Some(ready.udp_addr.to_string()),
+            ..Ready::default()
+        });
+    });
+    run_daemon(async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
+}
+
+/// The flags and the environment over the file over the defaults.
+fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
+    let mut config: AgentConfig = config_file::read(args.config.as_deref())?;
+    config.name = args.name.clone().unwrap_or(config.name);
+    if config.name.is_empty() {
+        config.name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    }
+    config.monitor = monitor.unwrap_or(config.monitor);
+    config.lend = args.lend.unwrap_or(config.lend);
+    if config.lend.0 == 0 {
+        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB";
+        return Err(Usage(said.to_string()).into());
+    }
+    config.listen = args.listen.clone().unwrap_or(config.listen);
+    config.udp_listen = args.udp_listen.clone().or(config.udp_listen);
+    config.shm_socket = args.shm_socket.clone().or(config.shm_socket);
+    config.advertise = args.advertise.or(config.advertise);
+    config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
+    Ok(config)
+}
+
+fn told(error: AgentError) -> anyhow::Error {
+    match error {
+        AgentError::Config(_) => Usage(error.to_string()).into(),
+        // Its own text says all; what the transport adds below it does not help.
+        AgentError::Control(error) => anyhow!("{error}"),
+        other => anyhow!(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AgentArgs,
+    }
+
+    fn configured(words: &[&str], monitor: Option<&str>) -> anyhow::Result<AgentConfig> {
+        let line = Line::try_parse_from([&["agent"], words].concat())?;
+        configuration(&line.args, monitor.map(str::to_string))
+    }
+
+    #[test]
+    fn flags_overrule_the_file_and_the_file_the_defaults() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("agent.toml");
+        let text = "name = \"a\"\nlend = \"64MiB\"\nmonitor = \"10.0.0.1:1\"\n";
+        std::fs::write(&path, text).unwrap();
+        let file = path.to_str().unwrap();
+        let config = configured(&["--config", file, "--lend", "32MiB"], None).unwrap();
+        assert_eq!((config.name.as_str(), config.lend), ("a", ByteSize(32 << 20)));
+        assert_eq!(config.monitor, "10.0.0.1:1");
+        let config = configured(&["--config", file], Some("10.0.0.2:2")).unwrap();
+        assert_eq!((config.lend, config.monitor.as_str()), (ByteSize(64 << 20), "10.0.0.2:2"));
+    }
+
+    #[test]
+    fn mistakes_are_usage_errors() {
+        let error = configured(&["--name", "a"], None).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("--lend"), "{error:#}");
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("agent.toml");
+        std::fs::write(&path, "name = \"a\"\nlent = \"64MiB\"\n").unwrap();
+        let error = configured(&["--config", path.to_str().unwrap()], None).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("lent"), "{error:#}");
+    }
+
+    #[test]
+    fn the_host_gives_the_name_where_nobody_else_does() {
+        let config = configured(&["--lend", "32MiB"], None).unwrap();
+        assert!(!config.name.is_empty());
+    }
+
+    #[test]
+    fn the_example_file_is_right() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/agent.toml");
+        let config = configured(&["--config", path], None).unwrap();
+        assert_eq!(config.lend, ByteSize(64 << 30));
+    }
 }

@@ -20,7 +20,8 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        format!("line {line}: {}", error.message())
+        let written = text.lines().nth(line - 1).unwrap_or_default().trim();
+        format!("line {line} ({written}): {}", error.message())
     })
 }
 

@@ -29,6 +29,8 @@ pub struct Starter<'a> {
     pub dir: &'a RunDir,
     /// What it is made of; filled in on the way.
     pub record: &'a mut Record,
+    /// Whether the Monitor Node may take another port than the record's, where that is taken.
+    pub any_monitor_port: bool,
     /// Its namespaces, if it has any.
     pub network: Option<Network>,
     /// Everything this starter started, so that it can be stopped again.
@@ -62,7 +64,10 @@ impl Starter<'_> {
         for (index, child) in &mut children {
             let name = self.record.agents[*index].name.clone();
             bar.set_message(name.clone());
-            let ready = self.wait_ready(&name, child).await?;
+            let ready = self
+                .wait_ready(&name, child)
+                .await
+                .inspect_err(|_| terminal::remark(log::tail(self.dir, &name)))?;
             let agent = &mut self.record.agents[*index];
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
@@ -79,11 +84,28 @@ impl Starter<'_> {
     }
 
     async fn start_monitor(&mut self) -> anyhow::Result<()> {
-        let addr = self.record.monitor.addr.clone();
+        match self.try_monitor().await {
+            // Free a moment ago, and somebody else was quicker.
+            Err(_) if self.any_monitor_port && self.monitor_port_is_taken() => {
+                let ip = self.record.monitor.addr.parse::<SocketAddr>()?.ip();
+                self.record.monitor.addr = SocketAddr::new(ip, 0).to_string();
+                self.try_monitor().await
+            }
+            outcome => outcome,
+        }
+        .inspect_err(|_| terminal::remark(log::tail(self.dir, "monitor")))
+    }
+
+    fn monitor_port_is_taken(&self) -> bool {
+        let address = self.record.monitor.addr.parse::<SocketAddr>();
+        address.is_ok_and(|address| TcpListener::bind(address).is_err())
+    }
+
+    async fn try_monitor(&mut self) -> anyhow::Result<()> {
         let arguments = [
             "monitor".to_string(),
             "--listen".to_string(),
-            addr,
+            self.record.monitor.addr.clone(),
             "--state-dir".to_string(),
             self.dir.monitor_state_dir().display().to_string(),
         ];
@@ -162,13 +184,11 @@ impl Starter<'_> {
                     .with_context(|| format!("reading {}", path.display()));
             }
             if let Some(status) = child.try_wait()? {
-                terminal::remark(log::tail(self.dir, name));
-                let why = log::last_error(self.dir, name)
-                    .unwrap_or_else(|| format!("it ended: {status}"));
+                let why = log::last_error(self.dir, name);
+                let why = why.unwrap_or_else(|| format!("it ended: {status}"));
                 bail!("{name} did not start: {why}");
             }
             if Instant::now() > deadline {
-                terminal::remark(log::tail(self.dir, name));
                 bail!("{name} was not ready within {} s", READY_PATIENCE.as_secs());
             }
             tokio::time::sleep(POLL).await;

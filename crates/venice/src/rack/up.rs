@@ -75,7 +75,10 @@ fn resume(
     }
     let network = prepare(args, dir, &mut record)?;
     check_monitor_port_again(&record, dir)?;
-    let mut starter = Starter { dir, record: &mut record, network, started: Vec::new() };
+    // The agents know their Monitor Node by its address.
+    let any_monitor_port = record.agents.iter().all(|agent| agent.process.is_none());
+    let mut starter =
+        Starter { dir, record: &mut record, any_monitor_port, network, started: Vec::new() };
     let started = match block_on(uninterrupted(&mut starter)) {
         Ok(started) => started,
         Err(error) => {
@@ -118,7 +121,8 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
 
 fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()> {
     let network = prepare(args, dir, record)?;
-    let mut starter = Starter { dir, record, network, started: Vec::new() };
+    let any_monitor_port = args.monitor_port.is_none();
+    let mut starter = Starter { dir, record, any_monitor_port, network, started: Vec::new() };
     match block_on(uninterrupted(&mut starter)) {
         Ok(_) => Ok(()),
         Err(error) => {

@@ -1,0 +1,141 @@
+//! `venice monitor` and `venice agent` by themselves, in the foreground.
+
+mod common;
+
+use std::fs;
+use std::process::{Child, Stdio};
+
+use common::{Place, Said, finish, signal, wait, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A daemon that is killed when the test is over, if it still runs then.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(place: &Place, words: &[&str]) -> Daemon {
+        let log = fs::File::create(place.file(words[0])).unwrap();
+        let mut command = place.command(words);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Daemon(command.spawn().unwrap())
+    }
+
+    /// Asks for an orderly end and returns the exit code.
+    fn stop(&mut self, how: Signal) -> Option<i32> {
+        signal(self.0.id().into(), how);
+        wait(&mut self.0, &["daemon"]).code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a Monitor Node on a free port and returns its address.
+fn monitor(place: &Place) -> (Daemon, String) {
+    let ready = place.file("monitor-ready.json");
+    let state = place.file("state");
+    let words = ["monitor", "--listen", "127.0.0.1:0", "--state-dir", state.to_str().unwrap()];
+    let words = [&words[..], &["--ready-file", ready.to_str().unwrap()]].concat();
+    let daemon = Daemon::start(place, &words);
+    wait_until("the Monitor Node is ready", || ready.exists());
+    let text = fs::read_to_string(&ready).unwrap();
+    let said: Value = serde_json::from_str(&text).unwrap();
+    (daemon, said["addr"].as_str().unwrap().to_string())
+}
+
+fn nodes(place: &Place, addr: &str) -> Vec<Value> {
+    let said = place.venice(&["nodes", "--json", "--monitor", addr]).expect(0);
+    said.json().as_array().unwrap().clone()
+}
+
+fn run_to_end(place: &Place, words: &[&str], variables: &[(&str, &str)]) -> Said {
+    let mut command = place.command(words);
+    command.envs(variables.iter().copied());
+    finish(command, words)
+}
+
+#[test]
+fn an_agent_joins_by_its_file_and_ends_in_order() {
+    let place = Place::new();
+    let (mut monitor, addr) = monitor(&place);
+    let file = place.file("agent.toml");
+    let text = format!("name = \"donor\"\nlend = \"32MiB\"\nmonitor = \"{addr}\"\n");
+    fs::write(&file, text).unwrap();
+    let mut agent = Daemon::start(&place, &["agent", "--config", file.to_str().unwrap()]);
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    let row = &nodes(&place, &addr)[0];
+    assert_eq!((row["name"].as_str(), row["state"].as_str()), (Some("donor"), Some("up")));
+    assert_eq!(row["lent_bytes"], 32 << 20);
+    assert_eq!(agent.stop(Signal::TERM), Some(0));
+    assert_eq!(monitor.stop(Signal::INT), Some(0));
+}
+
+#[test]
+fn a_second_agent_of_the_same_name_is_refused() {
+    let place = Place::new();
+    let (_monitor, addr) = monitor(&place);
+    let words = ["agent", "--name", "twin", "--lend", "16MiB", "--monitor", &addr];
+    let _first = Daemon::start(&place, &words);
+    wait_until("the first is registered", || nodes(&place, &addr).len() == 1);
+    let said = place.venice(&words).expect(1);
+    assert!(said.complaint().contains("twin"), "{}", said.err);
+    assert_eq!(nodes(&place, &addr).len(), 1);
+}
+
+#[test]
+fn flags_overrule_the_environment_and_that_the_file() {
+    let place = Place::new();
+    let (_monitor, addr) = monitor(&place);
+    let file = place.file("agent.toml");
+    fs::write(&file, "name = \"from-file\"\nlend = \"64MiB\"\n").unwrap();
+    let words = ["agent", "--config", file.to_str().unwrap(), "--lend", "16MiB"];
+    let mut command = place.command(&words);
+    command.env("VENICE_MONITOR", &addr).env("VENICE_NODE_NAME", "from-environment");
+    command.env("VENICE_LEND", "32MiB").stdin(Stdio::null()).stderr(Stdio::null());
+    let _agent = Daemon(command.spawn().unwrap());
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    let row = &nodes(&place, &addr)[0];
+    assert_eq!(row["name"], "from-environment");
+    assert_eq!(row["lent_bytes"], 16 << 20);
+}
+
+#[test]
+fn bad_configurations_are_usage_errors() {
+    let place = Place::new();
+    let file = place.file("bad.toml");
+    let path = file.to_str().unwrap();
+    for (daemon, text, named) in [
+        ("monitor", "listn = \"127.0.0.1:0\"", "listn"),
+        ("monitor", "lease_s = \"long\"", "lease_s"),
+        ("monitor", "lease_s = -1", "lease_s"),
+        ("monitor", "not toml at all", "line 1"),
+        ("agent", "name = \"a\"\nlend = \"16MiB\"\ncolour = 1", "colour"),
+        ("agent", "name = \"a\"\nlend = \"lots\"", "lots"),
+        ("agent", "name = \"a\"", "--lend"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let state = place.file("state");
+        let variables = [("VENICE_STATE_DIR", state.to_str().unwrap())];
+        let said = run_to_end(&place, &[daemon, "--config", path], &variables).expect(2);
+        assert!(said.complaint().contains(named), "{text}: {}", said.err);
+    }
+    let said = run_to_end(&place, &["monitor", "--config", "/nonexistent.toml"], &[]).expect(2);
+    assert!(said.complaint().contains("/nonexistent.toml"), "{}", said.err);
+    let said = run_to_end(&place, &["agent"], &[("VENICE_LEND", "lots")]).expect(2);
+    assert!(said.complaint().contains("lots"), "{}", said.err);
+}
+
+#[test]
+fn a_taken_address_is_named() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let state = place.file("state");
+    let words = ["monitor", "--listen", &addr, "--state-dir", state.to_str().unwrap()];
+    let said = place.venice(&words).expect(1);
+    assert!(said.complaint().contains(&addr), "{}", said.err);
+}

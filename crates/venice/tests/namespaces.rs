@@ -1,0 +1,98 @@
+//! `venice up --netns`: every node behind a virtual wire of its own.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Place, exists, is_root, kill, pid, skipped};
+use serde_json::Value;
+
+const UP: [&str; 8] = ["up", "--nodes", "2", "--lend", "32MiB", "--port", "udp", "--netns"];
+
+/// What of the rack is left in the kernel: namespaces that its status named.
+fn namespaces(status: &Value) -> Vec<String> {
+    let agents = status["agents"].as_array().unwrap();
+    agents.iter().map(|agent| agent["netns"].as_str().unwrap().to_string()).collect()
+}
+
+fn namespace_of(pid: u64) -> String {
+    let link = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    link.to_string_lossy().into_owned()
+}
+
+#[test]
+fn each_node_has_a_namespace_and_down_leaves_none() {
+    if !is_root() {
+        skipped("each_node_has_a_namespace_and_down_leaves_none", "needs root");
+        return;
+    }
+    let place = Place::new();
+    place.venice(&UP).expect(0);
+    let status = place.status();
+    assert_eq!(status["netns"], true);
+    assert_eq!(status["port"], "udp");
+    let names = namespaces(&status);
+    let agents = status["agents"].as_array().unwrap();
+    let here = namespace_of(std::process::id().into());
+    let mut inside: Vec<_> = agents.iter().map(|agent| namespace_of(pid(agent))).collect();
+    assert_eq!(namespace_of(pid(&status["monitor"])), here);
+    inside.push(here);
+    inside.sort();
+    inside.dedup();
+    assert_eq!(inside.len(), 3, "two nodes and this one, each in its own");
+    let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
+    for node in nodes.as_array().unwrap() {
+        assert_eq!(node["state"], "up");
+        assert!(node["udp_addr"].as_str().unwrap().starts_with("10."), "{node}");
+    }
+
+    // A killed agent comes back into its namespace, at its address.
+    kill(pid(&agents[0]));
+    place.venice(&["up"]).expect(0);
+    let after = place.status();
+    assert_eq!(namespaces(&after), names);
+    assert_eq!(after["agents"][0]["udp_addr"], agents[0]["udp_addr"]);
+    assert_eq!(after["agents"][0]["state"], "up");
+
+    place.venice(&["down"]).expect(0);
+    for name in names {
+        assert!(!exists(&Path::new("/run/netns").join(&name)), "{name} is left");
+    }
+}
+
+#[test]
+fn two_racks_with_namespaces_do_not_meet() {
+    if !is_root() {
+        skipped("two_racks_with_namespaces_do_not_meet", "needs root");
+        return;
+    }
+    let (one, two) = (Place::new(), Place::new());
+    one.venice(&UP).expect(0);
+    two.venice(&UP).expect(0);
+    let (a, b) = (one.status(), two.status());
+    assert_ne!(a["subnet"], b["subnet"]);
+    assert!(namespaces(&a).iter().all(|name| !namespaces(&b).contains(name)));
+    one.venice(&["down"]).expect(0);
+    let b = two.status();
+    assert!(b["agents"].as_array().unwrap().iter().all(|agent| agent["state"] == "up"), "{b}");
+}
+
+#[test]
+fn a_crash_of_everything_is_cleaned_up_by_down() {
+    if !is_root() {
+        skipped("a_crash_of_everything_is_cleaned_up_by_down", "needs root");
+        return;
+    }
+    let place = Place::new();
+    place.venice(&UP).expect(0);
+    let status = place.status();
+    for agent in status["agents"].as_array().unwrap() {
+        kill(pid(agent));
+    }
+    kill(pid(&status["monitor"]));
+    std::fs::remove_dir_all(place.run_dir()).unwrap();
+    place.venice(&["down"]).expect(0);
+    for name in namespaces(&status) {
+        assert!(!exists(&Path::new("/run/netns").join(&name)), "{name} is left");
+    }
+}
