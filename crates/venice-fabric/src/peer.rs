@@ -61,7 +61,7 @@ impl Peer {
 
     /// Whether a chunk of a bulk transfer can be queued: half the window stays for single accesses.
     pub(crate) fn has_bulk_room(&self) -> bool {
-        self.has_room() && self.bulk_outstanding < self.caller.link.outstanding_limit() / 2
+        self.has_room() && self.bulk_outstanding < self.caller.link.outstanding_limit().div_ceil(2)
     }
 
     /// Queues a request for `len_bytes` at `mapping`, with the bytes to write or none; there must be

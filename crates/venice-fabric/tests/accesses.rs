@@ -77,6 +77,21 @@ fn refusals_say_why_and_leave_the_link_up() {
     assert_eq!(world.initiator.peer_state(peer), PeerState::Up);
 }
 
+/// A refusal answers the good writes before it too, which then must not be answered again.
+#[test]
+fn a_refusal_at_the_end_of_a_burst_is_the_last_word() {
+    let mut world = settled_world(1, 64);
+    let past_the_end = LENT_BYTES;
+    world.initiator.map_window(1 << 40, 8, world.peers[0], past_the_end, GRANT, KEY).unwrap();
+    world.initiator.write(world.now_ns, 1, 0, &[1; 8]).unwrap();
+    world.initiator.write(world.now_ns, 2, 1 << 40, &[2; 8]).unwrap();
+    world.run_until(|world| world.done.len() == 2);
+    assert_eq!(world.done[&1], Ok(vec![]));
+    assert_eq!(world.done[&2], Err(AccessError::Refused(Refusal::OutOfRange)));
+    world.run_for(MS);
+    assert_eq!(world.initiator.peer_state(world.peers[0]), PeerState::Up);
+}
+
 #[test]
 fn accesses_that_make_no_sense_are_not_taken() {
     let mut world = settled_world(2, 64);
