@@ -165,6 +165,8 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::HandshakeFailed => {
             (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
+        // To its caller it is as if nobody answered any more.
+        RackError::Stopping => return Status::unavailable(error.to_string()),
     };
     status_with(code, error.to_string(), kind)
 }

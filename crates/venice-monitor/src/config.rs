@@ -1,10 +1,13 @@
 //! How a Monitor Node is set up.
 
+use crate::clock::nanoseconds;
 use crate::error::MonitorError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+use venice_rack::monitor::MonitorSettings;
 
 /// Called once with the address the Monitor Node listens on.
 pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send>>);
@@ -72,8 +75,26 @@ impl Default for MonitorConfig {
 
 /// A day: longer times are taken for mistakes.
 const LONGEST_S: f64 = 86_400.0;
+/// A recipient waits no longer, however long the lease.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl MonitorConfig {
+    /// What the core needs to know.
+    pub(crate) fn settings(&self) -> MonitorSettings {
+        let lease_ns = nanoseconds(Duration::from_secs_f64(self.lease_s));
+        MonitorSettings {
+            heartbeat_interval_ns: nanoseconds(Duration::from_secs_f64(self.heartbeat_interval_s)),
+            missed_heartbeats: self.missed_heartbeats,
+            lease_ns,
+            request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
+        }
+    }
+
+    /// Time for one call to a donor: no longer than leaves room for another try.
+    pub(crate) fn donor_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.donor_timeout_s.min(self.lease_s / 4.0))
+    }
+
     pub(crate) fn validate(&self) -> Result<(), MonitorError> {
         let times = [
             ("heartbeat_interval_s", self.heartbeat_interval_s),

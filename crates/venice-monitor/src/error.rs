@@ -24,6 +24,12 @@ pub enum MonitorError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// The listening socket does not tell its address.
+    #[error("the listening socket does not tell its address")]
+    Listener(#[source] std::io::Error),
+    /// A part of the Monitor Node broke off: a bug.
+    #[error("a part of the Monitor Node broke off")]
+    Driver(#[source] tokio::task::JoinError),
     /// The system gives no random numbers for keys.
     #[error("the system gives no random numbers")]
     Random(#[source] std::io::Error),

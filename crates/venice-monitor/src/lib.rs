@@ -1,27 +1,96 @@
 //! The Monitor Node as a library function: [`run`] it with a [`MonitorConfig`].
 //!
 //! It keeps the rack's tables (`venice-rack`), answers gRPC (`venice-control`), calls the donors,
-//! and writes every change to its store before anybody acts on it.
+//! and writes every change to its store before anybody acts on it. It may be killed at any moment:
+//! the next one starts from the store.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod config;
+mod donors;
+mod driver;
 mod error;
+mod keys;
+mod records;
+mod service;
 
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 
+use clock::Clock;
+use driver::{Driver, Input};
+use keys::SystemKeys;
+use records::RecordStore;
+use service::Service;
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
+use venice_control::server::{bind, serve_monitor};
+use venice_rack::monitor::MonitorCore;
 
-/// Runs a Monitor Node until `shutdown` completes. Prints nothing; logs by `tracing`.
+/// Calls that wait for the driver; more have to wait for room.
+const INPUT_QUEUE: usize = 1024;
+/// How long calls in progress may go on after the shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// File of the store in the state directory.
+const STORE_FILE: &str = "rack.redb";
+
+/// Runs a Monitor Node until `shutdown` completes. Prints nothing; logs by `tracing`. Calls
+/// `config.on_ready` with the address it listens on.
 ///
 /// # Errors
 /// [`MonitorError`] when the configuration makes no sense, the address cannot be listened on, or
 /// the store cannot be read or written.
 pub async fn run(
-    config: MonitorConfig,
+    mut config: MonitorConfig,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), MonitorError> {
     config.validate()?;
-    let _ = shutdown;
-    Ok(())
+    let keys = SystemKeys::new()?;
+    let listener = bind(&config.listen).await?;
+    let addr = listener.local_addr().map_err(MonitorError::Listener)?;
+    let (store, records) = RecordStore::open(config.state_dir.join(STORE_FILE)).await?;
+
+    let clock = Clock::start();
+    let count = records.len();
+    let core = MonitorCore::recover(config.settings(), Box::new(keys), clock.now_ns(), records);
+    let (inputs, received) = mpsc::channel(INPUT_QUEUE);
+    let driver = Driver::new(core, store, clock, config.donor_timeout());
+    // A set, so that the driver does not outlive us when we are dropped.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(driver.run(received));
+
+    let (stop, stopped) = oneshot::channel();
+    let service = Arc::new(Service::new(inputs.clone()));
+    let serving = serve_monitor(listener, service, async {
+        // Told to stop, or its caller is gone: both end it.
+        let _ = stopped.await;
+    });
+    let mut serving = std::pin::pin!(serving);
+    tracing::info!(%addr, records = count, "the Monitor Node listens");
+    std::mem::take(&mut config.on_ready).call(addr);
+
+    tokio::select! {
+        served = &mut serving => served?,
+        // It ends by itself only when the store fails.
+        driven = tasks.join_next() => return outcome(driven),
+        () = shutdown => {
+            let _ = stop.send(());
+            if let Ok(served) = tokio::time::timeout(SHUTDOWN_GRACE, serving).await {
+                served?;
+            }
+        }
+    }
+    let _ = inputs.send(Input::Stop).await;
+    let driven = tasks.join_next().await;
+    tracing::info!(%addr, "the Monitor Node has stopped");
+    outcome(driven)
+}
+
+fn outcome(
+    driven: Option<Result<Result<(), MonitorError>, JoinError>>,
+) -> Result<(), MonitorError> {
+    driven.map_or(Ok(()), |driven| driven.map_err(MonitorError::Driver)?)
 }

@@ -20,7 +20,7 @@ mod nodes;
 mod recovery;
 mod release;
 
-pub use action::{Action, CallError, Change, Record, Token};
+pub use action::{Action, CallError, Change, Event, Record, Token};
 
 use crate::NS_PER_MS;
 use crate::rat::{GrantRecord, Rat};
@@ -131,6 +131,10 @@ impl MonitorCore {
         }
     }
 
+    fn note(&mut self, event: Event) {
+        self.actions.push_back(Action::Note(event));
+    }
+
     /// Whether a grant's memory is gone, as far as can be known, and since when.
     fn lost_since_ns(&self, grant: &GrantRecord) -> Option<u64> {
         let node = self.rrt.get(grant.donor)?;
@@ -146,6 +150,10 @@ impl MonitorCore {
     /// True while the node of this very epoch is up.
     fn is_up(&self, donor: Identity) -> bool {
         self.rrt.get(donor.node).is_some_and(|node| node.up && node.record.identity == donor)
+    }
+
+    fn name_of(&self, node: NodeId) -> String {
+        self.rrt.get(node).map(|entry| entry.record.name.clone()).unwrap_or_default()
     }
 
     fn control_addr(&self, donor: NodeId) -> String {

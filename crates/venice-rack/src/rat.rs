@@ -39,8 +39,8 @@ pub struct GrantRecord {
     pub granted_ns: u64,
     /// How far it is.
     pub state: GrantState,
-    /// The donor's revision when it last confirmed the grant: only a report as new as that can
-    /// tell that the grant is gone.
+    /// The donor's revision when it confirmed the grant: after a restart of the Monitor Node, an
+    /// older report has nothing to say about it.
     pub confirmed_revision: u64,
 }
 

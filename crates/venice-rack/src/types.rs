@@ -344,6 +344,9 @@ pub enum RackError {
     /// may help.
     #[error("the donors have room, but failed or did not answer in time")]
     HandshakeFailed,
+    /// The Monitor Node is being shut down.
+    #[error("the Monitor Node is stopping")]
+    Stopping,
 }
 
 /// Says that there is no room, and what is free where.

@@ -45,8 +45,8 @@ proptest! {
         }
         world.calm_down();
         world.check_agreement();
-        // With a whole donor dead the largest have no room.
-        if all_answered && slabs <= 16 {
+        // What the first try has set aside may still be so when the second asks.
+        if all_answered && slabs <= 8 {
             prop_assert_eq!(world.granted(), 1);
         }
     }

@@ -77,6 +77,37 @@ pub enum Action {
         /// The answer.
         result: Result<Registered, RackError>,
     },
+    /// Nothing to do; something for the log.
+    Note(Event),
+}
+
+/// What people want to read in a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A node joined, under a new epoch.
+    NodeJoined {
+        /// Its name.
+        name: String,
+        /// Its number and epoch.
+        identity: Identity,
+    },
+    /// A node that was down reports again.
+    NodeBack {
+        /// Its name.
+        name: String,
+    },
+    /// A node missed its heartbeats or refused a connection.
+    NodeDown {
+        /// Its name.
+        name: String,
+    },
+    /// A donor lends a grant that was not in the table.
+    GrantAdopted {
+        /// The donor's name.
+        donor: String,
+        /// The grant.
+        id: GrantId,
+    },
 }
 
 /// A durable change.

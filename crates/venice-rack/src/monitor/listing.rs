@@ -95,10 +95,6 @@ impl MonitorCore {
         };
         self.tst.iter().map(row).collect()
     }
-
-    fn name_of(&self, node: NodeId) -> String {
-        self.rrt.get(node).map(|entry| entry.record.name.clone()).unwrap_or_default()
-    }
 }
 
 fn bytes(slabs: u32) -> u64 {

@@ -1,6 +1,6 @@
 //! Nodes come, report, and die.
 
-use super::{Action, CallError, Change, MonitorCore, Token};
+use super::{Action, CallError, Change, Event, MonitorCore, Token};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
@@ -53,6 +53,7 @@ impl MonitorCore {
     ) {
         let record = NodeRecord::new(identity, registration);
         self.rrt.insert(NodeEntry::new(record.clone(), now_ns));
+        self.note(Event::NodeJoined { name: record.name.clone(), identity });
         self.change(Change::PutNode(record));
         self.reply_registered(token, identity);
     }
@@ -61,13 +62,13 @@ impl MonitorCore {
     fn accept_again(&mut self, now_ns: u64, token: Token, number: NodeId, node: NodeRegistration) {
         let Some(entry) = self.rrt.get_mut(number) else { return };
         let identity = entry.record.identity;
-        entry.up = true;
-        entry.seen_ns = now_ns;
         let record = NodeRecord::new(identity, node);
-        if entry.record != record {
+        let changed = entry.record != record;
+        if changed {
             entry.record = record.clone();
             self.change(Change::PutNode(record));
         }
+        self.seen(now_ns, number);
         self.reply_registered(token, identity);
     }
 
@@ -133,18 +134,28 @@ impl MonitorCore {
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
         }
-        entry.up = true;
-        entry.seen_ns = now_ns;
         entry.last_heartbeat_ns = Some(now_ns);
         if entry.update_status(memory.status) {
             self.reconcile(now_ns, identity, memory);
         }
+        self.seen(now_ns, identity.node);
         for link in links {
             if self.rrt.get(link.to).is_some() {
                 self.tst.record(identity.node, link);
             }
         }
         Ok(HeartbeatAck { peers: self.peers_of(identity.node) })
+    }
+
+    /// The node lives.
+    fn seen(&mut self, now_ns: u64, node: NodeId) {
+        let Some(entry) = self.rrt.get_mut(node) else { return };
+        entry.seen_ns = now_ns;
+        if !entry.up {
+            entry.up = true;
+            let name = entry.record.name.clone();
+            self.note(Event::NodeBack { name });
+        }
     }
 
     fn peers_of(&self, node: NodeId) -> Vec<Peer> {
@@ -166,7 +177,6 @@ impl MonitorCore {
         let is_over = |grant: &&GrantRecord| {
             grant.donor_epoch == donor.epoch
                 && grant.state != GrantState::Committing
-                && grant.confirmed_revision <= revision
                 && !held.contains(&grant.id)
         };
         let over: Vec<_> =
@@ -197,6 +207,7 @@ impl MonitorCore {
         if !(1..=MAX_ADOPTED_NUMBER).contains(&held.id.0) {
             return;
         }
+        self.note(Event::GrantAdopted { donor: self.name_of(donor.node), id: held.id });
         self.skip_grant_numbers_to(held.id);
         self.change(Change::PutGrant(GrantRecord {
             id: held.id,
@@ -233,6 +244,8 @@ impl MonitorCore {
         {
             entry.up = false;
             entry.down_since_ns = now_ns;
+            let name = entry.record.name.clone();
+            self.note(Event::NodeDown { name });
             self.tst.node_down(donor.node);
         }
     }

@@ -49,6 +49,7 @@ enum What {
 
 struct Recipient {
     request: MemoryRequest,
+    /// When it asked first.
     asked_ns: u64,
     /// `None` while there is no answer.
     answer: Option<Result<(), RackError>>,
@@ -158,7 +159,6 @@ impl World {
         let count = waiting.len();
         if count > 0 {
             let recipient = &mut waiting[pick % count];
-            recipient.asked_ns = self.now_ns;
             self.monitor.handle_request(self.now_ns, recipient.request.clone());
         }
     }
@@ -200,7 +200,7 @@ impl World {
             Action::SendRelease { donor, grants, .. } => self.send(donor, What::Release(grants)),
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
-            Action::ReplyRelease { .. } => {}
+            Action::ReplyRelease { .. } | Action::Note(_) => {}
             Action::ReplyRegister { token, result } => self.registered(token, result),
         }
         true

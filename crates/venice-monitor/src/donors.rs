@@ -1,0 +1,91 @@
+//! Calls to the donors' agents.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use venice_control::client::AgentClient;
+use venice_control::{ControlError, DonorStatus, Pong, PrepareRequest};
+use venice_rack::monitor::CallError;
+use venice_wire::GrantId;
+
+/// A call to a donor.
+#[derive(Debug, Clone)]
+pub(crate) enum Call {
+    Prepare(PrepareRequest),
+    Commit { grant: GrantId, donor_epoch: u64 },
+    Abort(GrantId),
+    Release(Vec<GrantId>),
+    Ping,
+}
+
+/// What a donor answers.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    Status(DonorStatus),
+    Pong(Pong),
+}
+
+/// Connections to the donors, by address.
+pub(crate) struct Donors {
+    timeout: Duration,
+    clients: Mutex<BTreeMap<String, AgentClient>>,
+}
+
+impl Donors {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, clients: Mutex::default() }
+    }
+
+    /// Calls the agent at `addr`. A connection left from before may be dead without anybody having
+    /// noticed: then once more over a new one. Every call may be repeated.
+    pub(crate) async fn call(&self, addr: &str, call: Call) -> Result<Answer, CallError> {
+        if let Some(client) = self.known(addr) {
+            match perform(client, call.clone()).await {
+                Err(ControlError::Unreachable { .. }) => self.forget(addr),
+                done => return done.map_err(|error| call_error(addr, &error)),
+            }
+        }
+        let done = match AgentClient::connect(addr, self.timeout).await {
+            Ok(client) => {
+                self.remember(addr, client.clone());
+                perform(client, call).await
+            }
+            Err(error) => Err(error),
+        };
+        done.map_err(|error| call_error(addr, &error))
+    }
+
+    fn known(&self, addr: &str) -> Option<AgentClient> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(addr).cloned()
+    }
+
+    fn forget(&self, addr: &str) {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(addr);
+    }
+
+    fn remember(&self, addr: &str, client: AgentClient) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.insert(addr.to_owned(), client);
+    }
+}
+
+async fn perform(mut client: AgentClient, call: Call) -> Result<Answer, ControlError> {
+    Ok(match call {
+        Call::Prepare(request) => Answer::Status(client.prepare(request).await?),
+        Call::Commit { grant, donor_epoch } => {
+            Answer::Status(client.commit(grant, donor_epoch).await?)
+        }
+        Call::Abort(grant) => Answer::Status(client.abort(grant).await?),
+        Call::Release(grants) => Answer::Status(client.release(&grants).await?),
+        Call::Ping => Answer::Pong(client.ping().await?),
+    })
+}
+
+fn call_error(addr: &str, error: &ControlError) -> CallError {
+    tracing::debug!(addr, %error, "a call to a donor failed");
+    match error {
+        ControlError::Refused(refusal) => CallError::Refused(refusal.clone()),
+        ControlError::Unreachable { refused: true, .. } => CallError::Gone,
+        _ => CallError::NoAnswer,
+    }
+}

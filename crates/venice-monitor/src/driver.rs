@@ -1,0 +1,244 @@
+//! Drives the core: calls and the time go in, what it wants done is done.
+
+use crate::clock::Clock;
+use crate::donors::{Answer, Call, Donors};
+use crate::error::MonitorError;
+use crate::records::RecordStore;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use venice_control::{
+    DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
+    NodeRegistration, NodeRow, RackError, Registered, ResourceRow,
+};
+use venice_rack::monitor::{Action, CallError, Event, MonitorCore, Token};
+use venice_wire::GrantId;
+
+/// Inputs taken at one go, so that their changes are written at one go.
+const INPUTS_AT_ONCE: usize = 64;
+
+type Reply<T> = oneshot::Sender<T>;
+type GrantsReply = Reply<Result<Vec<Grant>, RackError>>;
+
+/// What comes in.
+pub(crate) enum Input {
+    Register(NodeRegistration, Reply<Result<Registered, RackError>>),
+    Heartbeat(HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
+    Request(MemoryRequest, GrantsReply),
+    Release(Vec<GrantId>, Reply<()>),
+    List(Listing),
+    Stop,
+}
+
+/// A table asked for.
+pub(crate) enum Listing {
+    Nodes(Reply<Vec<NodeRow>>),
+    Resources(Reply<Vec<ResourceRow>>),
+    Grants(Reply<Vec<GrantRow>>),
+    Links(Reply<Vec<LinkRow>>),
+}
+
+/// A call that has come back.
+struct Done {
+    donor: Identity,
+    call: Call,
+    result: Result<Answer, CallError>,
+}
+
+pub(crate) struct Driver {
+    core: MonitorCore,
+    store: RecordStore,
+    clock: Clock,
+    donors: Arc<Donors>,
+    calls: JoinSet<Done>,
+    next_token: u64,
+    registrations: BTreeMap<Token, Reply<Result<Registered, RackError>>>,
+    releases: BTreeMap<Token, Reply<()>>,
+    /// A request may be asked for more than once while it is in its handshake.
+    requests: BTreeMap<u128, Vec<GrantsReply>>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        core: MonitorCore,
+        store: RecordStore,
+        clock: Clock,
+        donor_timeout: Duration,
+    ) -> Self {
+        Self {
+            core,
+            store,
+            clock,
+            donors: Arc::new(Donors::new(donor_timeout)),
+            calls: JoinSet::new(),
+            next_token: 0,
+            registrations: BTreeMap::new(),
+            releases: BTreeMap::new(),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until it is told to stop or the store fails.
+    pub(crate) async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+    ) -> Result<(), MonitorError> {
+        let mut batch = Vec::with_capacity(INPUTS_AT_ONCE);
+        loop {
+            self.perform_all().await?;
+            let wake = self.clock.instant_of(self.core.poll_timeout());
+            tokio::select! {
+                count = inputs.recv_many(&mut batch, INPUTS_AT_ONCE) => {
+                    let stop = count == 0 || batch.iter().any(|input| matches!(input, Input::Stop));
+                    if stop {
+                        return Ok(());
+                    }
+                    for input in batch.drain(..) {
+                        self.take(input);
+                    }
+                }
+                Some(done) = self.calls.join_next(), if !self.calls.is_empty() => {
+                    self.hear(done.map_err(MonitorError::Driver)?);
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    self.core.handle_timeout(self.clock.now_ns());
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now_ns = self.clock.now_ns();
+        match input {
+            Input::Register(node, reply) => {
+                let token = self.token();
+                self.registrations.insert(token, reply);
+                self.core.handle_register(now_ns, token, node);
+            }
+            Input::Heartbeat(report, reply) => {
+                // A caller that has gone away needs no answer; so below.
+                let _ = reply.send(self.core.handle_heartbeat(now_ns, report));
+            }
+            Input::Request(request, reply) => {
+                self.requests.entry(request.client_id).or_default().push(reply);
+                self.core.handle_request(now_ns, request);
+            }
+            Input::Release(ids, reply) => {
+                let token = self.token();
+                self.releases.insert(token, reply);
+                self.core.handle_release(token, &ids);
+            }
+            Input::List(listing) => self.list(now_ns, listing),
+            Input::Stop => {}
+        }
+    }
+
+    fn list(&self, now_ns: u64, listing: Listing) {
+        match listing {
+            Listing::Nodes(reply) => drop(reply.send(self.core.node_rows(now_ns))),
+            Listing::Resources(reply) => drop(reply.send(self.core.resource_rows())),
+            Listing::Grants(reply) => drop(reply.send(self.core.grant_rows(now_ns))),
+            Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    async fn perform_all(&mut self) -> Result<(), MonitorError> {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Store(changes) => self.store.apply(changes).await?,
+                Action::SendPrepare { donor, addr, request } => {
+                    self.call(donor, addr, Call::Prepare(request));
+                }
+                Action::SendCommit { donor, addr, grant } => {
+                    self.call(donor, addr, Call::Commit { grant, donor_epoch: donor.epoch });
+                }
+                Action::SendAbort { donor, addr, grant } => {
+                    self.call(donor, addr, Call::Abort(grant));
+                }
+                Action::SendRelease { donor, addr, grants } => {
+                    self.call(donor, addr, Call::Release(grants));
+                }
+                Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
+                Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
+                Action::ReplyRelease { token } => {
+                    self.releases.remove(&token).map(|reply| reply.send(()));
+                }
+                Action::ReplyRegister { token, result } => {
+                    self.registrations.remove(&token).map(|reply| reply.send(result));
+                }
+                Action::Note(event) => log(&event),
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, donor: Identity, addr: String, call: Call) {
+        let donors = Arc::clone(&self.donors);
+        self.calls.spawn(async move {
+            let result = donors.call(&addr, call.clone()).await;
+            Done { donor, call, result }
+        });
+    }
+
+    fn reply(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        match &result {
+            Ok(grants) => tracing::info!(grants = grants.len(), "memory granted"),
+            Err(error) => tracing::info!(%error, "memory refused"),
+        }
+        for reply in self.requests.remove(&client_id).unwrap_or_default() {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    /// Tells the core what came of a call.
+    fn hear(&mut self, done: Done) {
+        let Done { donor, call, result } = done;
+        let now_ns = self.clock.now_ns();
+        match call {
+            Call::Prepare(request) => {
+                self.core.handle_prepared(now_ns, donor, request.grant, status(result));
+            }
+            Call::Commit { grant, .. } => {
+                self.core.handle_committed(now_ns, donor, grant, status(result));
+            }
+            Call::Abort(_) => self.core.handle_aborted(now_ns, donor, status(result)),
+            Call::Release(grants) => {
+                self.core.handle_released(now_ns, donor, &grants, status(result));
+            }
+            Call::Ping => {
+                let pong = result.and_then(|answer| match answer {
+                    Answer::Pong(pong) => Ok(pong),
+                    Answer::Status(_) => Err(CallError::NoAnswer),
+                });
+                self.core.handle_pinged(now_ns, donor, pong);
+            }
+        }
+    }
+}
+
+fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
+    match result? {
+        Answer::Status(status) => Ok(status),
+        Answer::Pong(_) => Err(CallError::NoAnswer),
+    }
+}
+
+fn log(event: &Event) {
+    match event {
+        Event::NodeJoined { name, identity } => {
+            tracing::info!(node = name, number = identity.node.0, epoch = identity.epoch, "joined");
+        }
+        Event::NodeBack { name } => tracing::info!(node = name, "reports again"),
+        Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
+        Event::GrantAdopted { donor, id } => {
+            tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The core's records in the store: a line of JSON under a readable key.
+
+use crate::error::MonitorError;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::task::spawn_blocking;
+use venice_control::store::{RedbStore, Store, StoreChange};
+use venice_rack::monitor::{Change, Record};
+use venice_wire::GrantId;
+
+/// The store, used from async code without blocking it.
+pub(crate) struct RecordStore {
+    store: Arc<Mutex<RedbStore>>,
+}
+
+impl RecordStore {
+    /// Opens the file and reads what is in it.
+    pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
+        let (store, entries) = spawn_blocking(move || {
+            let store = RedbStore::open(&path)?;
+            let entries = store.load()?;
+            Ok::<_, MonitorError>((store, entries))
+        })
+        .await
+        .map_err(MonitorError::Driver)??;
+        let records = entries.into_iter().map(|(key, value)| {
+            serde_json::from_slice(&value).map_err(|source| MonitorError::Record { key, source })
+        });
+        let records = records.collect::<Result<_, _>>()?;
+        Ok((Self { store: Arc::new(Mutex::new(store)) }, records))
+    }
+
+    /// Makes the changes durable.
+    pub(crate) async fn apply(&self, changes: Vec<Change>) -> Result<(), MonitorError> {
+        let store = Arc::clone(&self.store);
+        let changes: Vec<_> = changes.into_iter().map(store_change).collect();
+        spawn_blocking(move || store.lock().unwrap_or_else(PoisonError::into_inner).apply(&changes))
+            .await
+            .map_err(MonitorError::Driver)?
+            .map_err(MonitorError::Store)
+    }
+}
+
+fn store_change(change: Change) -> StoreChange {
+    let put = |key: String, record: Record| {
+        let value = serde_json::to_vec(&record).expect("records are plain data");
+        StoreChange { key, value: Some(value) }
+    };
+    match change {
+        Change::PutNode(node) => {
+            put(format!("node/{:010}", node.identity.node.0), Record::Node(node))
+        }
+        Change::PutGrant(grant) => put(grant_key(grant.id), Record::Grant(grant)),
+        Change::DeleteGrant(id) => StoreChange { key: grant_key(id), value: None },
+        Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
+    }
+}
+
+/// With leading zeros, so that the order of keys is that of numbers.
+fn grant_key(id: GrantId) -> String {
+    format!("grant/{:020}", id.0)
+}

@@ -1,0 +1,69 @@
+//! The gRPC service: every call goes to the driver and waits for its answer.
+
+use crate::driver::{Input, Listing};
+use tokio::sync::{mpsc, oneshot};
+use venice_control::server::MonitorHandler;
+use venice_control::{
+    Grant, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow, MemoryRequest, NodeRegistration,
+    NodeRow, RackError, Registered, ResourceRow,
+};
+use venice_wire::GrantId;
+
+pub(crate) struct Service {
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Service {
+    pub(crate) fn new(inputs: mpsc::Sender<Input>) -> Self {
+        Self { inputs }
+    }
+
+    /// `None` when the Monitor Node is stopping.
+    async fn ask<T>(&self, input: impl FnOnce(oneshot::Sender<T>) -> Input) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.inputs.send(input(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn list<T>(&self, listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing) -> Vec<T> {
+        self.ask(|reply| Input::List(listing(reply))).await.unwrap_or_default()
+    }
+}
+
+fn stopping<T>() -> Result<T, RackError> {
+    Err(RackError::Stopping)
+}
+
+impl MonitorHandler for Service {
+    async fn register(&self, node: NodeRegistration) -> Result<Registered, RackError> {
+        self.ask(|reply| Input::Register(node, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn heartbeat(&self, report: HeartbeatReport) -> Result<HeartbeatAck, RackError> {
+        self.ask(|reply| Input::Heartbeat(report, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn request_memory(&self, request: MemoryRequest) -> Result<Vec<Grant>, RackError> {
+        self.ask(|reply| Input::Request(request, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn release(&self, ids: Vec<GrantId>) -> Result<(), RackError> {
+        self.ask(|reply| Input::Release(ids, reply)).await.map_or_else(stopping, Ok)
+    }
+
+    async fn nodes(&self) -> Vec<NodeRow> {
+        self.list(Listing::Nodes).await
+    }
+
+    async fn resources(&self) -> Vec<ResourceRow> {
+        self.list(Listing::Resources).await
+    }
+
+    async fn grants(&self) -> Vec<GrantRow> {
+        self.list(Listing::Grants).await
+    }
+
+    async fn links(&self) -> Vec<LinkRow> {
+        self.list(Listing::Links).await
+    }
+}

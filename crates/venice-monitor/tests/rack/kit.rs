@@ -1,0 +1,285 @@
+//! A Monitor Node and agents in this process, over loopback.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use venice_control::client::MonitorClient;
+use venice_control::server::{AgentHandler, bind, serve_agent};
+use venice_control::{
+    ControlError, DonorStatus, Grant, HeartbeatReport, Identity, LeaseState, MemoryRequest,
+    NodeRegistration, Pong, PrepareRequest, Refusal, ResourceKind, ResourceSpec,
+};
+use venice_monitor::{MonitorConfig, MonitorError, OnReady};
+use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+
+pub const LEASE_S: f64 = 3.0;
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// Far longer than anything here takes; a wait that ends with it has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A Monitor Node.
+pub struct Monitor {
+    pub addr: String,
+    task: JoinHandle<Result<(), MonitorError>>,
+    stop: oneshot::Sender<()>,
+}
+
+pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
+    MonitorConfig {
+        listen: listen.to_owned(),
+        state_dir: state_dir.to_owned(),
+        heartbeat_interval_s: HEARTBEAT.as_secs_f64(),
+        missed_heartbeats: 10,
+        lease_s: LEASE_S,
+        ..MonitorConfig::default()
+    }
+}
+
+impl Monitor {
+    pub async fn start(state_dir: &Path, listen: &str) -> Self {
+        let (ready, is_ready) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
+        let mut config = config(state_dir, listen);
+        config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
+        let task = tokio::spawn(venice_monitor::run(config, async {
+            let _ = stopped.await;
+        }));
+        let addr = bounded(is_ready).await.expect("the Monitor Node starts").to_string();
+        Self { addr, task, stop }
+    }
+
+    /// As on `kill -9`: nothing is finished.
+    pub async fn kill(self) {
+        self.task.abort();
+        assert!(bounded(self.task).await.unwrap_err().is_cancelled());
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        bounded(self.task).await.unwrap().unwrap();
+    }
+
+    pub async fn client(&self) -> MonitorClient {
+        MonitorClient::connect(&self.addr).await.unwrap()
+    }
+}
+
+/// An agent whose slabs are only counted.
+pub struct Agent {
+    pub donor: Arc<Donor>,
+    pub identity: Identity,
+    tasks: JoinSet<()>,
+}
+
+pub struct Donor {
+    name: String,
+    instance: u64,
+    core: Mutex<DonorCore>,
+    started: tokio::time::Instant,
+    /// Makes every prepare fail.
+    pub is_broken: AtomicBool,
+    pub prepares: AtomicU64,
+}
+
+impl Agent {
+    pub async fn start(name: &str, monitor_addr: &str, slabs: u32) -> Self {
+        Self::try_start(name, monitor_addr, slabs).await.unwrap()
+    }
+
+    pub async fn try_start(
+        name: &str,
+        monitor_addr: &str,
+        slabs: u32,
+    ) -> Result<Self, ControlError> {
+        static INSTANCES: AtomicU64 = AtomicU64::new(1);
+        let settings = DonorSettings { total_slabs: slabs, prepare_timeout_ns: 5_000_000_000 };
+        let donor = Arc::new(Donor {
+            name: name.to_owned(),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            core: Mutex::new(DonorCore::new(settings)),
+            started: tokio::time::Instant::now(),
+            is_broken: AtomicBool::new(false),
+            prepares: AtomicU64::new(0),
+        });
+        let listener = bind("127.0.0.1:0").await.unwrap();
+        let control_addr = listener.local_addr().unwrap().to_string();
+        let registration = donor.registration(control_addr, slabs);
+
+        let mut client = MonitorClient::connect(monitor_addr).await?;
+        let identity = client.register(registration.clone()).await?.identity;
+        donor.core.lock().unwrap().set_epoch(identity.epoch);
+        let mut tasks = JoinSet::new();
+        let handler = Arc::clone(&donor);
+        tasks.spawn(async move {
+            serve_agent(listener, handler, std::future::pending()).await.unwrap();
+        });
+        tasks.spawn(report_forever(Arc::clone(&donor), client, identity, registration));
+        Ok(Self { donor, identity, tasks })
+    }
+
+    /// Its port refuses connections from now on, and nothing is reported.
+    pub async fn kill(mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    pub fn held(&self) -> Vec<(GrantId, u32)> {
+        let report = self.donor.core.lock().unwrap().report();
+        report.held.iter().map(|held| (held.id, held.slabs)).collect()
+    }
+}
+
+async fn report_forever(
+    donor: Arc<Donor>,
+    mut client: MonitorClient,
+    identity: Identity,
+    registration: NodeRegistration,
+) {
+    loop {
+        let memory = {
+            let now_ns = donor.now_ns();
+            let mut core = donor.core.lock().unwrap();
+            core.handle_timeout(now_ns);
+            wipe(&mut core);
+            core.report()
+        };
+        let report = HeartbeatReport { identity, instance: donor.instance, memory, links: vec![] };
+        if let Err(ControlError::Rack(_)) = client.heartbeat(report).await {
+            let previous = Some(identity);
+            let _ = client.register(NodeRegistration { previous, ..registration.clone() }).await;
+        }
+        tokio::time::sleep(HEARTBEAT).await;
+    }
+}
+
+fn wipe(core: &mut DonorCore) {
+    while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
+        core.handle_freed(grant);
+    }
+}
+
+impl Donor {
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn registration(&self, control_addr: String, slabs: u32) -> NodeRegistration {
+        NodeRegistration {
+            name: self.name.clone(),
+            instance: self.instance,
+            pid: Some(std::process::id()),
+            control_addr,
+            udp_addr: "127.0.0.1:9".to_owned(),
+            shm_socket: format!("/nowhere/{}/shm.sock", self.name),
+            resources: vec![ResourceSpec {
+                kind: ResourceKind::Memory,
+                address: "udp:127.0.0.1:9".to_owned(),
+                bytes: u64::from(slabs) * SLAB_BYTES,
+                slab_bytes: SLAB_BYTES,
+                capabilities: vec!["crma".to_owned(), "rdma".to_owned()],
+            }],
+            previous: None,
+        }
+    }
+}
+
+impl AgentHandler for Donor {
+    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
+        self.prepares.fetch_add(1, Ordering::Relaxed);
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(Refusal::Failed("no memory could be locked".to_owned()));
+        }
+        let mut core = self.core.lock().unwrap();
+        core.handle_prepare(self.now_ns(), request)?;
+        Ok(core.status())
+    }
+
+    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
+        self.core.lock().unwrap().handle_commit(self.now_ns(), grant, donor_epoch)
+    }
+
+    async fn abort(&self, grant: GrantId) -> DonorStatus {
+        let mut core = self.core.lock().unwrap();
+        core.handle_abort(self.now_ns(), grant);
+        wipe(&mut core);
+        core.status()
+    }
+
+    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
+        let mut core = self.core.lock().unwrap();
+        for grant in grants {
+            core.handle_release(self.now_ns(), grant);
+        }
+        wipe(&mut core);
+        core.status()
+    }
+
+    async fn renew(&self, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+        let mut core = self.core.lock().unwrap();
+        let now_ns = self.now_ns();
+        leases.into_iter().map(|(id, key)| core.handle_renew(now_ns, id, key)).collect()
+    }
+
+    async fn ping(&self) -> Pong {
+        Pong { name: self.name.clone(), instance: self.instance }
+    }
+}
+
+pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: format!("recipient{client_id}"),
+        bytes: ByteSize(slabs * SLAB_BYTES),
+        donors: donors.iter().map(|name| (*name).to_owned()).collect(),
+        purpose: "test".to_owned(),
+    }
+}
+
+/// Renews the leases at the donors until dropped, as a recipient does.
+pub fn keep(grants: &[Grant]) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for grant in grants.iter().cloned() {
+        tasks.spawn(async move {
+            let timeout = Duration::from_secs(1);
+            loop {
+                let client =
+                    venice_control::client::AgentClient::connect(&grant.control_addr, timeout);
+                if let Ok(mut client) = client.await {
+                    let _ = client.renew(&[(grant.id, grant.key)]).await;
+                }
+                tokio::time::sleep(Duration::from_secs_f64(LEASE_S / 10.0)).await;
+            }
+        });
+    }
+    tasks
+}
+
+/// The grants' states, in the order of their numbers.
+pub async fn states(client: &mut MonitorClient) -> Vec<String> {
+    client.grants().await.unwrap().into_iter().map(|row| row.state).collect()
+}
+
+pub async fn bounded<T>(wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait).await.expect("it takes far too long")
+}
+
+/// Asks until the answer is as wanted.
+pub async fn until<T, F>(mut ask: impl FnMut() -> F, wanted: impl Fn(&T) -> bool) -> T
+where
+    T: std::fmt::Debug,
+    F: Future<Output = T>,
+{
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let answer = ask().await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "still {answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

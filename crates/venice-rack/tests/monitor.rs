@@ -1,0 +1,433 @@
+//! Single turns of the Monitor Node's logic, step by step.
+
+use venice_rack::monitor::{
+    Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
+};
+use venice_rack::rat::GrantState;
+use venice_rack::types::{
+    DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
+    LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PrepareRequest, RackError,
+    Refusal, ResourceKind, ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, SLAB_BYTES};
+
+const S: u64 = 1_000_000_000;
+
+struct OneTwoThree(u64);
+
+impl KeySource for OneTwoThree {
+    fn next_key(&mut self) -> GrantKey {
+        self.0 += 1;
+        GrantKey(self.0)
+    }
+}
+
+/// A Monitor Node with nodes of eight slabs.
+struct Rack {
+    core: MonitorCore,
+}
+
+impl Rack {
+    fn new(nodes: &[&str]) -> Self {
+        let settings = MonitorSettings {
+            heartbeat_interval_ns: S,
+            missed_heartbeats: 3,
+            lease_ns: 10 * S,
+            request_timeout_ns: 4 * S,
+        };
+        let core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+        let mut rack = Self { core };
+        for (instance, name) in (1..).zip(nodes) {
+            assert!(rack.register(name, instance).is_some(), "{name} joins");
+        }
+        rack
+    }
+
+    /// The answer, if there is one without further questions.
+    fn register(&mut self, name: &str, instance: u64) -> Option<Result<Identity, RackError>> {
+        self.core.handle_register(0, Token(instance), registration(name, instance));
+        self.registered()
+    }
+
+    fn registered(&mut self) -> Option<Result<Identity, RackError>> {
+        self.actions().into_iter().find_map(|action| match action {
+            Action::ReplyRegister { result, .. } => Some(result.map(|answer| answer.identity)),
+            _ => None,
+        })
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.core.poll_action()).collect()
+    }
+
+    fn ask(&mut self, now_ns: u64, client_id: u128, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
+        self.core.handle_request(
+            now_ns,
+            MemoryRequest {
+                client_id,
+                recipient: "r".into(),
+                bytes: ByteSize(slabs * SLAB_BYTES),
+                donors: vec![],
+                purpose: "p".into(),
+            },
+        );
+        prepares(self.actions())
+    }
+
+    /// One grant of `slabs`, all the way.
+    fn lend(&mut self, slabs: u64) -> (Identity, GrantId) {
+        let (donor, request) = self.ask(0, 1, slabs).remove(0);
+        self.core.handle_prepared(0, donor, request.grant, Ok(status(8 - slabs as u32, 1)));
+        self.core.handle_committed(0, donor, request.grant, Ok(status(8 - slabs as u32, 2)));
+        granted(self.actions()).unwrap();
+        (donor, request.grant)
+    }
+
+    fn report(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        revision: u64,
+        held: &[(GrantId, HeldState)],
+    ) {
+        let held: Vec<_> = held
+            .iter()
+            .map(|(id, state)| HeldGrant {
+                id: *id,
+                slabs: 2,
+                state: *state,
+                lease_ms: 10_000,
+                recipient: "r".into(),
+                purpose: "p".into(),
+            })
+            .collect();
+        let free = 8 - 2 * held.len() as u32;
+        let memory = DonorReport { status: status(free, revision), held };
+        let instance = u64::from(donor.node.0);
+        let report = HeartbeatReport { identity: donor, instance, memory, links: vec![] };
+        self.core.handle_heartbeat(now_ns, report).unwrap();
+    }
+
+    fn states(&self) -> Vec<String> {
+        self.core.grant_rows(0).into_iter().map(|row| row.state).collect()
+    }
+}
+
+fn registration(name: &str, instance: u64) -> NodeRegistration {
+    NodeRegistration {
+        name: name.to_owned(),
+        instance,
+        pid: None,
+        control_addr: format!("{name}:1"),
+        udp_addr: String::new(),
+        shm_socket: String::new(),
+        resources: vec![ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: 8 * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: vec![],
+        }],
+        previous: None,
+    }
+}
+
+fn status(free_slabs: u32, revision: u64) -> DonorStatus {
+    DonorStatus { total_slabs: 8, free_slabs, revision }
+}
+
+fn prepares(actions: Vec<Action>) -> Vec<(Identity, PrepareRequest)> {
+    let prepare = |action| match action {
+        Action::SendPrepare { donor, request, .. } => Some((donor, request)),
+        _ => None,
+    };
+    actions.into_iter().filter_map(prepare).collect()
+}
+
+fn granted(actions: Vec<Action>) -> Result<Vec<Grant>, RackError> {
+    let reply = actions.into_iter().find_map(|action| match action {
+        Action::ReplyRequest { result, .. } => Some(result),
+        _ => None,
+    });
+    reply.expect("an answer")
+}
+
+fn aborts_or_releases(actions: &[Action]) -> usize {
+    let takes_back =
+        |action: &&Action| matches!(action, Action::SendAbort { .. } | Action::SendRelease { .. });
+    actions.iter().filter(takes_back).count()
+}
+
+#[test]
+fn intent_is_durable_before_a_commit_and_the_grant_before_the_answer() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, request) = rack.ask(0, 1, 2).remove(0);
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 1)));
+    let [Action::Store(intent), Action::SendCommit { .. }] = &rack.actions()[..] else {
+        panic!("a record, then the commit");
+    };
+    assert!(
+        matches!(&intent[..], [Change::PutGrant(grant)] if grant.state == GrantState::Committing)
+    );
+    rack.core.handle_committed(0, donor, request.grant, Ok(status(6, 2)));
+    let [Action::Store(outcome), Action::ReplyRequest { result: Ok(_), .. }] = &rack.actions()[..]
+    else {
+        panic!("a record, then the answer");
+    };
+    assert!(
+        matches!(&outcome[..], [Change::PutGrant(grant)] if grant.state == GrantState::Committed)
+    );
+}
+
+#[test]
+fn a_report_from_before_a_grant_says_nothing_about_it() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, _) = rack.lend(2);
+    rack.report(0, donor, 1, &[]);
+    assert_eq!(rack.actions(), []);
+    assert_eq!(rack.states(), ["committed"]);
+    rack.report(0, donor, 3, &[]);
+    assert_eq!(rack.states(), [""; 0]);
+}
+
+#[test]
+fn a_report_from_within_a_handshake_disturbs_nothing() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, request) = rack.ask(0, 1, 2).remove(0);
+    // The donor has prepared; its report overtakes its answer.
+    rack.report(0, donor, 1, &[(request.grant, HeldState::Prepared)]);
+    assert_eq!(rack.actions(), []);
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 1)));
+    rack.actions();
+    rack.report(0, donor, 2, &[(request.grant, HeldState::Committed)]);
+    assert_eq!(rack.actions(), []);
+    rack.core.handle_committed(0, donor, request.grant, Ok(status(6, 2)));
+    assert_eq!(granted(rack.actions()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_handshake_nobody_knows_of_is_aborted_and_a_grant_adopted() {
+    let mut rack = Rack::new(&["node1"]);
+    let donor = Identity { node: NodeId(1), epoch: 1 };
+    let (prepared, committed) = (GrantId(700), GrantId(701));
+    rack.report(0, donor, 5, &[(prepared, HeldState::Prepared), (committed, HeldState::Committed)]);
+    let actions = rack.actions();
+    assert!(
+        actions.iter().any(|a| matches!(a, Action::SendAbort { grant, .. } if *grant == prepared))
+    );
+    assert_eq!(rack.states(), ["committed"]);
+    let (_, request) = rack.ask(0, 1, 1).remove(0);
+    assert!(request.grant > committed, "an adopted grant's number is not given again");
+}
+
+#[test]
+fn a_share_whose_donor_died_after_its_commit_is_not_handed_out() {
+    let mut rack = Rack::new(&["node1", "node2", "node3"]);
+    let asked = rack.ask(0, 1, 6);
+    assert_eq!(asked.len(), 3);
+    for (donor, request) in &asked {
+        rack.core.handle_prepared(0, *donor, request.grant, Ok(status(6, 1)));
+    }
+    rack.actions();
+    let (dead, request) = &asked[0];
+    rack.core.handle_committed(0, *dead, request.grant, Ok(status(6, 2)));
+    // It restarts; the other two are committed after that.
+    assert_eq!(rack.register("node1", 77), None, "the old one is asked first");
+    rack.core.handle_pinged(0, *dead, Err(CallError::Gone));
+    let renewed = rack.registered().unwrap().unwrap();
+    assert_eq!(renewed.epoch, 2);
+    for (donor, request) in &asked[1..] {
+        rack.core.handle_committed(0, *donor, request.grant, Ok(status(6, 2)));
+    }
+    let again = prepares(rack.actions());
+    assert_eq!(again.iter().map(|(_, request)| request.slabs).sum::<u32>(), 2);
+    for (donor, request) in &again {
+        rack.core.handle_prepared(0, *donor, request.grant, Ok(status(4, 3)));
+        rack.actions();
+        rack.core.handle_committed(0, *donor, request.grant, Ok(status(4, 4)));
+    }
+    let grants = granted(rack.actions()).unwrap();
+    assert!(grants.iter().all(|grant| grant.id != request.grant), "{grants:?}");
+    assert_eq!(grants.iter().map(|grant| grant.bytes).sum::<u64>(), 6 * SLAB_BYTES);
+}
+
+#[test]
+fn a_stale_table_costs_a_retry_with_the_donors_own_figure() {
+    let mut rack = Rack::new(&["node1", "node2"]);
+    let asked = rack.ask(0, 1, 8);
+    assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [4, 4]);
+    let refusal = Err(CallError::Refused(Refusal::NoRoom { free_slabs: 1 }));
+    rack.core.handle_prepared(0, asked[0].0, asked[0].1.grant, refusal);
+    rack.core.handle_prepared(0, asked[1].0, asked[1].1.grant, Ok(status(4, 1)));
+    let again: Vec<_> = prepares(rack.actions())
+        .into_iter()
+        .map(|(donor, request)| (donor.node.0, request.slabs))
+        .collect();
+    assert_eq!(again, [(1, 1), (2, 3)]);
+}
+
+#[test]
+fn late_donors_fail_the_request_and_every_share_is_taken_back() {
+    let mut rack = Rack::new(&["node1", "node2", "node3"]);
+    let asked = rack.ask(0, 1, 6);
+    rack.core.handle_prepared(S, asked[0].0, asked[0].1.grant, Ok(status(6, 1)));
+    assert_eq!(rack.core.poll_timeout(), S / 4);
+    rack.core.handle_timeout(4 * S - 1);
+    assert_eq!(aborts_or_releases(&rack.actions()), 0);
+    rack.core.handle_timeout(4 * S);
+    let actions = rack.actions();
+    assert_eq!(aborts_or_releases(&actions), 3);
+    assert_eq!(granted(actions), Err(RackError::HandshakeFailed));
+    // An answer that comes later still leaves nothing prepared.
+    rack.core.handle_prepared(5 * S, asked[1].0, asked[1].1.grant, Ok(status(6, 1)));
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    assert_eq!(rack.states(), [""; 0]);
+}
+
+#[test]
+fn a_release_without_an_answer_is_repeated_on_the_next_report() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, grant) = rack.lend(2);
+    rack.core.handle_release(Token(9), &[grant]);
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    // While the call is on its way, once is enough.
+    rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
+    assert_eq!(rack.actions(), []);
+    rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
+    assert_eq!(rack.actions(), [Action::ReplyRelease { token: Token(9) }]);
+    assert_eq!(rack.states(), ["releasing"]);
+    rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    rack.core.handle_released(0, donor, &[grant], Ok(status(8, 3)));
+    assert_eq!(rack.states(), [""; 0]);
+}
+
+#[test]
+fn an_unfinished_handshake_is_called_off_on_recovery() {
+    let mut rack = Rack::new(&["node1"]);
+    let mut records = Vec::new();
+    rack.core.handle_register(
+        0,
+        Token(1),
+        NodeRegistration { pid: Some(1), ..registration("node1", 1) },
+    );
+    let (donor, request) = {
+        rack.core.handle_request(
+            0,
+            MemoryRequest {
+                client_id: 1,
+                recipient: "r".into(),
+                bytes: ByteSize(1),
+                donors: vec![],
+                purpose: "p".into(),
+            },
+        );
+        let actions = rack.actions();
+        records.extend(actions.iter().filter_map(stored).flatten());
+        prepares(actions).remove(0)
+    };
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(7, 1)));
+    records.extend(rack.actions().iter().filter_map(stored).flatten());
+
+    let settings = MonitorSettings {
+        heartbeat_interval_ns: S,
+        missed_heartbeats: 3,
+        lease_ns: 10 * S,
+        request_timeout_ns: 4 * S,
+    };
+    let core = MonitorCore::recover(settings, Box::new(OneTwoThree(100)), S, records);
+    let mut rack = Rack { core };
+    let actions = rack.actions();
+    assert!(matches!(
+        &actions[..],
+        [Action::Store(_), Action::SendRelease { grants, .. }] if *grants == [request.grant]
+    ));
+    let (_, fresh) = rack.ask(S, 2, 1).remove(0);
+    assert!(fresh.grant > request.grant);
+}
+
+fn stored(action: &Action) -> Option<Vec<Record>> {
+    let Action::Store(changes) = action else { return None };
+    let record = |change: &Change| match change.clone() {
+        Change::PutNode(node) => Record::Node(node),
+        Change::PutGrant(grant) => Record::Grant(grant),
+        Change::PutGrantLimit(limit) => Record::GrantLimit(limit),
+        Change::DeleteGrant(_) => panic!("nothing ends here"),
+    };
+    Some(changes.iter().map(record).collect())
+}
+
+#[test]
+fn a_living_names_holder_keeps_it() {
+    let mut rack = Rack::new(&["node1"]);
+    let holder = Identity { node: NodeId(1), epoch: 1 };
+    assert_eq!(rack.register("node1", 2), None);
+    let alive = Pong { name: "node1".into(), instance: 1 };
+    rack.core.handle_pinged(0, holder, Ok(alive));
+    assert!(matches!(rack.registered(), Some(Err(RackError::NameTaken { .. }))));
+    // No answer is no proof of death.
+    assert_eq!(rack.register("node1", 2), None);
+    rack.core.handle_pinged(0, holder, Err(CallError::NoAnswer));
+    assert!(matches!(rack.registered(), Some(Err(RackError::NameTaken { .. }))));
+    // Somebody else at its address is.
+    assert_eq!(rack.register("node1", 2), None);
+    rack.core.handle_pinged(0, holder, Ok(Pong { name: "node1".into(), instance: 2 }));
+    assert_eq!(rack.registered(), Some(Ok(Identity { node: NodeId(1), epoch: 2 })));
+}
+
+#[test]
+fn a_registration_may_be_repeated_and_keeps_its_epoch() {
+    let mut rack = Rack::new(&["node1"]);
+    assert_eq!(rack.register("node1", 1), Some(Ok(Identity { node: NodeId(1), epoch: 1 })));
+}
+
+#[test]
+fn odd_registrations_and_requests_are_refused() {
+    let mut rack = Rack::new(&["node1"]);
+    for name in ["", "a\nb", &"x".repeat(256)] {
+        assert!(matches!(rack.register(name, 9), Some(Err(RackError::BadRequest(_)))), "{name:?}");
+    }
+    assert_eq!(rack.ask(0, 1, 0), []);
+    let far_too_much = u64::MAX / SLAB_BYTES;
+    rack.core.handle_request(
+        0,
+        MemoryRequest {
+            client_id: 2,
+            recipient: "r".into(),
+            bytes: ByteSize(far_too_much * SLAB_BYTES),
+            donors: vec![],
+            purpose: "p".into(),
+        },
+    );
+    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
+}
+
+#[test]
+fn silence_is_death_and_a_report_is_life() {
+    let mut rack = Rack::new(&["node1", "node2"]);
+    let (donor, grant) = rack.lend(1);
+    let other = Identity { node: NodeId(2), epoch: 1 };
+    let link = LinkReport {
+        to: donor.node,
+        port: LinkPort::Udp,
+        state: LinkState::Up,
+        latency_us: 20.0,
+        loss_ratio: 0.0,
+        bandwidth_mbps: None,
+    };
+    let memory = DonorReport { status: status(8, 0), held: vec![] };
+    let report = HeartbeatReport { identity: other, instance: 2, memory, links: vec![link] };
+    let ack = rack.core.handle_heartbeat(2 * S, report).unwrap();
+    assert_eq!(ack.peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["node1"]);
+
+    rack.core.handle_timeout(3 * S);
+    let states = |rack: &Rack| -> Vec<String> {
+        rack.core.node_rows(0).into_iter().map(|row| row.state).collect()
+    };
+    assert_eq!(states(&rack), ["down", "up"]);
+    assert_eq!(rack.states(), ["lost"]);
+    assert_eq!(rack.core.link_rows()[0].state, "down");
+    // It was only cut off.
+    rack.report(12 * S, donor, 2, &[(grant, HeldState::Committed)]);
+    assert_eq!(rack.states(), ["committed"]);
+}
