@@ -40,7 +40,13 @@ fn try_start(socket: &Path) -> Result<(), String> {
         PortKind::Udp => None,
     };
     drop(attached.slabs);
-    let setup = PagerSetup { block, process: attached.process, window, lowest_fd: lowest_fd() };
+    let setup = PagerSetup {
+        block,
+        process: attached.process,
+        window,
+        supervisor: attached.supervisor,
+        lowest_fd: lowest_fd(),
+    };
     let pager = Pager::start(setup).map_err(|e| e.to_string())?;
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     let unpatched = |(name, why)| {

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use venice_bench::{demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, listing, paperwork, rack};
+use crate::{daemon, doctor, failure, listing, paperwork, rack, run};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -35,6 +35,9 @@ enum Command {
     /// Stop the rack on this machine and remove what it made
     #[command(after_help = HELP_DOWN)]
     Down(rack::DownArgs),
+    /// Run a program on borrowed memory
+    #[command(after_help = HELP_RUN)]
+    Run(Box<run::RunArgs>),
     /// List the nodes of the rack
     #[command(after_help = HELP_NODES)]
     Nodes(listing::ListArgs),
@@ -101,6 +104,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Up(args) => rack::up(args),
         Command::Status(args) => rack::status(args),
         Command::Down(args) => rack::down(args),
+        Command::Run(args) => run::execute(args, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),
@@ -126,6 +130,15 @@ pub fn address(text: &str) -> Result<String, String> {
         _ => Err("write HOST:PORT, for example 127.0.0.1:7470".to_string()),
     }
 }
+
+const HELP_RUN: &str = "\
+Examples:
+  venice run --local 256MiB -- redis-server --save ''
+  venice run --local 1GiB --remote 6GiB --stats -- python3 job.py
+  venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
+
+The program keeps at most --local of its anonymous memory resident; the rest is on the donors.
+Its exit code is this command's. With --stats a summary is printed on stderr at the end.";
 
 const HELP_MAIN: &str = "\
 EXAMPLES:

@@ -3,7 +3,7 @@
 //! The one binary. [`cli`] has the commands; `rack` keeps a rack of processes on this machine,
 //! `daemon` is what such a process does, `listing` shows the Monitor Node's tables, `doctor` looks
 //! at the machine.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod cli;
 mod daemon;
@@ -13,6 +13,7 @@ mod listing;
 mod paperwork;
 mod rack;
 mod registry;
+mod run;
 mod terminal;
 
 fn main() {

@@ -36,6 +36,8 @@ pub struct Attached {
     pub process: usize,
     /// The slabs, in slot order; none with the udp port.
     pub slabs: Vec<OwnedFd>,
+    /// The connection; it closes when the supervisor is gone.
+    pub supervisor: OwnedFd,
 }
 
 /// Why a process could not attach.
@@ -91,7 +93,7 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
             return Err(AttachError::Version);
         }
     }
-    Ok(Attached { block, process, slabs })
+    Ok(Attached { block, process, slabs, supervisor: socket })
 }
 
 /// Answers one process that connected to the supervisor. A process that attached before and

@@ -12,7 +12,7 @@ use super::page_table::{PageNumber, State};
 use super::pager::{Guarded, Pager};
 use super::slots::Slots;
 use super::staging::{CHUNK_FRAMES, Frame};
-use super::sys::{self, Errno};
+use super::sys::{self, Errno, PollFd};
 use super::{PAGE, address_of};
 
 /// Pages looked at in search of victims in one turn with the lock held.
@@ -70,7 +70,6 @@ enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     page: PageNumber,
-    frame: u32,
     to: State,
     fingerprint: u128,
     /// Index of its write, if it needs one.
@@ -175,8 +174,9 @@ impl Evictor {
 
     /// Without its supervisor nobody renews the leases: the memory will be taken away.
     fn check_supervisor(&self) {
-        let supervisor = self.pager.block.supervisor_pid.load(Ordering::Relaxed);
-        if supervisor != 0 && !sys::process_exists(supervisor) {
+        let mut connection =
+            [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
+        if sys::poll(&mut connection, 0) > 0 {
             sys::die("`venice run` is gone, and with it this program's far memory");
         }
     }
@@ -259,7 +259,7 @@ impl Evictor {
         let source = pager.staging.address(frame);
         // SAFETY: the frame is a whole page of the pager's own memory, and only we use it now.
         let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, PAGE) };
-        let mut leaving = Leaving { page, frame, to: State::Far, fingerprint: 0, write: None };
+        let mut leaving = Leaving { page, to: State::Far, fingerprint: 0, write: None };
         if is_zero(bytes) {
             if let Some(slot) = entry.slot() {
                 guarded.slots.give_up(&pager.block, slot);

@@ -316,9 +316,7 @@ impl ForkedChild {
         if receive(child.as_fd()) != GO[0] {
             sys::die("the parent of a forked child died before the child had its memory");
         }
-        pager.start_threads()?;
-        pager.lock.reset_after_fork();
-        Ok(())
+        pager.start_threads()
     }
 
     fn take_place(&mut self, place: usize) {

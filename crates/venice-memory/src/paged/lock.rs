@@ -2,7 +2,7 @@
 //!
 //! The fault handler never takes it, so whoever holds it may fault and is served. Signals are
 //! blocked while it is held: a signal handler that calls `munmap` must not wait for its own
-//! thread.
+//! thread. The child of a `fork` inherits it held by the one thread it has.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,12 +45,6 @@ impl StructureLock {
     /// for that thread, which may wait for its own fault.
     pub fn is_held_by_program(&self) -> bool {
         self.held_by_program.load(Ordering::Relaxed) != 0
-    }
-
-    /// In the child of a `fork`, where the one that held it is the only thread left.
-    pub fn reset_after_fork(&self) {
-        self.word.store(FREE, Ordering::Relaxed);
-        self.held_by_program.store(0, Ordering::Relaxed);
     }
 
     fn acquire(&self) {

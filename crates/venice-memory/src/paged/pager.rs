@@ -1,5 +1,6 @@
 //! The pager of one process: its parts, and how it starts.
 
+use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::evictor;
@@ -30,6 +31,8 @@ pub struct PagerSetup {
     pub process: usize,
     /// Where the slabs are mapped; `None` with the udp port.
     pub window: Option<ShmWindowBase>,
+    /// The connection to the supervisor; it closes when that one is gone.
+    pub supervisor: std::os::fd::OwnedFd,
     /// Descriptors of the pager are kept at or above this number.
     pub lowest_fd: i32,
 }
@@ -64,6 +67,7 @@ pub struct Pager {
     pub(super) process: AtomicUsize,
     pub(super) window: Option<ShmWindow>,
     pub(super) lowest_fd: i32,
+    pub(super) supervisor_fd: i32,
     pub(super) table: PageTable,
     pub(super) staging: Staging,
     pub(super) lock: StructureLock,
@@ -109,6 +113,8 @@ impl Pager {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
         let fd = sys::move_fd(uffd.fd, setup.lowest_fd).map_err(kernel("keep a descriptor"))?;
+        let supervisor_fd = sys::move_fd(setup.supervisor.into_raw_fd(), setup.lowest_fd)
+            .map_err(kernel("keep a descriptor"))?;
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let chunks = (limit_pages as usize / 8 / CHUNK_FRAMES).clamp(2, 1 << 14);
         let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
@@ -122,6 +128,7 @@ impl Pager {
             process: AtomicUsize::new(setup.process),
             window: setup.window.map(|base| ShmWindow { base }),
             lowest_fd: setup.lowest_fd,
+            supervisor_fd,
             table: PageTable::new().map_err(kernel("map its page table"))?,
             staging,
             lock: StructureLock::default(),
@@ -186,7 +193,7 @@ impl Pager {
 
     /// Takes the structure lock for a change of the address space by the program.
     pub fn hold_structure(&'static self) -> Structure {
-        Structure { pager: self, guard: self.lock.hold() }
+        Structure { pager: self, _guard: self.lock.hold() }
     }
 
     pub(super) fn resident(&self) -> &AtomicU64 {
@@ -213,7 +220,7 @@ impl Pager {
 /// `mappings` and `fork`.
 pub struct Structure {
     pub(super) pager: &'static Pager,
-    pub(super) guard: StructureGuard<'static>,
+    _guard: StructureGuard<'static>,
 }
 
 impl Structure {

@@ -116,9 +116,8 @@ pub struct Counters {
 #[repr(C)]
 pub struct RunBlock {
     magic: u64,
-    /// The run supervisor; when it is gone, so is the memory.
-    pub supervisor_pid: AtomicU32,
     port: AtomicU32,
+    reserved_port: AtomicU32,
     /// Budget of all processes together, pages.
     pub limit_pages: AtomicU64,
     /// Pages brought in ahead at most; 0 turns read-ahead off.

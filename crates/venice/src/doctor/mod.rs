@@ -15,6 +15,7 @@ use crate::terminal::{self, Align};
 pub use facilities::on_path;
 pub use finding::{Finding, State};
 pub use memory::available_bytes;
+pub use shim::places as shim_places;
 
 /// `venice doctor`
 #[derive(Args, Debug)]

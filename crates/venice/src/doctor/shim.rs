@@ -21,7 +21,8 @@ pub fn examine() -> Vec<Finding> {
     }]
 }
 
-fn places() -> Vec<PathBuf> {
+/// Where it may be: the place named in `VENICE_SHIM`, or else those beside the binary.
+pub fn places() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os("VENICE_SHIM") {
         return vec![PathBuf::from(named)];
     }

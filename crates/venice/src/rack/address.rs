@@ -1,6 +1,6 @@
 //! Where the Monitor Node is: the flag, the environment, or the rack of this machine.
 
-use super::record::Record;
+use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
 
 /// Names the Monitor Node for every command that talks to one.
@@ -20,6 +20,11 @@ pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
             dir.path().display()
         ),
     }
+}
+
+/// How recipients reach the donors of this machine's rack; without one, as if they were others.
+pub fn default_port() -> anyhow::Result<PortKind> {
+    Ok(Record::load(&RunDir::locate()?)?.map_or(PortKind::Udp, |record| record.port))
 }
 
 /// `flag`, else `VENICE_MONITOR`.

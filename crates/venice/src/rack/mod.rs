@@ -12,10 +12,10 @@ mod status;
 mod subnet;
 mod up;
 
-pub use address::{explicit_address, monitor_address};
+pub use address::{default_port, explicit_address, monitor_address};
 pub use down::{DownArgs, execute as down};
 pub use network::namespace_path;
-pub use record::Record;
+pub use record::{PortKind, Record};
 pub use run_dir::RunDir;
 pub use status::{StatusArgs, execute as status};
 pub use up::{UpArgs, execute as up};

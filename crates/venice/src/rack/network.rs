@@ -111,7 +111,10 @@ impl Network {
     fn make_bridge(&self, dir: &RunDir) -> anyhow::Result<()> {
         let bridge = bridge_name(self.number);
         let address = format!("{}/24", self.subnet.bridge_address());
-        ip(&["link", "add", &bridge, "type", "bridge"])?;
+        // A bridge without an address of its own takes the lowest of its ports, a new one with every
+        // new port: those who know the old one would talk to nobody until they ask again.
+        let mac = format!("02:76:65:6e:00:{:02x}", self.number);
+        ip(&["link", "add", &bridge, "address", &mac, "type", "bridge"])?;
         let rest = || -> anyhow::Result<()> {
             ip(&["link", "set", &bridge, "alias", &alias_of(dir)])?;
             ip(&["link", "set", &bridge, "mtu", &MTU.to_string()])?;

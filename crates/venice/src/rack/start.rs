@@ -41,7 +41,9 @@ impl Starter<'_> {
     /// Starts every process of the record that does not run and waits until the Monitor Node knows
     /// every node. Returns the names of what was started.
     pub async fn start_missing(&mut self) -> anyhow::Result<Vec<String>> {
-        let bar = terminal::progress(self.record.agents.len() as u64 + 1, "starting the rack");
+        // Every process is a step to start, and every node one to register.
+        let steps = 1 + 2 * self.record.agents.len() as u64;
+        let bar = terminal::progress(steps, "starting the rack");
         let result = self.start_with(&bar).await;
         bar.finish_and_clear();
         result
@@ -72,6 +74,7 @@ impl Starter<'_> {
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
             self.record.save(self.dir)?;
+            bar.inc(1);
             names.push(name);
         }
         bar.set_message("waiting for the nodes to register");
@@ -199,7 +202,8 @@ impl Starter<'_> {
         let deadline = Instant::now() + REGISTERED_PATIENCE;
         loop {
             let missing = self.unregistered().await?;
-            bar.set_position((self.record.agents.len() - missing.len()) as u64 + 1);
+            let registered = self.record.agents.len() - missing.len();
+            bar.set_position((1 + self.record.agents.len() + registered) as u64);
             let Some(first) = missing.first() else { return Ok(()) };
             if let Some(dead) = self.record.agents.iter().find(|a| !self.lives(a.process)) {
                 terminal::remark(log::tail(self.dir, &dead.name));

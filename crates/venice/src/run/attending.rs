@@ -1,0 +1,142 @@
+//! Attending to the program's processes: they attach through a socket, and when one ends its
+//! far pages are free again.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use venice_memory::paged::attach;
+use venice_memory::paged::run_block::RunBlockMap;
+
+/// How often the processes are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The socket and the thread behind it.
+pub struct Attending {
+    folder: tempfile::TempDir,
+    block: Arc<RunBlockMap>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attending {
+    /// Starts to listen.
+    pub fn start(
+        block: Arc<RunBlockMap>,
+        block_fd: OwnedFd,
+        slabs: Vec<OwnedFd>,
+    ) -> anyhow::Result<Attending> {
+        let folder = tempfile::Builder::new().prefix("venice-run-").tempdir();
+        let folder = folder.context("making a folder for the run's socket")?;
+        let path = socket_path(folder.path());
+        let listener = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, shared) = (stop.clone(), block.clone());
+        let thread = std::thread::spawn(move || {
+            attend(&listener, &shared, &block_fd, &slabs, &stopped);
+        });
+        Ok(Attending { folder, block, stop, thread: Some(thread) })
+    }
+
+    /// Where processes attach.
+    pub fn socket(&self) -> PathBuf {
+        socket_path(self.folder.path())
+    }
+
+    /// Waits for processes that the program left behind (a daemon's): their memory is here.
+    pub fn wait_for_the_rest(&self) {
+        while self.block.live_processes().next().is_some() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Attending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn socket_path(folder: &Path) -> PathBuf {
+    folder.join("run.sock")
+}
+
+fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let listener = rustix::net::socket_with(kind.0, kind.1, flags, None)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&listener, 64)?;
+    Ok(listener)
+}
+
+fn attend(
+    listener: &OwnedFd,
+    block: &RunBlockMap,
+    block_fd: &OwnedFd,
+    slabs: &[OwnedFd],
+    stop: &AtomicBool,
+) {
+    let mut watched = BTreeMap::new();
+    // Held open for as long as the processes are: their end of a connection that closes tells
+    // them that this process is gone.
+    let mut connections: Vec<OwnedFd> = Vec::new();
+    while !stop.load(Ordering::Acquire) {
+        if is_ready(listener, LOOK_EVERY)
+            && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
+        {
+            // A process that is killed half way is found dead below.
+            if attach::welcome(socket.as_fd(), block, block_fd.as_fd(), slabs).is_ok() {
+                connections.push(socket);
+            }
+        }
+        connections.retain(|connection| !is_ready(connection, Duration::ZERO));
+        watch(block, &mut watched);
+    }
+}
+
+/// Finds processes that ended, whoever their parent is.
+fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
+    let pids: Vec<u32> =
+        block.live_processes().map(|(_, process)| process.pid.load(Ordering::Acquire)).collect();
+    watched.retain(|pid, _| pids.contains(pid));
+    for pid in pids {
+        let ended = match watched.get(&pid) {
+            Some(process) => is_ready(process, Duration::ZERO),
+            None => match open(pid) {
+                Some(process) => {
+                    watched.insert(pid, process);
+                    false
+                }
+                None => true,
+            },
+        };
+        if ended {
+            attach::leave(block, pid);
+            watched.remove(&pid);
+        }
+    }
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn is_ready(fd: &OwnedFd, patience: Duration) -> bool {
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,143 @@
+//! Borrowing: a request to the Monitor Node, and the slabs of what it grants.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use venice_control::Grant;
+use venice_control::client::MonitorClient;
+use venice_control::{ControlError, MemoryRequest};
+use venice_memory::paged::run_block::RunBlockMap;
+use venice_ports::shm::{ShmConnection, fetch_slabs};
+use venice_wire::{ByteSize, SLAB_BYTES};
+
+use crate::rack::PortKind;
+use crate::registry::block_on;
+
+/// What is to be borrowed.
+pub struct Wish {
+    /// `--remote`, if given.
+    pub remote_bytes: Option<u64>,
+    /// What to ask for otherwise, if the rack has so much.
+    pub default_bytes: u64,
+    /// The donors to ask; empty: any.
+    pub donors: Vec<String>,
+    /// What for, for the tables.
+    pub purpose: String,
+}
+
+/// What was borrowed.
+pub struct Loan {
+    /// The Monitor Node it came from.
+    pub monitor: String,
+    /// The grants.
+    pub grants: Vec<Grant>,
+    /// With the shm port: the connection to each grant's donor.
+    pub connections: Vec<ShmConnection>,
+}
+
+/// Borrows, or gives everything back and says why not.
+pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> anyhow::Result<Loan> {
+    let grants = block_on(request(monitor, wish))?;
+    let mut loan = Loan { monitor: monitor.to_string(), grants, connections: Vec::new() };
+    if port == PortKind::Shm
+        && let Err(error) = loan.connect()
+    {
+        let ids: Vec<_> = loan.grants.iter().map(|grant| grant.id).collect();
+        let monitor = loan.monitor.clone();
+        // The leases end by themselves if this does not get through.
+        let _ = block_on(async {
+            let mut client = MonitorClient::connect(&monitor).await.map_err(|e| anyhow!("{e}"))?;
+            client.release(&ids).await.map_err(|e| anyhow!("{e}"))
+        });
+        return Err(error);
+    }
+    Ok(loan)
+}
+
+async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
+    let told = |error: ControlError| anyhow!("{error}");
+    let mut client = MonitorClient::connect(monitor).await.map_err(told)?;
+    let bytes = match wish.remote_bytes {
+        Some(bytes) => bytes,
+        None => {
+            let nodes = client.nodes().await.map_err(told)?;
+            let usable = nodes.iter().filter(|node| {
+                node.state == "up" && (wish.donors.is_empty() || wish.donors.contains(&node.name))
+            });
+            let free: u64 = usable.map(|node| node.free_bytes).sum();
+            if free == 0 { wish.default_bytes } else { wish.default_bytes.min(free) }
+        }
+    };
+    let request = MemoryRequest {
+        client_id: u128::from(random_u64()?) << 64 | u128::from(random_u64()?),
+        recipient: format!("{}/{}", host_name(), std::process::id()),
+        bytes: ByteSize(bytes.max(1)),
+        donors: wish.donors.clone(),
+        purpose: wish.purpose.clone(),
+    };
+    client.request_memory(request).await.map_err(told)
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_string(),
+        name => name.to_string(),
+    }
+}
+
+/// 64 bits nobody can guess.
+pub fn random_u64() -> anyhow::Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("drawing a random number")?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+impl Loan {
+    /// Slabs of all grants together.
+    pub fn slab_count(&self) -> usize {
+        self.grants.iter().map(|grant| slabs_of(grant)).sum()
+    }
+
+    fn connect(&mut self) -> anyhow::Result<()> {
+        for grant in &self.grants {
+            let socket = Path::new(&grant.shm_socket);
+            let connection = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
+            let connection = connection.with_context(|| {
+                format!("{} lends, but its memory cannot be mapped here", grant.donor)
+            })?;
+            self.connections.push(connection);
+        }
+        Ok(())
+    }
+
+    /// Enters donors and slabs into the run block, one slab of each donor in turn, so that
+    /// pages spread over all of them; returns the slabs' descriptors in that order (shm port).
+    pub fn enter_into(&self, block: &RunBlockMap) -> anyhow::Result<Vec<OwnedFd>> {
+        let mut donors = Vec::new();
+        for grant in &self.grants {
+            donors.push(block.add_donor(&grant.donor, grant.donor_node.0, &grant.udp_addr)?);
+        }
+        let most = self.grants.iter().map(slabs_of).max().unwrap_or(0);
+        let mut descriptors = Vec::new();
+        for index in 0..most {
+            for (at, grant) in self.grants.iter().enumerate() {
+                if index >= slabs_of(grant) {
+                    continue;
+                }
+                let remote_addr = index as u64 * SLAB_BYTES;
+                block.add_slab(donors[at], remote_addr, grant.id.0, grant.key.0)?;
+                if let Some(connection) = self.connections.get(at) {
+                    descriptors.push(connection.slabs[index].try_clone()?);
+                }
+            }
+        }
+        Ok(descriptors)
+    }
+}
+
+fn slabs_of(grant: &Grant) -> usize {
+    (grant.bytes / SLAB_BYTES) as usize
+}

@@ -1,0 +1,100 @@
+//! The program itself: started with the shim, its signals passed on, its end reported.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::signal::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use venice_memory::paged::attach::SOCKET_VARIABLE;
+
+/// Signals that are passed on when somebody sends them to this process. What the terminal sends
+/// goes to the program too, being in the same process group.
+const PASSED_ON: [i32; 9] =
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
+
+/// The program, running.
+pub struct Child {
+    process: std::process::Child,
+    signals: SignalsInfo<WithOrigin>,
+}
+
+/// How it ended.
+pub struct Ended(ExitStatus);
+
+impl Child {
+    /// Starts it. Its shim ends it when this process is gone: without its supervisor its memory
+    /// would be taken away.
+    pub fn start(
+        program: &Path,
+        command: &[OsString],
+        shim: &Path,
+        socket: PathBuf,
+    ) -> anyhow::Result<Child> {
+        let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
+        let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
+        let mut start = Command::new(program);
+        start.arg0(&command[0]).args(&command[1..]);
+        start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, socket);
+        let process =
+            start.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
+        Ok(Child { process, signals })
+    }
+
+    /// Waits for its end, passing signals on.
+    pub fn wait(&mut self) -> anyhow::Result<Ended> {
+        loop {
+            if let Some(status) = self.process.try_wait().context("waiting for the program")? {
+                return Ok(Ended(status));
+            }
+            for origin in self.signals.wait() {
+                let sender = origin.process.map(|process| process.pid);
+                let sent_by_somebody = sender.is_some_and(|pid| pid > 0);
+                if origin.signal != SIGCHLD && sent_by_somebody {
+                    self.pass_on(origin.signal);
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, signal: i32) {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+            // It may just have ended; then there is nobody to tell.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// The shim before whatever else is to be preloaded.
+fn preload(shim: &Path) -> OsString {
+    let mut list = shim.as_os_str().to_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+impl Ended {
+    /// The program's exit code; if a signal ended it, the same signal ends this process.
+    pub fn pass_on(&self) -> i32 {
+        const SHELLS_BASE: i32 = 128;
+        let Some(signal) = self.0.signal() else { return self.0.code().unwrap_or(1) };
+        no_core_dump();
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        SHELLS_BASE + signal
+    }
+}
+
+/// The program's core, if it left one, is the one of interest.
+fn no_core_dump() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+}

@@ -1,0 +1,124 @@
+//! Keeping what was borrowed: renewals at the donors, and an eye on whether they live.
+//!
+//! Leases are renewed at the donors themselves, so a dead Monitor Node stops nothing. A donor
+//! that is gone (its shm connection ended, its address refuses, it does not know the grant any
+//! more, or it has been silent for a whole lease) is marked dead in the run block; the pagers
+//! look there before every access.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use venice_control::Grant;
+use venice_control::client::{AgentClient, MonitorClient};
+use venice_control::{ControlError, LeaseState};
+use venice_memory::paged::run_block::RunBlockMap;
+
+use super::borrow::Loan;
+
+/// How often the shm connections are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a donor may take to answer a renewal.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How long giving back may take, all in all.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// The thread that keeps the leases.
+pub struct Leases {
+    stop: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<Loan>>,
+}
+
+impl Leases {
+    /// Starts keeping. Donor `n` of the run block is the donor of grant `n`.
+    pub fn keep(loan: Loan, block: Arc<RunBlockMap>) -> Leases {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let keeper = std::thread::spawn(move || {
+            keep(&loan, &block, &stopped);
+            loan
+        });
+        Leases { stop, keeper: Some(keeper) }
+    }
+
+    /// Ends the grants: at the Monitor Node, or where it is gone at the donors.
+    pub fn give_back(mut self) {
+        self.stop.store(true, Ordering::Release);
+        let keeper = self.keeper.take().expect("joined only here");
+        let Ok(loan) = keeper.join() else { return };
+        let Ok(runtime) = runtime() else { return };
+        // What does not get through ends with its lease.
+        let _ = runtime
+            .block_on(async { tokio::time::timeout(GIVE_BACK_WITHIN, release(&loan)).await });
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+async fn release(loan: &Loan) {
+    let ids: Vec<_> = loan.grants.iter().map(|grant| grant.id).collect();
+    if let Ok(mut monitor) = MonitorClient::connect(&loan.monitor).await
+        && monitor.release(&ids).await.is_ok()
+    {
+        return;
+    }
+    for grant in &loan.grants {
+        if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
+            let _ = agent.release(&[grant.id]).await;
+        }
+    }
+}
+
+fn keep(loan: &Loan, block: &RunBlockMap, stop: &AtomicBool) {
+    let Ok(runtime) = runtime() else { return };
+    let lease_s = loan.grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
+    let lease = Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0));
+    let renew_every = (lease / 4).min(Duration::from_secs(1));
+    let mut heard = vec![Instant::now(); loan.grants.len()];
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Acquire) {
+        for (index, connection) in loan.connections.iter().enumerate() {
+            if connection.is_closed() {
+                lost(block, index);
+            }
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + renew_every;
+            runtime.block_on(renew_all(loan, block, &mut heard, lease));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+async fn renew_all(loan: &Loan, block: &RunBlockMap, heard: &mut [Instant], lease: Duration) {
+    for (index, grant) in loan.grants.iter().enumerate() {
+        if block.donors()[index].is_dead() {
+            continue;
+        }
+        match renew(grant).await {
+            Ok(LeaseState::Live { .. }) => heard[index] = Instant::now(),
+            Ok(LeaseState::Unknown) => lost(block, index),
+            Err(ControlError::Unreachable { refused: true, .. }) => lost(block, index),
+            Err(_) if heard[index].elapsed() > lease => lost(block, index),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn renew(grant: &Grant) -> Result<LeaseState, ControlError> {
+    let mut agent = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await?;
+    let states = agent.renew(&[(grant.id, grant.key)]).await?;
+    Ok(states.into_iter().next().unwrap_or(LeaseState::Unknown))
+}
+
+fn lost(block: &RunBlockMap, donor: usize) {
+    if block.donors()[donor].mark_dead() {
+        let name = block.donors()[donor].name();
+        crate::terminal::remark(format!(
+            "venice: node {name} died; what only it held of this program is lost"
+        ));
+    }
+}

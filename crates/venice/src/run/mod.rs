@@ -1,0 +1,152 @@
+//! `venice run`: a program on borrowed memory.
+//!
+//! This process supervises: it borrows ([`borrow`]), keeps the leases and watches the donors
+//! ([`leases`]), lets the program's processes attach ([`attending`]), passes signals on
+//! ([`child`]) and says how it went ([`summary`]). The paging itself happens in the program's
+//! own process, by the shim.
+
+mod attending;
+mod borrow;
+mod child;
+mod leases;
+mod program;
+mod summary;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::Context;
+use clap::Args;
+use venice_memory::paged::run_block::{PortKind as RunPort, RunBlockMap};
+use venice_wire::{ByteSize, PAGE_BYTES};
+
+use crate::failure::Usage;
+use crate::rack::{self, PortKind};
+
+/// Least local memory a program gets: under it the pager's own needs outgrow the program's.
+const LEAST_LOCAL_BYTES: u64 = 4 << 20;
+/// Pages brought in with the one that was asked for, at most.
+const READ_AHEAD_PAGES: u32 = 63;
+
+/// What to run and on how much.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Anonymous memory the program (with its children) keeps resident at most
+    /// [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    local: Option<ByteSize>,
+    /// Memory to borrow [default: three times --local, or all the rack has free if that is less]
+    #[arg(long, value_name = "SIZE")]
+    remote: Option<ByteSize>,
+    /// How to reach the donors [default: the rack's]
+    #[arg(long, value_enum)]
+    port: Option<PortKind>,
+    /// Borrow from these nodes only; may be repeated
+    #[arg(long, value_name = "NODE")]
+    donor: Vec<String>,
+    /// Pages to bring in ahead of a scan: on, off, or at most so many
+    #[arg(long, value_name = "on|off|PAGES", default_value = "on", value_parser = read_ahead)]
+    read_ahead: u32,
+    /// Print a summary on stderr at the end
+    #[arg(long)]
+    stats: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+fn read_ahead(text: &str) -> Result<u32, String> {
+    match text {
+        "on" => Ok(READ_AHEAD_PAGES),
+        "off" => Ok(0),
+        _ => match text.parse() {
+            Ok(pages) if pages <= READ_AHEAD_PAGES => Ok(pages),
+            _ => Err(format!("write on, off or a number of pages up to {READ_AHEAD_PAGES}")),
+        },
+    }
+}
+
+/// Runs the program to its end; the exit code is the program's. A program ended by a signal
+/// ends this process by the same one.
+pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let local_bytes = local_bytes(args)?;
+    let program = program::find(&args.command[0])?;
+    program::check(&program)?;
+    let shim = program::shim()?;
+    let port = args.port.map_or_else(rack::default_port, Ok)?;
+    let monitor = rack::monitor_address(monitor)?;
+    let wish = borrow::Wish {
+        remote_bytes: args.remote.map(|size| size.0),
+        default_bytes: local_bytes.saturating_mul(3),
+        donors: args.donor.clone(),
+        purpose: program.display().to_string(),
+    };
+    let loan = borrow::borrow(&monitor, &wish, port)?;
+    let run = set_up(args, &loan, local_bytes, port)?;
+    let leases = leases::Leases::keep(loan, run.block.clone());
+    let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
+    let mut child = child::Child::start(&program, &args.command, &shim, attending.socket())?;
+    let ended = child.wait()?;
+    attending.wait_for_the_rest();
+    leases.give_back();
+    if args.stats {
+        summary::print(&run.block, local_bytes);
+    }
+    drop(attending);
+    Ok(ended.pass_on())
+}
+
+/// The run block and what goes to the processes with it.
+struct Run {
+    block: Arc<RunBlockMap>,
+    block_fd: std::os::fd::OwnedFd,
+    slabs: Vec<std::os::fd::OwnedFd>,
+}
+
+fn set_up(
+    args: &RunArgs,
+    loan: &borrow::Loan,
+    local_bytes: u64,
+    port: PortKind,
+) -> anyhow::Result<Run> {
+    let kind = match port {
+        PortKind::Shm => RunPort::Shm,
+        PortKind::Udp => RunPort::Udp,
+    };
+    let (block_fd, block) = RunBlockMap::create(kind, loan.slab_count())?;
+    block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
+    block.read_ahead_pages.store(args.read_ahead, Ordering::Relaxed);
+    block.fingerprint_seed.store(borrow::random_u64()?, Ordering::Relaxed);
+    let slabs = loan.enter_into(&block)?;
+    Ok(Run { block: Arc::new(block), block_fd, slabs })
+}
+
+/// `--local`, checked against the machine.
+fn local_bytes(args: &RunArgs) -> anyhow::Result<u64> {
+    let memory = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    let kib = |field: &str| {
+        let line = memory.lines().find(|line| line.starts_with(field));
+        let word = line.and_then(|line| line.split_whitespace().nth(1));
+        word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024
+    };
+    let (total, available) = (kib("MemTotal:"), kib("MemAvailable:"));
+    let local = args.local.map_or(available / 2, |size| size.0);
+    if local > total {
+        let (asked, has) = (ByteSize(local), ByteSize(total));
+        let said = format!("--local {asked} is more than this machine has ({has}): ask for less");
+        return Err(Usage(said).into());
+    }
+    if local < LEAST_LOCAL_BYTES {
+        let (asked, least) = (ByteSize(local), ByteSize(LEAST_LOCAL_BYTES));
+        return Err(
+            Usage(format!("--local {asked} is too little: ask for {least} at least")).into()
+        );
+    }
+    Ok(local)
+}

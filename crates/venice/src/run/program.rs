@@ -1,0 +1,140 @@
+//! The program to run: where it is, and whether the shim can serve it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// The loader of the C library the shim is built for.
+const LOADER: &str = "ld-linux-x86-64.so.2";
+/// Scripts that name a script that names a script: the kernel's own bound.
+const MOST_INTERPRETERS: usize = 4;
+
+/// Finds the program as a shell would.
+pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
+    let shown = name.to_string_lossy();
+    if shown.contains('/') {
+        let path = PathBuf::from(name);
+        if !path.exists() {
+            bail!("there is no program {shown}: check the path");
+        }
+        if !is_executable(&path) {
+            bail!("{shown} is not an executable file: check its permissions");
+        }
+        return Ok(path);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| is_executable(p));
+    found.with_context(|| {
+        format!("there is no program {shown} in PATH: install it, or give its path")
+    })
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// Checks that the shim can be loaded into the program, or into what interprets it.
+pub fn check(program: &Path) -> anyhow::Result<()> {
+    let mut path = program.to_path_buf();
+    for _ in 0..MOST_INTERPRETERS {
+        let mut head = Vec::new();
+        File::open(&path)
+            .and_then(|file| file.take(64 * 1024).read_to_end(&mut head))
+            .with_context(|| format!("{} cannot be read", path.display()))?;
+        match script_interpreter(&head) {
+            Some(interpreter) => path = interpreter,
+            None => return check_elf(&path, &head),
+        }
+    }
+    bail!("{} is a script of a script of a script: run what it runs", program.display())
+}
+
+fn script_interpreter(head: &[u8]) -> Option<PathBuf> {
+    let line = head.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
+    let word = std::str::from_utf8(line).ok()?.split_whitespace().next()?;
+    Some(PathBuf::from(word))
+}
+
+fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
+    let shown = path.display();
+    const ELF64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
+    if !head.starts_with(ELF64_LITTLE) {
+        bail!("{shown} is neither a 64-bit program nor a script: Venice cannot run it");
+    }
+    match loader(head) {
+        Some(loader) if loader.ends_with(LOADER) => Ok(()),
+        Some(loader) => bail!(
+            "{shown} uses the loader {loader}, and the shim needs glibc's ({LOADER}): run it in \
+             swap mode, or a build of it for glibc"
+        ),
+        None => bail!(
+            "{shown} is a static program, which the shim cannot be loaded into: run it in swap \
+             mode (the kernel's own paging onto borrowed memory), or a dynamic build of it"
+        ),
+    }
+}
+
+/// The path in the program header `PT_INTERP` (`elf(5)`); none: a static program.
+fn loader(head: &[u8]) -> Option<String> {
+    const PT_INTERP: u64 = 3;
+    let number = |at: usize, len: usize| {
+        let bytes = head.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | byte as u64))
+    };
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    for index in 0..count {
+        let header = usize::try_from(table + index * size).ok()?;
+        if number(header, 4)? == PT_INTERP {
+            let start = number(header + 8, 8)? as usize;
+            let len = number(header + 32, 8)? as usize;
+            let text = head.get(start..start.checked_add(len)?)?;
+            let text = text.strip_suffix(b"\0").unwrap_or(text);
+            return Some(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+    None
+}
+
+/// The shim library.
+pub fn shim() -> anyhow::Result<PathBuf> {
+    let places = crate::doctor::shim_places();
+    let found = places.iter().find(|place| place.is_file());
+    let found = found.with_context(|| {
+        let list = places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+        format!("the shim library is in none of {list}: install it, or name it in VENICE_SHIM")
+    })?;
+    // The program may change its working directory before it execs.
+    found.canonicalize().with_context(|| format!("{} cannot be resolved", found.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_judged_by_what_interprets_it() {
+        assert_eq!(script_interpreter(b"#!/bin/sh -e\nls\n"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(script_interpreter(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn this_test_is_a_dynamic_program_and_a_cut_off_one_is_none() {
+        let me = std::env::current_exe().unwrap();
+        check(&me).unwrap();
+        let head = std::fs::read(&me).unwrap();
+        assert!(loader(&head).is_some());
+        for len in [0, 4, 63, 64, 100] {
+            assert_eq!(loader(&head[..len.min(head.len())]), None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let error = find(OsStr::new("no-such-program")).unwrap_err().to_string();
+        assert!(error.contains("no-such-program") && error.contains("PATH"), "{error}");
+    }
+}

@@ -1,0 +1,53 @@
+//! What `--stats` says at the end.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use venice_memory::paged::run_block::RunBlockMap;
+use venice_wire::{ByteSize, PAGE_BYTES};
+
+use crate::terminal::remark;
+
+/// Prints the summary of a run on stderr.
+pub fn print(block: &RunBlockMap, local_bytes: u64) {
+    let counters = &block.counters;
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let faults = get(&counters.faults);
+    let far = get(&counters.far_faults);
+    let micros = |quantile| match block.fault_ns_at(quantile) {
+        Some(ns) => format!("{:.1} us", ns as f64 / 1000.0),
+        None => "-".to_string(),
+    };
+    let hit_ratio = if faults == 0 { 1.0 } else { 1.0 - far as f64 / faults as f64 };
+    let pages = |counter: &AtomicU64| {
+        let pages = get(counter);
+        format!("{pages} ({})", ByteSize(pages * PAGE_BYTES))
+    };
+    remark(format!(
+        "venice: {} local, {} processes",
+        ByteSize(local_bytes),
+        get(&counters.processes)
+    ));
+    remark(format!(
+        "venice: faults {faults}: {} first touches, {} still staged, {far} far; hit ratio {:.1} % \
+         (faults served without asking a donor)",
+        get(&counters.zero_faults),
+        get(&counters.staged_faults),
+        100.0 * hit_ratio,
+    ));
+    remark(format!(
+        "venice: pages in {}, of these {} read ahead; pages out {}; dropped clean {}, as zeros {}",
+        pages(&counters.pages_in),
+        get(&counters.read_ahead),
+        pages(&counters.pages_out),
+        get(&counters.clean_drops),
+        get(&counters.zero_drops),
+    ));
+    remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
+    for donor in block.donors().iter().filter(|donor| donor.is_dead()) {
+        remark(format!(
+            "venice: node {} died: {} lost pages were touched",
+            donor.name(),
+            get(&counters.lost_pages)
+        ));
+    }
+}
