@@ -117,13 +117,15 @@ impl Checker {
     }
 
     fn until_taken(&mut self, mut access: impl FnMut(&mut World) -> Result<(), FabricError>) {
-        loop {
+        let give_up_ns = self.world.now_ns + 600 * SECOND;
+        while self.world.now_ns < give_up_ns {
             match access(&mut self.world) {
                 Ok(()) => return,
                 Err(FabricError::WouldBlock) => assert!(self.world.step()),
                 Err(error) => panic!("{error}"),
             }
         }
+        panic!("10 virtual minutes and not taken");
     }
 
     /// Bulk transfers are not ordered among themselves: one at a time.
