@@ -81,10 +81,7 @@ pub fn execute(args: FaultArgs) -> Result<()> {
     let machine = Machine::describe();
     note(&format!("venice bench fault on {}", machine.line()));
 
-    let udp_round_trip = {
-        let _phase = Phase::waiting("bare UDP round trip");
-        udp_round_trip::measure()?
-    };
+    let udp_round_trip = bare_udp()?;
     let mut ways = args.ways.clone();
     ways.sort_unstable();
     ways.dedup();
@@ -102,6 +99,17 @@ pub fn execute(args: FaultArgs) -> Result<()> {
 
     crate::report::publish(&report.text(), args.json.as_deref(), &report)?;
     verdict(&report)
+}
+
+/// # Errors
+/// On an interrupt only: the ways can be measured without it.
+fn bare_udp() -> Result<Option<RoundTrip>> {
+    let measured = {
+        let _phase = Phase::waiting("bare UDP round trip");
+        udp_round_trip::measure()
+    };
+    interrupt::check()?;
+    Ok(measured.inspect_err(|error| note(&format!("FAILED bare UDP round trip: {error:#}"))).ok())
 }
 
 fn check_arguments(args: &FaultArgs) -> Result<()> {

@@ -22,8 +22,8 @@ pub struct FaultReport {
     pub local_bytes: u64,
     /// Length of a case in seconds.
     pub seconds_per_case: f64,
-    /// The bare exchange of datagrams.
-    pub udp_round_trip: RoundTrip,
+    /// The bare exchange of datagrams, unless it failed.
+    pub udp_round_trip: Option<RoundTrip>,
     /// The ways that were measured.
     pub ways: Vec<WayReport>,
     /// The ways that this machine does not have.
@@ -70,7 +70,11 @@ pub struct FailedWay {
 }
 
 impl FaultReport {
-    pub(crate) fn new(args: &FaultArgs, machine: Machine, udp_round_trip: RoundTrip) -> Self {
+    pub(crate) fn new(
+        args: &FaultArgs,
+        machine: Machine,
+        udp_round_trip: Option<RoundTrip>,
+    ) -> Self {
         Self {
             machine,
             region_bytes: args.size.0,
@@ -105,14 +109,15 @@ impl FaultReport {
         for failed in &self.failed {
             text += &format!("{}: FAILED, {}\n", failed.way, failed.reason);
         }
-        let trip = &self.udp_round_trip;
-        text += &format!(
-            "bare UDP round trip of a page over {}: p50 {} µs, p99 {} µs, mean {} µs\n",
-            trip.path,
-            micros(trip.p50_us),
-            micros(trip.p99_us),
-            micros(trip.mean_us),
-        );
+        if let Some(trip) = &self.udp_round_trip {
+            text += &format!(
+                "bare UDP round trip of a page over {}: p50 {} µs, p99 {} µs, mean {} µs\n",
+                trip.path,
+                micros(trip.p50_us),
+                micros(trip.p99_us),
+                micros(trip.mean_us),
+            );
+        }
         text + &self.aim_lines() + &format!("{:.0} s in all", self.seconds)
     }
 
@@ -234,13 +239,13 @@ pub(crate) mod tests {
             region_bytes: 1 << 30,
             local_bytes: 256 << 20,
             seconds_per_case: 2.0,
-            udp_round_trip: RoundTrip {
+            udp_round_trip: Some(RoundTrip {
                 path: "loopback".into(),
                 exchanges: 10,
                 mean_us: 20.0,
                 p50_us: 18.0,
                 p99_us: 40.0,
-            },
+            }),
             ways: [Way::UffdFloor, Way::VeniceShm, Way::VeniceUdp].map(way).into(),
             skipped: vec![SkippedWay { way: Way::Zram, reason: "no zram here".into() }],
             failed: vec![],

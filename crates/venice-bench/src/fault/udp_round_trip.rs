@@ -50,7 +50,7 @@ pub struct RoundTrip {
 /// When sockets fail or stay silent, and on an interrupt.
 pub(crate) fn measure() -> Result<RoundTrip> {
     match Wire::lay() {
-        Ok(wire) => exchange("veth", wire.far_address(), Some(wire.namespace_file()?)),
+        Ok(wire) => exchange("veth", wire.far, Some(wire.namespace_file()?)),
         Err(error) => {
             crate::progress::note(&format!("bare UDP goes over loopback: {error:#}"));
             exchange("loopback", Ipv4Addr::LOCALHOST, None)
@@ -174,11 +174,8 @@ fn answer(socket: &UdpSocket, stop: &AtomicBool) {
 struct Wire {
     bridge: String,
     namespace: String,
+    far: Ipv4Addr,
 }
-
-/// Of the range that RFC 2544 sets aside for benchmarks.
-const NEAR: &str = "198.18.77.1/24";
-const FAR: &str = "198.18.77.2/24";
 
 impl Wire {
     fn lay() -> Result<Self> {
@@ -187,31 +184,36 @@ impl Wire {
         }
         let pid = std::process::id();
         // Interface names have at most 15 characters.
-        let wire = Self { bridge: format!("vbn{pid}"), namespace: format!("venice-bench-{pid}") };
+        let (near, far) = addresses(pid);
+        let wire =
+            Self { bridge: format!("vbn{pid}"), namespace: format!("venice-bench-{pid}"), far };
         let (bridge, namespace) = (wire.bridge.as_str(), wire.namespace.as_str());
-        let near = format!("vbw{pid}");
+        let port = format!("vbw{pid}");
         let ip = |arguments: &[&str]| run_tool("ip", arguments);
         ip(&["netns", "add", namespace])?;
         ip(&["link", "add", bridge, "type", "bridge"])?;
         ip(&["link", "set", bridge, "mtu", MTU])?;
-        ip(&["addr", "add", NEAR, "dev", bridge])?;
+        ip(&["addr", "add", &format!("{near}/30"), "dev", bridge])?;
         ip(&["link", "set", bridge, "up"])?;
         let pair = ["type", "veth", "peer", "name", "eth0", "netns", namespace];
-        ip(&[&["link", "add", &near], &pair[..]].concat())?;
-        ip(&["link", "set", &near, "mtu", MTU, "master", bridge, "up"])?;
-        ip(&["-n", namespace, "addr", "add", FAR, "dev", "eth0"])?;
+        ip(&[&["link", "add", &port], &pair[..]].concat())?;
+        ip(&["link", "set", &port, "mtu", MTU, "master", bridge, "up"])?;
+        ip(&["-n", namespace, "addr", "add", &format!("{far}/30"), "dev", "eth0"])?;
         ip(&["-n", namespace, "link", "set", "eth0", "mtu", MTU, "up"])?;
         Ok(wire)
-    }
-
-    fn far_address(&self) -> Ipv4Addr {
-        Ipv4Addr::new(198, 18, 77, 2)
     }
 
     fn namespace_file(&self) -> Result<File> {
         let path = Path::new("/run/netns").join(&self.namespace);
         File::open(&path).with_context(|| format!("cannot open {}", path.display()))
     }
+}
+
+/// The two addresses of a /30 network of our own, so that two runs at a time do not meet: out of
+/// 198.18.0.0/15, which RFC 2544 sets aside for benchmarks.
+fn addresses(pid: u32) -> (Ipv4Addr, Ipv4Addr) {
+    let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + pid % (1 << 15) * 4;
+    (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2))
 }
 
 impl Drop for Wire {
@@ -226,6 +228,13 @@ impl Drop for Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_stay_in_the_range_for_benchmarks() {
+        assert_eq!(addresses(1).0, Ipv4Addr::new(198, 18, 0, 5));
+        assert_eq!(addresses((1 << 15) - 1).1, Ipv4Addr::new(198, 19, 255, 254));
+        assert_eq!(addresses(u32::MAX), addresses((1 << 15) - 1));
+    }
 
     #[test]
     fn loopback_is_measured() {
