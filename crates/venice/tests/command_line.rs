@@ -10,13 +10,14 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 14] = [
+    let mistakes: [&[&str]; 15] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
         &["up", "--nodes", "0"],
         &["up", "--nodes", "251"],
         &["up", "--nodes", "four"],
+        &["up", "--nodes", "31", "--netns"],
         &["up", "--port", "pigeon"],
         &["up", "--monitor-port", "0"],
         &["up", "--monitor-port", "70000"],

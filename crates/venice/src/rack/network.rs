@@ -314,9 +314,12 @@ mod tests {
         let dir = RunDir::at(temp.path());
         fs::write(dir.record_path(), "").unwrap();
         let network = Network::create(&dir).unwrap();
+        let bridge = Path::new(INTERFACES).join(bridge_name(network.number)).join("address");
+        let mac = fs::read_to_string(&bridge).unwrap();
         let (name1, address1) = network.ensure_node(0).unwrap();
         let (name2, address2) = network.ensure_node(1).unwrap();
         assert_eq!(network.ensure_node(1).unwrap(), (name2.clone(), address2), "made only once");
+        assert_eq!(fs::read_to_string(&bridge).unwrap(), mac, "a new port gave it a new address");
         let one = socket_inside(name1.clone(), address1);
         let two = socket_inside(name2.clone(), address2);
         two.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();

@@ -24,6 +24,9 @@ const DEFAULT_LEND_BYTES: u64 = 512 << 20;
 /// As many as have an address in a /24.
 const MAX_NODES: i64 = 250;
 
+/// With namespaces. Everybody talks to everybody, and the kernel keeps 1024 neighbours in all.
+const MAX_NETNS_NODES: u32 = 30;
+
 /// `venice up`
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -46,6 +49,13 @@ pub struct UpArgs {
 
 /// Starts a rack, or what died of one.
 pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
+    if args.netns && args.nodes.is_some_and(|nodes| nodes > MAX_NETNS_NODES) {
+        let said = format!(
+            "--netns allows --nodes up to {MAX_NETNS_NODES}: the kernel's table of neighbours \
+             holds no more"
+        );
+        return Err(Usage(said).into());
+    }
     let dir = RunDir::locate()?;
     let lock = dir.lock()?;
     match Record::load(&dir)? {
