@@ -3,7 +3,7 @@
 mod world;
 
 use venice_fabric::{AccessError, DownReason, FabricError, PeerState, Refusal};
-use venice_wire::{GrantId, GrantKey};
+use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES};
 use world::{Faults, GRANT, KEY, LENT_BYTES, MS, US, World};
 
 /// A world with the links up and nothing owed.
@@ -175,6 +175,20 @@ fn a_single_read_passes_a_long_bulk_transfer() {
     world.run_until(|world| world.done.contains_key(&9));
     assert!(world.bulk_done.is_empty(), "64 chunks take longer than one read");
     world.run_until(|world| world.bulk_done.len() == 4);
+}
+
+#[test]
+fn donors_take_turns_on_the_wire() {
+    let mut world = settled_world(2, 16);
+    for n in 0..16 {
+        let window_addr = (n / 8) * LENT_BYTES;
+        world.initiator.write(world.now_ns, n, window_addr, &[1]).unwrap();
+    }
+    let mut buf = [0; MAX_FRAME_BYTES];
+    let order: Vec<_> = (0..16)
+        .map(|_| world.initiator.poll_transmit(world.now_ns, &mut buf).expect("16 queued").0)
+        .collect();
+    assert!(order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
 }
 
 #[test]
