@@ -149,18 +149,22 @@ impl Handler {
     }
 
     /// A fault on a page that is there: somebody else's fault brought it, or the program
-    /// dropped it behind our back (a bare system call); then it reads as zeros.
+    /// dropped it behind our back (a bare system call); then it reads as zeros. The page is
+    /// claimed first, lest the evictor takes it away just now and zeros get into its place.
     fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
         let address = address_of(fault.page);
-        match pager.uffd().zero(address, PAGE) {
-            Ok(_) if entry.claim(State::Resident) => {
-                self.forget_slot(entry);
-                self.release(fault.page, entry, State::Resident);
-            }
-            Ok(_) => {}
+        if !entry.claim(State::Resident) {
+            return self.serve(fault);
+        }
+        let outcome = pager.uffd().zero(address, PAGE);
+        if outcome.is_ok() {
+            self.forget_slot(entry);
+        }
+        self.release_quietly(fault.page, entry, State::Resident);
+        match outcome {
             Err(Errno::EAGAIN) => self.defer(fault),
-            Err(_) => pager.uffd().wake(address, PAGE),
+            _ => pager.uffd().wake(address, PAGE),
         }
     }
 
@@ -233,7 +237,10 @@ impl Handler {
     fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
         self.pager.block.counters.far_faults.fetch_add(1, Ordering::Relaxed);
-        let token = self.free_token();
+        let Some(token) = self.free_token() else {
+            self.release_quietly(fault.page, entry, State::Far);
+            return self.defer(fault);
+        };
         match self.far.fetch(&self.pager.block, slot, token) {
             Fetch::Ready(source) => {
                 let window = self.window_for(fault.page);
@@ -247,7 +254,7 @@ impl Handler {
             }
             Fetch::Full => {
                 self.release_quietly(fault.page, entry, State::Far);
-                self.deferred.push(fault);
+                self.defer(fault);
             }
             Fetch::Lost => self.lose(fault.page, entry, slot),
         }
@@ -328,8 +335,8 @@ impl Handler {
     /// Asks for far pages ahead of `page` by frames.
     fn ask_ahead(&mut self, page: PageNumber, window: usize) {
         for page in page + 1..page + window {
-            let token = self.free_token();
-            if self.awaited[token as usize].page != 0 || !self.claim_ahead(page, State::Far) {
+            let Some(token) = self.free_token() else { break };
+            if !self.claim_ahead(page, State::Far) {
                 break;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
@@ -487,9 +494,8 @@ impl Handler {
         claimed
     }
 
-    fn free_token(&self) -> u32 {
-        let free = self.awaited.iter().position(|a| a.page == 0);
-        free.unwrap_or(MAX_IN_FLIGHT - 1) as u32
+    fn free_token(&self) -> Option<u32> {
+        self.awaited.iter().position(|a| a.page == 0).map(|free| free as u32)
     }
 
     fn forget_slot(&self, entry: &Entry) {

@@ -90,10 +90,11 @@ impl Follower {
         }
         self.thread = thread;
         self.asked_ns = now_ns;
-        let cpu = processor_of(thread);
-        if cpu.is_some() && cpu != self.pinned_cpu {
-            self.pinned_cpu = cpu;
-            sys::pin_to_cpu(cpu.expect("just seen"));
+        if let Some(cpu) = processor_of(thread)
+            && self.pinned_cpu != Some(cpu)
+        {
+            self.pinned_cpu = Some(cpu);
+            sys::pin_to_cpu(cpu);
         }
     }
 }
