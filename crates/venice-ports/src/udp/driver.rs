@@ -9,6 +9,7 @@ use venice_fabric::{Initiator, InitiatorConfig, PeerIndex};
 use venice_wire::{MAX_FRAME_BYTES, NodeId};
 
 use super::UdpSocket;
+use super::alarm::Alarm;
 use super::mmsg::Batch;
 use crate::PortError;
 
@@ -27,6 +28,7 @@ pub struct UdpDriver {
     peers: Vec<SocketAddr>,
     incoming: Batch,
     outgoing: Batch,
+    alarm: Alarm,
 }
 
 impl UdpDriver {
@@ -41,6 +43,7 @@ impl UdpDriver {
             peers: Vec::new(),
             incoming: Batch::new(MAX_FRAME_BYTES),
             outgoing: Batch::new(MAX_FRAME_BYTES),
+            alarm: Alarm::new()?,
         })
     }
 
@@ -49,6 +52,7 @@ impl UdpDriver {
     /// # Errors
     /// When there is no descriptor left.
     pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
+        self.alarm.keep_fd_above(lowest)?;
         self.socket.keep_fd_above(lowest)
     }
 
@@ -122,21 +126,39 @@ impl UdpDriver {
     }
 
     /// Waits until a datagram comes, one of the fabric's timers is due or `timeout_ns` have
-    /// passed, whichever is first. Pump afterwards in any case.
+    /// passed, whichever is first; it may come back earlier. Pump afterwards in any case.
+    ///
+    /// A `timeout_ns` of less than some milliseconds makes every wait expensive, see
+    /// [`UdpDriver::timer_fd`].
     ///
     /// # Errors
     /// When the kernel cannot wait.
-    pub fn wait(&self, now_ns: u64, timeout_ns: u64) -> Result<(), PortError> {
-        let due_ns = self.initiator.poll_timeout().map(|at_ns| at_ns.saturating_sub(now_ns));
-        let timeout_ns = due_ns.map_or(timeout_ns, |due_ns| due_ns.min(timeout_ns));
+    pub fn wait(&mut self, now_ns: u64, timeout_ns: u64) -> Result<(), PortError> {
+        self.arm(now_ns);
         let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+        let mut fds =
+            [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.alarm, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(source) => Err(PortError::System { step: "waiting for a UDP socket", source }),
         }
+    }
+
+    /// For those who wait for more than this driver alone: sets the timer, so that it is enough
+    /// to poll [`UdpDriver::fd`] and [`UdpDriver::timer_fd`] for input, without a time-out. To be
+    /// called before each such wait; nearly always it does nothing.
+    pub fn arm(&mut self, now_ns: u64) {
+        self.alarm.set(now_ns, self.initiator.poll_timeout());
+    }
+
+    /// Readable when one of the fabric's timers is due (or was, and is no more); see
+    /// [`UdpDriver::arm`]. Cheaper than giving [`UdpDriver::poll_timeout`] to `poll`, which would
+    /// program the processor's timer twice for every wait.
+    pub fn timer_fd(&self) -> BorrowedFd<'_> {
+        self.alarm.as_fd()
     }
 
     /// Hands the datagrams received to the links of their senders; strangers' are dropped.

@@ -6,6 +6,7 @@
 //! fabric's links put right; the port only moves datagrams, many with one system call.
 
 mod address;
+mod alarm;
 mod driver;
 mod mmsg;
 mod server;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use venice_fabric::{GrantedMemory, Target, TargetConfig};
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::UdpSocket;
 use super::address::AddressBook;
+use super::alarm::Alarm;
 use super::mmsg::Batch;
 use crate::{PortError, monotonic_ns};
 
@@ -20,8 +21,10 @@ use crate::{PortError, monotonic_ns};
 const MAX_SPIN_NS: u64 = 20_000;
 /// Requests that come closer together than this are worth looking out for.
 const DENSE_NS: u64 = 40_000;
-/// Longest sleep.
-const MAX_SLEEP_NS: u64 = 1_000_000_000;
+/// A look and a yield take less than this, unless somebody else runs in between.
+const CROWDED_NS: u64 = 10_000;
+/// How long not to spin once that was seen.
+const CROWDED_PAUSE_NS: u64 = 2_000_000;
 
 /// Serves the accesses of recipients, on a thread of its own, until dropped.
 #[derive(Debug)]
@@ -59,6 +62,7 @@ impl UdpServer {
             addresses: AddressBook::default(),
             incoming: Batch::new(MAX_FRAME_BYTES),
             outgoing: Batch::new(MAX_FRAME_BYTES),
+            alarm: Alarm::new()?,
         };
         let thread = std::thread::Builder::new()
             .name("venice-udp".into())
@@ -92,6 +96,7 @@ struct Service<M> {
     addresses: AddressBook,
     incoming: Batch,
     outgoing: Batch,
+    alarm: Alarm,
 }
 
 impl<M: GrantedMemory> Service<M> {
@@ -143,40 +148,47 @@ impl<M: GrantedMemory> Service<M> {
         }
     }
 
-    fn sleep(&self, now_ns: u64) {
-        let due_ns = self.target.poll_timeout().map(|at_ns| at_ns.saturating_sub(now_ns));
-        let sleep_ns = due_ns.unwrap_or(MAX_SLEEP_NS).min(MAX_SLEEP_NS);
-        let timeout = Timespec {
-            tv_sec: (sleep_ns / 1_000_000_000) as i64,
-            tv_nsec: (sleep_ns % 1_000_000_000) as i64,
-        };
+    fn sleep(&mut self, now_ns: u64) {
+        self.alarm.set(now_ns, self.target.poll_timeout());
         let mut fds = [
             PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::new(&self.alarm, PollFlags::IN),
             PollFd::new(&self.shared.wake, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, Some(&timeout));
+        let _ = poll(&mut fds, None);
     }
 }
 
 /// How long to look for more before sleeping. A sleeping thread takes microseconds to wake, which
 /// a recipient with one page fault after the other would pay every time; but a spinning one takes
 /// the processor from the very program it serves. So it looks out only while requests come
-/// densely, yields between looks, and stops as soon as looking was in vain.
+/// densely, yields between looks, and stops as soon as looking was in vain or a yield shows that
+/// somebody else wants the processor.
 #[derive(Debug, Default)]
 struct Spin {
+    /// When the last request came.
     last_ns: u64,
+    /// When it last looked.
+    looked_ns: u64,
     dense: bool,
+    crowded_until_ns: u64,
 }
 
 impl Spin {
     /// A request came.
     fn busy(&mut self, now_ns: u64) {
-        self.dense = now_ns - self.last_ns < DENSE_NS;
+        self.dense = now_ns - self.last_ns < DENSE_NS && now_ns >= self.crowded_until_ns;
         self.last_ns = now_ns;
+        self.looked_ns = now_ns;
     }
 
     /// Nothing came: whether to look again.
     fn goes_on(&mut self, now_ns: u64) -> bool {
+        if self.dense && now_ns - self.looked_ns > CROWDED_NS {
+            self.crowded_until_ns = now_ns + CROWDED_PAUSE_NS;
+            self.dense = false;
+        }
+        self.looked_ns = now_ns;
         self.dense &= now_ns - self.last_ns < MAX_SPIN_NS;
         self.dense
     }
@@ -192,9 +204,26 @@ mod tests {
         let start_ns = 1_000_000_000;
         spin.busy(start_ns);
         assert!(!spin.goes_on(start_ns + 1), "one request alone is not dense");
-        spin.busy(start_ns + 10_000);
-        assert!(spin.goes_on(start_ns + 10_000 + MAX_SPIN_NS - 1));
-        assert!(!spin.goes_on(start_ns + 10_000 + MAX_SPIN_NS));
-        assert!(!spin.goes_on(start_ns + 10_001), "once in vain, it sleeps until the next request");
+        let second_ns = start_ns + 10_000;
+        spin.busy(second_ns);
+        assert!(spin.goes_on(second_ns + 9_000));
+        assert!(spin.goes_on(second_ns + 18_000));
+        assert!(!spin.goes_on(second_ns + MAX_SPIN_NS));
+        assert!(!spin.goes_on(second_ns + MAX_SPIN_NS + 1), "it sleeps until the next request");
+    }
+
+    #[test]
+    fn leaves_the_processor_to_those_who_want_it() {
+        let mut spin = Spin::default();
+        let start_ns = 1_000_000_000;
+        spin.busy(start_ns);
+        spin.busy(start_ns + 1_000);
+        assert!(!spin.goes_on(start_ns + 1_000 + CROWDED_NS + 1), "somebody else ran");
+        spin.busy(start_ns + 20_000);
+        assert!(!spin.goes_on(start_ns + 21_000), "not again so soon");
+        let later_ns = start_ns + CROWDED_PAUSE_NS + 50_000;
+        spin.busy(later_ns);
+        spin.busy(later_ns + 10_000);
+        assert!(spin.goes_on(later_ns + 11_000));
     }
 }
