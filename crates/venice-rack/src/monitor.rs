@@ -14,6 +14,7 @@
 //! * What donors report overrules the table, if the report is new enough to know (revisions).
 
 mod action;
+mod asking;
 mod handshake;
 mod listing;
 mod nodes;

@@ -1,14 +1,11 @@
 //! A request's way: placed, prepared, committed, or as if it had never been.
 
 use super::{Action, CallError, Change, MonitorCore};
-use crate::NS_PER_S;
 use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState, Origin};
-use crate::types::{
-    DonorStatus, Grant, Identity, MAX_NAME_BYTES, MemoryRequest, PrepareRequest, RackError, Refusal,
-};
+use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackError, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, NodeId};
 
 /// How often a request is placed anew before it is given up.
 const MAX_ATTEMPTS: u32 = 16;
@@ -18,9 +15,9 @@ const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 /// A request in its handshake.
 pub(super) struct PendingRequest {
     request: MemoryRequest,
-    slabs: u32,
+    pub(super) slabs: u32,
     /// The donors named; `None` for any.
-    named: Option<BTreeSet<NodeId>>,
+    pub(super) named: Option<BTreeSet<NodeId>>,
     /// Donors that did not answer or refused for a reason of their own.
     excluded: BTreeSet<NodeId>,
     attempts: u32,
@@ -52,6 +49,16 @@ pub(super) struct SentPrepare {
 }
 
 impl PendingRequest {
+    pub(super) fn new(
+        request: MemoryRequest,
+        slabs: u32,
+        named: Option<BTreeSet<NodeId>>,
+        deadline_ns: u64,
+    ) -> Self {
+        let (excluded, attempts, parts) = (BTreeSet::new(), 0, BTreeMap::new());
+        Self { request, slabs, named, excluded, attempts, deadline_ns, parts }
+    }
+
     fn placed_slabs(&self) -> u32 {
         self.parts.values().map(|part| part.slabs).sum()
     }
@@ -60,7 +67,7 @@ impl PendingRequest {
         self.parts.values().any(|part| part.state == state)
     }
 
-    fn may_use(&self, donor: NodeId) -> bool {
+    pub(super) fn may_use(&self, donor: NodeId) -> bool {
         self.named.as_ref().is_none_or(|named| named.contains(&donor))
     }
 
@@ -77,80 +84,8 @@ impl PendingRequest {
 }
 
 impl MonitorCore {
-    /// A recipient asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
-    /// handshake already gets the same answer.
-    pub fn handle_request(&mut self, now_ns: u64, request: MemoryRequest) {
-        let client_id = request.client_id;
-        if self.requests.contains_key(&client_id) {
-            return;
-        }
-        let checked = self.check_request(&request);
-        let granted = match &checked {
-            Ok((slabs, _)) => self.granted_before(client_id, *slabs),
-            Err(error) => Some(Err(error.clone())),
-        };
-        match (granted, checked) {
-            (Some(result), _) => {
-                self.actions.push_back(Action::ReplyRequest { client_id, result });
-            }
-            (None, Ok((slabs, named))) => {
-                let pending = PendingRequest {
-                    request,
-                    slabs,
-                    named,
-                    excluded: BTreeSet::new(),
-                    attempts: 0,
-                    deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
-                    parts: BTreeMap::new(),
-                };
-                self.requests.insert(client_id, pending);
-                self.advance(now_ns, client_id);
-            }
-            (None, Err(_)) => unreachable!("an error is an answer"),
-        }
-    }
-
-    fn check_request(
-        &self,
-        request: &MemoryRequest,
-    ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
-        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
-        if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
-            return bad("the recipient's name or purpose is too long");
-        }
-        if request.bytes.0 == 0 {
-            return bad("a request for no memory at all");
-        }
-        let mut named = BTreeSet::new();
-        for name in &request.donors {
-            let node =
-                self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
-            named.insert(node.record.identity.node);
-        }
-        let named = if request.donors.is_empty() { None } else { Some(named) };
-        // More slabs than can be counted is more than anybody has.
-        let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);
-        Ok((slabs, named))
-    }
-
-    /// The answer to a request that was answered before.
-    fn granted_before(&self, client_id: u128, slabs: u32) -> Option<Result<Vec<Grant>, RackError>> {
-        let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
-        let grants: Vec<_> = self.rat.of_client(client_id).filter(is_granted).collect();
-        if grants.is_empty() {
-            return None;
-        }
-        let held: u32 = grants.iter().map(|grant| grant.slabs).sum();
-        let lost = grants.iter().any(|grant| self.lost_since_ns(grant).is_some());
-        if lost || held != slabs {
-            let reason = "this request was granted before and part of that is gone: ask anew";
-            return Some(Err(RackError::BadRequest(reason.to_owned())));
-        }
-        Some(Ok(grants.iter().filter_map(|grant| self.told(grant)).collect()))
-    }
-
     /// Takes a request as far as it can go without another answer.
-    fn advance(&mut self, now_ns: u64, client_id: u128) {
+    pub(super) fn advance(&mut self, now_ns: u64, client_id: u128) {
         self.drop_lost_parts(client_id);
         let Some(pending) = self.requests.get(&client_id) else { return };
         if pending.any_part(PartState::Preparing) {
@@ -202,7 +137,7 @@ impl MonitorCore {
     }
 
     /// What the request may ask of each donor, or might if every donor had done its share.
-    fn available(
+    pub(super) fn available(
         &self,
         client_id: u128,
         with_excluded: bool,
@@ -213,23 +148,6 @@ impl MonitorCore {
             .filter(move |(id, _)| pending.may_use(*id))
             .filter(move |(id, _)| with_excluded || !pending.excluded.contains(id))
             .map(|(id, entry)| (id, entry.available_slabs()))
-    }
-
-    fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
-        if spread(missing, self.available(client_id, true)).is_some() {
-            return RackError::HandshakeFailed;
-        }
-        let pending = &self.requests[&client_id];
-        let free = self
-            .rrt
-            .iter()
-            .filter(|(id, entry)| pending.may_use(*id) && (entry.up || pending.named.is_some()))
-            .map(|(_, entry)| {
-                let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
-                (entry.record.name.clone(), bytes)
-            })
-            .collect();
-        RackError::NoRoom { asked_bytes: u64::from(pending.slabs) * SLAB_BYTES, free }
     }
 
     fn prepare(&mut self, client_id: u128, donor: NodeId, slabs: u32) {
@@ -417,23 +335,6 @@ impl MonitorCore {
             self.change(Change::PutGrant(record));
         }
         self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
-    }
-
-    /// What the recipient is told of a grant.
-    fn told(&self, grant: &GrantRecord) -> Option<Grant> {
-        let node = &self.rrt.get(grant.donor)?.record;
-        Some(Grant {
-            id: grant.id,
-            donor: node.name.clone(),
-            donor_node: grant.donor,
-            donor_epoch: grant.donor_epoch,
-            bytes: u64::from(grant.slabs) * SLAB_BYTES,
-            key: grant.origin?.key,
-            control_addr: node.control_addr.clone(),
-            udp_addr: node.udp_addr.clone(),
-            shm_socket: node.shm_socket.clone(),
-            lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
-        })
     }
 
     pub(super) fn fail_late_requests(&mut self, now_ns: u64) {

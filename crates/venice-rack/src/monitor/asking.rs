@@ -1,0 +1,112 @@
+//! Requests come in, and what their recipients are told.
+
+use super::handshake::PendingRequest;
+use super::{Action, MonitorCore};
+use crate::NS_PER_S;
+use crate::placement::spread;
+use crate::rat::{GrantRecord, GrantState};
+use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError};
+use std::collections::BTreeSet;
+use venice_wire::{NodeId, SLAB_BYTES};
+
+impl MonitorCore {
+    /// A recipient asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
+    /// handshake already gets the same answer.
+    pub fn handle_request(&mut self, now_ns: u64, request: MemoryRequest) {
+        let client_id = request.client_id;
+        if self.requests.contains_key(&client_id) {
+            return;
+        }
+        let checked = self.check_request(&request);
+        let granted = match &checked {
+            Ok((slabs, _)) => self.granted_before(client_id, *slabs),
+            Err(error) => Some(Err(error.clone())),
+        };
+        match (granted, checked) {
+            (Some(result), _) => {
+                self.actions.push_back(Action::ReplyRequest { client_id, result });
+            }
+            (None, Ok((slabs, named))) => {
+                let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
+                let pending = PendingRequest::new(request, slabs, named, deadline_ns);
+                self.requests.insert(client_id, pending);
+                self.advance(now_ns, client_id);
+            }
+            (None, Err(_)) => unreachable!("an error is an answer"),
+        }
+    }
+
+    fn check_request(
+        &self,
+        request: &MemoryRequest,
+    ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
+        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
+            return bad("the recipient's name or purpose is too long");
+        }
+        if request.bytes.0 == 0 {
+            return bad("a request for no memory at all");
+        }
+        let mut named = BTreeSet::new();
+        for name in &request.donors {
+            let node =
+                self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
+            named.insert(node.record.identity.node);
+        }
+        let named = if request.donors.is_empty() { None } else { Some(named) };
+        // More slabs than can be counted is more than anybody has.
+        let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);
+        Ok((slabs, named))
+    }
+
+    /// The answer to a request that was answered before.
+    fn granted_before(&self, client_id: u128, slabs: u32) -> Option<Result<Vec<Grant>, RackError>> {
+        let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
+        let grants: Vec<_> = self.rat.of_client(client_id).filter(is_granted).collect();
+        if grants.is_empty() {
+            return None;
+        }
+        let held: u32 = grants.iter().map(|grant| grant.slabs).sum();
+        let lost = grants.iter().any(|grant| self.lost_since_ns(grant).is_some());
+        if lost || held != slabs {
+            let reason = "this request was granted before and part of that is gone: ask anew";
+            return Some(Err(RackError::BadRequest(reason.to_owned())));
+        }
+        Some(Ok(grants.iter().filter_map(|grant| self.told(grant)).collect()))
+    }
+
+    /// What the recipient is told of a grant.
+    pub(super) fn told(&self, grant: &GrantRecord) -> Option<Grant> {
+        let node = &self.rrt.get(grant.donor)?.record;
+        Some(Grant {
+            id: grant.id,
+            donor: node.name.clone(),
+            donor_node: grant.donor,
+            donor_epoch: grant.donor_epoch,
+            bytes: u64::from(grant.slabs) * SLAB_BYTES,
+            key: grant.origin?.key,
+            control_addr: node.control_addr.clone(),
+            udp_addr: node.udp_addr.clone(),
+            shm_socket: node.shm_socket.clone(),
+            lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
+        })
+    }
+
+    /// Why there are no donors for what is missing of a request.
+    pub(super) fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
+        if spread(missing, self.available(client_id, true)).is_some() {
+            return RackError::HandshakeFailed;
+        }
+        let pending = &self.requests[&client_id];
+        let free = self
+            .rrt
+            .iter()
+            .filter(|(id, entry)| pending.may_use(*id) && (entry.up || pending.named.is_some()))
+            .map(|(_, entry)| {
+                let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
+                (entry.record.name.clone(), bytes)
+            })
+            .collect();
+        RackError::NoRoom { asked_bytes: u64::from(pending.slabs) * SLAB_BYTES, free }
+    }
+}

@@ -1,0 +1,97 @@
+//! The end of a run: everything calms down, and then all have to agree.
+
+use super::{World, name_of, start_monitor, take};
+use crate::model::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS};
+use std::collections::BTreeMap;
+use venice_rack::monitor::MonitorCore;
+use venice_rack::types::HeldState;
+use venice_wire::SLAB_BYTES;
+
+impl World {
+    /// Everything on its way arrives.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let acted = self.act();
+            let called = !self.calls.is_empty();
+            self.deliver(0, Fate::Answered);
+            let stray = take(&mut self.strays, 0).map(|call| self.process(&call)).is_some();
+            (0..DONORS).for_each(|index| self.wipe(index));
+            if !acted && !called && !stray {
+                return;
+            }
+        }
+        panic!("the rack does not settle");
+    }
+
+    /// Peace: everybody lives, everything arrives, until every time limit has passed.
+    pub fn calm_down(&mut self) {
+        while let Some(report) = take(&mut self.slow_heartbeats, 0) {
+            self.heartbeat(report);
+        }
+        (0..DONORS).for_each(|index| self.start_donor(index));
+        let steps = 3 * LEASE_MS / HEARTBEAT_MS;
+        for _ in 0..steps {
+            (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
+            for index in 0..DONORS {
+                match self.report(index) {
+                    Some(report) => self.heartbeat(report),
+                    None => self.register(index),
+                }
+            }
+            self.settle();
+            self.renew_all();
+            self.pass(HEARTBEAT_MS);
+        }
+        self.settle();
+    }
+
+    /// What has to be true in peace: recipients, donors, table and store agree.
+    pub fn check_agreement(&self) {
+        for recipient in self.recipients.iter().filter(|recipient| recipient.alive) {
+            assert!(recipient.answer.is_some(), "{} has no answer", recipient.request.recipient);
+        }
+        let used: BTreeMap<u64, (String, u64)> = self
+            .recipients
+            .iter()
+            .flat_map(|recipient| &recipient.held)
+            .map(|grant| (grant.id.0, (grant.donor.clone(), grant.bytes)))
+            .collect();
+        assert_eq!(self.held_by_donors(), used, "donors and recipients");
+        assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
+        let recovered = start_monitor(self.life + 1, self.now_ns, &self.store);
+        assert_eq!(listed(&recovered, self.now_ns), used, "store and recipients");
+        for (index, row) in self.monitor.node_rows(self.now_ns).iter().enumerate() {
+            let core = &self.donors[row.node_id as usize - 1].core;
+            let free_bytes = u64::from(core.status().free_slabs) * SLAB_BYTES;
+            assert_eq!((row.state.as_str(), row.free_bytes), ("up", free_bytes), "{index}");
+            assert_eq!(row.granted_bytes + row.free_bytes, row.lent_bytes, "leak");
+        }
+    }
+
+    fn held_by_donors(&self) -> BTreeMap<u64, (String, u64)> {
+        let mut held_by_donors = BTreeMap::new();
+        for (index, donor) in self.donors.iter().enumerate() {
+            for held in donor.core.report().held {
+                assert_eq!(held.state, HeldState::Committed, "left prepared");
+                let bytes = u64::from(held.slabs) * SLAB_BYTES;
+                let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes));
+                assert_eq!(twin, None, "one grant at two donors");
+            }
+        }
+        held_by_donors
+    }
+
+    /// How many requests were granted, for tests that have to know that something happened.
+    pub fn granted(&self) -> usize {
+        self.recipients.iter().filter(|recipient| matches!(recipient.answer, Some(Ok(())))).count()
+    }
+}
+
+fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, (String, u64)> {
+    let rows = monitor.grant_rows(now_ns).into_iter();
+    rows.map(|row| {
+        assert_eq!(row.state, "committed", "grant {}", row.id);
+        (row.id, (row.donor, row.bytes))
+    })
+    .collect()
+}
