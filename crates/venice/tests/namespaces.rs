@@ -51,7 +51,9 @@ fn each_node_has_a_namespace_and_down_leaves_none() {
     place.venice(&["up"]).expect(0);
     let after = place.status();
     assert_eq!(namespaces(&after), names);
-    assert_eq!(after["agents"][0]["udp_addr"], agents[0]["udp_addr"]);
+    for key in ["control_addr", "udp_addr", "shm_socket"] {
+        assert_eq!(after["agents"][0][key], agents[0][key], "{key} changed");
+    }
     assert_eq!(after["agents"][0]["state"], "up");
 
     place.venice(&["down"]).expect(0);

@@ -127,9 +127,9 @@ fn a_killed_agent_is_started_again_and_only_it() {
         assert_eq!(pid(&agents(&after)[index]), pid(&agents(&before)[index]));
     }
     assert_eq!(pid(&after["monitor"]), pid(&before["monitor"]));
-    for key in ["control_addr", "udp_addr", "shm_socket"] {
-        assert_eq!(agents(&after)[1][key], agents(&before)[1][key], "{key} changed");
-    }
+    // Its ports are its own only inside a namespace (namespaces.rs): here anybody may have taken
+    // them meanwhile.
+    assert_eq!(agents(&after)[1]["shm_socket"], agents(&before)[1]["shm_socket"]);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     assert_eq!(nodes.as_array().unwrap().len(), 3, "no node twice: {nodes}");
 }
