@@ -127,22 +127,20 @@ pub(crate) fn measure(
     let mut checked = Checked::default();
     let mut histogram = Histogram::<u64>::new(3)?;
     let limit_start = Instant::now();
-    for &number in &keys[..warm_up] {
+    for (index, &number) in keys[..warm_up].iter().enumerate() {
         checked.count(timed_get(client, number)?.1);
-        interrupt::check()?;
-        phase.advance(1);
+        show(&phase, index)?;
         if limit_start.elapsed() > plan.limit {
             break;
         }
     }
     let start = Instant::now();
     let mut cut_short = false;
-    for &number in &keys[warm_up..] {
+    for (index, &number) in keys[warm_up..].iter().enumerate() {
         let (latency_ns, right) = timed_get(client, number)?;
         histogram.record(latency_ns)?;
         checked.count(right);
-        phase.advance(1);
-        interrupt::check()?;
+        show(&phase, index)?;
         if start.elapsed() > plan.limit {
             cut_short = true;
             break;
@@ -158,6 +156,15 @@ pub(crate) fn measure(
         checked,
         cut_short,
     })
+}
+
+/// Looks out for Ctrl-C after each request, but draws seldom: drawing would be measured.
+fn show(phase: &Phase, index: usize) -> Result<()> {
+    const STEP: usize = 500;
+    if index % STEP == STEP - 1 {
+        phase.advance(STEP as u64);
+    }
+    interrupt::check()
 }
 
 /// Latency in nanoseconds, and whether the value was right.
