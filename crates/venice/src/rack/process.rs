@@ -36,20 +36,27 @@ impl Identity {
 
     /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not.
     pub fn is_alive(self, dir: &RunDir) -> bool {
-        let same = stat(self.pid)
-            .is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead());
-        same && is_daemon_of(self.pid, dir)
+        self.exists() && is_daemon_of(self.pid, dir)
+    }
+
+    /// Whether any of it is left. A process that is ending has no command line any more, so it is
+    /// not alive, but its descriptors may still be open.
+    fn exists(self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead())
     }
 }
 
 struct Stat {
     state: char,
+    threads: u64,
     start_ticks: u64,
 }
 
 impl Stat {
+    /// Gone but for its entry in the table. While other threads of a killed process are still
+    /// ending, its sockets are open.
     fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
 }
 
@@ -61,8 +68,9 @@ fn stat(pid: u32) -> Option<Stat> {
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    let start_ticks = fields.nth(18)?.parse().ok()?;
-    Some(Stat { state, start_ticks })
+    let threads = fields.nth(16)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    Some(Stat { state, threads, start_ticks })
 }
 
 /// Every daemon of the rack in `dir` names a ready file in there on its command line.
@@ -155,12 +163,20 @@ fn signal(running: &[(Identity, OwnedFd)], signal: Signal) {
 fn wait_gone(running: &mut Vec<(Identity, OwnedFd)>, patience: Duration) {
     let deadline = Instant::now() + patience;
     loop {
-        running.retain(|(process, _)| {
-            stat(process.pid).is_some_and(|s| s.start_ticks == process.start_ticks && !s.is_dead())
-        });
+        running.retain(|(process, _)| process.exists());
         if running.is_empty() || Instant::now() > deadline {
             return;
         }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Waits, a while at most, until those of the processes that are about to end have ended: what they
+/// still hold (addresses, locks on files) is needed by who comes after them.
+pub fn wait_for_the_dying(processes: &[Identity], dir: &RunDir) {
+    let deadline = Instant::now() + KILL_PATIENCE;
+    let dying = |process: &Identity| process.exists() && !process.is_alive(dir);
+    while processes.iter().any(dying) && Instant::now() < deadline {
         std::thread::sleep(POLL);
     }
 }
@@ -173,7 +189,7 @@ mod tests {
     fn stat_lines_with_odd_names_parse() {
         let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n";
         let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), ('S', 98765));
+        assert_eq!((stat.state, stat.threads, stat.start_ticks), ('S', 1, 98765));
         assert!(parse_stat("").is_none());
     }
 

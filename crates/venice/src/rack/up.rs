@@ -83,6 +83,7 @@ fn resume(
     if record.netns {
         network::check_possible()?;
     }
+    process::wait_for_the_dying(&record.processes(), dir);
     let network = prepare(args, dir, &mut record)?;
     check_monitor_port_again(&record, dir)?;
     // The agents know their Monitor Node by its address.
