@@ -1,8 +1,8 @@
 //! Venice: memory of the other machines in the rack, for unchanged Linux programs.
 //!
-//! The one binary. [`cli`] has the commands; `rack` keeps a rack of processes on this machine,
-//! `daemon` is what such a process does, `listing` shows the Monitor Node's tables, `doctor` looks
-//! at the machine.
+//! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `rack` keeps a
+//! rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
+//! Monitor Node's tables; `doctor` looks at the machine.
 #![forbid(unsafe_code)]
 
 mod cli;
