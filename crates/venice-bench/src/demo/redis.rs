@@ -20,6 +20,9 @@ pub(crate) fn find_program() -> Result<PathBuf> {
         .context("the demo needs redis-server: apt-get install redis-server")
 }
 
+/// How long a redis whose connection broke may take to turn out dead.
+const DEATH_LIMIT: Duration = Duration::from_secs(3);
+
 /// A redis that ends with its guard.
 #[derive(Debug)]
 pub(crate) struct Redis {
@@ -73,11 +76,13 @@ impl Redis {
         if crate::interrupt::check().is_err() {
             return error;
         }
-        // Death is noticed a moment after the connection has broken.
-        std::thread::sleep(Duration::from_millis(300));
-        match self.server.ensure_alive() {
-            Err(death) => death.context(error),
-            Ok(()) => error,
+        // Death is noticed a moment after the connection has broken, and a supervisor first gives
+        // back what it borrowed.
+        let death =
+            wait_until("the end of redis", DEATH_LIMIT, || Ok(self.server.ensure_alive().err()));
+        match death {
+            Ok(death) => death.context(error),
+            Err(_still_alive) => error,
         }
     }
 }
