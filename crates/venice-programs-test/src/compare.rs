@@ -7,9 +7,9 @@ use crate::{MIB, Outcome, Rack, Running};
 
 /// How far the resident anonymous memory may go above `--local`: what is resident but not paged
 /// (the data of the program and its libraries, the main stack, the pager's own tables) ...
-pub const MARGIN_FIXED_BYTES: u64 = 24 * MIB;
-/// ... and what a fault may bring in before eviction catches up: an eighth of `--local`.
-pub const MARGIN_SHARE: u64 = 8;
+pub const MARGIN_FIXED_BYTES: u64 = 8 * MIB;
+/// ... and what faults may bring in before eviction catches up: a sixteenth of `--local`.
+pub const MARGIN_SHARE: u64 = 16;
 
 /// How long one program may take: far more than it ever should, so that only a hang meets it.
 pub const PROGRAM_LIMIT: Duration = Duration::from_secs(240);
@@ -99,11 +99,13 @@ pub fn check_resident(name: &str, venice: &Outcome, local_bytes: u64) {
 /// One line for the log: what it cost.
 pub fn report(name: &str, plain: &Outcome, venice: &Outcome, local_bytes: u64) {
     println!(
-        "{name}: peak {} MiB in {:.1} s without Venice; --local {} MiB: peak {} MiB in {:.1} s",
+        "{name}: peak {} MiB in {:.1} s without Venice; --local {} MiB: peak {} MiB, \
+         all processes {} MiB, in {:.1} s",
         plain.peak_bytes / MIB,
         plain.took.as_secs_f64(),
         local_bytes / MIB,
         venice.peak_bytes / MIB,
+        venice.peak_sum_bytes / MIB,
         venice.took.as_secs_f64()
     );
     println!("{}", venice.stderr);

@@ -31,6 +31,8 @@ pub struct Outcome {
     pub status: ExitStatus,
     /// The most anonymous memory that any single process of it had resident, in bytes.
     pub peak_bytes: u64,
+    /// The most that all its processes together had, in bytes; what a fork shares counts twice.
+    pub peak_sum_bytes: u64,
     /// How long it took.
     pub took: Duration,
 }
@@ -117,13 +119,14 @@ impl Running {
             std::thread::sleep(Duration::from_millis(3));
         };
         let sampler = self.sampler.take().expect("taken once");
-        let (peak_bytes, took) = sampler.stop();
+        let (peak_bytes, peak_sum_bytes, took) = sampler.stop();
         Outcome {
             stdout: self.stdout.take().map(join).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&self.stderr.take().map(join).unwrap_or_default())
                 .into_owned(),
             status,
             peak_bytes,
+            peak_sum_bytes,
             took,
         }
     }
@@ -177,6 +180,7 @@ fn tail(text: &str) -> String {
 struct Sampler {
     stop: Arc<AtomicBool>,
     peak_bytes: Arc<AtomicU64>,
+    peak_sum_bytes: Arc<AtomicU64>,
     started: Instant,
     thread: JoinHandle<()>,
 }
@@ -187,22 +191,27 @@ impl Sampler {
     fn start(root: u32, without_root: bool) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let peak_bytes = Arc::new(AtomicU64::new(0));
+        let peak_sum_bytes = Arc::new(AtomicU64::new(0));
         let (stop_seen, peak) = (stop.clone(), peak_bytes.clone());
+        let peak_sum = peak_sum_bytes.clone();
         let thread = std::thread::spawn(move || {
             let me = if without_root { None } else { Some(root) };
             while !stop_seen.load(Ordering::Relaxed) {
-                let now = me.into_iter().chain(descendants(root)).map(rss_anon_bytes).max();
-                peak.fetch_max(now.unwrap_or(0), Ordering::Relaxed);
+                let processes = me.into_iter().chain(descendants(root));
+                let now: Vec<u64> = processes.map(rss_anon_bytes).collect();
+                peak.fetch_max(now.iter().copied().max().unwrap_or(0), Ordering::Relaxed);
+                peak_sum.fetch_max(now.iter().sum(), Ordering::Relaxed);
                 std::thread::sleep(SAMPLE_EVERY);
             }
         });
-        Sampler { stop, peak_bytes, started: Instant::now(), thread }
+        Sampler { stop, peak_bytes, peak_sum_bytes, started: Instant::now(), thread }
     }
 
-    fn stop(self) -> (u64, Duration) {
+    fn stop(self) -> (u64, u64, Duration) {
         let took = self.started.elapsed();
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
-        (self.peak_bytes.load(Ordering::Relaxed), took)
+        let peak_bytes = self.peak_bytes.load(Ordering::Relaxed);
+        (peak_bytes, self.peak_sum_bytes.load(Ordering::Relaxed), took)
     }
 }
