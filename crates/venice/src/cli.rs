@@ -132,7 +132,7 @@ pub fn address(text: &str) -> Result<String, String> {
 }
 
 const HELP_RUN: &str = "\
-Examples:
+EXAMPLES:
   venice run --local 256MiB -- redis-server --save ''
   venice run --local 1GiB --remote 6GiB --stats -- python3 job.py
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
@@ -141,17 +141,17 @@ The program keeps at most --local of its anonymous memory resident; the rest is 
 Its exit code is this command's. With --stats a summary is printed on stderr at the end.";
 
 const HELP_MAIN: &str = "\
-Examples:
+EXAMPLES:
   venice up                                   a rack of four nodes on this machine
   venice run --local 1GiB -- redis-server     Redis with 1 GiB of its memory here, the rest there
   venice nodes                                who lends how much
   venice down                                 the end of it
 
-Exit codes: 0 done, 1 failed, 2 the command line or a configuration file makes no sense.
-Environment: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug).";
+EXIT CODES: 0 done, 1 failed, 2 the command line or a configuration file makes no sense.
+ENVIRONMENT: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug).";
 
 const HELP_UP: &str = "\
-Examples:
+EXAMPLES:
   venice up                                   four nodes that lend 512 MiB each
   venice up --nodes 2 --lend 2GiB             two larger ones
   sudo venice up --port udp --netns           each node behind a virtual wire of its own
@@ -162,7 +162,7 @@ On a rack that is up it does nothing; on one with dead processes it starts just 
 their names, addresses and tables. To change its shape, `venice down` first.";
 
 const HELP_STATUS: &str = "\
-Examples:
+EXAMPLES:
   venice status
   venice status --json | jq '.agents[] | {name, pid, state}'
 
@@ -170,47 +170,47 @@ States: up, dead (no such process), starting (not registered yet), unresponsive 
 runs but does not answer), unknown (there is no Monitor Node to ask). Exit code 1 without a rack.";
 
 const HELP_DOWN: &str = "\
-Examples:
+EXAMPLES:
   venice down
   VENICE_RUN_DIR=/tmp/lab venice down
 
 Programs that hold memory of the rack lose it. Without a rack there is nothing to do: exit code 0.";
 
 const HELP_NODES: &str = "\
-Examples:
+EXAMPLES:
   venice nodes
   venice nodes --json | jq 'map(.free_bytes) | add'
   venice nodes --monitor 10.0.0.1:7470";
 
 const HELP_RESOURCES: &str = "\
-Examples:
+EXAMPLES:
   venice resources
   venice resources --json | jq '.[] | {node, bytes, capabilities}'";
 
 const HELP_GRANTS: &str = "\
-Examples:
+EXAMPLES:
   venice grants
   venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'";
 
 const HELP_LINKS: &str = "\
-Examples:
+EXAMPLES:
   venice links
   venice links --json | jq 'max_by(.latency_us)'";
 
 const HELP_BENCH: &str = "\
-Examples:
+EXAMPLES:
   venice bench fault
   venice bench fault --size 512MiB --local 128MiB --json fault.json";
 
 const HELP_DOCTOR: &str = "\
-Examples:
+EXAMPLES:
   venice doctor
   venice doctor --json | jq '.[] | select(.state != \"ok\")'
 
 Exit code 1 when something that `venice run` cannot do without is missing.";
 
 const HELP_MONITOR: &str = "\
-Examples:
+EXAMPLES:
   venice monitor --listen 10.0.0.1:7470 --state-dir /var/lib/venice/monitor
   venice monitor --config /etc/venice/monitor.toml
 
@@ -219,7 +219,7 @@ the keys are the flags' names with underscores (state_dir = \"...\"); unknown ke
 SIGTERM and SIGINT end it in an orderly way.";
 
 const HELP_AGENT: &str = "\
-Examples:
+EXAMPLES:
   venice agent --name node7 --monitor 10.0.0.1:7470 --lend 64GiB --listen 10.0.0.7:7471
   venice agent --config /etc/venice/agent.toml
 
@@ -228,12 +228,12 @@ the keys are the flags' names with underscores (lend = \"64GiB\"); unknown keys 
 SIGTERM and SIGINT end it in an orderly way: what it lent is taken back.";
 
 const HELP_COMPLETIONS: &str = "\
-Examples:
+EXAMPLES:
   venice completions bash > /usr/share/bash-completion/completions/venice
   venice completions zsh > ~/.zfunc/_venice";
 
 const HELP_MAN: &str = "\
-Examples:
+EXAMPLES:
   venice man | man -l -
   venice man --out /usr/local/share/man/man1";
 
@@ -250,7 +250,7 @@ mod tests {
     fn every_command_has_examples() {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Examples:"), "{} has no examples", command.get_name());
+            assert!(help.contains("EXAMPLES:"), "{} has no examples", command.get_name());
         }
     }
 

@@ -56,7 +56,7 @@ fn every_command_has_help_with_examples() {
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in --help");
         let said = place.venice(&[command, "--help"]).expect(0);
-        assert!(said.out.contains("Examples:"), "venice {command} --help: {}", said.out);
+        assert!(said.out.contains("EXAMPLES:"), "venice {command} --help: {}", said.out);
     }
     assert!(place.venice(&["--version"]).expect(0).out.starts_with("venice "));
     place.venice(&[]).expect(2);
