@@ -60,6 +60,7 @@ pub fn compare(rack: &Rack, name: &str, program: &Program) -> Compared {
     );
     assert!(plain_result == (program.result)(), "{name}: its result differs");
     check_resident(name, &venice, local_bytes);
+    check_all_together(name, &venice, local_bytes);
     Compared { plain, venice, local_bytes }
 }
 
@@ -81,7 +82,7 @@ pub fn run_options(local_bytes: u64, peak_bytes: u64) -> Vec<String> {
 /// The resident memory of the run stayed within the margin, and the run was really paged.
 #[track_caller]
 pub fn check_resident(name: &str, venice: &Outcome, local_bytes: u64) {
-    let allowed = local_bytes + MARGIN_FIXED_BYTES + local_bytes / MARGIN_SHARE;
+    let allowed = allowed_bytes(local_bytes);
     assert!(
         venice.peak_bytes <= allowed,
         "{name}: {} MiB resident at its peak, --local was {} MiB: at most {} MiB are allowed",
@@ -94,6 +95,24 @@ pub fn check_resident(name: &str, venice: &Outcome, local_bytes: u64) {
         "{name}: --stats printed no summary:\n{}",
         venice.stderr
     );
+}
+
+/// All processes of the run together stayed within the margin: for programs whose processes share
+/// little, as what a fork shares counts twice.
+#[track_caller]
+pub fn check_all_together(name: &str, venice: &Outcome, local_bytes: u64) {
+    let allowed = allowed_bytes(local_bytes);
+    assert!(
+        venice.peak_sum_bytes <= allowed,
+        "{name}: all processes together had {} MiB resident, --local was {} MiB: at most {} MiB",
+        venice.peak_sum_bytes / MIB,
+        local_bytes / MIB,
+        allowed / MIB
+    );
+}
+
+fn allowed_bytes(local_bytes: u64) -> u64 {
+    local_bytes + MARGIN_FIXED_BYTES + local_bytes / MARGIN_SHARE
 }
 
 /// One line for the log: what it cost.
