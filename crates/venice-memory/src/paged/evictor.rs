@@ -17,6 +17,8 @@ use super::{PAGE, address_of};
 
 /// Pages looked at in search of victims in one turn with the lock held.
 const SCAN_PAGES: usize = 16 * 1024;
+/// Slots taken from resident pages at a time when far memory is used up.
+const SCAVENGED_SLOTS: usize = 1024;
 /// How often the budget is looked at again when nothing happens.
 const TICK_NS: u64 = 20_000_000;
 /// How long the evictor rests when it can do nothing.
@@ -276,7 +278,7 @@ impl Evictor {
             self.leaving.push(leaving);
             return true;
         }
-        let Some(slot) = slot_to_write(&guarded.slots, pager, page) else {
+        let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
             self.leaving.push(Leaving { to: State::Staged, ..leaving });
             return false;
         };
@@ -292,7 +294,7 @@ impl Evictor {
         self.far.write_all(&pager.block, &mut self.writes);
         while let Some(lost) = self.writes.iter().position(|write| write.lost) {
             let page = self.leaving.iter().find(|l| l.write == Some(lost)).expect("planned").page;
-            let Some(slot) = slot_to_write(&guarded.slots, pager, page) else {
+            let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
                 self.abandon();
                 return None;
             };
@@ -459,6 +461,40 @@ fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> 
     let fresh = slots.take(&pager.block)?;
     entry.set_slot(Some(fresh));
     Some(fresh)
+}
+
+/// As [`slot_to_write`]; with far memory used up, copies of resident pages make room: what is
+/// local need not be far too.
+fn slot_or_scavenge(pager: &Pager, guarded: &mut Guarded, page: PageNumber) -> Option<u32> {
+    if let Some(slot) = slot_to_write(&guarded.slots, pager, page) {
+        return Some(slot);
+    }
+    scavenge(pager, guarded);
+    slot_to_write(&guarded.slots, pager, page)
+}
+
+/// Gives up the slots of some resident pages.
+fn scavenge(pager: &Pager, guarded: &mut Guarded) {
+    let mut freed = 0;
+    for range in guarded.regions.parts(0..usize::MAX) {
+        pager.table.for_each_live(range, |page, entry| {
+            if freed >= SCAVENGED_SLOTS || entry.slot().is_none() || !entry.claim(State::Resident) {
+                return;
+            }
+            // Read again: it is ours only now.
+            if let Some(slot) = entry.slot() {
+                guarded.slots.give_up(&pager.block, slot);
+                entry.set_slot(None);
+                freed += 1;
+            }
+            if entry.release(State::Resident) {
+                pager.wake_page(page);
+            }
+        });
+        if freed >= SCAVENGED_SLOTS {
+            return;
+        }
+    }
 }
 
 fn is_zero(page: &[u8]) -> bool {

@@ -97,7 +97,7 @@ impl ForkWindow {
 
     /// Has the handler anything to watch for here?
     pub fn is_watching(&self) -> bool {
-        self.is_open()
+        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING) || self.has_unpaged_children()
     }
 
     /// Fills in what to poll.
@@ -177,8 +177,14 @@ impl ForkWindow {
         sys::futex_wake(&self.state, u32::MAX >> 1, false);
     }
 
-    /// Asks the handler to let go of the child, and waits until it has.
+    /// Asks the handler to let go of the child, and waits until it has. Where there is no child
+    /// the handler knows of none.
     fn close(&self) {
+        let childless =
+            self.state.compare_exchange(PREPARED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        if childless.is_ok() {
+            return sys::close(self.nudge_fd.swap(-1, Ordering::AcqRel));
+        }
         self.state.store(CLOSING, Ordering::Release);
         let _ = sys::write(self.nudge_fd.load(Ordering::Acquire), &1u64.to_ne_bytes());
         while self.state.load(Ordering::Acquire) == CLOSING {

@@ -72,7 +72,6 @@ pub mod nr {
     pub const CLONE: usize = 56;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const FUTEX: usize = 202;
-    pub const CLOCK_GETTIME: usize = 228;
     pub const OPENAT: usize = 257;
     pub const EVENTFD2: usize = 290;
     pub const USERFAULTFD: usize = 323;
@@ -332,15 +331,10 @@ pub fn process_exists(pid: u32) -> bool {
     unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) != Err(Errno::ESRCH) }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Nanoseconds of `CLOCK_MONOTONIC`, without a system call where the kernel offers one (vDSO).
 pub fn monotonic_ns() -> u64 {
-    let mut spec = [0i64; 2];
-    const CLOCK_MONOTONIC: usize = 1;
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe {
-        syscall(nr::CLOCK_GETTIME, [CLOCK_MONOTONIC, spec.as_mut_ptr() as usize, 0, 0, 0, 0])
-    };
-    spec[0] as u64 * 1_000_000_000 + spec[1] as u64
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Pins the calling thread to one processor; a refusal (a cpuset) leaves it where it is.

@@ -83,11 +83,11 @@ impl UdpFar {
         self.driver.fd().as_raw_fd()
     }
 
-    /// When the links want to run again; negative: only when something arrives.
-    pub fn timeout_ms(&mut self) -> i32 {
-        let now_ns = sys::monotonic_ns();
-        let due = self.driver.initiator().poll_timeout();
-        due.map_or(-1, |at_ns| at_ns.saturating_sub(now_ns).div_ceil(1_000_000).min(1000) as i32)
+    /// Sets the timer for when the links want to run again, and returns what to poll for it. A
+    /// time-out of `poll` itself would cost far more than the round trip when it is short.
+    pub fn arm_timer(&mut self) -> i32 {
+        self.driver.arm(sys::monotonic_ns());
+        self.driver.timer_fd().as_raw_fd()
     }
 
     /// Asks for a page; it goes out at once.

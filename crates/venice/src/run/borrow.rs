@@ -98,7 +98,7 @@ pub fn random_u64() -> anyhow::Result<u64> {
 impl Loan {
     /// Slabs of all grants together.
     pub fn slab_count(&self) -> usize {
-        self.grants.iter().map(|grant| slabs_of(grant)).sum()
+        self.grants.iter().map(slabs_of).sum()
     }
 
     fn connect(&mut self) -> anyhow::Result<()> {

@@ -3,10 +3,13 @@
 //! It takes no lock and waits for nobody but the evictor, and for that one only while no
 //! thread of the program holds the structure lock (that thread may be waiting for us).
 
+mod children;
+mod far_pages;
+
 use std::sync::atomic::Ordering;
 
-use super::far::{Far, Fetch, MAX_IN_FLIGHT};
-use super::fork::{Content, WATCHED_FDS};
+use super::far::{Far, MAX_IN_FLIGHT};
+use super::fork::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{MAX_WINDOW, Pager};
 use super::read_ahead::ReadAhead;
@@ -14,7 +17,7 @@ use super::run_block::SLAB_SLOTS;
 use super::staging::Frame;
 use super::sys::{self, Errno, PollFd, SysResult};
 use super::thread::Follower;
-use super::uffd::{Event, Uffd};
+use super::uffd::Event;
 use super::{PAGE, address_of};
 
 /// How long a fault waits at most for the evictor to make room before the budget is
@@ -46,6 +49,7 @@ pub struct Handler {
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
+    reads_block: bool,
 }
 
 /// The thread's body; `handler` is the address of a leaked [`Handler`].
@@ -67,18 +71,26 @@ impl Handler {
             follower: Follower::default(),
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::with_capacity(1024),
+            reads_block: false,
         }
     }
 
     /// Waits for something to do and does it.
     fn turn(&mut self) {
-        let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 2 + WATCHED_FDS];
+        let only_faults = matches!(self.far, Far::Shm(_))
+            && self.deferred.is_empty()
+            && !self.pager.fork.is_watching();
+        self.block_on_reads(only_faults);
+        if only_faults {
+            return self.serve_events();
+        }
+        let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 3 + WATCHED_FDS];
         fds[0].fd = self.pager.uffd().fd;
-        self.pager.fork.watch(&mut fds[2..]);
+        self.pager.fork.watch(&mut fds[3..]);
         let mut timeout_ms = self.pager.fork.timeout_ms();
         if let Far::Udp(udp) = &mut self.far {
             fds[1].fd = udp.fd();
-            timeout_ms = sooner(timeout_ms, udp.timeout_ms());
+            fds[2].fd = udp.arm_timer();
         }
         if !self.deferred.is_empty() {
             timeout_ms = 1;
@@ -92,6 +104,13 @@ impl Handler {
         }
         self.take_arrivals();
         self.retry_deferred();
+    }
+
+    /// With nothing to wait for but faults, a blocking read spares each of them a `poll`.
+    fn block_on_reads(&mut self, block: bool) {
+        if self.reads_block != block && sys::set_nonblocking(self.pager.uffd().fd, !block).is_ok() {
+            self.reads_block = block;
+        }
     }
 
     fn serve_events(&mut self) {
@@ -234,179 +253,6 @@ impl Handler {
         }
     }
 
-    fn bring_far(&mut self, fault: Fault, entry: &Entry) {
-        let slot = entry.slot().expect("a far page has a slot");
-        self.pager.block.counters.far_faults.fetch_add(1, Ordering::Relaxed);
-        let Some(token) = self.free_token() else {
-            self.release_quietly(fault.page, entry, State::Far);
-            return self.defer(fault);
-        };
-        match self.far.fetch(&self.pager.block, slot, token) {
-            Fetch::Ready(source) => {
-                let window = self.window_for(fault.page);
-                self.install_ready(fault, entry, source, slot, window);
-            }
-            Fetch::Pending => {
-                self.awaited[token as usize] =
-                    Awaited { page: fault.page, started_ns: fault.started_ns, ahead: false };
-                let window = self.window_for(fault.page);
-                self.ask_ahead(fault.page, window);
-            }
-            Fetch::Full => {
-                self.release_quietly(fault.page, entry, State::Far);
-                self.defer(fault);
-            }
-            Fetch::Lost => self.lose(fault.page, entry, slot),
-        }
-    }
-
-    /// Installs the page at `source`, first alone so that its thread runs on, then what lies
-    /// ahead: pages whose slots lie in a row go in one call.
-    fn install_ready(
-        &mut self,
-        fault: Fault,
-        entry: &Entry,
-        source: usize,
-        slot: u32,
-        window: usize,
-    ) {
-        let uffd = self.pager.uffd();
-        let mut run = 1;
-        while run < window && self.follows(fault.page, slot, run) {
-            run += 1;
-        }
-        let outcome = uffd.copy(address_of(fault.page), source, run * PAGE, true);
-        let done = match outcome {
-            Ok(bytes) => bytes / PAGE,
-            Err(_) if run > 1 => {
-                uffd.copy(address_of(fault.page), source, PAGE, true).is_ok() as usize
-            }
-            Err(_) => 0,
-        };
-        for ahead in 1..run {
-            let state = if ahead < done { State::Resident } else { State::Far };
-            self.release_entry(fault.page + ahead, state);
-        }
-        if done == 0 {
-            return self.give_back(fault, entry, State::Far, outcome);
-        }
-        self.arrived(done);
-        self.count_in(done);
-        self.release(fault.page, entry, State::Resident);
-        self.record(fault.started_ns);
-        self.install_ahead(fault.page + run, window.saturating_sub(run));
-    }
-
-    /// Claims the page `run` pages on if it is far and its slot lies as far on in the same slab.
-    fn follows(&mut self, page: PageNumber, slot: u32, run: usize) -> bool {
-        if run as u32 >= Far::contiguous_from(slot) {
-            return false;
-        }
-        let expected = Some(slot + run as u32);
-        let entry = self.pager.table.entry(page + run);
-        entry.is_some_and(|e| e.state() == State::Far && e.slot() == expected)
-            && self.claim_ahead(page + run, State::Far)
-    }
-
-    /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
-    fn install_ahead(&mut self, page: PageNumber, count: usize) {
-        for page in page..page + count {
-            if !self.claim_ahead(page, State::Far) {
-                return;
-            }
-            let entry = self.pager.table.entry(page).expect("just claimed");
-            let slot = entry.slot().expect("a far page has a slot");
-            let placed = match self.far.fetch(&self.pager.block, slot, 0) {
-                Fetch::Ready(source) => {
-                    self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
-                }
-                _ => false,
-            };
-            if !placed {
-                return self.release_entry(page, State::Far);
-            }
-            self.arrived(1);
-            self.count_in(1);
-            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-            self.release_entry(page, State::Resident);
-        }
-    }
-
-    /// Asks for far pages ahead of `page` by frames.
-    fn ask_ahead(&mut self, page: PageNumber, window: usize) {
-        for page in page + 1..page + window {
-            let Some(token) = self.free_token() else { break };
-            if !self.claim_ahead(page, State::Far) {
-                break;
-            }
-            let entry = self.pager.table.entry(page).expect("just claimed");
-            let slot = entry.slot().expect("a far page has a slot");
-            match self.far.fetch(&self.pager.block, slot, token) {
-                Fetch::Pending => {
-                    self.awaited[token as usize] = Awaited { page, started_ns: 0, ahead: true };
-                }
-                _ => {
-                    self.release_entry(page, State::Far);
-                    break;
-                }
-            }
-        }
-        if let Far::Udp(udp) = &mut self.far {
-            udp.flush();
-        }
-    }
-
-    /// Installs the pages that came by frames.
-    fn take_arrivals(&mut self) {
-        if matches!(self.far, Far::Shm(_)) {
-            return;
-        }
-        let pager = self.pager;
-        let mut buffer = [0u64; PAGE / 8];
-        loop {
-            let Far::Udp(udp) = &mut self.far else { return };
-            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return };
-            let awaited = std::mem::take(&mut self.awaited[token as usize]);
-            let entry = pager.table.entry(awaited.page).expect("asked for");
-            if !arrived {
-                let slot = entry.slot().expect("a far page has a slot");
-                if awaited.ahead {
-                    self.release_entry(awaited.page, State::Far);
-                } else {
-                    self.lose(awaited.page, entry, slot);
-                }
-                continue;
-            }
-            self.install_arrival(awaited, entry, &buffer);
-        }
-    }
-
-    fn install_arrival(&mut self, awaited: Awaited, entry: &Entry, page: &[u64; PAGE / 8]) {
-        let pager = self.pager;
-        let address = address_of(awaited.page);
-        let mut outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
-        while outcome == Err(Errno::EAGAIN) {
-            self.read_event_before_retry();
-            outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
-        }
-        match outcome {
-            Ok(_) => {
-                self.arrived(1);
-                self.count_in(1);
-                self.release(awaited.page, entry, State::Resident);
-                if awaited.ahead {
-                    pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    self.record(awaited.started_ns);
-                }
-            }
-            Err(_) => {
-                self.release(awaited.page, entry, State::Far);
-                pager.uffd().wake(address, PAGE);
-            }
-        }
-    }
-
     /// The address space is changing under a placement: a fork waits for us to read its event.
     fn read_event_before_retry(&mut self) {
         let pager = self.pager;
@@ -418,20 +264,6 @@ impl Handler {
             }
             Some(Event::Other) | None => sys::yield_now(),
         }
-    }
-
-    /// The only copy is gone: touching the page is an error from now on.
-    fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
-        let pager = self.pager;
-        let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
-        let donor = pager.block.donor_of_slot(slot) as u64;
-        process.lost_donor.store(donor, Ordering::Relaxed);
-        process.lost_address.store(address_of(page) as u64 + 1, Ordering::Release);
-        pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
-        self.forget_slot(entry);
-        super::loss::announce(&pager.block, donor as usize, address_of(page));
-        self.poison(page);
-        self.release(page, entry, State::Poisoned);
     }
 
     fn poison(&self, page: PageNumber) {
@@ -566,40 +398,6 @@ impl Handler {
             }
         }
     }
-
-    /// Faults of children that were just forked and have no pager of their own yet.
-    fn serve_forked_children(&mut self) {
-        let pager = self.pager;
-        while let Some((child, page)) = pager.fork.next_child_fault(pager) {
-            let address = address_of(page);
-            let outcome = match pager.content_for_child(page) {
-                Content::Zeros => child.zero(address, PAGE),
-                Content::Frame(source) => child.copy(address, source, PAGE, true),
-                Content::Slot(slot) => self.copy_to_child(child, address, slot),
-                Content::Lost => child.poison(address, PAGE),
-            };
-            if child.settle(address, outcome) == Err(Errno::EAGAIN) {
-                child.wake(address, PAGE);
-            }
-        }
-    }
-
-    fn copy_to_child(&mut self, child: Uffd, address: usize, slot: u32) -> SysResult<usize> {
-        let block = &self.pager.block;
-        if let Far::Shm(window) = &self.far {
-            return child.copy(address, window.address(slot), PAGE, true);
-        }
-        let Far::Udp(udp) = &mut self.far else { unreachable!("two kinds of port") };
-        let mut buffer = [0u64; PAGE / 8];
-        match udp.fetch_at_once(block, slot, &mut buffer) {
-            true => child.copy(address, buffer.as_ptr() as usize, PAGE, true),
-            false => child.poison(address, PAGE),
-        }
-    }
-}
-
-fn sooner(one_ms: i32, other_ms: i32) -> i32 {
-    if one_ms < 0 || (0..one_ms).contains(&other_ms) { other_ms } else { one_ms }
 }
 
 const _: () = assert!(MAX_WINDOW < SLAB_SLOTS as usize, "a window spans two slabs at most");

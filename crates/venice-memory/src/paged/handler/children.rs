@@ -1,0 +1,40 @@
+//! Serving children that were just forked and have no pager of their own yet.
+
+use super::super::far::Far;
+use super::super::fork::Content;
+use super::super::sys::{Errno, SysResult};
+use super::super::uffd::Uffd;
+use super::super::{PAGE, address_of};
+use super::Handler;
+
+impl Handler {
+    /// Faults of children that were just forked and have no pager of their own yet.
+    pub(super) fn serve_forked_children(&mut self) {
+        let pager = self.pager;
+        while let Some((child, page)) = pager.fork.next_child_fault(pager) {
+            let address = address_of(page);
+            let outcome = match pager.content_for_child(page) {
+                Content::Zeros => child.zero(address, PAGE),
+                Content::Frame(source) => child.copy(address, source, PAGE, true),
+                Content::Slot(slot) => self.copy_to_child(child, address, slot),
+                Content::Lost => child.poison(address, PAGE),
+            };
+            if child.settle(address, outcome) == Err(Errno::EAGAIN) {
+                child.wake(address, PAGE);
+            }
+        }
+    }
+
+    fn copy_to_child(&mut self, child: Uffd, address: usize, slot: u32) -> SysResult<usize> {
+        let block = &self.pager.block;
+        if let Far::Shm(window) = &self.far {
+            return child.copy(address, window.address(slot), PAGE, true);
+        }
+        let Far::Udp(udp) = &mut self.far else { unreachable!("two kinds of port") };
+        let mut buffer = [0u64; PAGE / 8];
+        match udp.fetch_at_once(block, slot, &mut buffer) {
+            true => child.copy(address, buffer.as_ptr() as usize, PAGE, true),
+            false => child.poison(address, PAGE),
+        }
+    }
+}

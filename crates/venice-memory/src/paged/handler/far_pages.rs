@@ -1,0 +1,198 @@
+//! Pages that only a donor holds: asked for, with what lies ahead of them, and installed.
+
+use std::sync::atomic::Ordering;
+
+use super::super::far::{Far, Fetch};
+use super::super::page_table::{Entry, PageNumber, State};
+use super::super::sys::Errno;
+use super::super::{PAGE, address_of};
+use super::{Awaited, Fault, Handler};
+
+impl Handler {
+    pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
+        let slot = entry.slot().expect("a far page has a slot");
+        self.pager.block.counters.far_faults.fetch_add(1, Ordering::Relaxed);
+        let Some(token) = self.free_token() else {
+            self.release_quietly(fault.page, entry, State::Far);
+            return self.defer(fault);
+        };
+        match self.far.fetch(&self.pager.block, slot, token) {
+            Fetch::Ready(source) => {
+                let window = self.window_for(fault.page);
+                self.install_ready(fault, entry, source, slot, window);
+            }
+            Fetch::Pending => {
+                self.awaited[token as usize] =
+                    Awaited { page: fault.page, started_ns: fault.started_ns, ahead: false };
+                let window = self.window_for(fault.page);
+                self.ask_ahead(fault.page, window);
+            }
+            Fetch::Full => {
+                self.release_quietly(fault.page, entry, State::Far);
+                self.defer(fault);
+            }
+            Fetch::Lost => self.lose(fault.page, entry, slot),
+        }
+    }
+
+    /// Installs the page at `source`, first alone so that its thread runs on, then what lies
+    /// ahead: pages whose slots lie in a row go in one call.
+    fn install_ready(
+        &mut self,
+        fault: Fault,
+        entry: &Entry,
+        source: usize,
+        slot: u32,
+        window: usize,
+    ) {
+        let uffd = self.pager.uffd();
+        let mut run = 1;
+        while run < window && self.follows(fault.page, slot, run) {
+            run += 1;
+        }
+        let outcome = uffd.copy(address_of(fault.page), source, run * PAGE, true);
+        let done = match outcome {
+            Ok(bytes) => bytes / PAGE,
+            Err(_) if run > 1 => {
+                uffd.copy(address_of(fault.page), source, PAGE, true).is_ok() as usize
+            }
+            Err(_) => 0,
+        };
+        for ahead in 1..run {
+            let state = if ahead < done { State::Resident } else { State::Far };
+            self.release_entry(fault.page + ahead, state);
+        }
+        if done == 0 {
+            return self.give_back(fault, entry, State::Far, outcome);
+        }
+        self.arrived(done);
+        self.count_in(done);
+        self.release(fault.page, entry, State::Resident);
+        self.record(fault.started_ns);
+        self.install_ahead(fault.page + run, window.saturating_sub(run));
+    }
+
+    /// Claims the page `run` pages on if it is far and its slot lies as far on in the same slab.
+    fn follows(&mut self, page: PageNumber, slot: u32, run: usize) -> bool {
+        if run as u32 >= Far::contiguous_from(slot) {
+            return false;
+        }
+        let expected = Some(slot + run as u32);
+        let entry = self.pager.table.entry(page + run);
+        entry.is_some_and(|e| e.state() == State::Far && e.slot() == expected)
+            && self.claim_ahead(page + run, State::Far)
+    }
+
+    /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
+    fn install_ahead(&mut self, page: PageNumber, count: usize) {
+        for page in page..page + count {
+            if !self.claim_ahead(page, State::Far) {
+                return;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            let placed = match self.far.fetch(&self.pager.block, slot, 0) {
+                Fetch::Ready(source) => {
+                    self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
+                }
+                _ => false,
+            };
+            if !placed {
+                return self.release_entry(page, State::Far);
+            }
+            self.arrived(1);
+            self.count_in(1);
+            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+            self.release_entry(page, State::Resident);
+        }
+    }
+
+    /// Asks for far pages ahead of `page` by frames.
+    fn ask_ahead(&mut self, page: PageNumber, window: usize) {
+        for page in page + 1..page + window {
+            let Some(token) = self.free_token() else { break };
+            if !self.claim_ahead(page, State::Far) {
+                break;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            match self.far.fetch(&self.pager.block, slot, token) {
+                Fetch::Pending => {
+                    self.awaited[token as usize] = Awaited { page, started_ns: 0, ahead: true };
+                }
+                _ => {
+                    self.release_entry(page, State::Far);
+                    break;
+                }
+            }
+        }
+        if let Far::Udp(udp) = &mut self.far {
+            udp.flush();
+        }
+    }
+
+    /// Installs the pages that came by frames.
+    pub(super) fn take_arrivals(&mut self) {
+        if matches!(self.far, Far::Shm(_)) {
+            return;
+        }
+        let pager = self.pager;
+        let mut buffer = [0u64; PAGE / 8];
+        loop {
+            let Far::Udp(udp) = &mut self.far else { return };
+            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return };
+            let awaited = std::mem::take(&mut self.awaited[token as usize]);
+            let entry = pager.table.entry(awaited.page).expect("asked for");
+            if !arrived {
+                let slot = entry.slot().expect("a far page has a slot");
+                if awaited.ahead {
+                    self.release_entry(awaited.page, State::Far);
+                } else {
+                    self.lose(awaited.page, entry, slot);
+                }
+                continue;
+            }
+            self.install_arrival(awaited, entry, &buffer);
+        }
+    }
+
+    fn install_arrival(&mut self, awaited: Awaited, entry: &Entry, page: &[u64; PAGE / 8]) {
+        let pager = self.pager;
+        let address = address_of(awaited.page);
+        let mut outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+        while outcome == Err(Errno::EAGAIN) {
+            self.read_event_before_retry();
+            outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+        }
+        match outcome {
+            Ok(_) => {
+                self.arrived(1);
+                self.count_in(1);
+                self.release(awaited.page, entry, State::Resident);
+                if awaited.ahead {
+                    pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    self.record(awaited.started_ns);
+                }
+            }
+            Err(_) => {
+                self.release(awaited.page, entry, State::Far);
+                pager.uffd().wake(address, PAGE);
+            }
+        }
+    }
+
+    /// The only copy is gone: touching the page is an error from now on.
+    fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
+        let pager = self.pager;
+        let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
+        let donor = pager.block.donor_of_slot(slot) as u64;
+        process.lost_donor.store(donor, Ordering::Relaxed);
+        process.lost_address.store(address_of(page) as u64 + 1, Ordering::Release);
+        pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
+        self.forget_slot(entry);
+        super::super::loss::announce(&pager.block, donor as usize, address_of(page));
+        self.poison(page);
+        self.release(page, entry, State::Poisoned);
+    }
+}
