@@ -99,9 +99,9 @@ impl FaultReport {
             self.case_table(),
         );
         for way in &self.ways {
-            if let Some(detail) = &way.detail {
-                text += &format!("{}: {detail}\n", way.way);
-            }
+            let peak = way.cases.iter().map(|case| case.resident_bytes_peak).max().unwrap_or(0);
+            let detail = way.detail.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
+            text += &format!("{}: peak resident {}{detail}\n", way.way, ByteSize(peak));
         }
         for skipped in &self.skipped {
             text += &format!("{}: SKIPPED, {}\n", skipped.way, skipped.reason);
@@ -226,6 +226,7 @@ pub(crate) mod tests {
             cpu_us_per_fault: 3.0,
             cpu_us_per_page: 2.0,
             helper_cpu_us_per_page: 0.0,
+            resident_bytes_peak: 256 << 20,
             wrong: 0,
         }
     }

@@ -95,6 +95,8 @@ pub struct CaseReport {
     pub cpu_us_per_page: f64,
     /// Processor time of donors or servers for each touched page, in microseconds.
     pub helper_cpu_us_per_page: f64,
+    /// The program's greatest resident anonymous memory during the case, in bytes, sampled.
+    pub resident_bytes_peak: u64,
     /// Words that were not what had been written.
     pub wrong: u64,
 }
@@ -180,19 +182,22 @@ impl Touch {
     }
 }
 
-/// Processor seconds spent during a case.
+/// What a case took of the machine.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CpuSpent {
+pub(crate) struct Spent {
+    pub(crate) elapsed: Duration,
+    /// Processor seconds of the program itself.
     pub(crate) program_s: f64,
+    /// Processor seconds of its helpers.
     pub(crate) helpers_s: f64,
+    pub(crate) resident_bytes_peak: u64,
 }
 
 impl CaseReport {
     pub(crate) fn new(
         (pattern, operation, threads): (Pattern, Operation, usize),
         tally: &Tally,
-        elapsed: Duration,
-        cpu: CpuSpent,
+        spent: Spent,
     ) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         let accesses = tally.all.len();
@@ -213,11 +218,12 @@ impl CaseReport {
             max_us: us(tally.all.max()),
             fault_p50_us: fault_quantile(0.50),
             fault_p99_us: fault_quantile(0.99),
-            pages_per_s: accesses as f64 / elapsed.as_secs_f64(),
-            faults_per_s: faults as f64 / elapsed.as_secs_f64(),
-            cpu_us_per_fault: share(cpu.program_s, faults),
-            cpu_us_per_page: share(cpu.program_s, accesses),
-            helper_cpu_us_per_page: share(cpu.helpers_s, accesses),
+            pages_per_s: accesses as f64 / spent.elapsed.as_secs_f64(),
+            faults_per_s: faults as f64 / spent.elapsed.as_secs_f64(),
+            cpu_us_per_fault: share(spent.program_s, faults),
+            cpu_us_per_page: share(spent.program_s, accesses),
+            helper_cpu_us_per_page: share(spent.helpers_s, accesses),
+            resident_bytes_peak: spent.resident_bytes_peak,
             wrong: tally.wrong,
         }
     }
@@ -259,16 +265,17 @@ mod tests {
         let mut tally = Tally::new();
         (0..99).for_each(|_| tally.record(200));
         tally.record(9_000_000);
-        let cpu = CpuSpent { program_s: 0.5, helpers_s: 0.0 };
+        let elapsed = Duration::from_secs(2);
+        let spent = Spent { elapsed, program_s: 0.5, helpers_s: 0.0, resident_bytes_peak: 0 };
         let case = (Pattern::Random, Operation::Read, 1);
-        let report = CaseReport::new(case, &tally, Duration::from_secs(2), cpu);
+        let report = CaseReport::new(case, &tally, spent);
         assert_eq!((report.accesses, report.faults), (100, 1));
         assert!((0.19..0.21).contains(&report.p50_us));
         assert!(report.fault_p50_us > 8_000.0);
         assert_eq!(report.pages_per_s, 50.0);
         assert_eq!(report.cpu_us_per_page, 5_000.0);
 
-        let empty = CaseReport::new(case, &Tally::new(), Duration::from_secs(2), cpu);
+        let empty = CaseReport::new(case, &Tally::new(), spent);
         let json = serde_json::to_string(&empty).unwrap();
         assert!(!json.contains("null"), "{json}");
     }

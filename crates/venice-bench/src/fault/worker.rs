@@ -13,9 +13,10 @@ use venice_wire::ByteSize;
 
 use super::floor::{FloorRegion, SOURCE_PAGE, pin_to};
 use super::region::Region;
-use super::touch::{CaseReport, CpuSpent, Operation, Pattern, Tally, Touch};
+use super::touch::{CaseReport, Operation, Pattern, Spent, Tally, Touch};
 use super::{PAGE_BYTES, clock, cpu_time};
 use crate::pattern::Random;
+use crate::resident::PeakSampler;
 
 /// Unmeasured touching before each case, so that the set of resident pages settles.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -194,6 +195,7 @@ impl<'a> Bench<'a> {
                 })
                 .collect();
             barrier.wait();
+            let sampler = PeakSampler::start(std::process::id());
             let start = Instant::now();
             let before =
                 (cpu_time::of_processes_s(&own), cpu_time::of_processes_s(&self.args.helpers));
@@ -205,12 +207,14 @@ impl<'a> Bench<'a> {
                 tally.add(&part);
                 end = end.max(ended);
             }
-            let cpu = CpuSpent {
+            let spent = Spent {
+                elapsed: end - start,
+                resident_bytes_peak: sampler.peak_bytes(),
                 program_s: cpu_time::of_processes_s(&own) - before.0,
                 helpers_s: cpu_time::of_processes_s(&self.args.helpers) - before.1,
             };
             let Case { pattern, operation, threads } = case;
-            Ok(CaseReport::new((pattern, operation, threads), &tally, end - start, cpu))
+            Ok(CaseReport::new((pattern, operation, threads), &tally, spent))
         })
     }
 }
