@@ -208,7 +208,7 @@ fn next_fault(fd: i32) -> Option<(Uffd, PageNumber)> {
 
 /// Is the address space that `child` serves gone? Asked with a range that is in no mapping.
 fn is_gone(child: Uffd) -> bool {
-    child.zero(PAGE, PAGE) == Err(Errno::ESRCH)
+    child.zero(PAGE, PAGE, true) == Err(Errno::ESRCH)
 }
 
 impl Pager {

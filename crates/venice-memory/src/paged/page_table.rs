@@ -108,6 +108,11 @@ impl Entry {
         false
     }
 
+    /// Was the page brought in since the clock hand last passed?
+    pub fn is_young(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & YOUNG != 0
+    }
+
     /// Takes the second chance of a resident page: `true` if it had one.
     pub fn take_youth(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);

@@ -22,6 +22,10 @@ use super::{PAGE, pages_of};
 /// Most pages installed at once.
 pub const MAX_WINDOW: usize = 64;
 
+/// The staging ring has room for one page in so many of the budget; windows with holes do not
+/// fill their chunks, so it holds fewer.
+const RING_SHARE: usize = 4;
+
 /// What a pager is made of.
 #[derive(Debug)]
 pub struct PagerSetup {
@@ -116,7 +120,7 @@ impl Pager {
         let supervisor_fd = sys::move_fd(setup.supervisor.into_raw_fd(), setup.lowest_fd)
             .map_err(kernel("keep a descriptor"))?;
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
-        let chunks = (limit_pages as usize / 8 / CHUNK_FRAMES).clamp(2, 1 << 14);
+        let chunks = (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(8, 1 << 15);
         let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
         let (base, len_bytes) = staging.memory();
         // SAFETY: advice about the pager's own, empty memory.

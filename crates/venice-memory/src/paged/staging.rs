@@ -59,6 +59,11 @@ impl Staging {
         self.owners.len() / CHUNK_FRAMES
     }
 
+    /// The chunk `offset` places on in the ring.
+    pub fn chunk_after(&self, chunk: usize, offset: usize) -> usize {
+        (chunk + offset) % self.chunks()
+    }
+
     /// First address and length in bytes.
     pub fn memory(&self) -> (usize, usize) {
         (address_of(self.base_page), self.owners.len() * PAGE)

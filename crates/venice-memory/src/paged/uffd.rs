@@ -197,12 +197,12 @@ impl Uffd {
         }
     }
 
-    /// Installs the zero page at `addr` and wakes who waits.
+    /// Installs the zero page at `addr` and wakes who waits, if `wake`.
     ///
     /// # Errors
     /// As for [`Uffd::copy`].
-    pub fn zero(self, addr: usize, len_bytes: usize) -> SysResult<usize> {
-        self.fill(UFFDIO_ZEROPAGE, addr, len_bytes)
+    pub fn zero(self, addr: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
+        self.fill(UFFDIO_ZEROPAGE, addr, len_bytes, wake)
     }
 
     /// Makes every access to the range fail with `SIGBUS` (or `EFAULT` inside a system call).
@@ -210,13 +210,13 @@ impl Uffd {
     /// # Errors
     /// As for [`Uffd::copy`].
     pub fn poison(self, addr: usize, len_bytes: usize) -> SysResult<usize> {
-        self.fill(UFFDIO_POISON, addr, len_bytes)
+        self.fill(UFFDIO_POISON, addr, len_bytes, true)
     }
 
-    fn fill(self, request: usize, addr: usize, len_bytes: usize) -> SysResult<usize> {
+    fn fill(self, request: usize, addr: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
         let mut arg = FillArg {
             range: Range { start: addr as u64, len: len_bytes as u64 },
-            mode: 0,
+            mode: if wake { 0 } else { MODE_DONTWAKE },
             done: 0,
         };
         // SAFETY: the structure is the one the request expects.

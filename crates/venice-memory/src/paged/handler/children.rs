@@ -14,7 +14,7 @@ impl Handler {
         while let Some((child, page)) = pager.fork.next_child_fault(pager) {
             let address = address_of(page);
             let outcome = match pager.content_for_child(page) {
-                Content::Zeros => child.zero(address, PAGE),
+                Content::Zeros => child.zero(address, PAGE, true),
                 Content::Frame(source) => child.copy(address, source, PAGE, true),
                 Content::Slot(slot) => self.copy_to_child(child, address, slot),
                 Content::Lost => child.poison(address, PAGE),

@@ -35,8 +35,8 @@ impl Handler {
         }
     }
 
-    /// Installs the page at `source`, first alone so that its thread runs on, then what lies
-    /// ahead: pages whose slots lie in a row go in one call.
+    /// Installs the page at `source` and what lies ahead of it: pages whose slots lie in a row go
+    /// in one call.
     fn install_ready(
         &mut self,
         fault: Fault,
@@ -50,7 +50,9 @@ impl Handler {
         while run < window && self.follows(fault.page, slot, run) {
             run += 1;
         }
-        let outcome = uffd.copy(address_of(fault.page), source, run * PAGE, true);
+        let outcome = self.hand_over(&fault, |uffd, wake| {
+            uffd.copy(address_of(fault.page), source, run * PAGE, wake)
+        });
         let done = match outcome {
             Ok(bytes) => bytes / PAGE,
             Err(_) if run > 1 => {
@@ -68,7 +70,6 @@ impl Handler {
         self.arrived(done);
         self.count_in(done);
         self.release(fault.page, entry, State::Resident);
-        self.record(fault.started_ns);
         self.install_ahead(fault.page + run, window.saturating_sub(run));
     }
 
@@ -159,10 +160,17 @@ impl Handler {
     fn install_arrival(&mut self, awaited: Awaited, entry: &Entry, page: &[u64; PAGE / 8]) {
         let pager = self.pager;
         let address = address_of(awaited.page);
-        let mut outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+        let source = page.as_ptr() as usize;
+        let started_ns = awaited.started_ns;
+        let mut outcome = if awaited.ahead {
+            pager.uffd().copy(address, source, PAGE, true)
+        } else {
+            let fault = Fault { page: awaited.page, write: false, started_ns };
+            self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
+        };
         while outcome == Err(Errno::EAGAIN) {
             self.read_event_before_retry();
-            outcome = pager.uffd().copy(address, page.as_ptr() as usize, PAGE, true);
+            outcome = pager.uffd().copy(address, source, PAGE, true);
         }
         match outcome {
             Ok(_) => {
@@ -171,8 +179,6 @@ impl Handler {
                 self.release(awaited.page, entry, State::Resident);
                 if awaited.ahead {
                     pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    self.record(awaited.started_ns);
                 }
             }
             Err(_) => {

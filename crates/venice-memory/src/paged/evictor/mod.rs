@@ -1,0 +1,227 @@
+//! The evictor: keeps the process within its budget, off the fault path.
+//!
+//! Windows of pages in a row leave the program for the staging ring ([`windows`]); the chunks
+//! that were there longest are written out first and their frames freed ([`retire`]). A page
+//! that is touched while it is staged is brought back whole, and young again.
+
+mod retire;
+mod windows;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::far::{Far, WriteOut};
+use super::pager::{Guarded, Pager};
+use super::staging::{CHUNK_FRAMES, Frame};
+use super::sys::{self, PollFd};
+use retire::Leaving;
+use windows::Exhausted;
+
+/// Chunks retired and filled in one turn with the lock held.
+const BATCH_CHUNKS: usize = 4;
+/// How often the budget is looked at again when nothing happens.
+const TICK_NS: u64 = 20_000_000;
+/// How long the evictor rests when it can do nothing.
+const IDLE_NS: u64 = 1_000_000;
+/// How long a program may stand still for want of far memory before it is ended.
+const FAR_FULL_PATIENCE_NS: u64 = 500_000_000;
+/// How often the process's own anonymous memory is measured.
+const MEASURE_EVERY_NS: u64 = 50_000_000;
+
+/// Pages at which the evictor starts.
+pub fn high_watermark(limit_pages: u64) -> u64 {
+    limit_pages.saturating_sub(slack(limit_pages))
+}
+
+/// Pages at which it stops.
+fn low_watermark(limit_pages: u64) -> u64 {
+    limit_pages.saturating_sub(2 * slack(limit_pages))
+}
+
+fn slack(limit_pages: u64) -> u64 {
+    (limit_pages / 32).clamp(64, 4096).min(limit_pages / 4)
+}
+
+/// The evictor's own state.
+pub struct Evictor {
+    pager: &'static Pager,
+    far: Far,
+    writes: Vec<WriteOut>,
+    leaving: Vec<Leaving>,
+    statm_fd: i32,
+    measured_ns: u64,
+    overhead_pages: u64,
+    exhausted: bool,
+    far_full_since_ns: Option<u64>,
+    idle: AtomicU32,
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Something moved, or may the next time.
+    Progress,
+    /// There is nothing to evict.
+    Nothing,
+    /// There is, and no far memory to take it.
+    FarFull,
+}
+
+/// The thread's body; `evictor` is the address of a leaked [`Evictor`].
+pub extern "C" fn run(evictor: usize) -> ! {
+    // SAFETY: `Pager::start_threads` leaked it for this thread alone.
+    let evictor = unsafe { &mut *(evictor as *mut Evictor) };
+    loop {
+        evictor.turn();
+    }
+}
+
+impl Evictor {
+    /// An evictor that has not started yet.
+    pub fn new(pager: &'static Pager, far: Far) -> Evictor {
+        let statm = sys::open_readonly(b"/proc/self/statm\0");
+        Evictor {
+            pager,
+            far,
+            writes: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
+            leaving: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
+            statm_fd: statm.and_then(|fd| sys::move_fd(fd, pager.lowest_fd)).unwrap_or(-1),
+            measured_ns: 0,
+            overhead_pages: 0,
+            exhausted: false,
+            far_full_since_ns: None,
+            idle: AtomicU32::new(0),
+        }
+    }
+
+    fn turn(&mut self) {
+        let pager = self.pager;
+        pager.evictor_bell.store(0, Ordering::Release);
+        self.refresh_limit();
+        let limit = pager.limit_pages.load(Ordering::Relaxed);
+        let resident = || pager.resident().load(Ordering::Relaxed);
+        if resident() <= high_watermark(limit) {
+            sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
+            return;
+        }
+        while resident() > low_watermark(limit) {
+            let outcome = self.evict_batch();
+            self.note_far_full(outcome, resident() >= limit);
+            let stuck = outcome == Outcome::Nothing;
+            pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
+            pager.evictor_progress.fetch_add(1, Ordering::Release);
+            sys::futex_wake(&pager.evictor_progress, u32::MAX >> 1, false);
+            if outcome != Outcome::Progress {
+                sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
+                break;
+            }
+        }
+    }
+
+    /// With far memory used up and the budget too, the program cannot go on: like the kernel's
+    /// own out-of-memory, but with a word on what to do.
+    fn note_far_full(&mut self, outcome: Outcome, at_limit: bool) {
+        if outcome != Outcome::FarFull || !at_limit {
+            self.far_full_since_ns = None;
+            return;
+        }
+        let now_ns = sys::monotonic_ns();
+        let since_ns = *self.far_full_since_ns.get_or_insert(now_ns);
+        if now_ns - since_ns > FAR_FULL_PATIENCE_NS {
+            sys::die("far memory is used up and so is --local: run with a larger --remote");
+        }
+    }
+
+    /// The budget, less what the process holds that is not managed: its early heap, its
+    /// stacks, the pager's own tables.
+    fn refresh_limit(&mut self) {
+        let pager = self.pager;
+        let now_ns = sys::monotonic_ns();
+        if now_ns >= self.measured_ns + MEASURE_EVERY_NS {
+            self.measured_ns = now_ns;
+            self.overhead_pages = self.measure_overhead();
+            self.check_supervisor();
+        }
+        let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
+        let limit = allowance.saturating_sub(self.overhead_pages).max(allowance / 4);
+        pager.limit_pages.store(limit, Ordering::Relaxed);
+    }
+
+    fn measure_overhead(&self) -> u64 {
+        let managed = self.pager.resident().load(Ordering::Relaxed);
+        let mut text = [0u8; 128];
+        let Ok(len) = sys::pread0(self.statm_fd, &mut text) else { return 0 };
+        let mut fields = text[..len].split(|&b| b == b' ').map(|field| {
+            field.iter().fold(0u64, |value, &digit| {
+                value.wrapping_mul(10).wrapping_add((digit.wrapping_sub(b'0')) as u64)
+            })
+        });
+        // proc(5): size, resident, shared (file and shmem) pages.
+        let resident = fields.nth(1).unwrap_or(0);
+        let shared = fields.next().unwrap_or(0);
+        resident.saturating_sub(shared).saturating_sub(managed)
+    }
+
+    /// Without its supervisor nobody renews the leases: the memory will be taken away.
+    fn check_supervisor(&self) {
+        let mut connection =
+            [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
+        if sys::poll(&mut connection, 0) > 0 {
+            sys::die("`venice run` is gone, and with it this program's far memory");
+        }
+    }
+
+    /// Retires the oldest chunks of the ring and fills them anew.
+    fn evict_batch(&mut self) -> Outcome {
+        let pager = self.pager;
+        let _held = pager.lock.hold_as_evictor();
+        // SAFETY: the lock is held.
+        let guarded = unsafe { &mut *pager.guarded.get() };
+        if pager.fork.has_unpaged_children() {
+            return Outcome::Nothing;
+        }
+        let first = guarded.head_chunk;
+        let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
+        let (moved, exhausted) = self.fill(first, guarded);
+        guarded.head_chunk = pager.staging.chunk_after(first, BATCH_CHUNKS);
+        let was_exhausted = std::mem::replace(&mut self.exhausted, exhausted);
+        let nothing = retired + moved == 0 && exhausted && was_exhausted;
+        if nothing && !self.ring_holds_pages() { Outcome::Nothing } else { Outcome::Progress }
+    }
+
+    /// Moves the next windows into the chunks from `first` on; the pages moved, and whether
+    /// the hand found no more windows.
+    fn fill(&mut self, first: usize, guarded: &mut Guarded) -> (usize, bool) {
+        let mut moved = 0;
+        for offset in 0..BATCH_CHUNKS {
+            match self.next_window(guarded) {
+                Ok(Some(window)) => {
+                    moved += self.stage(window, self.pager.staging.chunk_after(first, offset));
+                }
+                Ok(None) => return (moved, false),
+                Err(Exhausted) => return (moved, true),
+            }
+        }
+        (moved, false)
+    }
+
+    fn ring_holds_pages(&self) -> bool {
+        let staging = &self.pager.staging;
+        (0..staging.chunks())
+            .flat_map(|chunk| staging.frames_of(chunk))
+            .any(|frame| staging.holds(frame) != Frame::Empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_leave_room_between_them() {
+        for limit in [1024, 65_536, 1 << 24] {
+            assert!(low_watermark(limit) < high_watermark(limit));
+            assert!(high_watermark(limit) < limit);
+            assert!(low_watermark(limit) > limit / 3);
+        }
+    }
+}

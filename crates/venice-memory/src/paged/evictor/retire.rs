@@ -1,0 +1,249 @@
+//! Retiring chunks of the staging ring: what they still hold goes far, their frames are freed.
+//!
+//! A page of zeros needs no slot, and one whose fingerprint is that of what its slot holds
+//! needs no write (docs/decisions, dirty tracking by fingerprint).
+
+use std::sync::atomic::Ordering;
+
+use super::super::far::WriteOut;
+use super::super::page_table::{PageNumber, State};
+use super::super::pager::{Guarded, Pager};
+use super::super::slots::Slots;
+use super::super::staging::{CHUNK_FRAMES, Frame};
+use super::super::{PAGE, sys};
+use super::{BATCH_CHUNKS, Evictor};
+
+/// Slots taken from resident pages at a time when far memory is used up.
+const SCAVENGED_SLOTS: usize = 1024;
+
+/// A page whose frame is being retired.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    page: PageNumber,
+    to: State,
+    fingerprint: u128,
+    /// Index of its write, if it needs one.
+    write: Option<usize>,
+}
+
+impl Evictor {
+    /// Writes out what the chunks from `first` on still hold and frees their frames; the number
+    /// freed, or `None` if far memory is used up and the chunks had to stay.
+    pub(super) fn retire(&mut self, first: usize, guarded: &mut Guarded) -> Option<usize> {
+        let pager = self.pager;
+        self.leaving.clear();
+        self.writes.clear();
+        let mut freed = [0; BATCH_CHUNKS];
+        let mut stays = false;
+        for (offset, freed) in freed.iter_mut().enumerate() {
+            for frame in pager.staging.frames_of(pager.staging.chunk_after(first, offset)) {
+                match self.claim_frame(frame) {
+                    Frame::Empty => continue,
+                    Frame::Page(page) => stays |= !self.plan(page, frame, guarded),
+                    Frame::Orphan | Frame::OrphanOf(_) => {}
+                }
+                *freed += 1;
+            }
+        }
+        if stays {
+            self.abandon();
+            pager.block.counters.far_full.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.write_out(guarded)?;
+        for (offset, freed) in freed.iter().enumerate().filter(|(_, freed)| **freed > 0) {
+            self.free_chunk(pager.staging.chunk_after(first, offset), *freed);
+        }
+        self.let_leave();
+        Some(freed.iter().sum())
+    }
+
+    /// What the frame holds; a page in it is the evictor's then. A page that the handler is
+    /// just taking back is waited for: its frame must not be freed under it.
+    fn claim_frame(&self, frame: u32) -> Frame {
+        let pager = self.pager;
+        loop {
+            let holds = pager.staging.holds(frame);
+            let Frame::Page(page) = holds else { return holds };
+            let entry = pager.table.entry(page).expect("staged pages are in the table");
+            if entry.claim(State::Staged) {
+                return holds;
+            }
+            sys::yield_now();
+        }
+    }
+
+    /// Decides where a page goes that is leaving. `false`: there is no room for it.
+    fn plan(&mut self, page: PageNumber, frame: u32, guarded: &mut Guarded) -> bool {
+        let pager = self.pager;
+        let entry = pager.table.entry(page).expect("staged pages are in the table");
+        let source = pager.staging.address(frame);
+        // SAFETY: the frame is a whole page of the pager's own memory, and only we use it now.
+        let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, PAGE) };
+        let mut leaving = Leaving { page, to: State::Far, fingerprint: 0, write: None };
+        if is_zero(bytes) {
+            if let Some(slot) = entry.slot() {
+                guarded.slots.give_up(&pager.block, slot);
+                entry.set_slot(None);
+            }
+            leaving.to = State::Zero;
+            self.leaving.push(leaving);
+            return true;
+        }
+        let seed = pager.block.fingerprint_seed.load(Ordering::Relaxed);
+        leaving.fingerprint = xxhash_rust::xxh3::xxh3_128_with_seed(bytes, seed);
+        let slot = entry.slot().filter(|&slot| pager.block.slot_is_alive(slot));
+        if slot.is_some() && entry.fingerprint() == leaving.fingerprint {
+            self.leaving.push(leaving);
+            return true;
+        }
+        let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
+            self.leaving.push(Leaving { to: State::Staged, ..leaving });
+            return false;
+        };
+        leaving.write = Some(self.writes.len());
+        self.writes.push(WriteOut { source, slot, lost: false });
+        self.leaving.push(leaving);
+        true
+    }
+
+    /// Sends the planned writes; one whose donor died meanwhile is sent to another.
+    fn write_out(&mut self, guarded: &mut Guarded) -> Option<()> {
+        let pager = self.pager;
+        self.far.write_all(&pager.block, &mut self.writes);
+        while let Some(lost) = self.writes.iter().position(|write| write.lost) {
+            let page = self.leaving.iter().find(|l| l.write == Some(lost)).expect("planned").page;
+            let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
+                self.abandon();
+                return None;
+            };
+            let write = &mut self.writes[lost];
+            (write.slot, write.lost) = (slot, false);
+            self.far.write_all(&pager.block, std::slice::from_mut(write));
+        }
+        Some(())
+    }
+
+    /// Far memory is used up: all pages of the chunk stay staged. What the slots that were to
+    /// be written hold is not known any more.
+    fn abandon(&mut self) {
+        let pager = self.pager;
+        for leaving in self.leaving.drain(..) {
+            let entry = pager.table.entry(leaving.page).expect("planned");
+            if leaving.write.is_some() {
+                entry.set_fingerprint(!leaving.fingerprint);
+            }
+            if entry.release(State::Staged) {
+                pager.wake_page(leaving.page);
+            }
+        }
+    }
+
+    fn free_chunk(&self, chunk: usize, freed: usize) {
+        let pager = self.pager;
+        let frames = pager.staging.frames_of(chunk);
+        let start = pager.staging.address(frames.start);
+        // SAFETY: every page of the chunk was written out, found clean or is an orphan.
+        let dropped = unsafe { sys::madvise(start, CHUNK_FRAMES * PAGE, sys::MADV_DONTNEED) };
+        assert!(dropped.is_ok(), "the staging area is plain memory");
+        for frame in frames {
+            pager.staging.set(frame, Frame::Empty);
+        }
+        pager.resident().fetch_sub(freed as u64, Ordering::Relaxed);
+    }
+
+    /// The pages are where they were to go.
+    fn let_leave(&mut self) {
+        let pager = self.pager;
+        let counters = &pager.block.counters;
+        for leaving in self.leaving.drain(..) {
+            let entry = pager.table.entry(leaving.page).expect("planned");
+            let counter = match (leaving.to, leaving.write) {
+                (State::Zero, _) => &counters.zero_drops,
+                (_, None) => &counters.clean_drops,
+                (_, Some(write)) => {
+                    debug_assert_eq!(entry.slot(), Some(self.writes[write].slot));
+                    entry.set_fingerprint(leaving.fingerprint);
+                    &counters.pages_out
+                }
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            let waited = entry.release(leaving.to);
+            if leaving.to == State::Zero {
+                pager.table.count_dead(leaving.page);
+            }
+            if waited {
+                pager.wake_page(leaving.page);
+            }
+        }
+    }
+}
+
+/// The slot a page's new contents go to: its own, if no other process needs what that holds,
+/// else a fresh one.
+fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
+    let entry = pager.table.entry(page).expect("planned");
+    if let Some(slot) = entry.slot() {
+        if slots.is_mine_alone(&pager.block, slot) && pager.block.slot_is_alive(slot) {
+            return Some(slot);
+        }
+        let fresh = slots.take(&pager.block)?;
+        slots.give_up(&pager.block, slot);
+        entry.set_slot(Some(fresh));
+        return Some(fresh);
+    }
+    let fresh = slots.take(&pager.block)?;
+    entry.set_slot(Some(fresh));
+    Some(fresh)
+}
+
+/// As [`slot_to_write`]; with far memory used up, copies of resident pages make room: what is
+/// local need not be far too.
+fn slot_or_scavenge(pager: &Pager, guarded: &mut Guarded, page: PageNumber) -> Option<u32> {
+    if let Some(slot) = slot_to_write(&guarded.slots, pager, page) {
+        return Some(slot);
+    }
+    scavenge(pager, guarded);
+    slot_to_write(&guarded.slots, pager, page)
+}
+
+/// Gives up the slots of some resident pages.
+fn scavenge(pager: &Pager, guarded: &mut Guarded) {
+    let mut freed = 0;
+    for range in guarded.regions.parts(0..usize::MAX) {
+        pager.table.for_each_live(range, |page, entry| {
+            if freed >= SCAVENGED_SLOTS || entry.slot().is_none() || !entry.claim(State::Resident) {
+                return;
+            }
+            // Read again: it is ours only now.
+            if let Some(slot) = entry.slot() {
+                guarded.slots.give_up(&pager.block, slot);
+                entry.set_slot(None);
+                freed += 1;
+            }
+            if entry.release(State::Resident) {
+                pager.wake_page(page);
+            }
+        });
+        if freed >= SCAVENGED_SLOTS {
+            return;
+        }
+    }
+}
+
+fn is_zero(page: &[u8]) -> bool {
+    page.chunks_exact(64).all(|line| line == [0; 64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_makes_a_page_worth_keeping() {
+        let mut page = vec![0u8; PAGE];
+        assert!(is_zero(&page));
+        page[PAGE - 1] = 1;
+        assert!(!is_zero(&page));
+    }
+}

@@ -1,0 +1,184 @@
+//! Choosing what leaves: a clock hand over windows of the managed regions.
+//!
+//! A window is a chunk's worth of pages in a row. Most of its pages may be far or untouched;
+//! what is resident of it moves to the staging ring with one `UFFDIO_MOVE` that passes over the
+//! holes, so that a batch costs one flush of the processors' address caches, not one a page. A
+//! window most of whose pages came since the hand last passed is spared once.
+
+use std::ops::Range;
+
+use super::super::page_table::{BLOCK_PAGES, PageNumber, State};
+use super::super::pager::Guarded;
+use super::super::staging::{CHUNK_FRAMES, Frame};
+use super::super::sys::{self, Errno};
+use super::super::{PAGE, address_of};
+use super::Evictor;
+
+/// Windows looked at in one turn with the lock held.
+const SCAN_WINDOWS: usize = 512;
+
+/// What each page of a window was when it was claimed; `None`: it was not.
+type Claimed = [Option<State>; CHUNK_FRAMES];
+
+impl Evictor {
+    /// The next window to leave. Goes round at most once; `Err` if that found nothing, `Ok(None)`
+    /// if the turn is up.
+    pub(super) fn next_window(
+        &self,
+        guarded: &mut Guarded,
+    ) -> Result<Option<Range<PageNumber>>, Exhausted> {
+        let mut wraps = 0;
+        for _ in 0..SCAN_WINDOWS {
+            let Some(range) = guarded.regions.next_from(guarded.hand) else {
+                guarded.hand = 0;
+                wraps += 1;
+                if wraps == 2 {
+                    return Err(Exhausted);
+                }
+                continue;
+            };
+            let first = range.start;
+            let length =
+                if self.pager.table.block_is_live(first) { CHUNK_FRAMES } else { BLOCK_PAGES };
+            let window = first..range.end.min((first / length + 1) * length);
+            guarded.hand = window.end;
+            if length == CHUNK_FRAMES && self.is_ripe(window.clone()) {
+                return Ok(Some(window));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Are at least half of the window's resident pages not young? If not, they are no longer
+    /// young the next time.
+    fn is_ripe(&self, window: Range<PageNumber>) -> bool {
+        let (mut resident, mut young) = (0, 0);
+        let entries = || window.clone().filter_map(|page| self.pager.table.entry(page));
+        for entry in entries().filter(|entry| entry.state() == State::Resident) {
+            resident += 1;
+            young += entry.is_young() as usize;
+        }
+        if resident > 0 && 2 * young > resident {
+            entries().for_each(|entry| {
+                entry.take_youth();
+            });
+            return false;
+        }
+        resident > 0
+    }
+
+    /// Moves what is resident of the window to the frames of `chunk`; the number of pages moved.
+    ///
+    /// Everything in the window is claimed, far and untouched pages too: one that came in
+    /// meanwhile would be moved along unnoticed.
+    pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize) -> usize {
+        let mut claimed: Claimed = [None; CHUNK_FRAMES];
+        for (page, claimed) in window.clone().zip(&mut claimed) {
+            let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+            let state = entry.state();
+            *claimed = entry.claim(state).then_some(state);
+        }
+        let (mut at, mut moved) = (0, 0);
+        while let Some(run) = next_run(&claimed, at) {
+            at = run.start;
+            let done = self.move_run(&window, run, chunk);
+            moved += self.settle(&window, at..at + done, &mut claimed, chunk);
+            if done == 0 {
+                // It cannot leave: pinned, locked, or not readable and writable. Let it be.
+                self.release(window.start + at, claimed[at].take());
+                at += 1;
+            } else {
+                at += done;
+            }
+        }
+        for (page, claimed) in window.zip(claimed) {
+            self.release(page, claimed);
+        }
+        moved
+    }
+
+    /// Moves the pages `run` of the window; how many of them are done, holes among them.
+    fn move_run(&self, window: &Range<PageNumber>, run: Range<usize>, chunk: usize) -> usize {
+        let uffd = self.pager.uffd();
+        let source = address_of(window.start + run.start);
+        let frame = self.pager.staging.frames_of(chunk).start + run.start as u32;
+        let target = self.pager.staging.address(frame);
+        let mut outcome = uffd.move_pages(target, source, run.len() * PAGE);
+        if outcome == Err(Errno::EBUSY) {
+            // Shared with a forked process: make this side's own copy, then move that.
+            // SAFETY: populating changes no contents.
+            let own = unsafe { sys::madvise(source, PAGE, sys::MADV_POPULATE_WRITE) };
+            if own.is_ok() {
+                outcome = uffd.move_pages(target, source, PAGE);
+            }
+        } else if outcome.is_err() && run.len() > 1 {
+            // The window may span mappings that differ.
+            outcome = uffd.move_pages(target, source, PAGE);
+        }
+        outcome.map_or(0, |bytes| bytes / PAGE)
+    }
+
+    /// The pages `done` of the window have left: the resident ones are staged now.
+    fn settle(
+        &self,
+        window: &Range<PageNumber>,
+        done: Range<usize>,
+        claimed: &mut Claimed,
+        chunk: usize,
+    ) -> usize {
+        let first_frame = self.pager.staging.frames_of(chunk).start;
+        let mut moved = 0;
+        for at in done {
+            let page = window.start + at;
+            if claimed[at] == Some(State::Resident) {
+                let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+                let frame = first_frame + at as u32;
+                entry.set_frame(frame);
+                self.pager.staging.set(frame, Frame::Page(page));
+                claimed[at] = Some(State::Staged);
+                moved += 1;
+            }
+            self.release(page, claimed[at].take());
+        }
+        moved
+    }
+
+    fn release(&self, page: PageNumber, state: Option<State>) {
+        let Some(state) = state else { return };
+        let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+        if entry.release(state) {
+            self.pager.wake_page(page);
+        }
+    }
+}
+
+/// The hand went round and found nothing.
+pub(super) struct Exhausted;
+
+/// The next stretch of claimed pages at or after `at` that starts and ends with a resident one.
+fn next_run(claimed: &Claimed, at: usize) -> Option<Range<usize>> {
+    let is_resident = |at: &usize| claimed[*at] == Some(State::Resident);
+    let start = (at..CHUNK_FRAMES).find(is_resident)?;
+    let stretch =
+        start..(start..CHUNK_FRAMES).find(|&i| claimed[i].is_none()).unwrap_or(CHUNK_FRAMES);
+    let last = stretch.rev().find(is_resident)?;
+    Some(start..last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_spans_holes_but_no_page_of_somebody_else() {
+        let mut claimed: Claimed = [Some(State::Far); CHUNK_FRAMES];
+        assert_eq!(next_run(&claimed, 0), None);
+        for resident in [3, 9, 20] {
+            claimed[resident] = Some(State::Resident);
+        }
+        claimed[12] = None;
+        assert_eq!(next_run(&claimed, 0), Some(3..10));
+        assert_eq!(next_run(&claimed, 10), Some(20..21));
+        assert_eq!(next_run(&claimed, 21), None);
+    }
+}
