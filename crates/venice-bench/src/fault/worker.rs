@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -76,6 +77,8 @@ struct Bench<'a> {
     cpus: Vec<usize>,
     clock_cost_ns: u64,
     length: Duration,
+    /// Where the next sequential case goes on: the pages behind it may still be resident.
+    cursor: AtomicU64,
 }
 
 impl<'a> Bench<'a> {
@@ -90,6 +93,7 @@ impl<'a> Bench<'a> {
             cpus: allowed_cpus()?,
             clock_cost_ns: clock::cost_ns(),
             length: Duration::from_secs_f64(args.seconds),
+            cursor: AtomicU64::new(0),
         })
     }
 
@@ -115,7 +119,8 @@ impl<'a> Bench<'a> {
         for &pattern in &self.args.patterns {
             for operation in [Operation::Read, Operation::Write] {
                 for threads in [1, 2] {
-                    reports.push(run(Case { pattern, operation, threads })?);
+                    let number = reports.len() as u64;
+                    reports.push(run(Case { number, pattern, operation, threads })?);
                 }
             }
         }
@@ -123,25 +128,34 @@ impl<'a> Bench<'a> {
     }
 
     fn paged_case(&self, case: Case, region: &Region) -> Result<CaseReport> {
-        self.timed(case, |thread, settled| {
+        let start = self.cursor.load(Ordering::Relaxed);
+        let first_page = |thread: usize| start + self.pages / case.threads as u64 * thread as u64;
+        let farthest = AtomicU64::new(0);
+        let report = self.timed(case, |thread, settled| {
             let touch = self.touch(case, None);
-            let share = self.pages / case.threads as u64;
-            let first = share * thread as u64;
-            let seed = thread as u64 + 1;
+            // Another seed for every case: pages that the case before has just touched are
+            // resident.
+            let seed = case.number * 2 + thread as u64 + 1;
             let mut random = Random::new(seed);
-            let mut next = 0;
-            let all = self.pages;
+            let mut taken = 0;
             let mut order = std::iter::from_fn(|| {
-                next += 1;
+                taken += 1;
                 Some(match case.pattern {
-                    Pattern::Random => random.below(all),
-                    Pattern::Sequential => first + (next - 1) % share,
+                    Pattern::Random => random.below(self.pages),
+                    Pattern::Sequential => (first_page(thread) + taken - 1) % self.pages,
                 })
             });
             touch.run(region, &mut order, WARM_UP, seed);
             settled();
-            touch.run(region, &mut order, self.length, seed)
-        })
+            let tally = touch.run(region, &mut order, self.length, seed);
+            farthest.fetch_max(taken, Ordering::Relaxed);
+            tally
+        });
+        if case.pattern == Pattern::Sequential {
+            let next = (start + farthest.into_inner()) % self.pages;
+            self.cursor.store(next, Ordering::Relaxed);
+        }
+        report
     }
 
     /// Every touch of the floor faults: each page is touched at most once, and there is nothing to
@@ -213,7 +227,7 @@ impl<'a> Bench<'a> {
                 program_s: cpu_time::of_processes_s(&own) - before.0,
                 helpers_s: cpu_time::of_processes_s(&self.args.helpers) - before.1,
             };
-            let Case { pattern, operation, threads } = case;
+            let Case { pattern, operation, threads, .. } = case;
             Ok(CaseReport::new((pattern, operation, threads), &tally, spent))
         })
     }
@@ -221,6 +235,8 @@ impl<'a> Bench<'a> {
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
+    /// From 0, in the order they run.
+    number: u64,
     pattern: Pattern,
     operation: Operation,
     threads: usize,
