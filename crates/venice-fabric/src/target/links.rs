@@ -1,0 +1,189 @@
+//! The links a donor keeps: bounded in number, each found by its link number.
+
+use std::collections::BTreeMap;
+
+use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
+
+use super::PeerAddr;
+use crate::{
+    TargetConfig,
+    datalink::{Link, LinkNumbers},
+};
+
+/// Handshakes not yet confirmed by a first frame that are remembered. They cost little, and the
+/// oldest makes room.
+const MAX_UNCONFIRMED: usize = 64;
+
+/// One link, from the first Hello on.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub addr: PeerAddr,
+    pub node: NodeId,
+    /// What the Hello named: the caller's incarnation, its proposal, its window.
+    pub incarnation: u64,
+    proposal: LinkId,
+    window: u16,
+    id: LinkId,
+    heard_ns: u64,
+    pub welcome_due: bool,
+    /// A write that was done and not answered yet: an answer to it answers those before it too.
+    pub done_due: Option<(Channel, u32)>,
+    /// Whether the entry is in the target's queue of those with something to send.
+    pub is_queued: bool,
+    /// Made when the first frame confirms the handshake: buffers are not for everyone who calls.
+    pub link: Option<Link>,
+}
+
+#[derive(Debug)]
+pub(super) struct Links {
+    entries: Vec<Option<Entry>>,
+    by_id: BTreeMap<LinkId, usize>,
+    numbers: LinkNumbers,
+}
+
+impl Links {
+    pub(super) fn new(config: &TargetConfig) -> Self {
+        let max_links = usize::from(config.max_links.max(1));
+        Self {
+            entries: (0..max_links).map(|_| None).collect(),
+            by_id: BTreeMap::new(),
+            numbers: LinkNumbers::new(config.incarnation),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
+        self.entries.get_mut(at)?.as_mut()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Entry)> {
+        self.entries.iter_mut().enumerate().filter_map(|(at, entry)| Some((at, entry.as_mut()?)))
+    }
+
+    /// The link a frame belongs to.
+    pub(super) fn find(&self, from: PeerAddr, frame: &Frame<'_>) -> Option<usize> {
+        let &at = self.by_id.get(&frame.link())?;
+        let entry = self.entries[at].as_ref()?;
+        (entry.addr == from && entry.node == frame.source()).then_some(at)
+    }
+
+    /// The link this Hello opens, or has opened before. `None`: there is no room for it now.
+    pub(super) fn greet(
+        &mut self,
+        now_ns: u64,
+        from: PeerAddr,
+        hello: &Frame<'_>,
+        config: &TargetConfig,
+    ) -> Option<usize> {
+        let known = self.iter_mut().find(|(_, entry)| {
+            entry.addr == from
+                && entry.node == hello.source()
+                && entry.incarnation == hello.address()
+                && entry.proposal == hello.link()
+        });
+        if let Some((at, _)) = known {
+            return Some(at);
+        }
+        let at = self.make_room(now_ns, config)?;
+        let id = self.draw_id();
+        self.by_id.insert(id, at);
+        self.entries[at] = Some(Entry {
+            addr: from,
+            node: hello.source(),
+            incarnation: hello.address(),
+            proposal: hello.link(),
+            window: hello.access_len(),
+            id,
+            heard_ns: now_ns,
+            welcome_due: true,
+            done_due: None,
+            is_queued: false,
+            link: None,
+        });
+        Some(at)
+    }
+
+    fn draw_id(&mut self) -> LinkId {
+        loop {
+            let id = self.numbers.draw();
+            if !self.by_id.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// A free place, after putting out an unconfirmed link or else one that has long been silent.
+    fn make_room(&mut self, now_ns: u64, config: &TargetConfig) -> Option<usize> {
+        let unconfirmed = self.iter_mut().filter(|(_, entry)| entry.link.is_none()).count();
+        let free = self.entries.iter().position(Option::is_none);
+        if free.is_some() && unconfirmed < MAX_UNCONFIRMED {
+            return free;
+        }
+        let silent_since = now_ns.saturating_sub(config.link.silence_ns);
+        let (at, _) = self
+            .iter_mut()
+            .filter(|(_, entry)| entry.link.is_none() || entry.heard_ns < silent_since)
+            .min_by_key(|(_, entry)| (entry.link.is_some(), entry.heard_ns))?;
+        self.remove(at);
+        Some(at)
+    }
+
+    /// Takes note that a frame came on a link; the first one confirms the handshake. Older links of
+    /// the same caller end then: one that speaks on the new link has given them up.
+    pub(super) fn hear(&mut self, now_ns: u64, at: usize, config: &TargetConfig) {
+        let Some(entry) = self.get_mut(at) else { return };
+        entry.heard_ns = now_ns;
+        if entry.link.is_some() {
+            return;
+        }
+        let mut link = Link::new(&config.link, config.node, entry.node, now_ns);
+        link.open(entry.id, entry.window, now_ns);
+        entry.link = Some(link);
+        let caller = (entry.addr, entry.node);
+        for older in 0..self.entries.len() {
+            let is_superseded = |entry: &Entry| {
+                older != at && (entry.addr, entry.node) == caller && entry.link.is_some()
+            };
+            if self.entries[older].as_ref().is_some_and(is_superseded) {
+                self.remove(older);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        if let Some(entry) = self.entries[at].take() {
+            self.by_id.remove(&entry.id);
+        }
+    }
+
+    /// Removes links that have been silent for too long; returns when the next one will have been.
+    pub(super) fn expire(&mut self, now_ns: u64, idle_ns: u64) -> Option<u64> {
+        let mut next_ns = None;
+        for at in 0..self.entries.len() {
+            let Some(entry) = &self.entries[at] else { continue };
+            let ends_ns = entry.heard_ns.saturating_add(idle_ns);
+            if ends_ns <= now_ns {
+                self.remove(at);
+            } else {
+                next_ns = Some(next_ns.map_or(ends_ns, |earlier: u64| earlier.min(ends_ns)));
+            }
+        }
+        next_ns
+    }
+}
+
+impl Entry {
+    /// The answer to the Hello; the same however often it is asked for.
+    pub(super) fn welcome(&self, config: &TargetConfig) -> HeaderRepr {
+        HeaderRepr {
+            link: self.proposal,
+            transaction: self.id.0,
+            address: config.incarnation,
+            access_len: config.link.window_frames(),
+            ..HeaderRepr::new(Channel::Link, Opcode::Welcome, config.node, self.node)
+        }
+    }
+}
