@@ -24,6 +24,7 @@ impl Handler {
             Fetch::Pending => {
                 self.awaited[token as usize] =
                     Awaited { page: fault.page, started_ns: fault.started_ns, ahead: false };
+                self.awaited_count += 1;
                 let window = self.window_for(fault.page);
                 self.ask_ahead(fault.page, window);
             }
@@ -120,6 +121,7 @@ impl Handler {
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
                     self.awaited[token as usize] = Awaited { page, started_ns: 0, ahead: true };
+                    self.awaited_count += 1;
                 }
                 _ => {
                     self.release_entry(page, State::Far);
@@ -132,16 +134,19 @@ impl Handler {
         }
     }
 
-    /// Installs the pages that came by frames.
-    pub(super) fn take_arrivals(&mut self) {
+    /// Installs the pages that came by frames; `true` if there were any.
+    pub(super) fn take_arrivals(&mut self) -> bool {
         if matches!(self.far, Far::Shm(_)) {
-            return;
+            return false;
         }
+        let mut any = false;
         let pager = self.pager;
         let mut buffer = [0u64; PAGE / 8];
         loop {
-            let Far::Udp(udp) = &mut self.far else { return };
-            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return };
+            let Far::Udp(udp) = &mut self.far else { return any };
+            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return any };
+            any = true;
+            self.awaited_count -= 1;
             let awaited = std::mem::take(&mut self.awaited[token as usize]);
             let entry = pager.table.entry(awaited.page).expect("asked for");
             if !arrived {

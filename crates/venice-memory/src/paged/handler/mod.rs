@@ -24,6 +24,8 @@ use super::{PAGE, address_of};
 /// overdrawn: a page too many is better than a deadlock.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 
+/// How long the handler looks for frames before it sleeps.
+const SPIN_NS: u64 = 60_000;
 /// The first so many faults are timed, and then one in so many.
 const TIME_FIRST: u64 = 256;
 /// See [`TIME_FIRST`].
@@ -56,6 +58,7 @@ pub struct Handler {
     deferred: Vec<Fault>,
     reads_block: bool,
     handed_over: u64,
+    awaited_count: usize,
 }
 
 /// The thread's body; `handler` is the address of a leaked [`Handler`].
@@ -79,6 +82,7 @@ impl Handler {
             deferred: Vec::with_capacity(1024),
             reads_block: false,
             handed_over: 0,
+            awaited_count: 0,
         }
     }
 
@@ -102,6 +106,9 @@ impl Handler {
         if !self.deferred.is_empty() {
             timeout_ms = 1;
         }
+        if self.awaited_count > 0 && self.spin_for_arrivals() {
+            timeout_ms = 0;
+        }
         sys::poll(&mut fds, timeout_ms);
         if fds[0].revents != 0 {
             self.serve_events();
@@ -111,6 +118,20 @@ impl Handler {
         }
         self.take_arrivals();
         self.retry_deferred();
+    }
+
+    /// The faulting thread waits, so this processor has nothing better to do than to look for
+    /// the page for about a round trip; whoever else wants it gets it at once. Sleeping and
+    /// being woken would cost as much as the round trip. `true`: something came.
+    fn spin_for_arrivals(&mut self) -> bool {
+        let until_ns = sys::monotonic_ns() + SPIN_NS;
+        while sys::monotonic_ns() < until_ns {
+            if self.take_arrivals() {
+                return true;
+            }
+            sys::yield_now();
+        }
+        false
     }
 
     /// With nothing to wait for but faults, a blocking read spares each of them a `poll`.
