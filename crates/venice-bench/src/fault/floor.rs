@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::PAGE_BYTES;
+use super::cpus::pin_to;
 use super::region::Region;
 use crate::pattern;
 
@@ -105,16 +105,6 @@ impl Drop for FloorRegion {
         // `finish` reports errors; here one is on its way already.
         let _ = self.end_handler();
     }
-}
-
-/// Pins the calling thread to one processor.
-///
-/// # Errors
-/// When the processor is not this process's to use.
-pub(crate) fn pin_to(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
 }
 
 fn open_userfaultfd() -> Result<OwnedFd> {

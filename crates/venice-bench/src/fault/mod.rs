@@ -9,12 +9,14 @@
 mod aims;
 mod clock;
 mod cpu_time;
+mod cpus;
 mod floor;
 mod region;
 mod report;
 mod touch;
 mod udp_round_trip;
 mod ways;
+mod wire;
 mod worker;
 
 use std::path::PathBuf;
@@ -27,7 +29,7 @@ use venice_wire::ByteSize;
 pub use aims::Aim;
 pub use report::{FailedWay, FaultReport, SkippedWay, WayReport};
 pub use touch::{CaseReport, Operation, Pattern};
-pub use udp_round_trip::RoundTrip;
+pub use udp_round_trip::{RoundTrip, TripLatency};
 pub use ways::Way;
 pub use worker::{WorkerArgs, WorkerReport, execute_worker};
 

@@ -6,7 +6,7 @@ use venice_wire::ByteSize;
 use super::FaultArgs;
 use super::aims::Aim;
 use super::touch::CaseReport;
-use super::udp_round_trip::RoundTrip;
+use super::udp_round_trip::{RoundTrip, TripLatency};
 use super::ways::Way;
 use crate::machine::Machine;
 use crate::report::{grouped, micros, table};
@@ -110,13 +110,7 @@ impl FaultReport {
             text += &format!("{}: FAILED, {}\n", failed.way, failed.reason);
         }
         if let Some(trip) = &self.udp_round_trip {
-            text += &format!(
-                "bare UDP round trip of a page over {}: p50 {} µs, p99 {} µs, mean {} µs\n",
-                trip.path,
-                micros(trip.p50_us),
-                micros(trip.p99_us),
-                micros(trip.mean_us),
-            );
+            text += &trip_line(trip);
         }
         text + &self.aim_lines() + &format!("{:.0} s in all", self.seconds)
     }
@@ -168,6 +162,22 @@ impl FaultReport {
         }
         text
     }
+}
+
+fn trip_line(trip: &RoundTrip) -> String {
+    let placements = [
+        ("unpinned", Some(&trip.unpinned)),
+        ("on one core", Some(&trip.same_core)),
+        ("on two cores", trip.other_core.as_ref()),
+    ];
+    let latencies: Vec<String> = placements
+        .into_iter()
+        .filter_map(|(name, latency)| {
+            let TripLatency { p50_us, p99_us, .. } = latency?;
+            Some(format!("{name} p50 {} µs, p99 {} µs", micros(*p50_us), micros(*p99_us)))
+        })
+        .collect();
+    format!("bare UDP round trip of a page over {}: {}\n", trip.path, latencies.join("; "))
 }
 
 fn kind(case: &CaseReport) -> (super::Pattern, super::Operation, usize) {
@@ -233,6 +243,7 @@ pub(crate) mod tests {
 
     /// Floor, shm and udp, without cases.
     pub(crate) fn sample() -> FaultReport {
+        let latency = TripLatency { exchanges: 10, mean_us: 20.0, p50_us: 18.0, p99_us: 40.0 };
         let way =
             |way| WayReport { way, detail: None, fill_s: 1.0, clock_cost_ns: 30, cases: vec![] };
         FaultReport {
@@ -242,10 +253,9 @@ pub(crate) mod tests {
             seconds_per_case: 2.0,
             udp_round_trip: Some(RoundTrip {
                 path: "loopback".into(),
-                exchanges: 10,
-                mean_us: 20.0,
-                p50_us: 18.0,
-                p99_us: 40.0,
+                unpinned: latency.clone(),
+                same_core: latency,
+                other_core: None,
             }),
             ways: [Way::UffdFloor, Way::VeniceShm, Way::VeniceUdp].map(way).into(),
             skipped: vec![SkippedWay { way: Way::Zram, reason: "no zram here".into() }],

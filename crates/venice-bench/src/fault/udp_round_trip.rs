@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,26 +13,37 @@ use hdrhistogram::Histogram;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use super::PAGE_BYTES;
-use crate::child::run_tool;
+use super::wire::Wire;
+use super::{PAGE_BYTES, cpus};
 use crate::interrupt;
 
 const HEADER_BYTES: usize = 64;
 const REPLY_BYTES: usize = HEADER_BYTES + PAGE_BYTES as usize;
-const WARM_UP_EXCHANGES: u64 = 2_000;
-const EXCHANGES: u64 = 30_000;
-const LENGTH: Duration = Duration::from_secs(3);
+const WARM_UP_EXCHANGES: u64 = 1_000;
+const EXCHANGES: u64 = 15_000;
+/// For one placement of the two ends.
+const LENGTH: Duration = Duration::from_secs(2);
 /// Longer exchanges are counted as this long.
 const MAX_NS: u64 = 60_000_000_000;
 const POLL: Duration = Duration::from_millis(100);
-/// As on the wires of a rack: a page and its header fit in one packet.
-const MTU: &str = "9000";
 
-/// The bare round trip and the path it took.
+/// The bare round trip and the path it took. Where the two ends run matters: waking a thread on
+/// another core that sleeps may take longer than all the rest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// `veth` (another network namespace, behind a bridge) or `loopback`.
     pub path: String,
+    /// With both ends where the scheduler likes them.
+    pub unpinned: TripLatency,
+    /// With both ends on one core.
+    pub same_core: TripLatency,
+    /// With the ends on two cores, where there are two.
+    pub other_core: Option<TripLatency>,
+}
+
+/// Latency of an exchange.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TripLatency {
     /// Exchanges measured.
     pub exchanges: u64,
     /// Mean in microseconds.
@@ -50,18 +60,47 @@ pub struct RoundTrip {
 /// When sockets fail or stay silent, and on an interrupt.
 pub(crate) fn measure() -> Result<RoundTrip> {
     match Wire::lay() {
-        Ok(wire) => exchange("veth", wire.far, Some(wire.namespace_file()?)),
+        Ok(wire) => placements("veth", wire.far, || wire.namespace_file().map(Some)),
         Err(error) => {
             crate::progress::note(&format!("bare UDP goes over loopback: {error:#}"));
-            exchange("loopback", Ipv4Addr::LOCALHOST, None)
+            placements("loopback", Ipv4Addr::LOCALHOST, || Ok(None))
         }
     }
 }
 
-fn exchange(path: &str, address: Ipv4Addr, namespace: Option<File>) -> Result<RoundTrip> {
-    let server = Server::start(address, namespace)?;
+fn placements(
+    path: &str,
+    address: Ipv4Addr,
+    namespace: impl Fn() -> Result<Option<File>>,
+) -> Result<RoundTrip> {
+    let cpus = cpus::allowed()?;
+    let trip = |near: Option<usize>, far: Option<usize>| {
+        let server = Server::start(address, namespace()?, far)?;
+        on_thread(near, || exchange(server.address))
+    };
+    let first = cpus[0];
+    Ok(RoundTrip {
+        path: path.to_owned(),
+        unpinned: trip(None, None)?,
+        same_core: trip(Some(first), Some(first))?,
+        other_core: cpus.get(1).map(|second| trip(Some(first), Some(*second))).transpose()?,
+    })
+}
+
+/// Runs `body` on a thread of its own, so that pinning it does not pin us and our children.
+fn on_thread<T: Send>(cpu: Option<usize>, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            cpu.map_or(Ok(()), cpus::pin_to)?;
+            body()
+        });
+        thread.join().unwrap_or_else(|_| bail!("the measuring thread panicked"))
+    })
+}
+
+fn exchange(server: SocketAddr) -> Result<TripLatency> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot bind a socket")?;
-    socket.connect(server.address).context("no route to the far end of the wire")?;
+    socket.connect(server).context("no route to the far end of the wire")?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
 
     let mut histogram = Histogram::<u64>::new_with_max(MAX_NS, 3)?;
@@ -78,8 +117,7 @@ fn exchange(path: &str, address: Ipv4Addr, namespace: Option<File>) -> Result<Ro
             }
         }
     }
-    Ok(RoundTrip {
-        path: path.to_owned(),
+    Ok(TripLatency {
         exchanges: histogram.len(),
         mean_us: histogram.mean() / 1e3,
         p50_us: histogram.value_at_quantile(0.50) as f64 / 1e3,
@@ -116,12 +154,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(address: Ipv4Addr, namespace: Option<File>) -> Result<Self> {
+    fn start(address: Ipv4Addr, namespace: Option<File>, cpu: Option<usize>) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (bound, wait_bound) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let stop = Arc::clone(&stop);
-            move || match bind_inside(address, namespace) {
+            move || match bind_inside(address, namespace, cpu) {
                 Ok(socket) => {
                     // The receiver waits for exactly this; it is gone only if it failed itself.
                     let _ = bound.send(socket.local_addr().map_err(Into::into));
@@ -148,7 +186,12 @@ impl Drop for Server {
     }
 }
 
-fn bind_inside(address: Ipv4Addr, namespace: Option<File>) -> Result<UdpSocket> {
+fn bind_inside(
+    address: Ipv4Addr,
+    namespace: Option<File>,
+    cpu: Option<usize>,
+) -> Result<UdpSocket> {
+    cpu.map_or(Ok(()), cpus::pin_to)?;
     if let Some(file) = namespace {
         use std::os::fd::AsFd;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -170,81 +213,23 @@ fn answer(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// A bridge here, a network namespace there and a veth pair between them. Dropping it removes all.
-struct Wire {
-    bridge: String,
-    namespace: String,
-    far: Ipv4Addr,
-}
-
-impl Wire {
-    fn lay() -> Result<Self> {
-        if !rustix::process::geteuid().is_root() {
-            bail!("network namespaces need root");
-        }
-        let pid = std::process::id();
-        // Interface names have at most 15 characters.
-        let (near, far) = addresses(pid);
-        let wire =
-            Self { bridge: format!("vbn{pid}"), namespace: format!("venice-bench-{pid}"), far };
-        let (bridge, namespace) = (wire.bridge.as_str(), wire.namespace.as_str());
-        let port = format!("vbw{pid}");
-        let ip = |arguments: &[&str]| run_tool("ip", arguments);
-        ip(&["netns", "add", namespace])?;
-        ip(&["link", "add", bridge, "type", "bridge"])?;
-        ip(&["link", "set", bridge, "mtu", MTU])?;
-        ip(&["addr", "add", &format!("{near}/30"), "dev", bridge])?;
-        ip(&["link", "set", bridge, "up"])?;
-        let pair = ["type", "veth", "peer", "name", "eth0", "netns", namespace];
-        ip(&[&["link", "add", &port], &pair[..]].concat())?;
-        ip(&["link", "set", &port, "mtu", MTU, "master", bridge, "up"])?;
-        ip(&["-n", namespace, "addr", "add", &format!("{far}/30"), "dev", "eth0"])?;
-        ip(&["-n", namespace, "link", "set", "eth0", "mtu", MTU, "up"])?;
-        Ok(wire)
-    }
-
-    fn namespace_file(&self) -> Result<File> {
-        let path = Path::new("/run/netns").join(&self.namespace);
-        File::open(&path).with_context(|| format!("cannot open {}", path.display()))
-    }
-}
-
-/// The two addresses of a /30 network of our own, so that two runs at a time do not meet: out of
-/// 198.18.0.0/15, which RFC 2544 sets aside for benchmarks.
-fn addresses(pid: u32) -> (Ipv4Addr, Ipv4Addr) {
-    let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + pid % (1 << 15) * 4;
-    (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2))
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        // Either may be missing when laying the wire is what failed. The veth pair goes with the
-        // namespace.
-        let _ = run_tool("ip", &["netns", "del", &self.namespace]);
-        let _ = run_tool("ip", &["link", "del", &self.bridge]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn addresses_stay_in_the_range_for_benchmarks() {
-        assert_eq!(addresses(1).0, Ipv4Addr::new(198, 18, 0, 5));
-        assert_eq!(addresses((1 << 15) - 1).1, Ipv4Addr::new(198, 19, 255, 254));
-        assert_eq!(addresses(u32::MAX), addresses((1 << 15) - 1));
-    }
-
-    #[test]
     fn loopback_is_measured() {
-        let trip = exchange("loopback", Ipv4Addr::LOCALHOST, None).unwrap();
-        assert!(trip.exchanges > 0 && trip.p50_us > 0.0 && trip.p50_us <= trip.p99_us, "{trip:?}");
+        let trip = placements("loopback", Ipv4Addr::LOCALHOST, || Ok(None)).unwrap();
+        for latency in [Some(trip.unpinned), Some(trip.same_core), trip.other_core].iter().flatten()
+        {
+            assert!(latency.exchanges > 0 && latency.p50_us > 0.0, "{latency:?}");
+            assert!(latency.p50_us <= latency.p99_us, "{latency:?}");
+        }
     }
 
     #[test]
     fn loopback_answers_with_a_page() {
-        let server = Server::start(Ipv4Addr::LOCALHOST, None).unwrap();
+        let server = Server::start(Ipv4Addr::LOCALHOST, None, None).unwrap();
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.connect(server.address).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -6,16 +6,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use rustix::thread::sched_getaffinity;
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
-use super::floor::{FloorRegion, SOURCE_PAGE, pin_to};
+use super::floor::{FloorRegion, SOURCE_PAGE};
 use super::region::Region;
 use super::touch::{CaseReport, Operation, Pattern, Spent, Tally, Touch};
-use super::{PAGE_BYTES, clock, cpu_time};
+use super::{PAGE_BYTES, clock, cpu_time, cpus};
 use crate::pattern::Random;
 use crate::resident::PeakSampler;
 
@@ -90,7 +89,7 @@ impl<'a> Bench<'a> {
         Ok(Self {
             args,
             pages,
-            cpus: allowed_cpus()?,
+            cpus: cpus::allowed()?,
             clock_cost_ns: clock::cost_ns(),
             length: Duration::from_secs_f64(args.seconds),
             cursor: AtomicU64::new(0),
@@ -200,7 +199,7 @@ impl<'a> Bench<'a> {
                 .map(|thread| {
                     let (body, barrier) = (&body, &barrier);
                     scope.spawn(move || {
-                        let pinned = pin_to(self.cpu(thread));
+                        let pinned = cpus::pin_to(self.cpu(thread));
                         let tally = body(thread, &|| {
                             barrier.wait();
                         });
@@ -252,16 +251,6 @@ fn floor_order(pattern: Pattern, pages: u64, seed: u64) -> Vec<u64> {
         }
     }
     order
-}
-
-fn allowed_cpus() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).context("cannot learn which processors may be used")?;
-    let cpus: Vec<usize> =
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
-    if cpus.is_empty() {
-        bail!("no processor may be used");
-    }
-    Ok(cpus)
 }
 
 #[cfg(test)]
