@@ -29,7 +29,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
 }
 
 fn is_ours(fd: c_int) -> bool {
-    pager().is_some_and(|pager| pager.owns_fd(fd))
+    pager().is_some_and(|pager| pager.descriptors().contains(fd))
 }
 
 extern "C" fn close(fd: c_int) -> c_int {
@@ -63,15 +63,18 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         // SAFETY: what the program asked for.
         unsafe { sys::syscall(nr::CLOSE_RANGE, arguments) }
     };
-    let Some((our_first, our_last)) = pager().map(|pager| pager.fds()) else {
-        return answer(call(first, last));
-    };
-    if last < our_first || first > our_last || first > last {
-        return answer(call(first, last));
+    let Some(pager) = pager() else { return answer(call(first, last)) };
+    let mut from = first;
+    // Between the pager's own, stretch by stretch.
+    while let Some(ours) = pager.descriptors().first_within(from, last) {
+        if ours > from
+            && let Err(errno) = call(from, ours - 1)
+        {
+            return answer(Err(errno));
+        }
+        from = ours + 1;
     }
-    let below = if first < our_first { call(first, our_first - 1) } else { Ok(0) };
-    let above = if last > our_last { call(our_last + 1, last) } else { Ok(0) };
-    answer(below.and(above))
+    if from > last && from > first { 0 } else { answer(call(from, last)) }
 }
 
 const EBADF: Errno = Errno(9);

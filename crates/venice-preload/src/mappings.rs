@@ -149,12 +149,15 @@ fn advise(
     advice: usize,
 ) -> Option<SysResult<()>> {
     match advice {
-        sys::MADV_DONTNEED | sys::MADV_FREE => Some(structure.discard(addr, len_bytes)),
+        sys::MADV_DONTNEED | sys::MADV_FREE => {
+            Some(structure.discard(addr, len_bytes, sys::MADV_DONTNEED))
+        }
+        sys::MADV_DONTNEED_LOCKED => Some(structure.discard(addr, len_bytes, advice)),
         // Pages of 4 KiB are what is paged; and what is cold the evictor finds by itself.
         sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE | sys::MADV_COLD | sys::MADV_PAGEOUT => {
             Some(Ok(()))
         }
-        sys::MADV_WIPEONFORK => {
+        sys::MADV_WIPEONFORK | sys::MADV_DONTFORK | sys::MADV_GUARD_INSTALL => {
             structure.release_to_kernel(addr, len_bytes);
             None
         }

@@ -33,6 +33,9 @@ pub extern "C" fn start() {
 const FAILED: usize = 1;
 
 fn try_start(socket: &Path) -> Result<(), String> {
+    // Every slab is a descriptor until it is mapped.
+    let [own_limit, most] = sys::descriptor_limits();
+    sys::set_descriptor_limit(most);
     let attached = attach::attach(socket).map_err(|e| format!("the shim cannot start: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
     let window = match block.port() {
@@ -40,6 +43,8 @@ fn try_start(socket: &Path) -> Result<(), String> {
         PortKind::Udp => None,
     };
     drop(attached.slabs);
+    let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
+    sys::set_descriptor_limit(if first == 0 { own_limit } else { first });
     let setup = PagerSetup {
         block,
         process: attached.process,
@@ -68,6 +73,6 @@ fn try_start(socket: &Path) -> Result<(), String> {
 /// The pager's descriptors go where programs do not look: just under the limit.
 fn lowest_fd() -> i32 {
     const MOST: u64 = 1 << 16;
-    let limit = sys::descriptor_limit().min(MOST);
+    let limit = sys::descriptor_limits()[0].min(MOST);
     (limit.saturating_sub(Pager::FDS as u64) as i32).max(3)
 }

@@ -52,6 +52,15 @@ pub enum AttachError {
     /// It said something else.
     #[error("the supervisor is of another version")]
     Version,
+    /// Not all slabs' descriptors arrived.
+    #[error(
+        "this process may not have the {slabs} descriptors of its slabs open for a moment: raise \
+         the hard limit (`ulimit -Hn`)"
+    )]
+    Descriptors {
+        /// How many slabs there are.
+        slabs: usize,
+    },
     /// The slabs could not be mapped.
     #[error("{slabs} slabs could not be mapped ({source})")]
     Map {
@@ -87,10 +96,10 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
     let block = fds.pop().ok_or(AttachError::Version)?;
     let mut slabs = Vec::with_capacity(slab_count);
     while slabs.len() < slab_count {
-        let before = slabs.len();
+        let expected = slab_count.min(slabs.len() + FDS_A_MESSAGE);
         receive(socket.as_fd(), &mut answer, &mut slabs)?;
-        if slabs.len() == before {
-            return Err(AttachError::Version);
+        if slabs.len() != expected {
+            return Err(AttachError::Descriptors { slabs: slab_count });
         }
     }
     Ok(Attached { block, process, slabs, supervisor: socket })
@@ -134,15 +143,10 @@ pub fn welcome(
 /// Process `pid` is no more (or runs another program now): its holds end.
 pub fn leave(block: &RunBlockMap, pid: u32) {
     use std::sync::atomic::Ordering;
-    let places: Vec<usize> = block
-        .live_processes()
-        .filter(|(_, process)| process.pid.load(Ordering::Acquire) == pid)
-        .map(|(place, _)| place)
-        .collect();
-    for place in places {
-        slots::release_all(block, place);
-        block.processes[place].resident_pages.store(0, Ordering::Relaxed);
-        block.processes[place].pid.store(0, Ordering::Release);
+    for (place, process) in block.live_processes() {
+        if process.pid.load(Ordering::Acquire) == pid {
+            slots::leave(block, place, pid);
+        }
     }
 }
 

@@ -10,11 +10,12 @@
 //! handler serves it, and hands it over when the child is ready. Until then the parent's
 //! structure lock stays held, so that no slot and no staging frame changes.
 //!
-//! A child made behind the C library's back (a bare `clone`) is served by the parent for as
-//! long as it lives; the parent's evictor rests meanwhile.
+//! A child that can have no pager of its own (made behind the C library's back by a bare
+//! `clone`, or one more than a run has places for) is made whole instead: the parent's handler
+//! copies into it all that is far, and the kernel serves it from then on.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::net::{
@@ -31,17 +32,18 @@ use super::staging::Frame;
 use super::sys::{self, Errno, PollFd};
 use super::uffd::{Event, Uffd};
 
-/// Children without a pager that are served at once; more wait for their turn.
-const UNPAGED_CHILDREN: usize = 4;
 /// Descriptors [`ForkWindow::watch`] fills in.
-pub const WATCHED_FDS: usize = UNPAGED_CHILDREN + 2;
-/// How often it is checked whether a child without a pager is still there.
-const CHECK_CHILDREN_MS: i32 = 20;
+pub const WATCHED_FDS: usize = 2;
+/// How long the parent of a child that is to be made whole waits for the handler to hear of it,
+/// before it takes the fork for failed.
+const HEARD_WITHIN_NS: u64 = 200_000_000;
 
 const CLOSED: u32 = 0;
 const PREPARED: u32 = 1;
 const OPEN: u32 = 2;
 const CLOSING: u32 = 3;
+const TO_BE_WHOLE: u32 = 4;
+const BEING_MADE_WHOLE: u32 = 5;
 
 /// The process index of one whose parent serves it.
 const UNPAGED: usize = usize::MAX;
@@ -56,7 +58,8 @@ pub struct ForkWindow {
     child_fd: AtomicI32,
     parent_socket: AtomicI32,
     nudge_fd: AtomicI32,
-    unpaged: [AtomicI32; UNPAGED_CHILDREN],
+    /// Children being made whole.
+    copying: AtomicU32,
 }
 
 impl Default for ForkWindow {
@@ -66,7 +69,7 @@ impl Default for ForkWindow {
             child_fd: AtomicI32::new(-1),
             parent_socket: AtomicI32::new(-1),
             nudge_fd: AtomicI32::new(-1),
-            unpaged: [const { AtomicI32::new(-1) }; UNPAGED_CHILDREN],
+            copying: AtomicU32::new(0),
         }
     }
 }
@@ -87,108 +90,112 @@ pub enum Content {
 impl ForkWindow {
     /// Must frames and slots stay as they are?
     pub fn is_open(&self) -> bool {
-        self.state.load(Ordering::Acquire) != CLOSED || self.has_unpaged_children()
-    }
-
-    /// Is there a child that only this process's handler serves?
-    pub fn has_unpaged_children(&self) -> bool {
-        self.unpaged.iter().any(|fd| fd.load(Ordering::Relaxed) >= 0)
+        self.state.load(Ordering::Acquire) != CLOSED
     }
 
     /// Has the handler anything to watch for here?
     pub fn is_watching(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING) || self.has_unpaged_children()
+        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING)
+    }
+
+    /// Is the handler copying this process's memory into a child?
+    pub fn is_copying(&self) -> bool {
+        self.copying.load(Ordering::SeqCst) != 0
+    }
+
+    /// The handler begins to copy, once the evictor has put down what it has in hand.
+    pub fn begin_copying(&self, pager: &Pager) {
+        self.copying.store(1, Ordering::SeqCst);
+        while pager.evictor_busy.load(Ordering::SeqCst) != 0 {
+            sys::yield_now();
+        }
     }
 
     /// Fills in what to poll.
     pub fn watch(&self, fds: &mut [PollFd]) {
         fds[0].fd = self.child_fd.load(Ordering::Acquire);
         fds[1].fd = self.nudge_fd.load(Ordering::Acquire);
-        for (poll, fd) in fds[2..].iter_mut().zip(&self.unpaged) {
-            poll.fd = fd.load(Ordering::Acquire);
-        }
     }
 
-    /// How long a poll may take; negative: for ever.
-    pub fn timeout_ms(&self) -> i32 {
-        if self.has_unpaged_children() { CHECK_CHILDREN_MS } else { -1 }
-    }
-
-    /// The handler read that a fork made `child`.
-    pub fn adopt_child(&self, pager: &Pager, child: Uffd) {
-        let Ok(fd) = sys::move_fd(child.fd, pager.lowest_fd) else {
-            sys::die("no descriptor is left for a forked child's userfaultfd");
+    /// The handler read that a fork made `child`. `true`: it must make the child whole, and
+    /// then say so ([`ForkWindow::made_whole`]).
+    #[must_use]
+    pub fn adopt_child(&self, pager: &Pager, child: Uffd) -> bool {
+        let begins = |from, to| {
+            self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
         };
-        let expected =
-            self.state.compare_exchange(PREPARED, OPEN, Ordering::AcqRel, Ordering::Acquire);
-        if expected.is_ok() {
-            self.child_fd.store(fd, Ordering::Release);
-            // SAFETY: the socket is open for as long as the window is.
-            let socket =
-                unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
-            // SAFETY: just moved there.
-            let child = unsafe { BorrowedFd::borrow_raw(fd) };
-            if send_fd(socket, child).is_err() {
-                sys::die("a forked child could not be given its userfaultfd");
+        if !begins(PREPARED, OPEN) {
+            if begins(TO_BE_WHOLE, BEING_MADE_WHOLE) {
+                sys::futex_wake(&self.state, u32::MAX >> 1, false);
             }
-            return;
+            return true;
         }
-        let free = self.unpaged.iter().find(|place| place.load(Ordering::Relaxed) < 0);
-        match free {
-            Some(place) => place.store(fd, Ordering::Release),
-            None => sys::die("too many children were forked by bare system calls"),
+        let fd = pager.descriptors.keep(child.fd);
+        self.child_fd.store(fd, Ordering::Release);
+        // SAFETY: the socket is open for as long as the window is.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
+        // SAFETY: just moved there.
+        let child = unsafe { BorrowedFd::borrow_raw(fd) };
+        if send_fd(socket, child).is_err() {
+            sys::die("a forked child could not be given its userfaultfd");
+        }
+        false
+    }
+
+    /// A child has all its memory: the kernel serves it now.
+    pub fn made_whole(&self, child: Uffd) {
+        self.copying.store(0, Ordering::SeqCst);
+        // Its last reference: the kernel wakes whoever waits and forgets the registration.
+        sys::close(child.fd);
+        let ended = self.state.compare_exchange(
+            BEING_MADE_WHOLE,
+            CLOSED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if ended.is_ok() {
+            sys::futex_wake(&self.state, u32::MAX >> 1, false);
         }
     }
 
-    /// The next fault of any child that is served here; also lets go of children that are
-    /// gone or have a pager of their own now.
-    pub fn next_child_fault(&self, _pager: &Pager) -> Option<(Uffd, PageNumber)> {
+    /// The next fault of a child that is served here; also lets go of it when it has a pager of
+    /// its own.
+    pub fn next_child_fault(&self, pager: &Pager) -> Option<(Uffd, PageNumber)> {
         if self.state.load(Ordering::Acquire) == CLOSING {
-            self.let_go();
+            self.let_go(pager);
         }
-        let child = self.child_fd.load(Ordering::Acquire);
-        if let Some(fault) = next_fault(child) {
-            return Some(fault);
-        }
-        for place in &self.unpaged {
-            let fd = place.load(Ordering::Relaxed);
-            if fd < 0 {
-                continue;
-            }
-            if let Some(fault) = next_fault(fd) {
-                return Some(fault);
-            }
-            if is_gone(Uffd { fd }) {
-                sys::close(fd);
-                place.store(-1, Ordering::Release);
-            }
-        }
-        None
+        next_fault(self.child_fd.load(Ordering::Acquire))
     }
 
-    fn let_go(&self) {
-        let child = self.child_fd.swap(-1, Ordering::AcqRel);
-        if child >= 0 {
-            sys::close(child);
-        }
-        let nudge = self.nudge_fd.swap(-1, Ordering::AcqRel);
-        sys::close(nudge);
+    fn let_go(&self, pager: &Pager) {
+        pager.descriptors.close(self.child_fd.swap(-1, Ordering::AcqRel));
+        pager.descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
         self.state.store(CLOSED, Ordering::Release);
         sys::futex_wake(&self.state, u32::MAX >> 1, false);
     }
 
     /// Asks the handler to let go of the child, and waits until it has. Where there is no child
     /// the handler knows of none.
-    fn close(&self) {
+    fn close(&self, pager: &Pager) {
         let childless =
             self.state.compare_exchange(PREPARED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         if childless.is_ok() {
-            return sys::close(self.nudge_fd.swap(-1, Ordering::AcqRel));
+            return pager.descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
         }
         self.state.store(CLOSING, Ordering::Release);
         let _ = sys::write(self.nudge_fd.load(Ordering::Acquire), &1u64.to_ne_bytes());
         while self.state.load(Ordering::Acquire) == CLOSING {
             sys::futex_wait(&self.state, CLOSING, None, false);
+        }
+    }
+
+    /// Waits until the child, if there is one, has been made whole.
+    fn wait_until_whole(&self) {
+        sys::futex_wait(&self.state, TO_BE_WHOLE, Some(HEARD_WITHIN_NS), false);
+        let failed =
+            self.state.compare_exchange(TO_BE_WHOLE, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        while failed.is_err() && self.is_open() {
+            sys::futex_wait(&self.state, BEING_MADE_WHOLE, None, false);
         }
     }
 }
@@ -200,15 +207,8 @@ fn next_fault(fd: i32) -> Option<(Uffd, PageNumber)> {
     let child = Uffd { fd };
     match child.read_event()? {
         Event::Fault { address, .. } => Some((child, address / PAGE)),
-        // A grandchild of a bare fork: nobody could tell its pages from its parent's.
-        Event::Fork { .. } => sys::die("a child forked by a bare system call forked again"),
-        Event::Other => None,
+        Event::Fork { .. } | Event::Other => None,
     }
-}
-
-/// Is the address space that `child` serves gone? Asked with a range that is in no mapping.
-fn is_gone(child: Uffd) -> bool {
-    child.zero(PAGE, PAGE, true) == Err(Errno::ESRCH)
 }
 
 impl Pager {
@@ -240,28 +240,30 @@ impl Pager {
     /// To be called by the thread that is about to fork, in whatever runs last before it does.
     pub fn before_fork(&'static self) -> ForkedChild {
         let mut structure = self.hold_structure();
-        let place = self.block.enter_process(Process::FORKING);
-        if let Some(child) = place {
-            structure.guarded().slots.share_with(&self.block, child);
-        }
+        let place = self.block.enter_forking(sys::getpid());
         let sockets = place.and_then(|_| self.open_window());
-        ForkedChild { structure, place, sockets }
+        match (place, &sockets) {
+            (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),
+            _ => self.fork.state.store(TO_BE_WHOLE, Ordering::Release),
+        }
+        let resident_pages = self.resident().load(Ordering::Relaxed);
+        ForkedChild { structure, place, sockets, resident_pages }
     }
 
-    /// Readies the window; `None` if there are no descriptors left: the child goes unpaged.
-    fn open_window(&self) -> Option<(OwnedFd, OwnedFd)> {
+    /// Readies the window; `None` if there are no descriptors left.
+    fn open_window(&self) -> Option<(i32, i32)> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (parent, child) = socketpair(kind.0, kind.1, kind.2, None).ok()?;
-        let parent = keep(parent, self.lowest_fd)?;
-        let child = keep(child, self.lowest_fd)?;
         const EFD_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
         // SAFETY: touches no memory.
         let nudge =
             unsafe { sys::syscall(sys::nr::EVENTFD2, [0, EFD_CLOEXEC_NONBLOCK, 0, 0, 0, 0]) };
-        let nudge = sys::move_fd(nudge.ok()? as i32, self.lowest_fd).ok()?;
+        let nudge = self.descriptors.keep(nudge.ok()? as i32);
+        let parent = self.descriptors.keep(parent.into_raw_fd());
+        let child = self.descriptors.keep(child.into_raw_fd());
         self.fork.nudge_fd.store(nudge, Ordering::Release);
-        self.fork.parent_socket.store(raw(&parent), Ordering::Release);
+        self.fork.parent_socket.store(parent, Ordering::Release);
         self.fork.state.store(PREPARED, Ordering::Release);
         Some((parent, child))
     }
@@ -271,7 +273,10 @@ impl Pager {
 pub struct ForkedChild {
     structure: Structure,
     place: Option<usize>,
-    sockets: Option<(OwnedFd, OwnedFd)>,
+    /// The parent's end and the child's.
+    sockets: Option<(i32, i32)>,
+    /// What was resident before.
+    resident_pages: u64,
 }
 
 impl ForkedChild {
@@ -279,20 +284,26 @@ impl ForkedChild {
     /// when the child can do without the parent.
     pub fn in_parent(self) {
         let pager = self.structure.pager;
-        let (Some(place), Some((parent, child))) = (self.place, self.sockets) else {
-            if let Some(place) = self.place {
-                forget_child(pager, place);
-            }
-            return;
+        let Some((parent, child)) = self.sockets else {
+            pager.fork.wait_until_whole();
+            return self.forget_place();
         };
-        drop(child);
-        let ready = receive(parent.as_fd()) == READY[0];
-        pager.fork.close();
+        pager.descriptors.close(child);
+        let ready = receive(parent) == READY[0];
+        pager.fork.close(pager);
         if ready {
-            let _ = rustix::net::send(&parent, GO, SendFlags::NOSIGNAL);
+            send(parent, GO);
         } else {
-            forget_child(pager, place);
+            self.forget_place();
         }
+        pager.descriptors.close(parent);
+    }
+
+    fn forget_place(&self) {
+        let Some(place) = self.place else { return };
+        let block = &self.structure.pager.block;
+        // Born and dead already, it has the child's number, and the supervisor sees to it.
+        slots::leave(block, place, Process::FORKING);
     }
 
     /// After the fork, in the child: gives it its own pager.
@@ -301,37 +312,41 @@ impl ForkedChild {
     /// The kernel's refusals. The child must not go on then.
     pub fn in_child(mut self) -> Result<(), PagerError> {
         let pager = self.structure.pager;
-        let (Some(place), Some((parent, child))) = (self.place, self.sockets.take()) else {
+        let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
+            // The parent's handler makes it whole.
             pager.process.store(UNPAGED, Ordering::Release);
+            pager.descriptors.close_all_but(&[]);
             return Ok(());
         };
-        drop(parent);
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
-        let uffd = receive_fd(child.as_fd()).ok_or(refused(Errno::ESRCH))?;
-        let inherited = pager.uffd().fd;
-        let fd = sys::move_fd(uffd, pager.lowest_fd).map_err(refused)?;
-        pager.uffd_fd.store(fd, Ordering::Release);
-        sys::close(inherited);
-        sys::close(pager.fork.nudge_fd.swap(-1, Ordering::AcqRel));
-        pager.fork.state.store(CLOSED, Ordering::Release);
+        pager.descriptors.close_all_but(&[child, pager.supervisor_fd]);
+        let uffd = Uffd { fd: receive_fd(child).ok_or(refused(Errno::ESRCH))? };
+        if !serves_this_process(uffd) {
+            sys::die("two forks at once were taken for each other");
+        }
+        pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
+        pager.fork.nudge_fd.store(-1, Ordering::Release);
         pager.fork.child_fd.store(-1, Ordering::Release);
+        pager.fork.state.store(CLOSED, Ordering::Release);
         self.take_place(place);
         self.settle_busy_pages();
-        let _ = rustix::net::send(&child, READY, SendFlags::NOSIGNAL);
-        if receive(child.as_fd()) != GO[0] {
+        send(child, READY);
+        if receive(child) != GO[0] {
             sys::die("the parent of a forked child died before the child had its memory");
         }
+        pager.descriptors.close(child);
         pager.start_threads()
     }
 
     fn take_place(&mut self, place: usize) {
         let pager = self.structure.pager;
-        let resident = pager.resident().load(Ordering::Relaxed);
+        if !pager.block.take_forked_place(place, sys::getpid()) {
+            sys::die("the place of a forked child was given to another process");
+        }
         pager.process.store(place, Ordering::Release);
-        pager.resident().store(resident, Ordering::Relaxed);
+        pager.resident().store(self.resident_pages, Ordering::Relaxed);
         self.structure.guarded().slots = Slots::new(place);
-        pager.block.processes[place].pid.store(sys::getpid(), Ordering::Release);
     }
 
     /// Pages the parent's handler had in hand are nobody's here: each becomes what it is.
@@ -349,10 +364,17 @@ impl ForkedChild {
 }
 
 fn settle(pager: &Pager, page: PageNumber, entry: &Entry) {
-    let to = if is_present(page) {
+    let staged = pager.staging.holds(entry.frame()) == Frame::Page(page);
+    let mut there = [0u8];
+    sys::mincore(page * PAGE, &mut there);
+    let to = if there[0] & 1 != 0 {
+        if staged {
+            // It had just been brought back; what is left in the frame is nobody's.
+            pager.staging.set(entry.frame(), Frame::Orphan);
+        }
         pager.resident().fetch_add(1, Ordering::Relaxed);
         State::Resident
-    } else if pager.staging.holds(entry.frame()) == Frame::Page(page) {
+    } else if staged {
         State::Staged
     } else if entry.slot().is_some() {
         State::Far
@@ -364,33 +386,31 @@ fn settle(pager: &Pager, page: PageNumber, entry: &Entry) {
     let _ = entry.release(to);
 }
 
-/// Is the page mapped in this process? From the kernel's own word, `mincore(2)`.
-fn is_present(page: PageNumber) -> bool {
-    let mut answer = 0u8;
-    let arguments = [page * PAGE, PAGE, &mut answer as *mut u8 as usize, 0, 0, 0];
-    // SAFETY: one page asks for one byte.
-    let asked = unsafe { sys::syscall(sys::nr::MINCORE, arguments) };
-    asked.is_ok() && answer & 1 != 0
+/// Does `uffd` serve this process, not another one forked at the same time? A page placed
+/// through it must arrive here.
+fn serves_this_process(uffd: Uffd) -> bool {
+    let Ok(probe) = sys::map_private(PAGE) else { return false };
+    let probe = probe as usize;
+    sys::unlock(probe, PAGE);
+    let placed = uffd.register(probe, PAGE).is_ok() && uffd.zero(probe, PAGE, true).is_ok();
+    let mut there = [0u8];
+    sys::mincore(probe, &mut there);
+    // SAFETY: nobody else knows the page.
+    unsafe { sys::unmap(probe as *mut std::ffi::c_void, PAGE) };
+    placed && there[0] & 1 != 0
 }
 
-fn forget_child(pager: &Pager, place: usize) {
-    slots::release_all(&pager.block, place);
-    pager.block.processes[place].pid.store(0, Ordering::Release);
-}
-
-fn keep(fd: OwnedFd, lowest_fd: i32) -> Option<OwnedFd> {
-    let moved = sys::move_fd(fd.into_raw_fd(), lowest_fd).ok()?;
-    // SAFETY: just made, and nobody else knows it.
-    Some(unsafe { OwnedFd::from_raw_fd(moved) })
-}
-
-fn raw(fd: &OwnedFd) -> i32 {
-    use std::os::fd::AsRawFd;
-    fd.as_raw_fd()
+fn send(socket: i32, what: &[u8]) {
+    // SAFETY: the pager's own socket, open until the fork is over.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // A dead peer is noticed when it should answer.
+    let _ = rustix::net::send(socket, what, SendFlags::NOSIGNAL);
 }
 
 /// One byte from the other side; 0 if it is gone.
-fn receive(socket: BorrowedFd<'_>) -> u8 {
+fn receive(socket: i32) -> u8 {
+    // SAFETY: the pager's own socket, open until the fork is over.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let mut byte = [0u8; 1];
     loop {
         match rustix::net::recv(socket, &mut byte, RecvFlags::empty()) {
@@ -410,7 +430,9 @@ fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> rustix::io::Result<usi
     rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL)
 }
 
-fn receive_fd(socket: BorrowedFd<'_>) -> Option<i32> {
+fn receive_fd(socket: i32) -> Option<i32> {
+    // SAFETY: the pager's own socket, open until the fork is over.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let mut byte = [0u8; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

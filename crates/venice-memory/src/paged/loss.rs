@@ -1,32 +1,73 @@
-//! What the program's user is told when a page is lost with its donor.
+//! A page lost with its donor: noted in the run block, for the supervisor to tell the user.
 
-use super::run_block::RunBlockMap;
-use super::sys;
+use std::sync::atomic::Ordering;
 
-/// Says on standard error which node died and which page went with it; the access that asked
-/// for the page gets `SIGBUS`.
-pub fn announce(block: &RunBlockMap, donor: usize, address: usize) {
-    let region = region_of(address);
-    let node = block.donors()[donor].name();
-    let pid = sys::getpid();
-    let text = format!(
-        "venice: node {node} died with the only copy of a page of this program: region \
-         {region}, address {address:#x}, process {pid}: SIGBUS\n"
-    );
-    let _ = sys::write(2, text.as_bytes());
+use super::run_block::{Process, RunBlockMap};
+
+/// What is to be told of a lost page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The process that touched it.
+    pub pid: u32,
+    /// The donor that died.
+    pub donor: String,
+    /// Where the page is.
+    pub address: u64,
+    /// The mapping it is in.
+    pub region: std::ops::Range<u64>,
 }
 
-/// The mapping around `address`, `start-end [name]`, from `/proc/self/maps`.
-fn region_of(address: usize) -> String {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return "?".into() };
-    let holds = |line: &&str| {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else { return false };
-        let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
-        (number(start)..number(end)).contains(&address)
+/// Notes that the page at `address` is lost; the access that asked for it gets `SIGBUS`.
+pub(super) fn note(process: &Process, donor: usize, address: usize) {
+    let region = region_of(address).unwrap_or(address..address);
+    process.lost_donor.store(donor as u64, Ordering::Relaxed);
+    process.lost_region_start.store(region.start as u64, Ordering::Relaxed);
+    process.lost_region_end.store(region.end as u64, Ordering::Relaxed);
+    process.lost_address.store(address as u64 + 1, Ordering::Release);
+}
+
+/// The losses noted since this was last asked.
+pub fn take(block: &RunBlockMap) -> Vec<Loss> {
+    let noted = |(_, process): (usize, &Process)| {
+        let address = process.lost_address.swap(0, Ordering::AcqRel).checked_sub(1)?;
+        let start = process.lost_region_start.load(Ordering::Relaxed);
+        let donor = process.lost_donor.load(Ordering::Relaxed) as usize;
+        Some(Loss {
+            pid: process.pid.load(Ordering::Relaxed),
+            donor: block.donors().get(donor)?.name(),
+            address,
+            region: start..process.lost_region_end.load(Ordering::Relaxed),
+        })
     };
-    let Some(line) = maps.lines().find(holds) else { return "?".into() };
-    let mut words = line.split_whitespace();
-    let range = words.next().unwrap_or("?");
-    words.nth(4).map_or_else(|| range.to_string(), |name| format!("{range} {name}"))
+    block.live_processes().filter_map(noted).collect()
+}
+
+/// The mapping around `address`, from `/proc/self/maps`.
+fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut ranges = maps.lines().filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(start)?..number(end)?)
+    });
+    ranges.find(|range| range.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run_block::PortKind;
+    use super::*;
+
+    #[test]
+    fn a_loss_is_told_once_and_names_node_and_region() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        block.add_donor("node3", 3, "").unwrap();
+        let place = block.enter_process(77).unwrap();
+        let here = &raw const place as usize;
+        note(&block.processes[place], 0, here);
+        let told = take(&block);
+        assert_eq!((told.len(), told[0].pid, told[0].donor.as_str()), (1, 77, "node3"));
+        assert!(told[0].region.contains(&(here as u64)), "a stack is a mapping too");
+        assert!(take(&block).is_empty());
+    }
 }

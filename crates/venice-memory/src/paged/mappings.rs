@@ -4,12 +4,12 @@
 //! then the kernel acts, then the table follows: a fault in between waits and looks again.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, Structure};
+use super::slots::Slots;
 use super::staging::Frame;
-use super::sys::{self, SysResult, nr};
+use super::sys::{self, Errno, SysResult, nr};
 use super::{PAGE, address_of, pages_of};
 
 const MREMAP_DONTUNMAP: usize = 4;
@@ -51,7 +51,7 @@ impl Structure {
         let outcome = change();
         for part in parts {
             match outcome {
-                Ok(_) => self.drop_all(part),
+                Ok(_) => self.drop_all_even_late(part),
                 Err(_) => self.restore_all(part),
             }
         }
@@ -64,29 +64,33 @@ impl Structure {
     /// What the pager knew of the range is of the past: it was mapped anew behind its back.
     fn forget(&mut self, addr: usize, len_bytes: usize) {
         let pages = pages_of(addr, len_bytes);
-        for part in self.managed(pages.clone()) {
-            self.claim_all(part.clone());
-            self.drop_all(part);
-        }
+        self.claim_all(pages.clone());
+        self.drop_all_even_late(pages.clone());
         self.guarded().regions.remove(pages);
     }
 
     /// `MADV_DONTNEED` and `MADV_FREE`: the contents go, the mapping stays.
     ///
     /// # Errors
-    /// The kernel's; nothing has changed then.
-    pub fn discard(&mut self, addr: usize, len_bytes: usize) -> SysResult<()> {
+    /// The kernel's. `ENOMEM` says that part of the range is not mapped: the rest is discarded
+    /// all the same. Any other error may have stopped it half way, so each part is tried again
+    /// by itself.
+    pub fn discard(&mut self, addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
         let parts = self.managed(pages_of(addr, len_bytes));
         for part in &parts {
             self.claim_all(part.clone());
         }
         // SAFETY: what the program asked for.
-        let outcome = unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTNEED) };
+        let outcome = unsafe { sys::madvise(addr, len_bytes, advice) };
         for part in parts {
-            match outcome {
-                Ok(()) => self.drop_all(part),
-                Err(_) => self.restore_all(part),
-            }
+            let gone = match outcome {
+                Ok(()) | Err(Errno::ENOMEM) => true,
+                // SAFETY: as above.
+                Err(_) => unsafe {
+                    sys::madvise(address_of(part.start), part.len() * PAGE, advice).is_ok()
+                },
+            };
+            if gone { self.drop_all(part) } else { self.restore_all(part) }
         }
         outcome
     }
@@ -159,7 +163,7 @@ impl Structure {
         for part in self.managed(pages_of(addr, len_bytes)) {
             let (start, len_bytes) = (address_of(part.start), part.len() * PAGE);
             self.pager.table.for_each_live(part.clone(), |page, entry| {
-                if !matches!(entry.state(), State::Zero | State::Resident) {
+                if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
                     // SAFETY: the page is mapped, and touching it brings it in: faults are
                     // served while this lock is held.
                     unsafe { std::ptr::read_volatile(address_of(page) as *const u8) };
@@ -201,24 +205,41 @@ impl Structure {
         let pager = self.pager;
         let slots = &self.guarded().slots;
         pager.table.for_each_live(pages, |page, entry| {
-            let Some(state) = entry.take_remembered() else { return };
-            if let Some(slot) = entry.slot() {
-                slots.give_up(&pager.block, slot);
-                entry.set_slot(None);
+            if let Some(state) = entry.take_remembered() {
+                pager.drop_page(slots, page, entry, state);
             }
-            match state {
-                State::Resident => {
-                    pager.resident().fetch_sub(1, Ordering::Relaxed);
-                }
-                State::Staged => pager.staging.set(entry.frame(), Frame::Orphan),
-                _ => {}
-            }
-            pager.end_life(page, entry, state);
+        });
+    }
+
+    /// As [`Structure::drop_all`] where the mapping itself is gone: pages that came in between
+    /// the claim and the kernel's act went with it.
+    fn drop_all_even_late(&mut self, pages: Range<PageNumber>) {
+        let pager = self.pager;
+        let slots = &self.guarded().slots;
+        pager.table.for_each_live(pages, |page, entry| {
+            let state = entry.take_remembered().unwrap_or_else(|| entry.claim_any());
+            pager.drop_page(slots, page, entry, state);
         });
     }
 }
 
 impl Pager {
+    /// Ends the life of a busy page that was in `state`: its slot and its frame are free.
+    fn drop_page(&self, slots: &Slots, page: PageNumber, entry: &Entry, state: State) {
+        if let Some(slot) = entry.slot() {
+            slots.give_up(&self.block, slot);
+            entry.set_slot(None);
+        }
+        if state == State::Resident {
+            self.count_gone(1);
+        }
+        if matches!(self.staging.holds(entry.frame()), Frame::Page(of) | Frame::OrphanOf(of) if of == page)
+        {
+            self.staging.set(entry.frame(), Frame::Orphan);
+        }
+        self.end_life(page, entry, state);
+    }
+
     /// A busy page that was in `state` becomes one of zeros.
     fn end_life(&self, page: PageNumber, entry: &Entry, state: State) {
         // A page that was claimed while zero was never counted live.
@@ -240,7 +261,11 @@ impl Pager {
         if state != State::Zero {
             self.table.count_live(new);
             let before = to.claim_any();
-            assert!(before == State::Zero, "nobody knows the new place yet");
+            assert!(before == State::Zero, "the new place was forgotten first");
+            let copied = Frame::OrphanOf(old);
+            if self.staging.holds(from.frame()) == copied {
+                self.staging.set(from.frame(), Frame::Orphan);
+            }
             to.take_from(from);
             if state == State::Staged {
                 self.staging.set(to.frame(), Frame::Page(new));

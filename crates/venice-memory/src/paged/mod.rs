@@ -20,12 +20,13 @@
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
 pub mod attach;
+mod descriptors;
 mod evictor;
 mod far;
 mod fork;
 mod handler;
 mod lock;
-mod loss;
+pub mod loss;
 mod mappings;
 mod page_table;
 mod pager;
@@ -39,6 +40,7 @@ mod thread;
 mod udp_far;
 mod uffd;
 
+pub use descriptors::Descriptors;
 pub use fork::ForkedChild;
 pub use mappings::is_manageable;
 pub use pager::{Pager, PagerError, PagerSetup, Structure};

@@ -270,6 +270,15 @@ impl PageTable {
         unsafe { leaf.as_ref() }
     }
 
+    /// As [`PageTable::for_each_live`] over the whole address space.
+    pub fn for_each_live_anywhere(&self, mut visit: impl FnMut(PageNumber, &Entry)) {
+        for (index, leaf) in self.root.iter().enumerate() {
+            if !leaf.load(Ordering::Acquire).is_null() {
+                self.for_each_live(index * LEAF_PAGES..(index + 1) * LEAF_PAGES, &mut visit);
+            }
+        }
+    }
+
     /// Calls `visit` for every page of `pages` whose block is live, in order.
     pub fn for_each_live(
         &self,

@@ -3,6 +3,7 @@
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::descriptors::Descriptors;
 use super::evictor;
 use super::far::{Far, ShmWindow};
 use super::fork::ForkWindow;
@@ -70,7 +71,7 @@ pub struct Pager {
     pub(super) block: RunBlockMap,
     pub(super) process: AtomicUsize,
     pub(super) window: Option<ShmWindow>,
-    pub(super) lowest_fd: i32,
+    pub(super) descriptors: Descriptors,
     pub(super) supervisor_fd: i32,
     pub(super) table: PageTable,
     pub(super) staging: Staging,
@@ -83,6 +84,8 @@ pub struct Pager {
     pub(super) evictor_bell: AtomicU32,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
+    /// Is the evictor in the middle of a turn?
+    pub(super) evictor_busy: AtomicU32,
     pub(super) fork: ForkWindow,
     /// Raised while the evictor finds nothing to evict; then nobody waits for it.
     pub(super) evictor_stuck: AtomicU32,
@@ -115,10 +118,11 @@ impl Pager {
 
     fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
+        sys::remember_standard_error();
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
-        let fd = sys::move_fd(uffd.fd, setup.lowest_fd).map_err(kernel("keep a descriptor"))?;
-        let supervisor_fd = sys::move_fd(setup.supervisor.into_raw_fd(), setup.lowest_fd)
-            .map_err(kernel("keep a descriptor"))?;
+        let descriptors = Descriptors::new(setup.lowest_fd);
+        let fd = descriptors.keep(uffd.fd);
+        let supervisor_fd = descriptors.keep(setup.supervisor.into_raw_fd());
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let chunks = (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(8, 1 << 15);
         let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
@@ -131,7 +135,7 @@ impl Pager {
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
             window: setup.window.map(|base| ShmWindow { base }),
-            lowest_fd: setup.lowest_fd,
+            descriptors,
             supervisor_fd,
             table: PageTable::new().map_err(kernel("map its page table"))?,
             staging,
@@ -148,6 +152,7 @@ impl Pager {
             evictor_progress: AtomicU32::new(0),
             fork: ForkWindow::default(),
             evictor_stuck: AtomicU32::new(0),
+            evictor_busy: AtomicU32::new(0),
             block: setup.block,
         })
     }
@@ -166,7 +171,7 @@ impl Pager {
     fn new_far(&self) -> Result<Far, PagerError> {
         match (self.block.port(), self.window) {
             (PortKind::Shm, Some(window)) => Ok(Far::Shm(window)),
-            _ => UdpFar::open(&self.block, self.lowest_fd)
+            _ => UdpFar::open(&self.block, &self.descriptors)
                 .map(|udp| Far::Udp(Box::new(udp)))
                 .map_err(|source| PagerError::Kernel { doing: "open its UDP port", source }),
         }
@@ -177,17 +182,12 @@ impl Pager {
         Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
     }
 
-    /// Descriptors the pager keeps to itself.
-    pub const FDS: i32 = 64;
+    /// Descriptors a pager needs room for.
+    pub const FDS: i32 = 32;
 
-    /// First and last of them.
-    pub fn fds(&self) -> (u32, u32) {
-        (self.lowest_fd as u32, (self.lowest_fd + Self::FDS - 1) as u32)
-    }
-
-    /// Is `fd` the pager's own? The program must not close it.
-    pub fn owns_fd(&self, fd: i32) -> bool {
-        (self.lowest_fd..self.lowest_fd + Self::FDS).contains(&fd)
+    /// The pager's own descriptors.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
     }
 
     /// The run's shared block.
@@ -198,6 +198,13 @@ impl Pager {
     /// Takes the structure lock for a change of the address space by the program.
     pub fn hold_structure(&'static self) -> Structure {
         Structure { pager: self, _guard: self.lock.hold() }
+    }
+
+    /// Pages this process has resident no longer. Never below none: a count that is off by a
+    /// page must not become one that is off by all of them.
+    pub(super) fn count_gone(&self, pages: u64) {
+        let less = |count: u64| Some(count.saturating_sub(pages));
+        let _ = self.resident().fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     pub(super) fn resident(&self) -> &AtomicU64 {

@@ -65,20 +65,27 @@ pub struct SlabDescriptor {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Process {
-    /// Process id; 0: the place is free, [`Process::FORKING`]: a child about to be.
+    /// Process id; 0: the place is free; or [`Process::FORKING`], [`Process::LEAVING`].
     pub pid: AtomicU32,
-    reserved: AtomicU32,
+    /// Of a child about to be: the process that forks.
+    pub forker: AtomicU32,
     /// Pages it has resident, the staged ones among them.
     pub resident_pages: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
     pub lost_address: AtomicU64,
     /// Index of that donor.
     pub lost_donor: AtomicU64,
+    /// Start of the mapping around it.
+    pub lost_region_start: AtomicU64,
+    /// End of the mapping around it.
+    pub lost_region_end: AtomicU64,
 }
 
 impl Process {
     /// The process id of a place kept for a child that is being forked.
     pub const FORKING: u32 = u32::MAX;
+    /// The process id of a place that is being cleaned up.
+    pub const LEAVING: u32 = u32::MAX - 1;
 }
 
 /// Counters over all processes of the run.
@@ -132,6 +139,8 @@ pub struct RunBlock {
     /// Node id of this recipient.
     pub node: AtomicU32,
     reserved: AtomicU32,
+    /// The program's own soft limit on descriptors, until its first process has taken it.
+    pub program_descriptor_limit: AtomicU64,
     /// Far slots in use.
     pub slots_used: AtomicU64,
     /// The processes.
@@ -337,8 +346,9 @@ impl RunBlock {
 
     /// Processes that page now.
     pub fn live_processes(&self) -> impl Iterator<Item = (usize, &Process)> {
-        let live = |p: &&Process| !matches!(p.pid.load(Ordering::Acquire), 0 | Process::FORKING);
-        self.processes.iter().enumerate().filter(move |(_, p)| live(p))
+        let unused = |pid| matches!(pid, 0 | Process::FORKING | Process::LEAVING);
+        let places = self.processes.iter().enumerate();
+        places.filter(move |(_, process)| !unused(process.pid.load(Ordering::Acquire)))
     }
 
     /// Takes a free place in the table of processes for `pid`.
@@ -348,8 +358,31 @@ impl RunBlock {
         })?;
         self.processes[index].resident_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
+        self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);
         Some(index)
+    }
+
+    /// Takes a free place for a child that `forker` is about to fork.
+    pub fn enter_forking(&self, forker: u32) -> Option<usize> {
+        let index = self.enter_process(Process::FORKING)?;
+        self.processes[index].forker.store(forker, Ordering::Release);
+        Some(index)
+    }
+
+    /// The child is there and takes its place; `false`: it was given up as never born.
+    pub fn take_forked_place(&self, index: usize, pid: u32) -> bool {
+        let word = &self.processes[index].pid;
+        word.compare_exchange(Process::FORKING, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Places kept for children whose forker, by its process id, may be asked after.
+    pub fn forking(&self) -> impl Iterator<Item = (usize, u32)> {
+        let places = self.processes.iter().enumerate();
+        places
+            .filter(|(_, process)| process.pid.load(Ordering::Acquire) == Process::FORKING)
+            .map(|(place, process)| (place, process.forker.load(Ordering::Acquire)))
+            .filter(|(_, forker)| *forker != 0)
     }
 
     /// Pages process `index` may have resident: an equal share of the budget, and what the

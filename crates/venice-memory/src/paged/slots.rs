@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::run_block::{RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Process, RunBlockMap, SLAB_SLOTS};
 
 /// The slots as one process sees them.
 #[derive(Debug)]
@@ -75,11 +75,21 @@ impl Slots {
     }
 }
 
-/// Clears every hold of process `index`: it is dead, or was never born.
-pub fn release_all(block: &RunBlockMap, index: usize) {
-    for slot in 0..block.holders().len() {
-        release_bit(block, slot, 1 << index);
+/// Process `pid` is no more: what it held ends, and its place is free. Whoever is first to say
+/// so does it; `false`: somebody else was, or another process has the place.
+pub fn leave(block: &RunBlockMap, place: usize, pid: u32) -> bool {
+    let process = &block.processes[place];
+    let first =
+        process.pid.compare_exchange(pid, Process::LEAVING, Ordering::AcqRel, Ordering::Relaxed);
+    if first.is_err() {
+        return false;
     }
+    for slot in 0..block.holders().len() {
+        release_bit(block, slot, 1 << place);
+    }
+    process.resident_pages.store(0, Ordering::Relaxed);
+    process.pid.store(0, Ordering::Release);
+    true
 }
 
 fn release_bit(block: &RunBlockMap, slot: usize, bit: u64) {
@@ -109,15 +119,18 @@ mod tests {
     #[test]
     fn a_slot_is_free_again_when_the_last_holder_lets_go() {
         let block = block_with(&["a"]);
-        let (parent, child) = (Slots::new(0), Slots::new(5));
+        let parent = Slots::new(block.enter_process(100).unwrap());
+        let place = block.enter_forking(100).unwrap();
+        let child = Slots::new(place);
         let slot = parent.take(&block).unwrap();
         assert!(parent.is_mine_alone(&block, slot));
-        parent.share_with(&block, 5);
+        parent.share_with(&block, place);
         assert!(!parent.is_mine_alone(&block, slot));
         parent.give_up(&block, slot);
         assert!(child.is_mine_alone(&block, slot));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
-        release_all(&block, 5);
+        assert!(!leave(&block, place, 100), "that is the parent's number");
+        assert!(leave(&block, place, Process::FORKING));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
     }
 

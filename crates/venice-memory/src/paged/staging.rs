@@ -54,6 +54,11 @@ impl Staging {
         Ok(Staging { base_page: base as usize / PAGE, owners })
     }
 
+    /// Does `page` belong to the area?
+    pub fn covers(&self, page: PageNumber) -> bool {
+        (self.base_page..self.base_page + self.owners.len()).contains(&page)
+    }
+
     /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.owners.len() / CHUNK_FRAMES

@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A Linux error number, as the kernel returned it (positive).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -250,6 +250,12 @@ pub unsafe fn madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult
     unsafe { syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
 }
 
+/// `MADV_DONTFORK`.
+pub const MADV_DONTFORK: usize = 10;
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18).
+pub const MADV_DONTNEED_LOCKED: usize = 24;
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+pub const MADV_GUARD_INSTALL: usize = 102;
 /// `MADV_DONTNEED`.
 pub const MADV_DONTNEED: usize = 4;
 /// `MADV_FREE`.
@@ -294,6 +300,16 @@ pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
     let _ = unsafe { syscall(nr::FUTEX, [word.as_ptr() as usize, op, count as usize, 0, 0, 0]) };
 }
 
+/// Which pages from `addr` on are in memory: bit 0 of each byte (`mincore(2)`). A refusal counts
+/// as none.
+pub fn mincore(addr: usize, pages: &mut [u8]) {
+    let arguments = [addr, pages.len() * super::PAGE, pages.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: a byte for each page, as the call wants.
+    if unsafe { syscall(nr::MINCORE, arguments) }.is_err() {
+        pages.fill(0);
+    }
+}
+
 /// Gives the processor away.
 pub fn yield_now() {
     // SAFETY: touches no memory.
@@ -306,16 +322,26 @@ pub fn getpid() -> u32 {
     unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Soft limit on descriptors (`RLIMIT_NOFILE`).
-pub fn descriptor_limit() -> u64 {
-    const RLIMIT_NOFILE: usize = 7;
+/// Soft and hard limit on descriptors (`RLIMIT_NOFILE`).
+pub fn descriptor_limits() -> [u64; 2] {
     let mut limits = [1024u64; 2];
     // SAFETY: the kernel writes two words.
     let _ = unsafe {
         syscall(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize, 0, 0])
     };
-    limits[0]
+    limits
 }
+
+/// Sets the soft limit on descriptors; above the hard one it becomes that.
+pub fn set_descriptor_limit(soft: u64) {
+    let [_, hard] = descriptor_limits();
+    let limits = [soft.min(hard), hard];
+    // SAFETY: the kernel reads two words.
+    let _ =
+        unsafe { syscall(nr::PRLIMIT64, [0, RLIMIT_NOFILE, limits.as_ptr() as usize, 0, 0, 0]) };
+}
+
+const RLIMIT_NOFILE: usize = 7;
 
 /// Ends the process.
 pub fn exit(code: usize) -> ! {
@@ -369,12 +395,30 @@ pub fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
-/// Says `text` on standard error and ends the process with `SIGKILL`: the pager's own
-/// invariant is broken, or the memory is gone, and no program may go on with wrong bytes.
+/// What standard error was when the pager started; a daemon may have put a file in its place.
+static STANDARD_ERROR: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers what standard error is, for [`die`].
+pub fn remember_standard_error() {
+    STANDARD_ERROR.store(standard_error(), Ordering::Relaxed);
+}
+
+/// Device and number of the file behind descriptor 2, folded; 0: none.
+fn standard_error() -> u64 {
+    // SAFETY: borrowed for this call only.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev.rotate_left(32) ^ stat.st_ino)
+}
+
+/// Says `text` on standard error (if that is still what it was) and ends the process with
+/// `SIGKILL`: the pager's own invariant is broken, or the memory is gone, and no program may go
+/// on with wrong bytes.
 pub fn die(text: &str) -> ! {
-    let _ = write(2, b"venice: ");
-    let _ = write(2, text.as_bytes());
-    let _ = write(2, b"\n");
+    if standard_error() == STANDARD_ERROR.load(Ordering::Relaxed) {
+        let _ = write(2, b"venice: ");
+        let _ = write(2, text.as_bytes());
+        let _ = write(2, b"\n");
+    }
     const SIGKILL: usize = 9;
     loop {
         // SAFETY: ends this process; nothing after it matters.

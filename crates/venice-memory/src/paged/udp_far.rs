@@ -8,6 +8,7 @@ use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::PAGE;
+use super::descriptors::Descriptors;
 use super::far::{Fetch, WriteOut};
 use super::run_block::RunBlockMap;
 use super::sys::{self, Errno, SysResult};
@@ -43,7 +44,7 @@ impl UdpFar {
     ///
     /// # Errors
     /// The kernel's; `EINVAL` for a donor's address that is none.
-    pub fn open(block: &RunBlockMap, lowest_fd: i32) -> SysResult<UdpFar> {
+    pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> SysResult<UdpFar> {
         let addresses: Vec<SocketAddr> = block
             .donors()
             .iter()
@@ -54,7 +55,10 @@ impl UdpFar {
         let config = InitiatorConfig::new(node, random_u64()?);
         let mut driver =
             UdpDriver::new(unspecified_like(first), config).map_err(|_| Errno::EINVAL)?;
-        driver.keep_fd_above(lowest_fd).map_err(|_| Errno::EINVAL)?;
+        // Where there is no room up there they stay where they are.
+        let _ = driver.keep_fd_above(descriptors.lowest());
+        descriptors.add(driver.fd().as_raw_fd());
+        descriptors.add(driver.timer_fd().as_raw_fd());
         let now_ns = sys::monotonic_ns();
         let mut peers = Vec::new();
         for (donor, address) in block.donors().iter().zip(addresses) {

@@ -148,12 +148,14 @@ impl Uffd {
         unsafe { sys::ioctl(self.fd, UFFDIO_UNREGISTER, &mut arg).map(drop) }
     }
 
-    /// Reads one message; `None` when there is none (or, blocking, after an interruption).
+    /// Reads one message; `None` when there is none (or, blocking, after an interruption). A
+    /// descriptor that is no longer there ends the process: what is far would read as zeros.
     pub fn read_event(self) -> Option<Event> {
         let mut message = [0u8; 32];
         match sys::read(self.fd, &mut message) {
             Ok(32) => Some(decode(&message)),
-            _ => None,
+            Err(Errno::EAGAIN | Errno::EINTR) => None,
+            _ => sys::die("the program closed the pager's userfaultfd by a bare system call"),
         }
     }
 

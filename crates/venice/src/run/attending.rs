@@ -13,8 +13,10 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_memory::paged::attach;
-use venice_memory::paged::run_block::RunBlockMap;
+use venice_memory::paged::run_block::{Process, RunBlockMap};
+use venice_memory::paged::{attach, loss, slots};
+
+use crate::terminal::remark;
 
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -106,8 +108,20 @@ fn attend(
     }
 }
 
-/// Finds processes that ended, whoever their parent is.
+/// Finds processes that ended, whoever their parent is, and tells of lost pages.
 fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
+    for lost in loss::take(block) {
+        remark(format!(
+            "venice: node {} died with the only copy of a page of this program: region \
+             {:#x}-{:#x}, address {:#x}, process {}: SIGBUS",
+            lost.donor, lost.region.start, lost.region.end, lost.address, lost.pid
+        ));
+    }
+    for (place, forker) in block.forking() {
+        if open(forker).is_none() {
+            slots::leave(block, place, Process::FORKING);
+        }
+    }
     let pids: Vec<u32> =
         block.live_processes().map(|(_, process)| process.pid.load(Ordering::Acquire)).collect();
     watched.retain(|pid, _| pids.contains(pid));

@@ -115,13 +115,14 @@ impl Loan {
 
     /// Enters donors and slabs into the run block, one slab of each donor in turn, so that
     /// pages spread over all of them; returns the slabs' descriptors in that order (shm port).
-    pub fn enter_into(&self, block: &RunBlockMap) -> anyhow::Result<Vec<OwnedFd>> {
+    pub fn enter_into(&mut self, block: &RunBlockMap) -> anyhow::Result<Vec<OwnedFd>> {
         let mut donors = Vec::new();
         for grant in &self.grants {
             donors.push(block.add_donor(&grant.donor, grant.donor_node.0, &grant.udp_addr)?);
         }
         let most = self.grants.iter().map(slabs_of).max().unwrap_or(0);
         let mut descriptors = Vec::new();
+        let mut fetched: Vec<_> = self.connections.iter_mut().map(|c| c.slabs.drain(..)).collect();
         for index in 0..most {
             for (at, grant) in self.grants.iter().enumerate() {
                 if index >= slabs_of(grant) {
@@ -129,9 +130,7 @@ impl Loan {
                 }
                 let remote_addr = index as u64 * SLAB_BYTES;
                 block.add_slab(donors[at], remote_addr, grant.id.0, grant.key.0)?;
-                if let Some(connection) = self.connections.get(at) {
-                    descriptors.push(connection.slabs[index].try_clone()?);
-                }
+                descriptors.extend(fetched.get_mut(at).and_then(Iterator::next));
             }
         }
         Ok(descriptors)

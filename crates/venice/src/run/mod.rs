@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Context;
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::run_block::{PortKind as RunPort, RunBlockMap};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
@@ -87,8 +88,11 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         donors: args.donor.clone(),
         purpose: program.display().to_string(),
     };
-    let loan = borrow::borrow(&monitor, &wish, port)?;
-    let run = set_up(args, &loan, local_bytes, port)?;
+    let limits = raise_descriptor_limit();
+    let mut loan = borrow::borrow(&monitor, &wish, port)?;
+    let run = set_up(args, &mut loan, local_bytes, port)?;
+    let soft_limit = limits.current.unwrap_or(u64::MAX);
+    run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let leases = leases::Leases::keep(loan, run.block.clone());
     let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
     let mut child = child::Child::start(&program, &args.command, &shim, attending.socket())?;
@@ -111,7 +115,7 @@ struct Run {
 
 fn set_up(
     args: &RunArgs,
-    loan: &borrow::Loan,
+    loan: &mut borrow::Loan,
     local_bytes: u64,
     port: PortKind,
 ) -> anyhow::Result<Run> {
@@ -125,6 +129,16 @@ fn set_up(
     block.fingerprint_seed.store(borrow::random_u64()?, Ordering::Relaxed);
     let slabs = loan.enter_into(&block)?;
     Ok(Run { block: Arc::new(block), block_fd, slabs })
+}
+
+/// A slab is a descriptor: the soft limit is raised to the hard one. Returns what it was, which
+/// is what the shim gives the program back.
+fn raise_descriptor_limit() -> Rlimit {
+    let limits = getrlimit(Resource::Nofile);
+    // Where it is refused, a run with few slabs still works.
+    let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    let _ = setrlimit(Resource::Nofile, raised);
+    limits
 }
 
 /// `--local`, checked against the machine.

@@ -51,6 +51,8 @@ pub struct Evictor {
     measured_ns: u64,
     overhead_pages: u64,
     exhausted: bool,
+    /// Turns in a row in which nothing could be moved: locked, pinned or protected pages.
+    fruitless: u64,
     far_full_since_ns: Option<u64>,
     idle: AtomicU32,
 }
@@ -84,10 +86,11 @@ impl Evictor {
             far,
             writes: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
             leaving: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
-            statm_fd: statm.and_then(|fd| sys::move_fd(fd, pager.lowest_fd)).unwrap_or(-1),
+            statm_fd: statm.map_or(-1, |fd| pager.descriptors.keep(fd)),
             measured_ns: 0,
             overhead_pages: 0,
             exhausted: false,
+            fruitless: 0,
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
         }
@@ -97,15 +100,17 @@ impl Evictor {
         let pager = self.pager;
         pager.evictor_bell.store(0, Ordering::Release);
         self.refresh_limit();
-        let limit = pager.limit_pages.load(Ordering::Relaxed);
+        let limit = || pager.limit_pages.load(Ordering::Relaxed);
         let resident = || pager.resident().load(Ordering::Relaxed);
-        if resident() <= high_watermark(limit) {
+        if resident() <= high_watermark(limit()) {
+            pager.evictor_stuck.store(0, Ordering::Relaxed);
             sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
             return;
         }
-        while resident() > low_watermark(limit) {
+        while resident() > low_watermark(limit()) {
+            self.refresh_limit();
             let outcome = self.evict_batch();
-            self.note_far_full(outcome, resident() >= limit);
+            self.note_far_full(outcome, resident() >= limit());
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
             pager.evictor_progress.fetch_add(1, Ordering::Release);
@@ -142,7 +147,9 @@ impl Evictor {
             self.check_supervisor();
         }
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
-        let limit = allowance.saturating_sub(self.overhead_pages).max(allowance / 4);
+        // The kernel's own count lags by some pages a processor; stay on the safe side of it.
+        let safe = allowance - allowance / 128;
+        let limit = safe.saturating_sub(self.overhead_pages).max(allowance / 4);
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -170,21 +177,31 @@ impl Evictor {
         }
     }
 
-    /// Retires the oldest chunks of the ring and fills them anew.
+    /// A turn, unless the handler copies this process's memory into a child just now.
     fn evict_batch(&mut self) -> Outcome {
         let pager = self.pager;
         let _held = pager.lock.hold_as_evictor();
+        pager.evictor_busy.store(1, Ordering::SeqCst);
+        let outcome =
+            if pager.fork.is_copying() { Outcome::Nothing } else { self.retire_and_fill() };
+        pager.evictor_busy.store(0, Ordering::SeqCst);
+        outcome
+    }
+
+    /// Retires the oldest chunks of the ring and fills them anew. With the lock held.
+    fn retire_and_fill(&mut self) -> Outcome {
+        let pager = self.pager;
         // SAFETY: the lock is held.
         let guarded = unsafe { &mut *pager.guarded.get() };
-        if pager.fork.has_unpaged_children() {
-            return Outcome::Nothing;
-        }
         let first = guarded.head_chunk;
         let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
         let (moved, exhausted) = self.fill(first, guarded);
         guarded.head_chunk = pager.staging.chunk_after(first, BATCH_CHUNKS);
         let was_exhausted = std::mem::replace(&mut self.exhausted, exhausted);
-        let nothing = retired + moved == 0 && exhausted && was_exhausted;
+        self.fruitless = if retired + moved == 0 { self.fruitless + 1 } else { 0 };
+        let seen_all = self.fruitless * (BATCH_CHUNKS * CHUNK_FRAMES) as u64
+            >= pager.resident().load(Ordering::Relaxed);
+        let nothing = self.fruitless > 0 && (exhausted && was_exhausted || seen_all);
         if nothing && !self.ring_holds_pages() { Outcome::Nothing } else { Outcome::Progress }
     }
 

@@ -69,6 +69,10 @@ impl Evictor {
             if entry.claim(State::Staged) {
                 return holds;
             }
+            if entry.state() != State::Busy && pager.staging.holds(frame) == holds {
+                // The page is elsewhere and forgot to say so: a fork caught it on its way.
+                return Frame::Orphan;
+            }
             sys::yield_now();
         }
     }
@@ -149,7 +153,7 @@ impl Evictor {
         for frame in frames {
             pager.staging.set(frame, Frame::Empty);
         }
-        pager.resident().fetch_sub(freed as u64, Ordering::Relaxed);
+        pager.count_gone(freed as u64);
     }
 
     /// The pages are where they were to go.

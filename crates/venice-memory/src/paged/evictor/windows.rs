@@ -6,9 +6,11 @@
 //! window most of whose pages came since the hand last passed is spared once.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use super::super::page_table::{BLOCK_PAGES, PageNumber, State};
 use super::super::pager::Guarded;
+use super::super::slots::Slots;
 use super::super::staging::{CHUNK_FRAMES, Frame};
 use super::super::sys::{self, Errno};
 use super::super::{PAGE, address_of};
@@ -127,10 +129,16 @@ impl Evictor {
         chunk: usize,
     ) -> usize {
         let first_frame = self.pager.staging.frames_of(chunk).start;
+        let mut there = [0u8; CHUNK_FRAMES];
+        let there = &mut there[..done.len()];
+        sys::mincore(self.pager.staging.address(first_frame + done.start as u32), there);
         let mut moved = 0;
-        for at in done {
+        for (at, there) in done.zip(there) {
             let page = window.start + at;
-            if claimed[at] == Some(State::Resident) {
+            if claimed[at] == Some(State::Resident) && *there & 1 == 0 {
+                self.end_of_absent(page);
+                claimed[at] = Some(State::Zero);
+            } else if claimed[at] == Some(State::Resident) {
                 let entry = self.pager.table.entry(page).expect("managed pages are in the table");
                 let frame = first_frame + at as u32;
                 entry.set_frame(frame);
@@ -141,6 +149,19 @@ impl Evictor {
             self.release(page, claimed[at].take());
         }
         moved
+    }
+
+    /// A page that was not there: the program dropped it by a bare system call. It reads as
+    /// zeros from now on.
+    fn end_of_absent(&self, page: PageNumber) {
+        let pager = self.pager;
+        let entry = pager.table.entry(page).expect("managed pages are in the table");
+        if let Some(slot) = entry.slot() {
+            Slots::new(pager.process.load(Ordering::Relaxed)).give_up(&pager.block, slot);
+            entry.set_slot(None);
+        }
+        pager.count_gone(1);
+        pager.table.count_dead(page);
     }
 
     fn release(&self, page: PageNumber, state: Option<State>) {

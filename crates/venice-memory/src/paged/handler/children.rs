@@ -2,26 +2,47 @@
 
 use super::super::far::Far;
 use super::super::fork::Content;
-use super::super::sys::{Errno, SysResult};
+use super::super::page_table::{PageNumber, State};
+use super::super::sys::{self, Errno, SysResult};
 use super::super::uffd::Uffd;
 use super::super::{PAGE, address_of};
 use super::Handler;
 
 impl Handler {
+    /// A fork made `child`: its own pager takes over soon, or it must be made whole.
+    pub(super) fn hear_of_child(&mut self, child: Uffd) {
+        let pager = self.pager;
+        if !pager.fork.adopt_child(pager, child) {
+            return;
+        }
+        pager.fork.begin_copying(pager);
+        pager.table.for_each_live_anywhere(|page, entry| {
+            if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
+                self.place_in_child(child, page);
+            }
+        });
+        pager.fork.made_whole(child);
+    }
+
     /// Faults of children that were just forked and have no pager of their own yet.
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
         while let Some((child, page)) = pager.fork.next_child_fault(pager) {
-            let address = address_of(page);
-            let outcome = match pager.content_for_child(page) {
-                Content::Zeros => child.zero(address, PAGE, true),
-                Content::Frame(source) => child.copy(address, source, PAGE, true),
-                Content::Slot(slot) => self.copy_to_child(child, address, slot),
-                Content::Lost => child.poison(address, PAGE),
-            };
-            if child.settle(address, outcome) == Err(Errno::EAGAIN) {
-                child.wake(address, PAGE);
-            }
+            self.place_in_child(child, page);
+            child.wake(address_of(page), PAGE);
+        }
+    }
+
+    fn place_in_child(&mut self, child: Uffd, page: PageNumber) {
+        let address = address_of(page);
+        let outcome = match self.pager.content_for_child(page) {
+            Content::Zeros => child.zero(address, PAGE, true),
+            Content::Frame(source) => child.copy(address, source, PAGE, true),
+            Content::Slot(slot) => self.copy_to_child(child, address, slot),
+            Content::Lost => child.poison(address, PAGE),
+        };
+        if outcome == Err(Errno::ENOMEM) {
+            sys::die("this machine is out of memory for a page of a forked child");
         }
     }
 

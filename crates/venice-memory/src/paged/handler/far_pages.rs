@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::far::{Far, Fetch};
+use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::sys::Errno;
 use super::super::{PAGE, address_of};
@@ -197,12 +198,9 @@ impl Handler {
     fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
-        let donor = pager.block.donor_of_slot(slot) as u64;
-        process.lost_donor.store(donor, Ordering::Relaxed);
-        process.lost_address.store(address_of(page) as u64 + 1, Ordering::Release);
+        loss::note(process, pager.block.donor_of_slot(slot), address_of(page));
         pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
         self.forget_slot(entry);
-        super::super::loss::announce(&pager.block, donor as usize, address_of(page));
         self.poison(page);
         self.release(page, entry, State::Poisoned);
     }

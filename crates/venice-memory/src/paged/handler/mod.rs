@@ -98,7 +98,7 @@ impl Handler {
         let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 3 + WATCHED_FDS];
         fds[0].fd = self.pager.uffd().fd;
         self.pager.fork.watch(&mut fds[3..]);
-        let mut timeout_ms = self.pager.fork.timeout_ms();
+        let mut timeout_ms = -1;
         if let Far::Udp(udp) = &mut self.far {
             fds[1].fd = udp.fd();
             fds[2].fd = udp.arm_timer();
@@ -148,7 +148,7 @@ impl Handler {
                 self.follower.follow(thread, started_ns);
                 self.serve(Fault { page: address / PAGE, write, started_ns });
             }
-            Some(Event::Fork { child }) => self.pager.fork.adopt_child(self.pager, child),
+            Some(Event::Fork { child }) => self.hear_of_child(child),
             Some(Event::Other) | None => {}
         }
     }
@@ -163,9 +163,15 @@ impl Handler {
     /// Brings in the page of `fault`, and what lies ahead of it.
     fn serve(&mut self, fault: Fault) {
         let pager = self.pager;
-        let Some(entry) = pager.table.entry(fault.page) else {
+        let managed = pager.table.entry(fault.page).filter(|_| !pager.staging.covers(fault.page));
+        let Some(entry) = managed else {
+            // A hole in the staging area, or a page of nobody's.
             let address = address_of(fault.page);
-            let _ = pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true));
+            match pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true)) {
+                Err(Errno::EAGAIN) => self.defer(fault),
+                Err(_) => pager.uffd().wake(address, PAGE),
+                Ok(_) => {}
+            }
             return;
         };
         let counters = &pager.block.counters;
@@ -285,7 +291,7 @@ impl Handler {
     fn read_event_before_retry(&mut self) {
         let pager = self.pager;
         match pager.uffd().read_event() {
-            Some(Event::Fork { child }) => pager.fork.adopt_child(pager, child),
+            Some(Event::Fork { child }) => self.hear_of_child(child),
             Some(Event::Fault { address, write, .. }) => {
                 let started_ns = sys::monotonic_ns();
                 self.defer(Fault { page: address / PAGE, write, started_ns });
@@ -381,7 +387,9 @@ impl Handler {
     /// Releases a page whose waiters are looked after by the caller; tells whether there are any.
     fn release_quietly(&self, page: PageNumber, entry: &Entry, to: State) -> bool {
         let waited = entry.release(to);
-        if to == State::Zero {
+        // While a fork is under way the child may find the page busy: its block must count as
+        // live then. One live page too many costs a look.
+        if to == State::Zero && !self.pager.fork.is_open() {
             self.pager.table.count_dead(page);
         }
         waited

@@ -1,0 +1,93 @@
+//! The pager's own descriptors, which the program must not close.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::sys;
+
+/// Most descriptors a pager has at a time.
+const MOST: usize = 32;
+const NONE: i32 = -1;
+
+/// The set of them. Its readers are the program's threads in `close(2)`.
+#[derive(Debug)]
+pub struct Descriptors {
+    lowest: i32,
+    fds: [AtomicI32; MOST],
+}
+
+impl Descriptors {
+    /// An empty set, whose members are kept at or above `lowest` where there is room.
+    pub fn new(lowest: i32) -> Descriptors {
+        Descriptors { lowest, fds: [const { AtomicI32::new(NONE) }; MOST] }
+    }
+
+    /// Where members are kept, if the program's limit on descriptors still allows it.
+    pub fn lowest(&self) -> i32 {
+        self.lowest
+    }
+
+    /// Moves `fd` out of the program's way and adds it to the set.
+    pub fn keep(&self, fd: i32) -> i32 {
+        let fd = sys::move_fd(fd, self.lowest).unwrap_or(fd);
+        self.add(fd);
+        fd
+    }
+
+    /// Adds `fd` where it is.
+    pub fn add(&self, fd: i32) {
+        let free = self.fds.iter().find(|place| {
+            place.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        assert!(free.is_some(), "a pager has no more than {MOST} descriptors");
+    }
+
+    /// Closes a member.
+    pub fn close(&self, fd: i32) {
+        if fd == NONE {
+            return;
+        }
+        for place in &self.fds {
+            let _ = place.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        sys::close(fd);
+    }
+
+    /// Closes all members but `kept`.
+    pub fn close_all_but(&self, kept: &[i32]) {
+        for fd in self.fds.iter().map(|place| place.load(Ordering::Acquire)) {
+            if fd != NONE && !kept.contains(&fd) {
+                self.close(fd);
+            }
+        }
+    }
+
+    /// Is `fd` a member?
+    pub fn contains(&self, fd: i32) -> bool {
+        fd != NONE && self.fds.iter().any(|place| place.load(Ordering::Acquire) == fd)
+    }
+
+    /// The smallest member from `first` to `last`.
+    pub fn first_within(&self, first: u32, last: u32) -> Option<u32> {
+        let members = self.fds.iter().map(|place| place.load(Ordering::Acquire));
+        let within = members.filter(|fd| *fd != NONE).map(|fd| fd as u32);
+        within.filter(|fd| (first..=last).contains(fd)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_until_they_are_closed() {
+        let set = Descriptors::new(500);
+        let fd = set.keep(sys::open_readonly(b"/dev/null\0").unwrap());
+        assert!(fd >= 500 && set.contains(fd));
+        assert_eq!(set.first_within(3, u32::MAX), Some(fd as u32));
+        assert_eq!(set.first_within(3, fd as u32 - 1), None);
+        assert!(!set.contains(-1));
+        set.close(fd);
+        assert!(!set.contains(fd));
+        assert!(sys::read(fd, &mut [0]).is_err(), "it is closed");
+    }
+}
