@@ -27,6 +27,9 @@ pub const MAX_WINDOW: usize = 64;
 /// fill their chunks, so it holds fewer.
 const RING_SHARE: usize = 4;
 
+/// See [`Pager::followed_cpu`].
+pub(super) const NO_CPU: usize = usize::MAX;
+
 /// What a pager is made of.
 #[derive(Debug)]
 pub struct PagerSetup {
@@ -84,6 +87,8 @@ pub struct Pager {
     pub(super) evictor_bell: AtomicU32,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
+    /// The processor the handler follows the program on; `NO_CPU`: none yet.
+    pub(super) followed_cpu: AtomicUsize,
     /// Is the evictor in the middle of a turn?
     pub(super) evictor_busy: AtomicU32,
     pub(super) fork: ForkWindow,
@@ -152,6 +157,7 @@ impl Pager {
             evictor_progress: AtomicU32::new(0),
             fork: ForkWindow::default(),
             evictor_stuck: AtomicU32::new(0),
+            followed_cpu: AtomicUsize::new(NO_CPU),
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
         })

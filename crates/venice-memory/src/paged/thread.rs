@@ -80,22 +80,21 @@ const ASK_EVERY_NS: u64 = 5_000_000;
 impl Follower {
     /// Moves the calling thread to the processor `thread` runs on. A handler on the faulting
     /// thread's own processor runs as soon as that one sleeps; on any other it must be woken
-    /// across processors, which costs more than the page (docs/benchmarks.md).
-    pub fn follow(&mut self, thread: u32, now_ns: u64) {
+    /// across processors, which costs more than the page (docs/benchmarks.md). Returns the
+    /// processor if it is another one than before.
+    pub fn follow(&mut self, thread: u32, now_ns: u64) -> Option<usize> {
         if thread == self.thread && now_ns < self.asked_ns + ASK_EVERY_NS {
-            return;
+            return None;
         }
         if now_ns < self.asked_ns + ASK_EVERY_NS / 10 {
-            return;
+            return None;
         }
         self.thread = thread;
         self.asked_ns = now_ns;
-        if let Some(cpu) = processor_of(thread)
-            && self.pinned_cpu != Some(cpu)
-        {
-            self.pinned_cpu = Some(cpu);
-            sys::pin_to_cpu(cpu);
-        }
+        let cpu = processor_of(thread).filter(|cpu| self.pinned_cpu != Some(*cpu))?;
+        self.pinned_cpu = Some(cpu);
+        sys::pin_to_cpu(cpu);
+        Some(cpu)
     }
 }
 

@@ -10,7 +10,7 @@ mod windows;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::far::{Far, WriteOut};
-use super::pager::{Guarded, Pager};
+use super::pager::{Guarded, NO_CPU, Pager};
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, PollFd};
 use retire::Leaving;
@@ -50,6 +50,7 @@ pub struct Evictor {
     statm_fd: i32,
     measured_ns: u64,
     overhead_pages: u64,
+    cpu: usize,
     exhausted: bool,
     /// Turns in a row in which nothing could be moved: locked, pinned or protected pages.
     fruitless: u64,
@@ -89,6 +90,7 @@ impl Evictor {
             statm_fd: statm.map_or(-1, |fd| pager.descriptors.keep(fd)),
             measured_ns: 0,
             overhead_pages: 0,
+            cpu: NO_CPU,
             exhausted: false,
             fruitless: 0,
             far_full_since_ns: None,
@@ -99,6 +101,7 @@ impl Evictor {
     fn turn(&mut self) {
         let pager = self.pager;
         pager.evictor_bell.store(0, Ordering::Release);
+        self.follow();
         self.refresh_limit();
         let limit = || pager.limit_pages.load(Ordering::Relaxed);
         let resident = || pager.resident().load(Ordering::Relaxed);
@@ -119,6 +122,18 @@ impl Evictor {
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
+        }
+    }
+
+    /// Moves to the processor the handler is on. A page that leaves must be flushed from the
+    /// address cache of every processor that runs the program; with all on one there is no other
+    /// to interrupt, and that was worth more than a second processor wherever it was measured
+    /// (docs/benchmarks.md).
+    fn follow(&mut self) {
+        let cpu = self.pager.followed_cpu.load(Ordering::Relaxed);
+        if cpu != self.cpu {
+            self.cpu = cpu;
+            sys::pin_to_cpu(cpu);
         }
     }
 

@@ -145,7 +145,9 @@ impl Handler {
         match self.pager.uffd().read_event() {
             Some(Event::Fault { address, write, thread }) => {
                 let started_ns = sys::monotonic_ns();
-                self.follower.follow(thread, started_ns);
+                if let Some(cpu) = self.follower.follow(thread, started_ns) {
+                    self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
+                }
                 self.serve(Fault { page: address / PAGE, write, started_ns });
             }
             Some(Event::Fork { child }) => self.hear_of_child(child),
