@@ -44,7 +44,7 @@ skipped=0
 while IFS= read -r line; do
     skipped=$((skipped + 1))
     passed=$((passed - 1))
-    feature="$(sed -nE 's/^SKIPPED: [^ ]+: no ([a-z0-9-]+).*/\1/p' <<<"$line")"
+    feature="$(sed -nE 's/.*SKIPPED:? [^ ]+: (no|needs) ([a-z0-9-]+).*/\2/p' <<<"$line")"
     if [[ -n $feature ]] && lacks "$feature"; then
         echo "test: $line"
     elif [[ ${CI:-} == true ]]; then
@@ -54,7 +54,7 @@ while IFS= read -r line; do
     else
         echo "test: WARNING: $line: but this machine has it; in CI this would fail" >&2
     fi
-done < <(grep -aE '^SKIPPED: ' "$log" | sort -u || true)
+done < <(grep -aE '^(\*\*\* )?SKIPPED:? ' "$log" | sort -u || true)
 
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$((skipped + ignored))"
 ((broken == 0 && failed == 0 && passed > 0))
