@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
-use venice_memory::paged::{Pager, PagerSetup, sys};
+use venice_memory::paged::{self, Pager, PagerSetup, sys};
 
 use crate::{descriptors, fork, heap, mappings};
 
@@ -52,7 +52,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         supervisor: attached.supervisor,
         lowest_fd: lowest_fd(),
     };
-    let pager = Pager::start(setup).map_err(|e| e.to_string())?;
+    let pager = paged::start(setup).map_err(|e| e.to_string())?;
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     let unpatched = |(name, why)| {
         format!(

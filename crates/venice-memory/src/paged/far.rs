@@ -4,10 +4,8 @@
 
 use super::PAGE;
 use super::run_block::{RunBlockMap, SLAB_SLOTS};
+use super::transfer::{Fetch, WriteOut};
 use super::udp_far::UdpFar;
-
-/// Pages a [`Far`] may have under way.
-pub const MAX_IN_FLIGHT: usize = 128;
 
 /// One thread's way to the donors' slabs.
 #[derive(Debug)]
@@ -25,35 +23,11 @@ pub struct ShmWindow {
     pub base: usize,
 }
 
-/// What came of asking for a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetch {
-    /// It is at this address.
-    Ready(usize),
-    /// It will come; [`UdpFar::poll`] tells.
-    Pending,
-    /// No more can be under way; ask again later.
-    Full,
-    /// Its donor is dead.
-    Lost,
-}
-
 impl ShmWindow {
     /// The address of a far slot.
     pub fn address(self, slot: u32) -> usize {
         self.base + slot as usize * PAGE
     }
-}
-
-/// A page on its way out: from this address to this slot.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteOut {
-    /// Where its bytes are; they do not change until the write is done.
-    pub source: usize,
-    /// Where they go.
-    pub slot: u32,
-    /// Set when they did not arrive: the donor is dead.
-    pub lost: bool,
 }
 
 impl Far {

@@ -16,200 +16,26 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, IntoRawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
 use super::PAGE;
+use super::fork_window::Content;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
 use super::run_block::Process;
 use super::slots::{self, Slots};
 use super::staging::Frame;
-use super::sys::{self, Errno, PollFd};
-use super::uffd::{Event, Uffd};
-
-/// Descriptors [`ForkWindow::watch`] fills in.
-pub const WATCHED_FDS: usize = 2;
-/// How long the parent of a child that is to be made whole waits for the handler to hear of it,
-/// before it takes the fork for failed.
-const HEARD_WITHIN_NS: u64 = 200_000_000;
-
-const CLOSED: u32 = 0;
-const PREPARED: u32 = 1;
-const OPEN: u32 = 2;
-const CLOSING: u32 = 3;
-const TO_BE_WHOLE: u32 = 4;
-const BEING_MADE_WHOLE: u32 = 5;
+use super::start;
+use super::sys::{self, Errno};
+use super::uffd::Uffd;
 
 /// The process index of one whose parent serves it.
 const UNPAGED: usize = usize::MAX;
 
 const READY: &[u8] = b"R";
 const GO: &[u8] = b"G";
-
-/// What the handler knows of forks under way.
-#[derive(Debug)]
-pub struct ForkWindow {
-    state: AtomicU32,
-    child_fd: AtomicI32,
-    parent_socket: AtomicI32,
-    nudge_fd: AtomicI32,
-    /// Children being made whole.
-    copying: AtomicU32,
-}
-
-impl Default for ForkWindow {
-    fn default() -> Self {
-        ForkWindow {
-            state: AtomicU32::new(CLOSED),
-            child_fd: AtomicI32::new(-1),
-            parent_socket: AtomicI32::new(-1),
-            nudge_fd: AtomicI32::new(-1),
-            copying: AtomicU32::new(0),
-        }
-    }
-}
-
-/// Where a page of a child is to be had while the parent serves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Never written before the fork.
-    Zeros,
-    /// In the parent's staging area, at this address.
-    Frame(usize),
-    /// In this far slot.
-    Slot(u32),
-    /// Lost with its donor.
-    Lost,
-}
-
-impl ForkWindow {
-    /// Must frames and slots stay as they are?
-    pub fn is_open(&self) -> bool {
-        self.state.load(Ordering::Acquire) != CLOSED
-    }
-
-    /// Has the handler anything to watch for here?
-    pub fn is_watching(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING)
-    }
-
-    /// Is the handler copying this process's memory into a child?
-    pub fn is_copying(&self) -> bool {
-        self.copying.load(Ordering::SeqCst) != 0
-    }
-
-    /// The handler begins to copy, once the evictor has put down what it has in hand.
-    pub fn begin_copying(&self, pager: &Pager) {
-        self.copying.store(1, Ordering::SeqCst);
-        while pager.evictor_busy.load(Ordering::SeqCst) != 0 {
-            sys::yield_now();
-        }
-    }
-
-    /// Fills in what to poll.
-    pub fn watch(&self, fds: &mut [PollFd]) {
-        fds[0].fd = self.child_fd.load(Ordering::Acquire);
-        fds[1].fd = self.nudge_fd.load(Ordering::Acquire);
-    }
-
-    /// The handler read that a fork made `child`. `true`: it must make the child whole, and
-    /// then say so ([`ForkWindow::made_whole`]).
-    #[must_use]
-    pub fn adopt_child(&self, pager: &Pager, child: Uffd) -> bool {
-        let begins = |from, to| {
-            self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        };
-        if !begins(PREPARED, OPEN) {
-            if begins(TO_BE_WHOLE, BEING_MADE_WHOLE) {
-                sys::futex_wake(&self.state, u32::MAX >> 1, false);
-            }
-            return true;
-        }
-        let fd = pager.descriptors.keep(child.fd);
-        self.child_fd.store(fd, Ordering::Release);
-        // SAFETY: the socket is open for as long as the window is.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
-        // SAFETY: just moved there.
-        let child = unsafe { BorrowedFd::borrow_raw(fd) };
-        if send_fd(socket, child).is_err() {
-            sys::die("a forked child could not be given its userfaultfd");
-        }
-        false
-    }
-
-    /// A child has all its memory: the kernel serves it now.
-    pub fn made_whole(&self, child: Uffd) {
-        self.copying.store(0, Ordering::SeqCst);
-        // Its last reference: the kernel wakes whoever waits and forgets the registration.
-        sys::close(child.fd);
-        let ended = self.state.compare_exchange(
-            BEING_MADE_WHOLE,
-            CLOSED,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if ended.is_ok() {
-            sys::futex_wake(&self.state, u32::MAX >> 1, false);
-        }
-    }
-
-    /// The next fault of a child that is served here; also lets go of it when it has a pager of
-    /// its own.
-    pub fn next_child_fault(&self, pager: &Pager) -> Option<(Uffd, PageNumber)> {
-        if self.state.load(Ordering::Acquire) == CLOSING {
-            self.let_go(pager);
-        }
-        next_fault(self.child_fd.load(Ordering::Acquire))
-    }
-
-    fn let_go(&self, pager: &Pager) {
-        pager.descriptors.close(self.child_fd.swap(-1, Ordering::AcqRel));
-        pager.descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
-        self.state.store(CLOSED, Ordering::Release);
-        sys::futex_wake(&self.state, u32::MAX >> 1, false);
-    }
-
-    /// Asks the handler to let go of the child, and waits until it has. Where there is no child
-    /// the handler knows of none.
-    fn close(&self, pager: &Pager) {
-        let childless =
-            self.state.compare_exchange(PREPARED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
-        if childless.is_ok() {
-            return pager.descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
-        }
-        self.state.store(CLOSING, Ordering::Release);
-        let _ = sys::write(self.nudge_fd.load(Ordering::Acquire), &1u64.to_ne_bytes());
-        while self.state.load(Ordering::Acquire) == CLOSING {
-            sys::futex_wait(&self.state, CLOSING, None, false);
-        }
-    }
-
-    /// Waits until the child, if there is one, has been made whole.
-    fn wait_until_whole(&self) {
-        sys::futex_wait(&self.state, TO_BE_WHOLE, Some(HEARD_WITHIN_NS), false);
-        let failed =
-            self.state.compare_exchange(TO_BE_WHOLE, CLOSED, Ordering::AcqRel, Ordering::Acquire);
-        while failed.is_err() && self.is_open() {
-            sys::futex_wait(&self.state, BEING_MADE_WHOLE, None, false);
-        }
-    }
-}
-
-fn next_fault(fd: i32) -> Option<(Uffd, PageNumber)> {
-    if fd < 0 {
-        return None;
-    }
-    let child = Uffd { fd };
-    match child.read_event()? {
-        Event::Fault { address, .. } => Some((child, address / PAGE)),
-        Event::Fork { .. } | Event::Other => None,
-    }
-}
 
 impl Pager {
     /// Does this process page by itself? (Else the kernel and its parent do.)
@@ -244,7 +70,7 @@ impl Pager {
         let sockets = place.and_then(|_| self.open_window());
         match (place, &sockets) {
             (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),
-            _ => self.fork.state.store(TO_BE_WHOLE, Ordering::Release),
+            _ => self.fork.prepare_whole(),
         }
         let resident_pages = self.resident().load(Ordering::Relaxed);
         ForkedChild { structure, place, sockets, resident_pages }
@@ -262,9 +88,7 @@ impl Pager {
         let nudge = self.descriptors.keep(nudge.ok()? as i32);
         let parent = self.descriptors.keep(parent.into_raw_fd());
         let child = self.descriptors.keep(child.into_raw_fd());
-        self.fork.nudge_fd.store(nudge, Ordering::Release);
-        self.fork.parent_socket.store(parent, Ordering::Release);
-        self.fork.state.store(PREPARED, Ordering::Release);
+        self.fork.prepare(parent, nudge);
         Some((parent, child))
     }
 }
@@ -290,7 +114,7 @@ impl ForkedChild {
         };
         pager.descriptors.close(child);
         let ready = receive(parent) == READY[0];
-        pager.fork.close(pager);
+        pager.fork.close(&pager.descriptors);
         if ready {
             send(parent, GO);
         } else {
@@ -326,9 +150,7 @@ impl ForkedChild {
             sys::die("two forks at once were taken for each other");
         }
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
-        pager.fork.nudge_fd.store(-1, Ordering::Release);
-        pager.fork.child_fd.store(-1, Ordering::Release);
-        pager.fork.state.store(CLOSED, Ordering::Release);
+        pager.fork.reset();
         self.take_place(place);
         self.settle_busy_pages();
         send(child, READY);
@@ -336,7 +158,7 @@ impl ForkedChild {
             sys::die("the parent of a forked child died before the child had its memory");
         }
         pager.descriptors.close(child);
-        pager.start_threads()
+        start::threads(pager)
     }
 
     fn take_place(&mut self, place: usize) {
@@ -419,15 +241,6 @@ fn receive(socket: i32) -> u8 {
             _ => return 0,
         }
     }
-}
-
-fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for one");
-    let body = [std::io::IoSlice::new(b"U")];
-    rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL)
 }
 
 fn receive_fd(socket: i32) -> Option<i32> {

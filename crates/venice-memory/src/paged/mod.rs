@@ -20,10 +20,12 @@
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
 pub mod attach;
+mod budget;
 mod descriptors;
 mod evictor;
 mod far;
 mod fork;
+mod fork_window;
 mod handler;
 mod lock;
 pub mod loss;
@@ -35,8 +37,10 @@ mod regions;
 pub mod run_block;
 pub mod slots;
 mod staging;
+mod start;
 pub mod sys;
 mod thread;
+mod transfer;
 mod udp_far;
 mod uffd;
 
@@ -44,6 +48,7 @@ pub use descriptors::Descriptors;
 pub use fork::ForkedChild;
 pub use mappings::is_manageable;
 pub use pager::{Pager, PagerError, PagerSetup, Structure};
+pub use start::start;
 pub use uffd::Uffd;
 
 /// Bytes of a page.

@@ -3,20 +3,17 @@
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::budget;
 use super::descriptors::Descriptors;
-use super::evictor;
-use super::far::{Far, ShmWindow};
-use super::fork::ForkWindow;
-use super::handler;
+use super::far::ShmWindow;
+use super::fork_window::ForkWindow;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
 use super::regions::Regions;
-use super::run_block::{PortKind, RunBlockMap};
+use super::run_block::RunBlockMap;
 use super::slots::Slots;
 use super::staging::{CHUNK_FRAMES, Staging};
 use super::sys::{self, Errno};
-use super::thread;
-use super::udp_far::UdpFar;
 use super::uffd::Uffd;
 use super::{PAGE, pages_of};
 
@@ -111,17 +108,8 @@ unsafe impl Sync for Pager {}
 unsafe impl Send for Pager {}
 
 impl Pager {
-    /// Makes a pager and starts its threads. It must be called by the program's only thread.
-    ///
-    /// # Errors
-    /// [`PagerError`], before anything has changed for the program.
-    pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
-        let pager = Box::leak(Box::new(Pager::new(setup)?));
-        pager.start_threads()?;
-        Ok(pager)
-    }
-
-    fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
+    /// A pager that has no threads yet.
+    pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         sys::remember_standard_error();
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
@@ -163,26 +151,6 @@ impl Pager {
         })
     }
 
-    /// Starts the handler and the evictor.
-    pub(super) fn start_threads(&'static self) -> Result<(), PagerError> {
-        let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
-        let handler = handler::Handler::new(self, self.new_far()?);
-        let evictor = evictor::Evictor::new(self, self.new_far()?);
-        let handler = Box::leak(Box::new(handler)) as *mut handler::Handler as usize;
-        let evictor = Box::leak(Box::new(evictor)) as *mut evictor::Evictor as usize;
-        thread::spawn(handler::run, handler).map_err(kernel)?;
-        thread::spawn(evictor::run, evictor).map_err(kernel)
-    }
-
-    fn new_far(&self) -> Result<Far, PagerError> {
-        match (self.block.port(), self.window) {
-            (PortKind::Shm, Some(window)) => Ok(Far::Shm(window)),
-            _ => UdpFar::open(&self.block, &self.descriptors)
-                .map(|udp| Far::Udp(Box::new(udp)))
-                .map_err(|source| PagerError::Kernel { doing: "open its UDP port", source }),
-        }
-    }
-
     /// The userfaultfd of this process.
     pub fn uffd(&self) -> Uffd {
         Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
@@ -220,7 +188,7 @@ impl Pager {
     /// Wakes the evictor if pages near the budget.
     pub(super) fn ring_if_needed(&self, resident_pages: u64) {
         let limit = self.limit_pages.load(Ordering::Relaxed);
-        if resident_pages > evictor::high_watermark(limit)
+        if resident_pages > budget::high_watermark(limit)
             && self.evictor_bell.swap(1, Ordering::AcqRel) == 0
         {
             sys::futex_wake(&self.evictor_bell, 1, false);

@@ -9,9 +9,9 @@ use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
-use super::far::{Fetch, WriteOut};
 use super::run_block::RunBlockMap;
 use super::sys::{self, Errno, SysResult};
+use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
 
 /// Token of [`UdpFar::fetch_at_once`]; the others are small.
 const AT_ONCE: u64 = u64::MAX;
@@ -30,7 +30,7 @@ pub struct UdpFar {
     driver: UdpDriver,
     early: Vec<Early>,
     /// Far slot by token, to know whose donor failed.
-    slots: [u32; super::far::MAX_IN_FLIGHT],
+    slots: [u32; MAX_IN_FLIGHT],
 }
 
 impl std::fmt::Debug for UdpFar {
@@ -79,7 +79,7 @@ impl UdpFar {
             );
             mapped.map_err(|_| Errno::EINVAL)?;
         }
-        Ok(UdpFar { driver, early: Vec::new(), slots: [0; super::far::MAX_IN_FLIGHT] })
+        Ok(UdpFar { driver, early: Vec::new(), slots: [0; MAX_IN_FLIGHT] })
     }
 
     /// To poll for arrivals.

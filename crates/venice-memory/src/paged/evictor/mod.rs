@@ -9,10 +9,12 @@ mod windows;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::far::{Far, WriteOut};
+use super::budget::{high_watermark, low_watermark};
+use super::far::Far;
 use super::pager::{Guarded, NO_CPU, Pager};
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, PollFd};
+use super::transfer::WriteOut;
 use retire::Leaving;
 use windows::Exhausted;
 
@@ -26,20 +28,6 @@ const IDLE_NS: u64 = 1_000_000;
 const FAR_FULL_PATIENCE_NS: u64 = 500_000_000;
 /// How often the process's own anonymous memory is measured.
 const MEASURE_EVERY_NS: u64 = 50_000_000;
-
-/// Pages at which the evictor starts.
-pub fn high_watermark(limit_pages: u64) -> u64 {
-    limit_pages.saturating_sub(slack(limit_pages))
-}
-
-/// Pages at which it stops.
-fn low_watermark(limit_pages: u64) -> u64 {
-    limit_pages.saturating_sub(2 * slack(limit_pages))
-}
-
-fn slack(limit_pages: u64) -> u64 {
-    (limit_pages / 32).clamp(64, 4096).min(limit_pages / 4)
-}
 
 /// The evictor's own state.
 pub struct Evictor {
@@ -241,19 +229,5 @@ impl Evictor {
         (0..staging.chunks())
             .flat_map(|chunk| staging.frames_of(chunk))
             .any(|frame| staging.holds(frame) != Frame::Empty)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watermarks_leave_room_between_them() {
-        for limit in [1024, 65_536, 1 << 24] {
-            assert!(low_watermark(limit) < high_watermark(limit));
-            assert!(high_watermark(limit) < limit);
-            assert!(low_watermark(limit) > limit / 3);
-        }
     }
 }

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::far::WriteOut;
 use super::super::page_table::{PageNumber, State};
 use super::super::pager::{Guarded, Pager};
 use super::super::slots::Slots;
 use super::super::staging::{CHUNK_FRAMES, Frame};
+use super::super::transfer::WriteOut;
 use super::super::{PAGE, sys};
 use super::{BATCH_CHUNKS, Evictor};
 

@@ -1,7 +1,7 @@
 //! Serving children that were just forked and have no pager of their own yet.
 
 use super::super::far::Far;
-use super::super::fork::Content;
+use super::super::fork_window::Content;
 use super::super::page_table::{PageNumber, State};
 use super::super::sys::{self, Errno, SysResult};
 use super::super::uffd::Uffd;
@@ -12,10 +12,10 @@ impl Handler {
     /// A fork made `child`: its own pager takes over soon, or it must be made whole.
     pub(super) fn hear_of_child(&mut self, child: Uffd) {
         let pager = self.pager;
-        if !pager.fork.adopt_child(pager, child) {
+        if !pager.fork.adopt_child(&pager.descriptors, child) {
             return;
         }
-        pager.fork.begin_copying(pager);
+        pager.fork.begin_copying(&pager.evictor_busy);
         pager.table.for_each_live_anywhere(|page, entry| {
             if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
                 self.place_in_child(child, page);
@@ -27,7 +27,7 @@ impl Handler {
     /// Faults of children that were just forked and have no pager of their own yet.
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
-        while let Some((child, page)) = pager.fork.next_child_fault(pager) {
+        while let Some((child, page)) = pager.fork.next_child_fault(&pager.descriptors) {
             self.place_in_child(child, page);
             child.wake(address_of(page), PAGE);
         }

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::far::{Far, Fetch};
+use super::super::far::Far;
 use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::sys::Errno;
+use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Awaited, Fault, Handler};
 

@@ -8,8 +8,8 @@ mod far_pages;
 
 use std::sync::atomic::Ordering;
 
-use super::far::{Far, MAX_IN_FLIGHT};
-use super::fork::WATCHED_FDS;
+use super::far::Far;
+use super::fork_window::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{MAX_WINDOW, Pager};
 use super::read_ahead::ReadAhead;
@@ -17,6 +17,7 @@ use super::run_block::SLAB_SLOTS;
 use super::staging::Frame;
 use super::sys::{self, Errno, PollFd, SysResult};
 use super::thread::Follower;
+use super::transfer::MAX_IN_FLIGHT;
 use super::uffd::{Event, Uffd};
 use super::{PAGE, address_of};
 
