@@ -112,6 +112,9 @@ impl Structure {
         if !whole && self.touches(old, old_len) {
             // A mapping that is managed in part: bring it home and leave it to the kernel.
             self.release_to_kernel(old, old_len);
+            if self.touches(old, old_len) {
+                return Err(Errno::ENOMEM);
+            }
         }
         let parts = self.managed(old_pages.clone());
         for part in &parts {
@@ -162,13 +165,20 @@ impl Structure {
     pub fn release_to_kernel(&mut self, addr: usize, len_bytes: usize) {
         for part in self.managed(pages_of(addr, len_bytes)) {
             let (start, len_bytes) = (address_of(part.start), part.len() * PAGE);
+            let mut all_home = true;
             self.pager.table.for_each_live(part.clone(), |page, entry| {
                 if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
-                    // SAFETY: the page is mapped, and touching it brings it in: faults are
-                    // served while this lock is held.
-                    unsafe { std::ptr::read_volatile(address_of(page) as *const u8) };
+                    // Faults are served while this lock is held.
+                    // SAFETY: populating changes no contents.
+                    let home =
+                        unsafe { sys::madvise(address_of(page), PAGE, sys::MADV_POPULATE_READ) };
+                    all_home &= home.is_ok();
                 }
             });
+            if !all_home {
+                // Memory that may not be read just now (`PROT_NONE`) cannot be brought home.
+                continue;
+            }
             let _ = self.pager.uffd().unregister(start, len_bytes);
             self.claim_all(part.clone());
             self.drop_all(part.clone());

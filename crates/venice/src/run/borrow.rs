@@ -56,7 +56,10 @@ pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> anyhow::Result<Loan
 }
 
 async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
-    let told = |error: ControlError| anyhow!("{error}");
+    let told = |error: ControlError| match error {
+        ControlError::UnknownNode(_) => anyhow!("{error}: `venice nodes` lists those there are"),
+        _ => anyhow!("{error}"),
+    };
     let mut client = MonitorClient::connect(monitor).await.map_err(told)?;
     let bytes = match wish.remote_bytes {
         Some(bytes) => bytes,
