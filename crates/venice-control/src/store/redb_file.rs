@@ -1,14 +1,11 @@
 //! A store in one redb file.
 
-use super::{Store, StoreChange, StoreError};
+use super::{Store, StoreChange, StoreError, file_guard};
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
 };
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -32,40 +29,11 @@ impl RedbStore {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(|error| failed.io(error))?;
         }
-        check_length(path, &failed)?;
-        let was_repaired = Arc::new(AtomicBool::new(false));
-        let repairs = Arc::clone(&was_repaired);
-        let database = Database::builder()
-            .set_repair_callback(move |_| repairs.store(true, Ordering::Relaxed))
-            .create(path)
-            .map_err(|error| failed.open(error))?;
-        let mut store = Self { path: path.to_owned(), database };
+        let file = file_guard::open(path, &failed)?;
+        let database = Database::builder().create_file(file).map_err(|error| failed.open(error))?;
+        let store = Self { path: path.to_owned(), database };
         store.check_format()?;
-        // The repair of a file that a killed process left behind checks every checksum. Of a file
-        // that was closed well nobody has looked at any; the tables are small, so do it now.
-        if !was_repaired.load(Ordering::Relaxed) {
-            store = store.check_integrity()?;
-        }
         Ok(store)
-    }
-
-    /// Checks every checksum. The database calls itself unsound over mere bookkeeping too, and
-    /// where data is damaged it goes back to older data: what counts is whether the records stay
-    /// the same.
-    fn check_integrity(mut self) -> Result<Self, StoreError> {
-        let before = self.load()?;
-        match self.database.check_integrity() {
-            Ok(true) => Ok(self),
-            Ok(false) if self.load()? == before => Ok(self),
-            Ok(false) => Err(Failed(&self.path).corrupt("its checksums do not match".to_owned())),
-            Err(error) => {
-                let error = Failed(&self.path).open(error);
-                // Its destructor would panic over the damage just found. The lock is kept with it,
-                // which nobody minds: this file is not to be opened again before it is mended.
-                std::mem::forget(self.database);
-                Err(error)
-            }
-        }
     }
 
     /// Makes the tables in a new file, and refuses a file of another format.
@@ -122,7 +90,7 @@ impl Store for RedbStore {
 }
 
 /// Turns the database's errors into ours, with the path.
-struct Failed<'a>(&'a Path);
+pub(super) struct Failed<'a>(pub(super) &'a Path);
 
 impl Failed<'_> {
     fn open(&self, error: DatabaseError) -> StoreError {
@@ -150,62 +118,13 @@ impl Failed<'_> {
         }
     }
 
-    fn corrupt(&self, reason: String) -> StoreError {
+    pub(super) fn corrupt(&self, reason: String) -> StoreError {
         StoreError::Corrupt { path: self.0.to_owned(), reason }
     }
 
-    fn io(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    pub(super) fn io(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
         StoreError::Io { path: self.0.to_owned(), source: Box::new(error) }
     }
-}
-
-/// redb takes a header it can read at its word, and panics when the file is shorter than the
-/// header says; so ask before it does. The layout is that of redb's file format 3: after the
-/// magic number, counts that give the file's length in pages.
-fn check_length(path: &Path, failed: &Failed<'_>) -> Result<(), StoreError> {
-    const MAGIC: &[u8] = b"redb\x1A\x0A\xA9\x0D\x0A";
-    const HEADER_BYTES: usize = 320;
-    const PAGE_BYTES: u64 = 4096;
-    let mut header = [0; HEADER_BYTES];
-    let length = match File::open(path) {
-        Ok(mut file) => {
-            let length = file.metadata().map_err(|error| failed.io(error))?.len();
-            if length == 0 {
-                return Ok(());
-            }
-            if length < HEADER_BYTES as u64 {
-                return Err(failed.corrupt(format!("it has {length} bytes")));
-            }
-            file.read_exact(&mut header).map_err(|error| failed.io(error))?;
-            length
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed.io(error)),
-    };
-    if !header.starts_with(MAGIC) {
-        return Err(failed.corrupt("it does not begin like one".to_owned()));
-    }
-    let count = |index: usize| {
-        let at = 12 + 4 * index;
-        let bytes = [header[at], header[at + 1], header[at + 2], header[at + 3]];
-        u64::from(u32::from_le_bytes(bytes))
-    };
-    let [page_bytes, header_pages, data_pages, full_regions, trailing_pages] =
-        [0, 1, 2, 3, 4].map(count);
-    let trailing = if trailing_pages > 0 { header_pages + trailing_pages } else { 0 };
-    let pages = full_regions
-        .saturating_mul(header_pages + data_pages)
-        .saturating_add(trailing)
-        .saturating_add(1);
-    let is_possible =
-        page_bytes == PAGE_BYTES && data_pages > 0 && trailing_pages <= data_pages && pages > 1;
-    if !is_possible {
-        return Err(failed.corrupt("its header makes no sense".to_owned()));
-    }
-    if length < pages.saturating_mul(PAGE_BYTES) {
-        return Err(failed.corrupt(format!("it is cut short at {length} bytes")));
-    }
-    Ok(())
 }
 
 /// A file that does not begin like a database, or ends too early.
@@ -256,6 +175,42 @@ mod tests {
         match RedbStore::open(&path) {
             Err(StoreError::Corrupt { .. }) => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The database makes its file in three steps; a process may be killed after each of them.
+    #[test]
+    fn a_creation_cut_off_is_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        drop(RedbStore::open(&path).unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        let empty = vec![0; 1_060_864];
+        let mut without_magic = empty.clone();
+        without_magic[9..320].copy_from_slice(&whole[9..320]);
+        for (step, left) in [Vec::new(), empty, without_magic].into_iter().enumerate() {
+            std::fs::write(&path, &left).unwrap();
+            let mut store = RedbStore::open(&path).unwrap_or_else(|e| panic!("step {step}: {e}"));
+            store.apply(&[put("a", "1")]).unwrap();
+            drop(store);
+            assert_eq!(RedbStore::open(&path).unwrap().load().unwrap().len(), 1, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_anything_in_it_is_never_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        drop(RedbStore::open(&path).unwrap());
+        let mut beheaded = std::fs::read(&path).unwrap();
+        beheaded[..9].fill(0);
+        let mut nearly_empty = vec![0; 1_060_864];
+        *nearly_empty.last_mut().unwrap() = 1;
+        for left in [beheaded, nearly_empty, vec![0; 4000]] {
+            std::fs::write(&path, &left).unwrap();
+            let error = RedbStore::open(&path).unwrap_err();
+            assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), left, "a refused file is left as it was");
         }
     }
 
@@ -312,6 +267,8 @@ mod tests {
         }
         let damaged_path = directory.path().join("damaged.redb");
         for (number, damaged) in damages.into_iter().enumerate() {
+            // A new file each time: of one that was refused the lock may be kept.
+            let _ = std::fs::remove_file(&damaged_path);
             std::fs::write(&damaged_path, damaged).unwrap();
             match RedbStore::open(&damaged_path).and_then(|store| store.load()) {
                 Ok(records) => assert_eq!(records, expected, "damage {number}"),

@@ -1,0 +1,123 @@
+//! A store whose owner is killed at any instant comes back with all that was acknowledged.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use venice_control::store::{RedbStore, Store as _, StoreChange};
+
+const STORE: &str = "VENICE_TEST_KILLED_STORE";
+const KILLS: u32 = 300;
+/// Fewer kills do on a slow machine.
+const ENOUGH: Duration = Duration::from_secs(20);
+/// Every so many kills the store begins anew, so that its creation is cut off too.
+const KILLS_PER_STORE: u32 = 6;
+const RECORDS_PER_BATCH: u32 = 5;
+
+/// The child: applies numbered batches for ever and says so after each.
+#[test]
+fn owner() {
+    let Some(path) = std::env::var_os(STORE) else { return };
+    // Standard error, because the test harness writes to standard output.
+    let mut told = std::io::stderr();
+    told.write_all(b"start\n").unwrap();
+    let mut store = RedbStore::open(Path::new(&path)).unwrap();
+    let first = batches_in(&store).unwrap();
+    for batch in first.. {
+        store.apply(&changes(batch)).unwrap();
+        told.write_all(format!("{batch}\n").as_bytes()).unwrap();
+    }
+}
+
+/// Every record has the number of the last batch that wrote it; one only grows and shrinks.
+fn changes(batch: u32) -> Vec<StoreChange> {
+    let mut changes = Vec::new();
+    for record in 0..RECORDS_PER_BATCH {
+        let value = format!("{batch} {}", "x".repeat(100));
+        changes.push(StoreChange { key: format!("r{record}"), value: Some(value.into_bytes()) });
+    }
+    let bulk = (!batch.is_multiple_of(3)).then(|| vec![7; (batch as usize % 40) * 5000]);
+    changes.push(StoreChange { key: "bulk".to_owned(), value: bulk });
+    changes
+}
+
+/// How many batches are in the store; an error unless each is in it as a whole.
+fn batches_in(store: &RedbStore) -> Result<u32, String> {
+    let records = store.load().map_err(|error| error.to_string())?;
+    let Some((_, first)) = records.iter().find(|(key, _)| key == "r0") else {
+        return if records.is_empty() { Ok(0) } else { Err("half a batch".to_owned()) };
+    };
+    let number = first.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let number = std::str::from_utf8(number).map_err(|error| error.to_string())?;
+    let last: u32 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    for change in changes(last) {
+        let found = records.iter().find(|(key, _)| *key == change.key).map(|(_, value)| value);
+        if found != change.value.as_ref() {
+            return Err(format!("batch {last} is in it in part"));
+        }
+    }
+    Ok(last + 1)
+}
+
+#[test]
+fn a_killed_owner_loses_nothing_that_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    let started = Instant::now();
+    // Any numbers that differ will do.
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let (mut acknowledged, mut most) = (0, 0);
+    for kill in 0..KILLS {
+        if started.elapsed() > ENOUGH {
+            break;
+        }
+        if kill % KILLS_PER_STORE == 0 {
+            let _ = std::fs::remove_file(&path);
+            acknowledged = 0;
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Its creation is over after a few milliseconds.
+        let longest_us = if kill % KILLS_PER_STORE == 0 { 3_000 } else { 12_000 };
+        let after = Duration::from_micros((random >> 33) % longest_us);
+        acknowledged = acknowledged.max(kill_owner(&path, after));
+        // Mostly the next owner opens it, and is perhaps killed over the repair.
+        if kill % 2 == 1 {
+            let store = RedbStore::open(&path).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
+            let found = batches_in(&store).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
+            assert!(found >= acknowledged, "kill {kill}: {found} of {acknowledged} batches");
+            most = most.max(found);
+            // As if this process were killed as well: nothing is closed.
+            if kill % 4 == 1 {
+                let copy = directory.path().join("copy.redb");
+                std::fs::copy(&path, &copy).unwrap();
+                drop(store);
+                std::fs::rename(&copy, &path).unwrap();
+            }
+        }
+    }
+    assert!(most > 10, "the owners got to write something");
+}
+
+/// Starts an owner, kills it so long after its start, and says how many batches it acknowledged.
+fn kill_owner(path: &Path, after: Duration) -> u32 {
+    let mut child: Child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner", "--nocapture"])
+        .env(STORE, path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let start = lines.next().unwrap().unwrap();
+    assert_eq!(start, "start");
+    std::thread::sleep(after);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut acknowledged = 0;
+    for line in lines {
+        let line = line.unwrap();
+        let Ok(batch) = line.parse::<u32>() else { panic!("the owner says: {line}") };
+        acknowledged = batch + 1;
+    }
+    acknowledged
+}
