@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::sync::futures::Notified;
 use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
@@ -26,6 +26,11 @@ pub(crate) struct Lender {
     shm: Mutex<Option<ShmServer>>,
     /// Deadlines may have changed.
     deadlines: Notify,
+    /// Slabs have become free again.
+    freed: Notify,
+    /// Held while slabs are replaced, so that everybody replaces their own: or one would call
+    /// slabs free that another is still making.
+    replacing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -48,7 +53,15 @@ impl Lender {
         };
         let core = DonorCore::new(settings);
         let state = Mutex::new(State { core, set_aside: BTreeMap::new() });
-        Self { state, pool, grants, shm: Mutex::new(shm), deadlines: Notify::new() }
+        Self {
+            state,
+            pool,
+            grants,
+            shm: Mutex::new(shm),
+            deadlines: Notify::new(),
+            freed: Notify::new(),
+            replacing: Mutex::new(()),
+        }
     }
 
     /// Closes the shared-memory port, which tells its recipients that this donor is gone. Tasks
@@ -116,20 +129,36 @@ impl Lender {
         status
     }
 
-    /// Takes grants back; completes when their slabs are free again.
+    /// Takes grants back; completes when their slabs are free again, whoever ended the grants.
     pub(crate) async fn release(self: &Arc<Self>, grants: &[GrantId]) -> DonorStatus {
-        for freed in self.start_release(grants) {
-            let _ = freed.await;
+        self.start_release(grants);
+        loop {
+            // Before the look, so that nothing is missed between the two.
+            let freed = self.freed();
+            if let Some(status) = self.status_if_freed(grants) {
+                return status;
+            }
+            freed.await;
         }
-        self.state().core.status()
     }
 
-    fn start_release(self: &Arc<Self>, grants: &[GrantId]) -> Vec<JoinHandle<()>> {
+    fn start_release(self: &Arc<Self>, grants: &[GrantId]) {
         let mut state = self.state();
         for grant in grants {
             state.core.handle_release(monotonic_ns(), *grant);
         }
-        self.carry_out(state)
+        self.carry_out(state);
+    }
+
+    fn status_if_freed(&self, grants: &[GrantId]) -> Option<DonorStatus> {
+        let state = self.state();
+        let any_left = grants.iter().any(|grant| state.core.is_freeing(*grant));
+        (!any_left).then(|| state.core.status())
+    }
+
+    /// Completes when slabs become free again after this call.
+    pub(crate) fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
     }
 
     pub(crate) fn renew(self: &Arc<Self>, leases: &[(GrantId, GrantKey)]) -> Vec<LeaseState> {
@@ -166,8 +195,8 @@ impl Lender {
     }
 
     /// Does what the core wants done, and unlocks it. Making fresh slabs takes long and happens
-    /// on other threads; the handles complete when they are free.
-    fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Vec<JoinHandle<()>> {
+    /// on other threads.
+    fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut ended = Vec::new();
         while let Some(action) = state.core.poll_action() {
             let DonorAction::FreeSlabs { grant, reason, .. } = action;
@@ -181,15 +210,12 @@ impl Lender {
             ended.push((grant, reason, slabs));
         }
         drop(state);
-        ended.into_iter().map(|(grant, reason, slabs)| self.free(grant, reason, slabs)).collect()
+        for (grant, reason, slabs) in ended {
+            self.free(grant, reason, slabs);
+        }
     }
 
-    fn free(
-        self: &Arc<Self>,
-        grant: GrantId,
-        reason: EndReason,
-        slabs: Vec<Slab>,
-    ) -> JoinHandle<()> {
+    fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Vec<Slab>) {
         match reason {
             EndReason::LeaseExpired => {
                 tracing::warn!(%grant, slabs = slabs.len(), "lease expired: memory taken back");
@@ -198,14 +224,23 @@ impl Lender {
         }
         let lender = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
-            let mut result = lender.pool.give_back(slabs);
+            let mut result = {
+                let _mine = lender.replacing();
+                lender.pool.give_back(slabs)
+            };
             while let Err(error) = result {
                 tracing::warn!(%error, "no memory for fresh slabs; trying again");
                 std::thread::sleep(REPLENISH_PAUSE);
+                let _mine = lender.replacing();
                 result = lender.pool.replenish();
             }
             lender.state().core.handle_freed(grant);
-        })
+            lender.freed.notify_waiters();
+        });
+    }
+
+    fn replacing(&self) -> MutexGuard<'_, ()> {
+        self.replacing.lock().expect("no task panics while it replaces slabs")
     }
 
     fn shm(&self) -> MutexGuard<'_, Option<ShmServer>> {
@@ -273,6 +308,22 @@ mod tests {
         let mut seen = [1; 4];
         lender.grants.lock().read(GrantId(2), KEY, SLAB_BYTES + 5, &mut seen).unwrap();
         assert_eq!(seen, [0; 4], "the next recipient gets zeroes");
+    }
+
+    #[tokio::test]
+    async fn a_release_waits_for_slabs_that_were_on_their_way_already() {
+        let lender = lender(4);
+        for _ in 0..10 {
+            lender.prepare(request(1, 3, 60_000)).unwrap();
+            lender.prepare(request(2, 1, 60_000)).unwrap();
+            lender.commit(GrantId(1), 1).unwrap();
+            lender.commit(GrantId(2), 1).unwrap();
+            // Ended before, as by a lease that ran out or a caller that did not wait.
+            lender.start_release(&[GrantId(1), GrantId(2)]);
+            let status = lender.release(&[GrantId(1), GrantId(2)]).await;
+            assert_eq!(status.free_slabs, 4);
+            assert_eq!(lender.pool.free_slabs(), 4, "what is called free is there");
+        }
     }
 
     #[tokio::test]

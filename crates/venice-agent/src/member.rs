@@ -113,9 +113,12 @@ impl Member {
         let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first comes at once.
+        ticks.tick().await;
         let mut away = false;
         loop {
-            ticks.tick().await;
+            // Of memory that is free again the Monitor Node hears at once: somebody may wait.
+            let freed = self.lender.freed();
             let heartbeat = self.heartbeat(&mut client, &registered, links);
             let error = match timeout(HEARTBEAT_TIMEOUT, heartbeat).await {
                 Ok(Ok(ack)) => {
@@ -124,15 +127,19 @@ impl Member {
                         away = false;
                     }
                     links.test(registered.identity.node, ack.peers);
-                    continue;
+                    None
                 }
                 Ok(Err(ControlError::Rack(RackError::NotRegistered))) => return,
-                Ok(Err(error)) => error.to_string(),
-                Err(late) => late.to_string(),
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(late) => Some(late.to_string()),
             };
-            if !away {
+            if let Some(error) = error.filter(|_| !away) {
                 tracing::warn!(error, "heartbeat failed; what is lent stays lent");
                 away = true;
+            }
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = freed => {}
             }
         }
     }

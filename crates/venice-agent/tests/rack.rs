@@ -238,6 +238,29 @@ async fn memory_is_reached_over_shm_and_udp_and_given_back() {
     }
 }
 
+/// Whoever asks right after a release finds the memory, however it came back: given back to the
+/// Monitor Node, or to the donors behind its back.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_given_back_can_be_lent_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let _two = agent(dir.path(), "two", at).await;
+    let mut client = rack_with(at, 2, 4 * SLAB_BYTES).await;
+    for round in 0..12 {
+        let grants = client.request_memory(request(4 * SLAB_BYTES, round)).await;
+        let grants = grants.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
+        if round % 3 == 2 {
+            let mut donor = AgentClient::connect(&grants[0].control_addr, PATIENCE).await.unwrap();
+            // Nobody waits for the answer.
+            let gone = Duration::from_millis(1);
+            let _ = tokio::time::timeout(gone, donor.release(&ids[..1])).await;
+        }
+        client.release(&ids).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_lives_by_renewal_and_ends_without() {
     let dir = tempfile::tempdir().unwrap();

@@ -212,6 +212,11 @@ impl DonorCore {
         }
     }
 
+    /// True from the end of a grant until its slabs are free again.
+    pub fn is_freeing(&self, grant: GrantId) -> bool {
+        self.freeing.contains_key(&grant)
+    }
+
     /// Ends what was not committed or renewed in time.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         let due = |held: &Held| held.deadline_ns <= now_ns;
@@ -334,9 +339,11 @@ mod tests {
         donor.handle_prepare(0, request(1, 8)).unwrap();
         donor.handle_commit(0, GrantId(1), 1).unwrap();
         assert_eq!(donor.handle_release(1, GrantId(1)).free_slabs, 0);
+        assert!(donor.is_freeing(GrantId(1)));
         assert_eq!(donor.handle_prepare(2, request(2, 1)), Err(Refusal::NoRoom { free_slabs: 0 }));
         assert_eq!(freed(&mut donor), [(1, EndReason::Released)]);
         assert_eq!(donor.status().free_slabs, 8);
+        assert!(!donor.is_freeing(GrantId(1)));
     }
 
     #[test]

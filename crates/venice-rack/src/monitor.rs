@@ -113,6 +113,7 @@ impl MonitorCore {
             self.mark_silent_nodes(now_ns);
             self.drop_lost_grants(now_ns);
         }
+        self.advance_waiting(now_ns);
     }
 
     /// Makes a change and has it recorded.

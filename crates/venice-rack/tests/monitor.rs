@@ -303,6 +303,51 @@ fn a_release_without_an_answer_is_repeated_on_the_next_report() {
 }
 
 #[test]
+fn a_request_waits_for_memory_on_its_way_back() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, grant) = rack.lend(2);
+    rack.core.handle_release(Token(9), &[grant]);
+    rack.actions();
+    // The donor was slow to answer; it still makes fresh slabs.
+    rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
+    assert_eq!(rack.actions(), [Action::ReplyRelease { token: Token(9) }]);
+    assert_eq!(rack.ask(0, 2, 8), []);
+    assert_eq!(rack.actions(), [], "neither placed nor refused");
+    rack.core.handle_timeout(S);
+    assert!(rack.actions().iter().all(|action| matches!(action, Action::Store(_))));
+    rack.report(S, donor, 5, &[]);
+    let asked = prepares(rack.actions());
+    assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [8]);
+}
+
+#[test]
+fn a_request_waits_no_longer_than_its_patience_and_not_for_what_is_lent() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, grant) = rack.lend(2);
+    rack.core.handle_request(0, eight_slabs(2));
+    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
+    rack.core.handle_release(Token(9), &[grant]);
+    rack.core.handle_released(0, donor, &[grant], Ok(status(6, 3)));
+    rack.actions();
+    rack.core.handle_request(0, eight_slabs(3));
+    assert_eq!(rack.actions(), []);
+    rack.core.handle_timeout(2 * S - 1);
+    assert_eq!(rack.actions(), []);
+    rack.core.handle_timeout(2 * S);
+    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
+}
+
+fn eight_slabs(client_id: u128) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "r".into(),
+        bytes: ByteSize(8 * SLAB_BYTES),
+        donors: vec![],
+        purpose: "p".into(),
+    }
+}
+
+#[test]
 fn an_unfinished_handshake_is_called_off_on_recovery() {
     let mut rack = Rack::new(&["node1"]);
     let mut records = Vec::new();

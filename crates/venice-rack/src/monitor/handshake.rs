@@ -7,6 +7,8 @@ use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackErr
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
 
+/// How long a request waits for memory that donors are about to free.
+const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 /// How often a request is placed anew before it is given up.
 const MAX_ATTEMPTS: u32 = 16;
 /// Grant numbers are recorded so many at a time.
@@ -22,6 +24,8 @@ pub(super) struct PendingRequest {
     excluded: BTreeSet<NodeId>,
     attempts: u32,
     pub(super) deadline_ns: u64,
+    /// Until when it waits for memory on its way back, once it has had to.
+    room_until_ns: Option<u64>,
     parts: BTreeMap<GrantId, Part>,
 }
 
@@ -55,8 +59,16 @@ impl PendingRequest {
         named: Option<BTreeSet<NodeId>>,
         deadline_ns: u64,
     ) -> Self {
-        let (excluded, attempts, parts) = (BTreeSet::new(), 0, BTreeMap::new());
-        Self { request, slabs, named, excluded, attempts, deadline_ns, parts }
+        Self {
+            request,
+            slabs,
+            named,
+            excluded: BTreeSet::new(),
+            attempts: 0,
+            deadline_ns,
+            room_until_ns: None,
+            parts: BTreeMap::new(),
+        }
     }
 
     fn placed_slabs(&self) -> u32 {
@@ -92,7 +104,7 @@ impl MonitorCore {
             return;
         }
         if pending.placed_slabs() < pending.slabs {
-            self.place(client_id);
+            self.place(now_ns, client_id);
         } else if pending.any_part(PartState::Prepared) {
             self.commit(now_ns, client_id);
         } else if !pending.any_part(PartState::Committing) {
@@ -120,19 +132,72 @@ impl MonitorCore {
     }
 
     /// Finds donors for what is missing, and asks them.
-    fn place(&mut self, client_id: u128) {
+    fn place(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.get_mut(&client_id) else { return };
         pending.attempts += 1;
         let missing = pending.slabs - pending.placed_slabs();
         let given_up = pending.attempts > MAX_ATTEMPTS;
         let shares = spread(missing, self.available(client_id, false)).filter(|_| !given_up);
         let Some(shares) = shares else {
+            if !given_up && self.may_wait_for_room(now_ns, client_id, missing) {
+                return;
+            }
             let error = self.why_not_placed(client_id, missing);
             self.fail(client_id, error);
             return;
         };
         for (donor, slabs) in shares {
             self.prepare(client_id, donor, slabs);
+        }
+    }
+
+    /// True while there will be room with what is on its way back to the donors. Waiting is no
+    /// attempt.
+    fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128, missing: u32) -> bool {
+        let returning =
+            |(donor, free): (_, u32)| (donor, free.saturating_add(self.returning_slabs(donor)));
+        let soon = self.available(client_id, false).map(returning);
+        if spread(missing, soon).is_none() {
+            return false;
+        }
+        let Some(pending) = self.requests.get_mut(&client_id) else { return false };
+        let patience_ns = ROOM_PATIENCE_NS.min(pending.deadline_ns.saturating_sub(now_ns) / 2);
+        let until_ns = *pending.room_until_ns.get_or_insert(now_ns.saturating_add(patience_ns));
+        let waits = now_ns < until_ns;
+        if waits {
+            pending.attempts -= 1;
+        }
+        waits
+    }
+
+    /// Slabs of a donor that are neither free nor lent nor kept aside for a request: it has them
+    /// from a grant that has ended and is about to free them.
+    fn returning_slabs(&self, donor: NodeId) -> u32 {
+        let Some(entry) = self.rrt.get(donor).filter(|entry| entry.up) else { return 0 };
+        let epoch = entry.record.identity.epoch;
+        let is_lent = |grant: &&GrantRecord| {
+            grant.donor_epoch == epoch && grant.state != GrantState::Releasing
+        };
+        let lent = self.rat.of_donor(donor).filter(is_lent).map(|grant| grant.slabs);
+        let parts = self.requests.values().flat_map(|pending| pending.parts.values());
+        let prepared = parts
+            .filter(|part| part.donor.node == donor && part.state == PartState::Prepared)
+            .map(|part| part.slabs);
+        let left = entry.status.total_slabs.saturating_sub(entry.status.free_slabs);
+        // Donors report what they like.
+        lent.chain(prepared).fold(left, u32::saturating_sub)
+    }
+
+    /// Something may have become free: whoever waits for room tries again.
+    pub(super) fn advance_waiting(&mut self, now_ns: u64) {
+        let waiting: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, pending)| pending.room_until_ns.is_some())
+            .map(|(client_id, _)| *client_id)
+            .collect();
+        for client_id in waiting {
+            self.advance(now_ns, client_id);
         }
     }
 
@@ -375,6 +440,7 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         self.note_result(now_ns, donor, &result);
+        self.advance_waiting(now_ns);
     }
 
     /// True while the grant is not in the table because its handshake goes on.

@@ -144,6 +144,7 @@ impl MonitorCore {
                 self.tst.record(identity.node, link);
             }
         }
+        self.advance_waiting(now_ns);
         Ok(HeartbeatAck { peers: self.peers_of(identity.node) })
     }
 

@@ -92,6 +92,7 @@ impl MonitorCore {
             }
         }
         self.settle_release_waiters(grants);
+        self.advance_waiting(now_ns);
     }
 
     fn settle_release_waiters(&mut self, grants: &[GrantId]) {
