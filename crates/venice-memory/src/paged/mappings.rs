@@ -190,10 +190,16 @@ impl Structure {
         self.guarded().regions.parts(pages).collect()
     }
 
-    /// Makes every live page of the range busy; each remembers what it was.
+    /// Makes every page of the range's live blocks busy; each remembers what it was. All of
+    /// them count as live until they are released, the zero ones too: else their block might be
+    /// passed over then, when the handler's own pages in it are dead again.
     fn claim_all(&mut self, pages: Range<PageNumber>) {
-        self.pager.table.for_each_live(pages, |_, entry| {
+        let table = &self.pager.table;
+        table.for_each_live(pages, |page, entry| {
             let state = entry.claim_any();
+            if state == State::Zero {
+                table.count_live(page);
+            }
             entry.remember(state);
         });
     }
@@ -202,9 +208,11 @@ impl Structure {
     fn restore_all(&mut self, pages: Range<PageNumber>) {
         let pager = self.pager;
         pager.table.for_each_live(pages, |page, entry| {
-            if let Some(state) = entry.take_remembered()
-                && entry.release(state)
-            {
+            let Some(state) = entry.take_remembered() else { return };
+            if state == State::Zero {
+                pager.table.count_dead(page);
+            }
+            if entry.release(state) {
                 pager.wake_page(page);
             }
         });
@@ -227,7 +235,13 @@ impl Structure {
         let pager = self.pager;
         let slots = &self.guarded().slots;
         pager.table.for_each_live(pages, |page, entry| {
-            let state = entry.take_remembered().unwrap_or_else(|| entry.claim_any());
+            let state = entry.take_remembered().unwrap_or_else(|| {
+                let late = entry.claim_any();
+                if late == State::Zero {
+                    pager.table.count_live(page);
+                }
+                late
+            });
             pager.drop_page(slots, page, entry, state);
         });
     }
@@ -247,15 +261,12 @@ impl Pager {
         {
             self.staging.set(entry.frame(), Frame::Orphan);
         }
-        self.end_life(page, entry, state);
+        self.end_life(page, entry);
     }
 
-    /// A busy page that was in `state` becomes one of zeros.
-    fn end_life(&self, page: PageNumber, entry: &Entry, state: State) {
-        // A page that was claimed while zero was never counted live.
-        if state != State::Zero {
-            self.table.count_dead(page);
-        }
+    /// A busy page becomes one of zeros.
+    fn end_life(&self, page: PageNumber, entry: &Entry) {
+        self.table.count_dead(page);
         if entry.release(State::Zero) {
             self.wake_page(page);
         }
@@ -282,7 +293,7 @@ impl Pager {
             }
             let _ = to.release(state);
         }
-        self.end_life(old, from, state);
+        self.end_life(old, from);
     }
 }
 

@@ -33,6 +33,15 @@ int main(void)
 	/* brk to below: allowed, and back. */
 	must(brk(base) == 0);
 	must(sbrk(0) == base);
+	/* Page by page, each touched at once: read-ahead looks beyond the end that is just moving. */
+	for (int round = 0; round < 6; round++) {
+		for (size_t i = 0; i < pages; i++) {
+			must(sbrk(PAGE) == base + i * PAGE);
+			write_pages(base, i, i + 1, 4 + round);
+		}
+		check_pages(base, 0, pages, 4 + round);
+		must(brk(base) == 0);
+	}
 	puts("brk: up, down and up again");
 	return 0;
 }
