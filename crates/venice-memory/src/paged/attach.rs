@@ -110,7 +110,7 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
 ///
 /// # Errors
 /// When the socket fails or the process does not speak this protocol; nothing has changed then
-/// that [`slots::release_all`] on the process's death does not undo.
+/// that [`leave`] on the process's death does not undo.
 pub fn welcome(
     socket: BorrowedFd<'_>,
     block: &RunBlockMap,
