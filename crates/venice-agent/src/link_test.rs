@@ -118,7 +118,7 @@ struct Measured {
 
 /// `Ok(None)` when no answer came.
 fn measure(own: NodeId, to: NodeId, address: SocketAddr) -> Result<Option<Measured>, PortError> {
-    let mut config = InitiatorConfig::new(own, crate::run::random_u64().unwrap_or(1));
+    let mut config = InitiatorConfig::new(own, venice_ports::random_u64().unwrap_or(1));
     (config.crma_depth, config.rdma_depth) = (1, 1);
     let mut driver = UdpDriver::new(unspecified_like(address), config)?;
     let deadline_ns = monotonic_ns() + PATIENCE_NS;

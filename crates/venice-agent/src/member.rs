@@ -16,7 +16,6 @@ use venice_wire::NodeId;
 use crate::AgentError;
 use crate::lender::Lender;
 use crate::link_test::LinkTests;
-use crate::run::random_u64;
 
 /// First and longest pause between two attempts to reach the Monitor Node.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -179,7 +178,8 @@ impl UdpHost {
             return Ok(());
         }
         self.serving = None;
-        let config = TargetConfig::new(node, random_u64()?);
+        let config =
+            TargetConfig::new(node, venice_ports::random_u64().map_err(AgentError::Random)?);
         let server = UdpServer::start(self.socket.try_clone()?, config, self.grants.clone())?;
         self.serving = Some((node, server));
         Ok(())

@@ -93,7 +93,7 @@ struct Parts {
 
 async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let addresses = config.validate()?;
-    let instance = random_u64()?;
+    let instance = venice_ports::random_u64().map_err(AgentError::Random)?;
     raise_open_files();
 
     // Cheap things first: who cannot listen need not lock gigabytes to find out.
@@ -160,15 +160,6 @@ fn registration(
 /// Recipients have another working directory.
 fn absolute(path: &std::path::Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
-}
-
-/// A number nobody can guess, from the kernel.
-pub(crate) fn random_u64() -> Result<u64, AgentError> {
-    let mut bytes = [0u8; 8];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    // Requests of up to 256 bytes are never cut short.
-    rustix::rand::getrandom(&mut bytes, flags).map_err(AgentError::Random)?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn raise_open_files() {

@@ -9,10 +9,10 @@
 //! calls directly (no libc, no errno), start no threads, log nothing, and allocate only when they
 //! are built. The donor's halves ([`shm::ShmServer`], [`udp::UdpServer`]) own a thread each.
 
-mod clock;
 mod error;
+mod outside;
 pub mod shm;
 pub mod udp;
 
-pub use clock::monotonic_ns;
 pub use error::PortError;
+pub use outside::{monotonic_ns, random_u64};

@@ -31,14 +31,14 @@ use super::start;
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
 
-/// The process index of one whose parent serves it.
+/// The process index of one that was made whole: the kernel serves it.
 const UNPAGED: usize = usize::MAX;
 
 const READY: &[u8] = b"R";
 const GO: &[u8] = b"G";
 
 impl Pager {
-    /// Does this process page by itself? (Else the kernel and its parent do.)
+    /// Does this process page by itself? (Else the kernel serves it.)
     pub fn is_paging(&self) -> bool {
         self.process.load(Ordering::Relaxed) != UNPAGED
     }
@@ -172,16 +172,13 @@ impl ForkedChild {
     }
 
     /// Pages the parent's handler had in hand are nobody's here: each becomes what it is.
-    fn settle_busy_pages(&mut self) {
+    fn settle_busy_pages(&self) {
         let pager = self.structure.pager;
-        let all = self.structure.guarded().regions.parts(0..usize::MAX).collect::<Vec<_>>();
-        for range in all {
-            pager.table.for_each_live(range, |page, entry| {
-                if entry.state() == State::Busy {
-                    settle(pager, page, entry);
-                }
-            });
-        }
+        pager.table.for_each_live_anywhere(|page, entry| {
+            if entry.state() == State::Busy {
+                settle(pager, page, entry);
+            }
+        });
     }
 }
 

@@ -250,10 +250,7 @@ impl Structure {
 impl Pager {
     /// Ends the life of a busy page that was in `state`: its slot and its frame are free.
     fn drop_page(&self, slots: &Slots, page: PageNumber, entry: &Entry, state: State) {
-        if let Some(slot) = entry.slot() {
-            slots.give_up(&self.block, slot);
-            entry.set_slot(None);
-        }
+        slots.forget(&self.block, entry);
         if state == State::Resident {
             self.count_gone(1);
         }

@@ -1,4 +1,4 @@
-//! The pager of one process: its parts, and how it starts.
+//! The pager of one process: its parts.
 
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};

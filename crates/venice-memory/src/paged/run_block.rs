@@ -52,7 +52,6 @@ pub struct Donor {
 #[repr(C)]
 pub struct SlabDescriptor {
     donor: AtomicU32,
-    reserved: AtomicU32,
     /// Address in the grant, bytes.
     pub remote_addr: AtomicU64,
     /// The grant.
@@ -124,7 +123,6 @@ pub struct Counters {
 pub struct RunBlock {
     magic: u64,
     port: AtomicU32,
-    reserved_port: AtomicU32,
     /// Budget of all processes together, pages.
     pub limit_pages: AtomicU64,
     /// Pages brought in ahead at most; 0 turns read-ahead off.
@@ -134,11 +132,8 @@ pub struct RunBlock {
     slot_count: u32,
     /// Secret seed of the fingerprints.
     pub fingerprint_seed: AtomicU64,
-    /// Seed of link incarnations.
-    pub link_seed: AtomicU64,
     /// Node id of this recipient.
     pub node: AtomicU32,
-    reserved: AtomicU32,
     /// The program's own soft limit on descriptors, until its first process has taken it.
     pub program_descriptor_limit: AtomicU64,
     /// Far slots in use.

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::page_table::Entry;
 use super::run_block::{Process, RunBlockMap, SLAB_SLOTS};
 
 /// The slots as one process sees them.
@@ -58,6 +59,14 @@ impl Slots {
     /// Gives up this process's hold on `slot`.
     pub fn give_up(&self, block: &RunBlockMap, slot: u32) {
         release_bit(block, slot as usize, self.bit());
+    }
+
+    /// Gives up the slot of a page, if it has one; `true` if it had. The page's owner's right.
+    pub fn forget(&self, block: &RunBlockMap, entry: &Entry) -> bool {
+        let Some(slot) = entry.slot() else { return false };
+        self.give_up(block, slot);
+        entry.set_slot(None);
+        true
     }
 
     /// Does this process alone hold `slot`? Then it may write there.

@@ -8,6 +8,8 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub use venice_ports::monotonic_ns;
+
 /// A Linux error number, as the kernel returned it (positive).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -349,18 +351,6 @@ pub fn exit(code: usize) -> ! {
         // SAFETY: ends this process; nothing after it matters.
         let _ = unsafe { syscall(nr::EXIT_GROUP, [code, 0, 0, 0, 0, 0]) };
     }
-}
-
-/// Is there a process `pid`?
-pub fn process_exists(pid: u32) -> bool {
-    // SAFETY: signal 0 only asks.
-    unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) != Err(Errno::ESRCH) }
-}
-
-/// Nanoseconds of `CLOCK_MONOTONIC`, without a system call where the kernel offers one (vDSO).
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Pins the calling thread to one processor; a refusal (a cpuset) leaves it where it is.

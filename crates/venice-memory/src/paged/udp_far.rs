@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use venice_fabric::{FabricError, InitiatorConfig};
+use venice_ports::random_u64;
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
@@ -52,7 +53,8 @@ impl UdpFar {
             .collect::<SysResult<_>>()?;
         let first = addresses.first().copied().ok_or(Errno::EINVAL)?;
         let node = NodeId(block.node.load(std::sync::atomic::Ordering::Relaxed));
-        let config = InitiatorConfig::new(node, random_u64()?);
+        let seed = random_u64().map_err(|errno| Errno(errno.raw_os_error()))?;
+        let config = InitiatorConfig::new(node, seed);
         let mut driver =
             UdpDriver::new(unspecified_like(first), config).map_err(|_| Errno::EINVAL)?;
         // Where there is no room up there they stay where they are.
@@ -235,11 +237,4 @@ fn copy_bytes(buffer: &mut [u64; PAGE / 8], data: &[u8]) {
     for (word, bytes) in buffer.iter_mut().zip(data.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
     }
-}
-
-fn random_u64() -> SysResult<u64> {
-    let mut bytes = [0u8; 8];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    rustix::rand::getrandom(&mut bytes, flags).map_err(|e| Errno(e.raw_os_error()))?;
-    Ok(u64::from_ne_bytes(bytes))
 }

@@ -34,15 +34,6 @@ pub enum Event {
     Other,
 }
 
-/// How a page found its way in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
-    /// Installed, and whoever waited was woken.
-    Done,
-    /// A page was there already; whoever waited was woken.
-    Present,
-}
-
 const API: u64 = 0xAA;
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
@@ -241,12 +232,12 @@ impl Uffd {
     ///
     /// # Errors
     /// Everything but `EEXIST`.
-    pub fn settle(self, addr: usize, outcome: SysResult<usize>) -> SysResult<Placed> {
+    pub fn settle(self, addr: usize, outcome: SysResult<usize>) -> SysResult<()> {
         match outcome {
-            Ok(_) => Ok(Placed::Done),
+            Ok(_) => Ok(()),
             Err(Errno::EEXIST) => {
                 self.wake(addr, super::PAGE);
-                Ok(Placed::Present)
+                Ok(())
             }
             Err(errno) => Err(errno),
         }

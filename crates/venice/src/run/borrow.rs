@@ -2,17 +2,22 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use venice_control::Grant;
-use venice_control::client::MonitorClient;
+use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{ControlError, MemoryRequest};
 use venice_memory::paged::run_block::RunBlockMap;
+use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::rack::PortKind;
 use crate::registry::block_on;
+
+/// How long a donor may take to answer.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// What is to be borrowed.
 pub struct Wish {
@@ -43,12 +48,10 @@ pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> anyhow::Result<Loan
     if port == PortKind::Shm
         && let Err(error) = loan.connect()
     {
-        let ids: Vec<_> = loan.grants.iter().map(|grant| grant.id).collect();
-        let monitor = loan.monitor.clone();
         // The leases end by themselves if this does not get through.
         let _ = block_on(async {
-            let mut client = MonitorClient::connect(&monitor).await.map_err(|e| anyhow!("{e}"))?;
-            client.release(&ids).await.map_err(|e| anyhow!("{e}"))
+            loan.release().await;
+            Ok(())
         });
         return Err(error);
     }
@@ -72,8 +75,9 @@ async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
             if free == 0 { wish.default_bytes } else { wish.default_bytes.min(free) }
         }
     };
+    let drawn = || random_u64().context("drawing a random number");
     let request = MemoryRequest {
-        client_id: u128::from(random_u64()?) << 64 | u128::from(random_u64()?),
+        client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
         recipient: format!("{}/{}", host_name(), std::process::id()),
         bytes: ByteSize(bytes.max(1)),
         donors: wish.donors.clone(),
@@ -90,18 +94,26 @@ fn host_name() -> String {
     }
 }
 
-/// 64 bits nobody can guess.
-pub fn random_u64() -> anyhow::Result<u64> {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("drawing a random number")?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
 impl Loan {
     /// Slabs of all grants together.
     pub fn slab_count(&self) -> usize {
         self.grants.iter().map(slabs_of).sum()
+    }
+
+    /// Ends the grants: at the Monitor Node, or where it is gone at the donors. What does not get
+    /// through ends with its lease.
+    pub async fn release(&self) {
+        let ids: Vec<_> = self.grants.iter().map(|grant| grant.id).collect();
+        if let Ok(mut monitor) = MonitorClient::connect(&self.monitor).await
+            && monitor.release(&ids).await.is_ok()
+        {
+            return;
+        }
+        for grant in &self.grants {
+            if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
+                let _ = agent.release(&[grant.id]).await;
+            }
+        }
     }
 
     fn connect(&mut self) -> anyhow::Result<()> {

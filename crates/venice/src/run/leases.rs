@@ -11,16 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use venice_control::Grant;
-use venice_control::client::{AgentClient, MonitorClient};
+use venice_control::client::AgentClient;
 use venice_control::{ControlError, LeaseState};
 use venice_memory::paged::run_block::RunBlockMap;
 
-use super::borrow::Loan;
+use super::borrow::{ANSWER_WITHIN, Loan};
 
 /// How often the shm connections are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a donor may take to answer a renewal.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How long giving back may take, all in all.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
 
@@ -50,26 +48,12 @@ impl Leases {
         let Ok(runtime) = runtime() else { return };
         // What does not get through ends with its lease.
         let _ = runtime
-            .block_on(async { tokio::time::timeout(GIVE_BACK_WITHIN, release(&loan)).await });
+            .block_on(async { tokio::time::timeout(GIVE_BACK_WITHIN, loan.release()).await });
     }
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
-}
-
-async fn release(loan: &Loan) {
-    let ids: Vec<_> = loan.grants.iter().map(|grant| grant.id).collect();
-    if let Ok(mut monitor) = MonitorClient::connect(&loan.monitor).await
-        && monitor.release(&ids).await.is_ok()
-    {
-        return;
-    }
-    for grant in &loan.grants {
-        if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
-            let _ = agent.release(&[grant.id]).await;
-        }
-    }
 }
 
 fn keep(loan: &Loan, block: &RunBlockMap, stop: &AtomicBool) {

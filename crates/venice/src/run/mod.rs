@@ -126,7 +126,9 @@ fn set_up(
     let (block_fd, block) = RunBlockMap::create(kind, loan.slab_count())?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
     block.read_ahead_pages.store(args.read_ahead, Ordering::Relaxed);
-    block.fingerprint_seed.store(borrow::random_u64()?, Ordering::Relaxed);
+    block
+        .fingerprint_seed
+        .store(venice_ports::random_u64().context("drawing a random number")?, Ordering::Relaxed);
     let slabs = loan.enter_into(&block)?;
     Ok(Run { block: Arc::new(block), block_fd, slabs })
 }

@@ -59,7 +59,7 @@ enum Outcome {
 
 /// The thread's body; `evictor` is the address of a leaked [`Evictor`].
 pub extern "C" fn run(evictor: usize) -> ! {
-    // SAFETY: `Pager::start_threads` leaked it for this thread alone.
+    // SAFETY: `start::threads` leaked it for this thread alone.
     let evictor = unsafe { &mut *(evictor as *mut Evictor) };
     loop {
         evictor.turn();

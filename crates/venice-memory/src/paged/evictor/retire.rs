@@ -86,10 +86,7 @@ impl Evictor {
         let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, PAGE) };
         let mut leaving = Leaving { page, to: State::Far, fingerprint: 0, write: None };
         if is_zero(bytes) {
-            if let Some(slot) = entry.slot() {
-                guarded.slots.give_up(&pager.block, slot);
-                entry.set_slot(None);
-            }
+            guarded.slots.forget(&pager.block, entry);
             leaving.to = State::Zero;
             self.leaving.push(leaving);
             return true;
@@ -187,16 +184,14 @@ impl Evictor {
 /// else a fresh one.
 fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
     let entry = pager.table.entry(page).expect("planned");
-    if let Some(slot) = entry.slot() {
-        if slots.is_mine_alone(&pager.block, slot) && pager.block.slot_is_alive(slot) {
-            return Some(slot);
-        }
-        let fresh = slots.take(&pager.block)?;
-        slots.give_up(&pager.block, slot);
-        entry.set_slot(Some(fresh));
-        return Some(fresh);
+    if let Some(slot) = entry.slot()
+        && slots.is_mine_alone(&pager.block, slot)
+        && pager.block.slot_is_alive(slot)
+    {
+        return Some(slot);
     }
     let fresh = slots.take(&pager.block)?;
+    slots.forget(&pager.block, entry);
     entry.set_slot(Some(fresh));
     Some(fresh)
 }
@@ -220,11 +215,7 @@ fn scavenge(pager: &Pager, guarded: &mut Guarded) {
                 return;
             }
             // Read again: it is ours only now.
-            if let Some(slot) = entry.slot() {
-                guarded.slots.give_up(&pager.block, slot);
-                entry.set_slot(None);
-                freed += 1;
-            }
+            freed += guarded.slots.forget(&pager.block, entry) as usize;
             if entry.release(State::Resident) {
                 pager.wake_page(page);
             }

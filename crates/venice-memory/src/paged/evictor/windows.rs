@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::super::page_table::{BLOCK_PAGES, PageNumber, State};
+use super::super::page_table::{BLOCK_PAGES, Entry, PageNumber, State};
 use super::super::pager::Guarded;
 use super::super::slots::Slots;
 use super::super::staging::{CHUNK_FRAMES, Frame};
@@ -76,7 +76,7 @@ impl Evictor {
     pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize) -> usize {
         let mut claimed: Claimed = [None; CHUNK_FRAMES];
         for (page, claimed) in window.clone().zip(&mut claimed) {
-            let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+            let entry = self.managed(page);
             let state = entry.state();
             *claimed = entry.claim(state).then_some(state);
         }
@@ -139,7 +139,7 @@ impl Evictor {
                 self.end_of_absent(page);
                 claimed[at] = Some(State::Zero);
             } else if claimed[at] == Some(State::Resident) {
-                let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+                let entry = self.managed(page);
                 let frame = first_frame + at as u32;
                 entry.set_frame(frame);
                 self.pager.staging.set(frame, Frame::Page(page));
@@ -155,18 +155,19 @@ impl Evictor {
     /// zeros from now on.
     fn end_of_absent(&self, page: PageNumber) {
         let pager = self.pager;
-        let entry = pager.table.entry(page).expect("managed pages are in the table");
-        if let Some(slot) = entry.slot() {
-            Slots::new(pager.process.load(Ordering::Relaxed)).give_up(&pager.block, slot);
-            entry.set_slot(None);
-        }
+        let slots = Slots::new(pager.process.load(Ordering::Relaxed));
+        slots.forget(&pager.block, self.managed(page));
         pager.count_gone(1);
         pager.table.count_dead(page);
     }
 
+    fn managed(&self, page: PageNumber) -> &'static Entry {
+        self.pager.table.entry(page).expect("managed pages are in the table")
+    }
+
     fn release(&self, page: PageNumber, state: Option<State>) {
         let Some(state) = state else { return };
-        let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+        let entry = self.managed(page);
         if entry.release(state) {
             self.pager.wake_page(page);
         }

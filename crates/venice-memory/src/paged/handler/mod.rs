@@ -14,6 +14,7 @@ use super::page_table::{Entry, PageNumber, State};
 use super::pager::{MAX_WINDOW, Pager};
 use super::read_ahead::ReadAhead;
 use super::run_block::SLAB_SLOTS;
+use super::slots::Slots;
 use super::staging::Frame;
 use super::sys::{self, Errno, PollFd, SysResult};
 use super::thread::Follower;
@@ -64,7 +65,7 @@ pub struct Handler {
 
 /// The thread's body; `handler` is the address of a leaked [`Handler`].
 pub extern "C" fn run(handler: usize) -> ! {
-    // SAFETY: `Pager::start_threads` leaked it for this thread alone.
+    // SAFETY: `start::threads` leaked it for this thread alone.
     let handler = unsafe { &mut *(handler as *mut Handler) };
     loop {
         handler.turn();
@@ -173,7 +174,7 @@ impl Handler {
             match pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true)) {
                 Err(Errno::EAGAIN) => self.defer(fault),
                 Err(_) => pager.uffd().wake(address, PAGE),
-                Ok(_) => {}
+                Ok(()) => {}
             }
             return;
         };
@@ -368,11 +369,8 @@ impl Handler {
     }
 
     fn forget_slot(&self, entry: &Entry) {
-        if let Some(slot) = entry.slot() {
-            let process = self.pager.process.load(Ordering::Relaxed);
-            super::slots::Slots::new(process).give_up(&self.pager.block, slot);
-            entry.set_slot(None);
-        }
+        let process = self.pager.process.load(Ordering::Relaxed);
+        Slots::new(process).forget(&self.pager.block, entry);
     }
 
     fn release_entry(&self, page: PageNumber, to: State) {
