@@ -10,7 +10,7 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fmt soak bench install uninstall clean
+.PHONY: help setup build demo test check fmt fuzz soak bench install uninstall clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,14 +37,20 @@ check: ## Formatting, lints, docs, licences and known vulnerabilities
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
+	cd fuzz && $(CARGO) fmt
 
-soak: build ## The programs of the test-suite again and again: SOAK_MINUTES=30
+fuzz: ## Fuzz the decoders and the state machines: FUZZ_SECONDS=300 for each target
+	@scripts/setup.sh check
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} scripts/fuzz.sh
+
+soak: build ## Simulated racks on fresh seeds and the programs of the test-suite: SOAK_MINUTES=30
 	@scripts/setup.sh test
 	@scripts/soak.sh
 
-bench: build ## Measure faults beside the machine's own peers; the table goes to stdout
+bench: build ## Measure faults and channels beside their peers; the tables go to stdout
 	@scripts/setup.sh demo
 	$(BIN) bench fault --json target/bench-fault.json $(ARGS)
+	$(BIN) bench channels --json target/bench-channels.json --plots target/bench-channels
 
 install: build ## Install under PREFIX (default /usr/local; DESTDIR for packagers)
 	@scripts/install.sh install "$(DESTDIR)$(PREFIX)"

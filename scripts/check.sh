@@ -8,6 +8,7 @@ step() { printf '\n== %s\n' "$1"; }
 
 step "formatting"
 cargo fmt --all --check
+(cd fuzz && cargo fmt --check)
 
 step "house rules"
 scripts/tidy.sh

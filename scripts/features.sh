@@ -21,6 +21,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         swap) [[ ! -e /proc/swaps ]] ;;
         huge-pages) [[ ! -d /sys/kernel/mm/hugepages ]] ;;
         cores-4) (($(nproc) >= 4)) && return 1 || return 0 ;;
+        qemu) ! scripts/guest.sh >/dev/null 2>&1 ;;
         *) return 1 ;;
     esac
 }

@@ -49,6 +49,11 @@ look() {
         need nbdkit nbdkit
         need nbdfuse libnbd-bin
         need fusermount3 fuse3
+        # What `venice bench channels` measures beside Venice's channels.
+        need fi_pingpong libfabric-bin
+        need ucx_perftest ucx-utils
+        need iperf3 iperf3
+        need taskset util-linux
     fi
     if at_least test; then
         need redis-cli redis-tools
@@ -58,8 +63,23 @@ look() {
         need_file /usr/bin/python3 python3
         need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy
         need pgrep procps
+        need tshark tshark
+        # The guest of scripts/guest.sh, and what makes a soft RDMA device in it.
+        need qemu-system-x86_64 qemu-system-x86
+        need busybox busybox-static
+        need xz xz-utils
+        need zstd zstd
+        need gpgv gpgv
+        need ip iproute2
+        need rdma iproute2
+        need_file /usr/lib/x86_64-linux-gnu/libibverbs.so.1 libibverbs1
+        need_file /usr/include/infiniband/verbs.h libibverbs-dev
+        need_file /etc/libibverbs.d/rxe.driver ibverbs-providers
         # Any Java will do. The headless JDK brings `javac`, which makes the test shorter.
         command -v java >/dev/null 2>&1 || missing+=(default-jdk-headless)
+    fi
+    if at_least check; then
+        need g++ g++ # libFuzzer is C++
     fi
 }
 
@@ -78,7 +98,7 @@ allow_services() { [[ -z $policy_is_ours ]] || rm -f "$policy"; }
 disable_service() {
     local package
     for package in "${missing[@]}"; do
-        [[ $package == redis-server || $package == memcached ]] || continue
+        [[ $package == redis-server || $package == memcached || $package == iperf3 ]] || continue
         if command -v systemctl >/dev/null 2>&1; then
             systemctl disable "$package.service" >/dev/null 2>&1 || true
         fi
@@ -129,10 +149,12 @@ check_rust_tools() {
         echo "setup: adding $component"
         rustup component add "$component"
     done
-    if ! command -v cargo-deny >/dev/null 2>&1; then
-        echo "setup: building cargo-deny (a few minutes, once)"
-        cargo install cargo-deny --locked --quiet </dev/null
-    fi
+    local tool
+    for tool in cargo-deny cargo-fuzz; do
+        command -v "$tool" >/dev/null 2>&1 && continue
+        echo "setup: building $tool (a few minutes, once)"
+        cargo install "$tool" --locked --quiet </dev/null
+    done
 }
 
 check_rust
@@ -142,4 +164,8 @@ if ((${#missing[@]})); then
 fi
 if at_least check; then
     check_rust_tools
+fi
+# Ten seconds and 70 MB once. Without it, what needs another kernel is skipped.
+if at_least test && ! "$(dirname "${BASH_SOURCE[0]}")/guest.sh" >/dev/null; then
+    echo "setup: WARNING: no guest (see above): the tests that need its kernel will be skipped" >&2
 fi

@@ -1,16 +1,53 @@
 #!/usr/bin/env bash
-# Runs the program tests again and again for SOAK_MINUTES (default 30); stops at the first failure.
+# Runs simulated racks with fresh seeds, then the program tests, again and again for SOAK_MINUTES
+# (default 30); stops at the first failure.
+#
+#   SOAK_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks, all night
+#
+# A seed that fails is printed with the command that replays it, and the smallest scenario that
+# still fails is left in target/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 
 minutes="${SOAK_MINUTES:-30}"
+what="${SOAK_WHAT:-all}"
+case "$what" in
+    all | sim | programs) ;;
+    *) echo "soak: SOAK_WHAT is all, sim or programs, not '$what'" >&2; exit 2 ;;
+esac
 end=$((SECONDS + minutes * 60))
+
+racks() { # racks MINUTES: simulated racks on fresh seeds, on every core
+    local until=$((SECONDS + $1 * 60)) jobs=() pid failed=0
+    mkdir -p target
+    for ((core = 0; core < $(nproc); core++)); do
+        (
+            while ((SECONDS < until)); do
+                seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
+                target/release/venice sim rack --random --seeds 200 --seed "$seed" \
+                    --save "target/sim-failed-$seed.toml" || exit 1
+            done
+        ) &
+        jobs+=($!)
+    done
+    for pid in "${jobs[@]}"; do
+        wait "$pid" || failed=1
+    done
+    return "$failed"
+}
+
 round=0
 while ((SECONDS < end)); do
     round=$((round + 1))
-    echo "== soak: round $round, $(((end - SECONDS) / 60)) minutes left"
-    timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \
-        --test-threads=1 </dev/null
+    left=$(((end - SECONDS + 59) / 60))
+    echo "== soak: round $round, $left minutes left"
+    if [[ $what != programs ]]; then
+        racks "$([[ $what == sim ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+    fi
+    if [[ $what != sim ]]; then
+        timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \
+            --test-threads=1 </dev/null
+    fi
 done
 echo "soak: $round rounds without a failure"

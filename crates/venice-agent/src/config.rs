@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use venice_fabric::{LinkModel, Position, Topology};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
+use crate::relay_host::Place;
 use crate::{AgentError, OnReady};
 
 /// The configuration; a TOML file has the same keys, and any other key in it is an error.
@@ -27,9 +29,29 @@ pub struct AgentConfig {
     pub udp_listen: Option<String>,
     /// Path of the unix socket that hands memory to recipients on this host; none by default.
     pub shm_socket: Option<PathBuf>,
+    /// The link to emulate, `latency=1.4us,bandwidth=5Gbps`: by recipients on this host; and, where
+    /// nodes relay for each other, by the links that leave this node, on top of their own time.
+    pub link: Option<LinkModel>,
+    /// The RDMA device by which recipients reach the memory, `auto` for the first that is active;
+    /// none by default. Queue pairs meet on the TCP port of the same number as the UDP port.
+    pub verbs: Option<String>,
     /// The address of this machine that others reach it at. Needed when `listen` is a wildcard
     /// (`0.0.0.0`), which says nothing to others.
     pub advertise: Option<IpAddr>,
+    /// UDP without protection, in a rack whose Monitor Node was told so too.
+    pub plain: bool,
+    /// Threads that answer fabric packets, each on a queue of its own; the default is half the
+    /// processors, at least 1 and at most 4.
+    pub queues: Option<usize>,
+    /// How the rack is wired, with its size where its shape does not say it: `mesh:2x2x2`,
+    /// `torus:4x4x4`, `router:8`. By default every node reaches every other directly.
+    pub topology: Option<String>,
+    /// This node's position in that topology, from 0; the external router's comes after the
+    /// nodes'.
+    pub position: Option<u32>,
+    /// `ip:port` of the relay, in such a rack; port 0 lets the system choose. The default is the
+    /// address of `listen`, port 0.
+    pub relay_listen: Option<String>,
     /// Seconds that memory stays set aside for a grant which the Monitor Node does not complete.
     pub prepare_timeout_s: f64,
     /// Called when the agent listens.
@@ -46,18 +68,31 @@ impl Default for AgentConfig {
             listen: "127.0.0.1:0".into(),
             udp_listen: None,
             shm_socket: None,
+            link: None,
+            verbs: None,
             advertise: None,
+            plain: false,
+            queues: None,
+            topology: None,
+            position: None,
+            relay_listen: None,
             prepare_timeout_s: 10.0,
             on_ready: OnReady::default(),
         }
     }
 }
 
+/// More queues than this serve nobody.
+const MAX_QUEUES: usize = 64;
+/// Unless told otherwise, the rest of the processors is for whoever else lives here.
+const DEFAULT_MAX_QUEUES: usize = 4;
+
 /// The configuration's addresses, read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub(crate) control: SocketAddr,
     pub(crate) udp: SocketAddr,
+    pub(crate) relay: SocketAddr,
 }
 
 impl AgentConfig {
@@ -67,7 +102,9 @@ impl AgentConfig {
         if self.name.trim().is_empty() {
             return wrong("a node needs a name".into());
         }
-        if self.lend.0 < SLAB_BYTES {
+        let place = self.place()?;
+        let is_router = place.is_some_and(|place| place.topology.router() == Some(place.position));
+        if self.lend.0 < SLAB_BYTES && !(is_router && self.lend.0 == 0) {
             let (lend, slab) = (self.lend, ByteSize(SLAB_BYTES));
             return wrong(format!("lend is {lend}: a donor lends at least one slab, {slab}"));
         }
@@ -78,12 +115,20 @@ impl AgentConfig {
                 self.prepare_timeout_s
             ));
         }
+        if let Some(queues) = self.queues.filter(|queues| !(1..=MAX_QUEUES).contains(queues)) {
+            return wrong(format!("queues is {queues}: it has to be between 1 and {MAX_QUEUES}"));
+        }
         let control = address("listen", &self.listen)?;
         let udp = match &self.udp_listen {
             Some(text) => address("udp_listen", text)?,
             None => SocketAddr::new(control.ip(), 0),
         };
-        for (key, address) in [("listen", control), ("udp_listen", udp)] {
+        let relay = match &self.relay_listen {
+            Some(text) => address("relay_listen", text)?,
+            None => SocketAddr::new(control.ip(), 0),
+        };
+        let all = [("listen", control), ("udp_listen", udp), ("relay_listen", relay)];
+        for (key, address) in all {
             if address.ip().is_unspecified() && self.advertise.is_none() {
                 return wrong(format!(
                     "{key} is {address}, which others cannot call: set advertise to this \
@@ -91,7 +136,37 @@ impl AgentConfig {
                 ));
             }
         }
-        Ok(Addresses { control, udp })
+        Ok(Addresses { control, udp, relay })
+    }
+
+    /// The node's place in a network of relays, if the rack is one.
+    pub(crate) fn place(&self) -> Result<Option<Place>, AgentError> {
+        let wrong = |text: String| Err(AgentError::Config(text));
+        let text = match (&self.topology, self.position) {
+            (None, None) => return Ok(None),
+            (None, Some(_)) => return wrong("position says nothing without topology".into()),
+            (Some(text), _) => text,
+        };
+        let topology: Topology =
+            text.parse().map_err(|error| AgentError::Config(format!("topology: {error}")))?;
+        if !topology.has_relays() {
+            return wrong(
+                "topology all-to-all is what a rack without relays is: leave it out".into(),
+            );
+        }
+        let last = topology.switches() - 1;
+        match self.position {
+            Some(position) if position <= last => {
+                Ok(Some(Place { topology, position: Position(position) }))
+            }
+            _ => wrong(format!("position has to be between 0 and {last} in {topology}")),
+        }
+    }
+
+    /// How many queues the UDP port has.
+    pub(crate) fn queue_count(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.queues.unwrap_or((processors / 2).clamp(1, DEFAULT_MAX_QUEUES))
     }
 
     /// What others are told to call: a bound address, its wildcard replaced.
@@ -151,6 +226,12 @@ mod tests {
         assert!(complaint("listen = \"here\"").contains("listen"));
         assert!(complaint("udp_listen = \"1.2.3.4\"").contains("udp_listen"));
         assert!(complaint("listen = \"0.0.0.0:1\"").contains("advertise"));
+        assert!(complaint("queues = 0").contains("queues"));
+        assert!(complaint("topology = \"ring\"\nposition = 0").contains("mesh:2x2x2"));
+        assert!(complaint("topology = \"mesh:2x2x2\"").contains("position"));
+        assert!(complaint("topology = \"router:4\"\nposition = 5").contains("between 0 and 4"));
+        assert!(complaint("topology = \"all-to-all:4\"\nposition = 0").contains("leave it out"));
+        assert!(complaint("position = 1").contains("topology"));
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };
         assert!(small.validate().unwrap_err().to_string().contains("lend"));

@@ -10,6 +10,7 @@ use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refus
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
+use venice_ports::verbs::VerbsServer;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
 use venice_wire::{GrantId, GrantKey};
 
@@ -24,6 +25,8 @@ pub(crate) struct Lender {
     grants: SharedGrants,
     /// `None` without such a port, and once the agent has stopped.
     shm: Mutex<Option<ShmServer>>,
+    /// As `shm`.
+    verbs: Mutex<Option<VerbsServer>>,
     /// Deadlines may have changed.
     deadlines: Notify,
     /// Slabs have become free again.
@@ -45,6 +48,7 @@ impl Lender {
         pool: SlabPool,
         grants: SharedGrants,
         shm: Option<ShmServer>,
+        verbs: Option<VerbsServer>,
         prepare_timeout: Duration,
     ) -> Self {
         let settings = DonorSettings {
@@ -58,16 +62,18 @@ impl Lender {
             pool,
             grants,
             shm: Mutex::new(shm),
+            verbs: Mutex::new(verbs),
             deadlines: Notify::new(),
             freed: Notify::new(),
             replacing: Mutex::new(()),
         }
     }
 
-    /// Closes the shared-memory port, which tells its recipients that this donor is gone. Tasks
+    /// Closes the one-sided ports, which tells their recipients that this donor is gone. Tasks
     /// that still hold the lender then do no harm.
     pub(crate) fn close(&self) {
         *self.shm() = None;
+        *self.verbs() = None;
     }
 
     pub(crate) fn set_epoch(&self, epoch: u64) {
@@ -207,6 +213,9 @@ impl Lender {
             if let Some(shm) = &*self.shm() {
                 shm.revoke(grant);
             }
+            if let Some(verbs) = &*self.verbs() {
+                verbs.revoke(grant);
+            }
             ended.push((grant, reason, slabs));
         }
         drop(state);
@@ -247,6 +256,10 @@ impl Lender {
         self.shm.lock().expect("no task panics with the shm server")
     }
 
+    fn verbs(&self) -> MutexGuard<'_, Option<VerbsServer>> {
+        self.verbs.lock().expect("no task panics with the verbs server")
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no task panics with the donor's state")
     }
@@ -261,7 +274,8 @@ mod tests {
 
     fn lender(slabs: u64) -> Arc<Lender> {
         let pool = SlabPool::new(slabs * SLAB_BYTES).unwrap();
-        let lender = Lender::new(pool, SharedGrants::default(), None, Duration::from_millis(200));
+        let lender =
+            Lender::new(pool, SharedGrants::default(), None, None, Duration::from_millis(200));
         lender.set_epoch(1);
         Arc::new(lender)
     }

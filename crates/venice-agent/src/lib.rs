@@ -16,7 +16,9 @@ mod lender;
 mod link_test;
 mod member;
 mod ready;
+mod relay_host;
 mod run;
+mod udp_host;
 
 pub use config::AgentConfig;
 pub use error::AgentError;

@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
-use venice_control::{LinkPort, LinkReport, LinkState, Peer};
+use venice_control::{LinkPort, LinkProtection, LinkReport, LinkState, Peer};
 use venice_fabric::{InitiatorConfig, PeerIndex, PeerState};
+use venice_ports::seal::{SealedAs, preferred_algorithm};
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_ports::{PortError, monotonic_ns};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SealAlgorithm};
 
 /// Reads in one test.
 const ECHOES: u64 = 5;
@@ -92,7 +93,8 @@ impl History {
     /// `None` for a peer without a UDP port that can be called.
     fn test_peer(&mut self, own: NodeId, peer: &Peer) -> Option<LinkReport> {
         let address: SocketAddr = peer.udp_addr.parse().ok()?;
-        let measured = measure(own, peer.node, address).unwrap_or_else(|error| {
+        let named = peer.seal_key.map(|key| SealedAs { name: KeyName::Peer(own), key });
+        let measured = measure(own, peer.node, address, named).unwrap_or_else(|error| {
             tracing::debug!(peer = peer.name, %error, "link test failed");
             None
         });
@@ -106,7 +108,18 @@ impl History {
             latency_us: measured.map_or(0.0, |measured| measured.latency_us),
             loss_ratio: *loss,
             bandwidth_mbps: None,
+            bytes_per_s: None,
+            protection: protection(named.is_some()),
         })
+    }
+}
+
+/// How this node's datagrams are protected.
+pub(crate) fn protection(is_sealed: bool) -> LinkProtection {
+    match is_sealed.then(preferred_algorithm) {
+        None => LinkProtection::Plain,
+        Some(SealAlgorithm::Aes256Gcm) => LinkProtection::Aes256Gcm,
+        Some(SealAlgorithm::ChaCha20Poly1305) => LinkProtection::ChaCha20Poly1305,
     }
 }
 
@@ -117,12 +130,17 @@ struct Measured {
 }
 
 /// `Ok(None)` when no answer came.
-fn measure(own: NodeId, to: NodeId, address: SocketAddr) -> Result<Option<Measured>, PortError> {
+fn measure(
+    own: NodeId,
+    to: NodeId,
+    address: SocketAddr,
+    named: Option<SealedAs>,
+) -> Result<Option<Measured>, PortError> {
     let mut config = InitiatorConfig::new(own, venice_ports::random_u64().unwrap_or(1));
     (config.crma_depth, config.rdma_depth) = (1, 1);
-    let mut driver = UdpDriver::new(unspecified_like(address), config)?;
     let deadline_ns = monotonic_ns() + PATIENCE_NS;
-    let peer = driver.add_peer(monotonic_ns(), to, address)?;
+    let (mut driver, peer) =
+        UdpDriver::towards(unspecified_like(address), config, to, address, named)?;
     let mapped = driver.initiator().map_window(0, 4096, peer, 0, NO_GRANT, GrantKey(0));
     mapped.expect("the first window of a new initiator");
 
@@ -138,7 +156,7 @@ fn measure(own: NodeId, to: NodeId, address: SocketAddr) -> Result<Option<Measur
     trips_ns.sort_unstable();
     Ok(trips_ns.get(trips_ns.len() / 2).map(|median_ns| Measured {
         latency_us: *median_ns as f64 / 1000.0,
-        loss_ratio: stats.replayed as f64 / (stats.sent + stats.replayed).max(1) as f64,
+        loss_ratio: stats.loss_ratio(),
     }))
 }
 

@@ -8,14 +8,12 @@ use venice_control::client::MonitorClient;
 use venice_control::{
     ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
 };
-use venice_fabric::TargetConfig;
-use venice_memory::donor::SharedGrants;
-use venice_ports::udp::{UdpServer, UdpSocket};
-use venice_wire::NodeId;
 
 use crate::AgentError;
 use crate::lender::Lender;
 use crate::link_test::LinkTests;
+use crate::relay_host::RelayHost;
+use crate::udp_host::UdpHost;
 
 /// First and longest pause between two attempts to reach the Monitor Node.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +28,8 @@ pub(crate) struct Member {
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) udp: UdpHost,
+    /// Where the rack is wired as a network of relays.
+    pub(crate) relay: Option<RelayHost>,
 }
 
 impl Member {
@@ -79,8 +79,9 @@ impl Member {
         let identity = registered.identity;
         tracing::info!(node = %identity.node, epoch = identity.epoch, "in the rack");
         self.lender.set_epoch(identity.epoch);
-        self.udp.serve_as(identity.node)?;
+        self.udp.serve_as(identity.node, registered.secret)?;
         self.registration.previous = Some(identity);
+        self.registration.secret = registered.secret;
         Ok(())
     }
 
@@ -108,7 +109,12 @@ impl Member {
     }
 
     /// Sends heartbeats until the Monitor Node wants a new registration.
-    async fn report(&self, mut client: MonitorClient, registered: Registered, links: &LinkTests) {
+    async fn report(
+        &mut self,
+        mut client: MonitorClient,
+        registered: Registered,
+        links: &LinkTests,
+    ) {
         let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -117,7 +123,8 @@ impl Member {
         let mut away = false;
         loop {
             // Of memory that is free again the Monitor Node hears at once: somebody may wait.
-            let freed = self.lender.freed();
+            let lender = Arc::clone(&self.lender);
+            let freed = lender.freed();
             let heartbeat = self.heartbeat(&mut client, &registered, links);
             let error = match timeout(HEARTBEAT_TIMEOUT, heartbeat).await {
                 Ok(Ok(ack)) => {
@@ -125,8 +132,7 @@ impl Member {
                         tracing::info!("the Monitor Node is back");
                         away = false;
                     }
-                    links.test(registered.identity.node, ack.peers);
-                    None
+                    self.take_news(ack, &registered, links).err().map(|error| error.to_string())
                 }
                 Ok(Err(ControlError::Rack(RackError::NotRegistered))) => return,
                 Ok(Err(error)) => Some(error.to_string()),
@@ -143,45 +149,42 @@ impl Member {
         }
     }
 
+    /// In a network of relays the hop links measure themselves; elsewhere every node is tested.
+    fn take_news(
+        &mut self,
+        ack: HeartbeatAck,
+        registered: &Registered,
+        links: &LinkTests,
+    ) -> Result<(), AgentError> {
+        let own = registered.identity.node;
+        match &mut self.relay {
+            Some(relay) => relay.learn(own, registered.secret, &ack)?,
+            None => links.test(own, ack.peers),
+        }
+        Ok(())
+    }
+
     async fn heartbeat(
-        &self,
+        &mut self,
         client: &mut MonitorClient,
         registered: &Registered,
         links: &LinkTests,
     ) -> Result<HeartbeatAck, ControlError> {
+        let mut port = self.udp.report();
+        if let Some(relay) = &self.relay {
+            let dropped = relay.dropped();
+            port.dropped.replayed += dropped.replayed;
+            port.dropped.forged += dropped.forged;
+            port.dropped.unsealed += dropped.unsealed;
+            port.dropped.unknown_key += dropped.unknown_key;
+        }
         let report = HeartbeatReport {
             identity: registered.identity,
             instance: self.registration.instance,
             memory: self.lender.report(),
-            links: links.take(),
+            links: self.relay.as_mut().map_or_else(|| links.take(), RelayHost::reports),
+            port,
         };
         client.heartbeat(report).await
-    }
-}
-
-/// The UDP port: its socket is there from the start, served once the node has its number.
-#[derive(Debug)]
-pub(crate) struct UdpHost {
-    socket: UdpSocket,
-    grants: SharedGrants,
-    serving: Option<(NodeId, UdpServer)>,
-}
-
-impl UdpHost {
-    pub(crate) fn new(socket: UdpSocket, grants: SharedGrants) -> Self {
-        Self { socket, grants, serving: None }
-    }
-
-    /// Serves as `node`; recipients that knew it by another number have to connect anew.
-    fn serve_as(&mut self, node: NodeId) -> Result<(), AgentError> {
-        if self.serving.as_ref().is_some_and(|(serving, _)| *serving == node) {
-            return Ok(());
-        }
-        self.serving = None;
-        let config =
-            TargetConfig::new(node, venice_ports::random_u64().map_err(AgentError::Random)?);
-        let server = UdpServer::start(self.socket.try_clone()?, config, self.grants.clone())?;
-        self.serving = Some((node, server));
-        Ok(())
     }
 }

@@ -11,6 +11,8 @@ pub struct AgentReady {
     pub control_addr: SocketAddr,
     /// Its UDP data port.
     pub udp_addr: SocketAddr,
+    /// Its relay's UDP port, where the rack is wired as a network of relays.
+    pub relay_addr: Option<SocketAddr>,
     /// Its unix socket for shared memory, where it has one.
     pub shm_socket: Option<PathBuf>,
 }

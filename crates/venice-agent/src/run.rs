@@ -12,13 +12,17 @@ use tokio::task::JoinHandle;
 use venice_control::server::{self, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_memory::donor::{SharedGrants, SlabPool};
+use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
+use venice_ports::verbs::{Device, VerbsServer};
 use venice_wire::SLAB_BYTES;
 
 use crate::handler::Handler;
 use crate::lender::Lender;
-use crate::member::{Member, UdpHost};
+use crate::member::Member;
+use crate::relay_host::RelayHost;
+use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
 
 /// How long calls in progress may take to end when the agent stops.
@@ -99,30 +103,69 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     // Cheap things first: who cannot listen need not lock gigabytes to find out.
     let listener = server::bind(&addresses.control.to_string()).await?;
     let control_addr = listener.local_addr().unwrap_or(addresses.control);
-    let socket = UdpSocket::bind(addresses.udp)?;
-    let udp_addr = socket.local_addr();
+    let sockets = UdpSocket::bind_queues(addresses.udp, config.queue_count())?;
+    let udp_addr = sockets.first().expect("at least one").local_addr();
     let grants = SharedGrants::default();
     let shm_socket = config.shm_socket.as_deref();
-    let shm = shm_socket.map(|path| ShmServer::start(path, grants.clone())).transpose()?;
+    let serve = |path| ShmServer::start_behind(path, grants.clone(), config.link);
+    let shm = shm_socket.map(serve).transpose()?;
+    let verbs = start_verbs(&config, udp_addr, &grants)?;
 
     let lend_bytes = config.lend.0;
-    let pool = tokio::task::spawn_blocking(move || SlabPool::new(lend_bytes));
+    let pool = tokio::task::spawn_blocking(move || match lend_bytes {
+        // An external router's.
+        0 => Ok(SlabPool::empty()),
+        _ => SlabPool::new(lend_bytes),
+    });
     let pool = pool.await.expect("making slabs does not panic")?;
-    let registration = registration(&config, instance, control_addr, udp_addr, &pool);
+    let relay = relay_host(&config, addresses.relay, &grants)?;
+    let relay_addr = relay.as_ref().map(|(addr, _)| *addr);
+    let relay = relay.map(|(_, relay)| relay);
+    let registration = NodeRegistration {
+        relay: relay.as_ref().map(RelayHost::place),
+        ..registration(&config, instance, control_addr, udp_addr, &pool)
+    };
 
     let prepare_timeout = Duration::from_secs_f64(config.prepare_timeout_s);
-    let lender = Arc::new(Lender::new(pool, grants.clone(), shm, prepare_timeout));
+    let lender = Arc::new(Lender::new(pool, grants.clone(), shm, verbs, prepare_timeout));
     let handler = Handler { lender: Arc::clone(&lender), name: config.name.clone(), instance };
     let member = Member {
         monitor: config.monitor.clone(),
         registration,
         lender: Arc::clone(&lender),
-        udp: UdpHost::new(socket, grants),
+        udp: UdpHost::new(sockets, grants),
+        relay,
     };
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");
-    let ready = AgentReady { control_addr, udp_addr, shm_socket };
+    let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
     Ok(Parts { ready, listener, handler: Arc::new(handler), lender, member })
+}
+
+/// The relay and the address of its socket, where the rack has relays.
+fn relay_host(
+    config: &AgentConfig,
+    listen: SocketAddr,
+    grants: &SharedGrants,
+) -> Result<Option<(SocketAddr, RelayHost)>, AgentError> {
+    let Some(place) = config.place()? else { return Ok(None) };
+    let socket = UdpSocket::bind(listen)?;
+    let addr = socket.local_addr();
+    let advertised = config.advertised(addr);
+    Ok(Some((addr, RelayHost::new(socket, place, advertised, config.link, grants.clone()))))
+}
+
+/// The verbs port, if it is wanted, on the TCP port of the same number as the UDP port.
+fn start_verbs(
+    config: &AgentConfig,
+    address: SocketAddr,
+    grants: &SharedGrants,
+) -> Result<Option<VerbsServer>, AgentError> {
+    let Some(name) = &config.verbs else { return Ok(None) };
+    let device = Device::open((name != "auto").then_some(name)).map_err(PortError::from)?;
+    tracing::info!(device = device.name(), "lending over verbs");
+    let server = VerbsServer::start(device, address, grants.clone()).map_err(PortError::from)?;
+    Ok(Some(server))
 }
 
 fn registration(
@@ -136,6 +179,9 @@ fn registration(
     let mut capabilities = vec!["crma".to_owned(), "rdma".to_owned(), "udp".to_owned()];
     if config.shm_socket.is_some() {
         capabilities.push("shm".to_owned());
+    }
+    if config.verbs.is_some() {
+        capabilities.push("verbs".to_owned());
     }
     let memory = ResourceSpec {
         kind: ResourceKind::Memory,
@@ -152,8 +198,11 @@ fn registration(
         control_addr: config.advertised(control_addr),
         udp_addr,
         shm_socket,
-        resources: vec![memory],
+        resources: if memory.bytes == 0 { Vec::new() } else { vec![memory] },
         previous: None,
+        secret: None,
+        is_plain: config.plain,
+        relay: None,
     }
 }
 

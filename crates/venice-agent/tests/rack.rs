@@ -11,12 +11,13 @@ use tokio::task::JoinHandle;
 use venice_agent::{AgentConfig, AgentError, AgentReady};
 use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{Grant, LeaseState, MemoryRequest};
-use venice_fabric::{AccessError, InitiatorConfig, Refusal};
+use venice_fabric::{AccessError, DownReason, InitiatorConfig};
 use venice_monitor::{MonitorConfig, MonitorError};
 use venice_ports::monotonic_ns;
+use venice_ports::seal::SealedAs;
 use venice_ports::shm::{MappedSlab, ShmConnection, fetch_slabs};
 use venice_ports::udp::{UdpDriver, unspecified_like};
-use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+use venice_wire::{ByteSize, KeyName, NodeId, SLAB_BYTES};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -167,8 +168,12 @@ impl Far {
     fn new(grant: &Grant) -> Self {
         let address: SocketAddr = grant.udp_addr.parse().unwrap();
         let config = InitiatorConfig::new(NodeId(1000), monotonic_ns());
-        let mut driver = UdpDriver::new(unspecified_like(address), config).unwrap();
-        let peer = driver.add_peer(monotonic_ns(), grant.donor_node, address).unwrap();
+        let name = KeyName::Grant(grant.id);
+        let named = grant.seal_key.map(|key| SealedAs { name, key });
+        assert!(named.is_some(), "protection is the default");
+        let (mut driver, peer) =
+            UdpDriver::towards(unspecified_like(address), config, grant.donor_node, address, named)
+                .unwrap();
         driver.initiator().map_window(0, grant.bytes, peer, 0, grant.id, grant.key).unwrap();
         Self(driver)
     }
@@ -228,7 +233,8 @@ async fn memory_is_reached_over_shm_and_udp_and_given_back() {
     rack_with(at, 2, 4 * SLAB_BYTES).await;
     eventually("the shm connection ends", || async { near.connection.is_closed().then_some(()) })
         .await;
-    assert_eq!(far.read(0, 4), Err(AccessError::Refused(Refusal::UnknownGrant)));
+    // Its key has died with the grant: the donor does not even hear it any more.
+    assert_eq!(far.read(0, 4), Err(AccessError::PeerDown(DownReason::Silent)));
     assert!(client.grants().await.unwrap().is_empty());
 
     let again = client.request_memory(request(4 * SLAB_BYTES, 2)).await.unwrap();
@@ -359,7 +365,12 @@ async fn a_second_agent_of_the_same_name_is_refused_while_the_first_lives() {
         .await;
     let _third = agent(dir.path(), "same", at).await;
     rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(2 * SLAB_BYTES, 2)).await.unwrap();
+    // Where other work keeps an agent from its heartbeats, it counts as down for a while.
+    let grants = eventually("the third lends", || async {
+        let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+        client.request_memory(request(2 * SLAB_BYTES, 2)).await.ok()
+    });
+    let grants = grants.await;
     assert_eq!(grants[0].donor_node, old_node, "a name keeps its number");
 }
 
@@ -378,8 +389,27 @@ async fn links_are_tested() {
         .await;
         assert_eq!(row.port, "udp");
         assert_eq!(row.state, "up");
-        assert!(row.latency_us > 0.0 && row.loss_ratio <= 1.0, "{row:?}");
+        assert!(row.latency_us > Some(0.0) && row.loss_ratio <= Some(1.0), "{row:?}");
+        assert_ne!(row.protection, "plain");
+        assert_eq!((row.forged, row.replayed, row.unsealed, row.unknown_key), (0, 0, 0, 0));
     }
+    eventually("the tests' own traffic to be seen", || async {
+        let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+        let rows = client.links().await.ok()?;
+        rows.into_iter().find(|row| row.bytes_per_s > Some(0.0)).map(drop)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_protection_is_refused_where_others_have_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let config = AgentConfig { plain: true, ..agent_config(dir.path(), "open", at) };
+    let run = venice_agent::run(config, std::future::pending());
+    let error = tokio::time::timeout(PATIENCE, run).await.unwrap().unwrap_err();
+    let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(source.contains("--plain"), "{error}: {source}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,15 +4,41 @@ use crate::proto;
 use tonic::Status;
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
-    DonorReport, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
-    LeaseState, LinkPort, LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer,
-    PrepareRequest, Registered, ResourceKind, ResourceSpec,
+    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
+    HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
+    LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, PortReport, PrepareRequest,
+    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
 /// A field that has to be there.
 fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
     field.ok_or_else(|| Status::invalid_argument(format!("{name} is missing")))
+}
+
+/// 32 bytes, or none at all.
+fn secret_in(bytes: &[u8], name: &str) -> Result<Option<[u8; SEAL_KEY_BYTES]>, Status> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let secret = bytes.try_into();
+    secret.map(Some).map_err(|_| Status::invalid_argument(format!("{name} has to be 32 bytes")))
+}
+
+fn key_in(bytes: &[u8]) -> Result<Option<SealKey>, Status> {
+    Ok(secret_in(bytes, "seal_key")?.map(SealKey))
+}
+
+fn key_out(key: Option<SealKey>) -> Vec<u8> {
+    key.map(|key| key.0.to_vec()).unwrap_or_default()
+}
+
+fn node_secret_in(bytes: &[u8]) -> Result<Option<NodeSecret>, Status> {
+    Ok(secret_in(bytes, "secret")?.map(NodeSecret))
+}
+
+fn node_secret_out(secret: Option<NodeSecret>) -> Vec<u8> {
+    secret.map(|secret| secret.0.to_vec()).unwrap_or_default()
 }
 
 pub(crate) fn identity_in(identity: Option<proto::Identity>) -> Result<Identity, Status> {
@@ -48,7 +74,20 @@ pub(crate) fn registration_in(
         shm_socket: request.shm_socket,
         resources,
         previous,
+        relay: request.relay.map(relay_in),
+        secret: node_secret_in(&request.secret)?,
+        is_plain: request.plain,
     })
+}
+
+fn relay_in(relay: proto::RelayPlace) -> RelayPlace {
+    let proto::RelayPlace { topology, position, addr } = relay;
+    RelayPlace { topology, position, addr }
+}
+
+fn relay_out(relay: RelayPlace) -> proto::RelayPlace {
+    let RelayPlace { topology, position, addr } = relay;
+    proto::RelayPlace { topology, position, addr }
 }
 
 pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeRequest {
@@ -61,6 +100,9 @@ pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeReq
         shm_socket: node.shm_socket,
         resources: node.resources.into_iter().map(resource_out).collect(),
         previous: node.previous.map(identity_out),
+        relay: node.relay.map(relay_out),
+        secret: node_secret_out(node.secret),
+        plain: node.is_plain,
     }
 }
 
@@ -98,6 +140,7 @@ pub(crate) fn registered_in(response: proto::RegisterNodeResponse) -> Result<Reg
         identity: identity_in(response.identity)?,
         heartbeat_interval_ms: response.heartbeat_interval_ms,
         lease_ms: response.lease_ms,
+        secret: node_secret_in(&response.secret)?,
     })
 }
 
@@ -106,6 +149,7 @@ pub(crate) fn registered_out(registered: Registered) -> proto::RegisterNodeRespo
         identity: Some(identity_out(registered.identity)),
         heartbeat_interval_ms: registered.heartbeat_interval_ms,
         lease_ms: registered.lease_ms,
+        secret: node_secret_out(registered.secret),
     }
 }
 
@@ -118,6 +162,10 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             held: request.held.into_iter().map(held_in).collect(),
         },
         links: request.links.into_iter().map(link_in).collect::<Result<_, _>>()?,
+        port: PortReport {
+            dropped: dropped_in(request.dropped.unwrap_or_default()),
+            flows: request.flows.into_iter().map(flow_in).collect(),
+        },
     })
 }
 
@@ -128,7 +176,37 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         status: Some(status_out(report.memory.status)),
         held: report.memory.held.into_iter().map(held_out).collect(),
         links: report.links.into_iter().map(link_out).collect(),
+        dropped: Some(dropped_out(report.port.dropped)),
+        flows: report.port.flows.into_iter().map(flow_out).collect(),
     }
+}
+
+fn dropped_in(dropped: proto::DroppedCounts) -> DroppedCounts {
+    let proto::DroppedCounts { replayed, forged, unsealed, unknown_key } = dropped;
+    DroppedCounts { replayed, forged, unsealed, unknown_key }
+}
+
+fn dropped_out(dropped: DroppedCounts) -> proto::DroppedCounts {
+    let DroppedCounts { replayed, forged, unsealed, unknown_key } = dropped;
+    proto::DroppedCounts { replayed, forged, unsealed, unknown_key }
+}
+
+fn flow_in(flow: proto::FlowReport) -> FlowReport {
+    let with = match flow.with {
+        Some(proto::flow_report::With::Grant(grant)) => FlowPeer::Grant(GrantId(grant)),
+        Some(proto::flow_report::With::Node(node)) => FlowPeer::Node(NodeId(node)),
+        None => FlowPeer::Anybody,
+    };
+    FlowReport { with, bytes_per_s: flow.bytes_per_s }
+}
+
+fn flow_out(flow: FlowReport) -> proto::FlowReport {
+    let with = match flow.with {
+        FlowPeer::Grant(grant) => Some(proto::flow_report::With::Grant(grant.0)),
+        FlowPeer::Node(node) => Some(proto::flow_report::With::Node(node.0)),
+        FlowPeer::Anybody => None,
+    };
+    proto::FlowReport { with, bytes_per_s: flow.bytes_per_s }
 }
 
 fn held_in(held: proto::HeldGrant) -> HeldGrant {
@@ -157,17 +235,28 @@ fn link_in(link: proto::LinkReport) -> Result<LinkReport, Status> {
     let port = match link.port() {
         proto::LinkPort::Udp => LinkPort::Udp,
         proto::LinkPort::Shm => LinkPort::Shm,
+        proto::LinkPort::Hop => LinkPort::Hop,
         proto::LinkPort::Unspecified => {
             return Err(Status::invalid_argument("a link of unknown port"));
         }
     };
+    let protection = match link.protection() {
+        proto::LinkProtection::Plain => LinkProtection::Plain,
+        proto::LinkProtection::Aes256Gcm => LinkProtection::Aes256Gcm,
+        proto::LinkProtection::Chacha20Poly1305 => LinkProtection::ChaCha20Poly1305,
+        proto::LinkProtection::Unspecified => {
+            return Err(Status::invalid_argument("a link of unknown protection"));
+        }
+    };
     Ok(LinkReport {
+        protection,
         to: NodeId(link.to),
         port,
         state: if link.up { LinkState::Up } else { LinkState::Down },
         latency_us: link.latency_us,
         loss_ratio: link.loss_ratio,
         bandwidth_mbps: link.bandwidth_mbps,
+        bytes_per_s: link.bytes_per_s,
     })
 }
 
@@ -175,14 +264,22 @@ fn link_out(link: LinkReport) -> proto::LinkReport {
     let port = match link.port {
         LinkPort::Udp => proto::LinkPort::Udp,
         LinkPort::Shm => proto::LinkPort::Shm,
+        LinkPort::Hop => proto::LinkPort::Hop,
+    };
+    let protection = match link.protection {
+        LinkProtection::Plain => proto::LinkProtection::Plain,
+        LinkProtection::Aes256Gcm => proto::LinkProtection::Aes256Gcm,
+        LinkProtection::ChaCha20Poly1305 => proto::LinkProtection::Chacha20Poly1305,
     };
     proto::LinkReport {
+        protection: protection.into(),
         to: link.to.0,
         port: port.into(),
         up: link.state == LinkState::Up,
         latency_us: link.latency_us,
         loss_ratio: link.loss_ratio,
         bandwidth_mbps: link.bandwidth_mbps,
+        bytes_per_s: link.bytes_per_s,
     }
 }
 
@@ -195,10 +292,16 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
             epoch: identity.epoch,
             udp_addr: peer.udp_addr,
             shm_socket: peer.shm_socket,
+            seal_key: key_in(&peer.seal_key)?,
         })
     };
     let peers = response.peers.into_iter().map(peer_in).collect::<Result<_, Status>>()?;
-    Ok(HeartbeatAck { peers })
+    let relay_in = |relay: proto::RelayPeer| RelayPeer {
+        node: NodeId(relay.node),
+        position: relay.position,
+        addr: relay.addr,
+    };
+    Ok(HeartbeatAck { peers, relays: response.relays.into_iter().map(relay_in).collect() })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
@@ -207,8 +310,17 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
         identity: Some(proto::Identity { node: peer.node.0, epoch: peer.epoch }),
         udp_addr: peer.udp_addr,
         shm_socket: peer.shm_socket,
+        seal_key: key_out(peer.seal_key),
     };
-    proto::HeartbeatResponse { peers: ack.peers.into_iter().map(peer_out).collect() }
+    let relay_out = |relay: RelayPeer| proto::RelayPeer {
+        node: relay.node.0,
+        position: relay.position,
+        addr: relay.addr,
+    };
+    proto::HeartbeatResponse {
+        peers: ack.peers.into_iter().map(peer_out).collect(),
+        relays: ack.relays.into_iter().map(relay_out).collect(),
+    }
 }
 
 pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryRequest, Status> {
@@ -245,6 +357,7 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
         shm_socket: grant.shm_socket,
+        seal_key: key_in(&grant.seal_key)?,
         lease_s: grant.lease_s,
     })
 }
@@ -260,6 +373,7 @@ pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
         shm_socket: grant.shm_socket,
+        seal_key: key_out(grant.seal_key),
         lease_s: grant.lease_s,
     }
 }
@@ -334,6 +448,14 @@ same_fields!(
         udp_addr,
         shm_socket,
         last_heartbeat_ms,
+        protection,
+        replayed,
+        forged,
+        unsealed,
+        unknown_key,
+        topology,
+        position,
+        relay_addr,
     }
 );
 same_fields!(
@@ -349,5 +471,19 @@ same_fields!(
 same_fields!(
     link_row_out,
     link_row_in,
-    LinkRow { from, to, port, state, latency_us, loss_ratio, bandwidth_mbps }
+    LinkRow {
+        from,
+        to,
+        port,
+        state,
+        latency_us,
+        loss_ratio,
+        bandwidth_mbps,
+        bytes_per_s,
+        protection,
+        replayed,
+        forged,
+        unsealed,
+        unknown_key,
+    }
 );

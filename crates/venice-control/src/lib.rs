@@ -19,7 +19,8 @@ pub mod store;
 pub use error::ControlError;
 pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 pub use venice_rack::types::{
-    DonorReport, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
-    LeaseState, LinkPort, LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, Pong,
-    PrepareRequest, RackError, Refusal, Registered, ResourceKind, ResourceSpec,
+    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
+    HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
+    LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, Pong, PortReport, PrepareRequest,
+    RackError, Refusal, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec,
 };

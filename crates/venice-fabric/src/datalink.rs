@@ -1,5 +1,8 @@
 //! One link: frames between two nodes arrive once, whole and in order, whatever the way does.
 //!
+//! On a port that is reliable itself ([`LinkConfig::replay`] off) what is left of it are credits:
+//! no replay, no timer, no Nak, and no buffer for what comes early.
+//!
 //! [`Link`] is what both ends have in common once the handshake is over: sequence, acknowledgement,
 //! credits, replay. [`Caller`] adds what the opening end does: handshake, keep-alive, and the
 //! judgement that the other side is down. The accepting end is in [`crate::target`].
@@ -9,34 +12,36 @@ mod numbers;
 mod receive;
 mod round_trip;
 mod send;
+mod stats;
 
-use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode, Sequence};
+use std::collections::VecDeque;
 
+use venice_wire::{
+    Channel, Frame, GrantId, HeaderRepr, Integrity, LinkId, NodeId, Opcode, Sequence,
+};
+
+pub use self::stats::{DropStats, LinkStats};
 pub(crate) use self::{
     caller::{Caller, Verdict},
     numbers::LinkNumbers,
     receive::Parked,
+    round_trip::RoundTrip,
 };
 use self::{
     receive::{Arrival, ReceiveWindow},
-    round_trip::RoundTrip,
     send::SendWindow,
 };
 use crate::LinkConfig;
 
-/// What a link has seen since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStats {
-    /// Sequenced frames sent for the first time.
-    pub sent: u64,
-    /// Sequenced frames sent again.
-    pub replayed: u64,
-    /// Sequenced frames delivered.
-    pub received: u64,
-    /// Sequenced frames that came a second time.
-    pub duplicates: u64,
-    /// Smoothed round trip in nanoseconds; `None` before the first sample.
-    pub round_trip_ns: Option<u64>,
+/// What became of a sequenced frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// It is the next one: deliver it, and then those from [`Link::take_parked`].
+    Deliver,
+    /// It waits for its turn, or came before, or had no credit.
+    Nothing,
+    /// The link cannot go on: its port has not kept the order it promised.
+    Broken,
 }
 
 /// The established link, as either end has it.
@@ -56,6 +61,8 @@ pub(crate) struct Link {
     /// The acknowledgement owed: when it must go by itself, and for how many frames.
     ack_at_ns: Option<u64>,
     ack_owed: u32,
+    /// What else is to be said once, or again if asked.
+    notices: VecDeque<(Opcode, GrantId)>,
     pong_due: Option<u32>,
     ping_due: Option<u32>,
     nak_due: bool,
@@ -73,13 +80,14 @@ impl Link {
             local,
             remote,
             id: None,
-            send: SendWindow::new(capacity),
-            receive: ReceiveWindow::new(capacity),
+            send: SendWindow::new(capacity, config.replay),
+            receive: ReceiveWindow::new(capacity, config.replay),
             round_trip: RoundTrip::default(),
             replay_at_ns: None,
             replay_doublings: 0,
             ack_at_ns: None,
             ack_owed: 0,
+            notices: VecDeque::with_capacity(MAX_NOTICES),
             pong_due: None,
             ping_due: None,
             nak_due: false,
@@ -103,6 +111,7 @@ impl Link {
         self.receive.clear();
         (self.replay_at_ns, self.replay_doublings) = (None, 0);
         (self.ack_at_ns, self.ack_owed) = (None, 0);
+        self.notices.clear();
         (self.pong_due, self.ping_due, self.nak_due, self.asked) = (None, None, false, None);
     }
 
@@ -115,7 +124,11 @@ impl Link {
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
-        LinkStats { round_trip_ns: self.round_trip.smoothed_ns(), ..self.stats }
+        LinkStats {
+            round_trip_ns: self.round_trip.smoothed_ns(),
+            round_trip_deviation_ns: self.round_trip.deviation_ns(),
+            ..self.stats
+        }
     }
 
     /// Frames this side can buffer, told to the other in the handshake.
@@ -128,14 +141,50 @@ impl Link {
         self.send.credits() as usize
     }
 
+    /// Whether nothing that was queued needs this end any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.send.is_settled()
+    }
+
     /// Frames that can be queued now.
     pub(crate) fn room(&self) -> u32 {
         self.send.room()
     }
 
+    /// The position the next queued frame gets.
+    pub(crate) fn end(&self) -> Sequence {
+        self.send.end()
+    }
+
+    /// The first position not acknowledged.
+    pub(crate) fn acked(&self) -> Sequence {
+        self.send.acked()
+    }
+
+    /// Whether frames can be lost on the way.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.config.replay
+    }
+
+    /// The node at the other end.
+    pub(crate) fn remote(&self) -> NodeId {
+        self.remote
+    }
+
+    /// Whether the link is up and a frame queued now would be sent at once.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.id.is_some() && self.send.is_eager()
+    }
+
+    /// What stands for it that a frame of this link came whole.
+    pub(crate) fn integrity(&self) -> Integrity {
+        self.config.integrity()
+    }
+
     /// A header from this side to the other.
     pub(crate) fn header(&self, channel: Channel, opcode: Opcode) -> HeaderRepr {
-        HeaderRepr::new(channel, opcode, self.local, self.remote)
+        let flags = self.config.header_flags();
+        HeaderRepr { flags, ..HeaderRepr::new(channel, opcode, self.local, self.remote) }
     }
 
     /// Where the payload of the next frame goes; there must be room.
@@ -145,7 +194,13 @@ impl Link {
 
     /// Queues a sequenced frame with the first `payload_len` staged bytes; there must be room.
     pub(crate) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
-        self.send.push(header, payload_len);
+        self.send.push(header, payload_len, false);
+    }
+
+    /// Queues a sequenced frame whose `payload_len` bytes stay where they are until the frame is
+    /// acknowledged: [`Link::poll_transmit`] asks for them. There must be room.
+    pub(crate) fn push_lent(&mut self, header: HeaderRepr, payload_len: usize) {
+        self.send.push(header, payload_len, true);
     }
 
     /// Takes note of what every frame of the link tells, and of link frames all they tell.
@@ -155,13 +210,14 @@ impl Link {
         self.note_ack(now_ns, frame.ack());
         match frame.opcode() {
             Opcode::Nak => {
+                self.stats.naks_received += 1;
                 let patience_ns = self.patience_ns();
                 self.send.replay_missing(frame.ack(), frame.address(), now_ns, patience_ns);
             }
             Opcode::Ping => self.pong_due = Some(frame.transaction()),
             _ => {}
         }
-        if self.send.is_waiting() && self.replay_at_ns.is_none() {
+        if self.replay_at_ns.is_none() {
             self.restart_replay_timer(now_ns);
         }
     }
@@ -177,25 +233,44 @@ impl Link {
     }
 
     /// Measured by the keep-alive.
-    pub(crate) fn sample_round_trip(&mut self, round_trip_ns: u64) {
+    pub(crate) fn note_keepalive(&mut self, round_trip_ns: u64) {
+        self.stats.note_keepalive(round_trip_ns);
         self.round_trip.sample(round_trip_ns);
     }
 
-    pub(crate) fn ask_ping(&mut self, number: u32) {
+    /// Sends a keep-alive. `earlier_lost`: the one before it was not answered.
+    pub(crate) fn ask_ping(&mut self, number: u32, earlier_lost: bool) {
+        self.stats.pings += 1;
+        self.stats.pings_lost += u64::from(earlier_lost);
         self.ping_due = Some(number);
     }
 
-    /// Takes a sequenced frame. `true`: it is the next one, deliver it, and then those from
-    /// [`Link::take_parked`].
+    /// Says something about a grant, unsequenced: it may get lost, so the side that needs an answer
+    /// says it again. Dropped if too much is to be said already.
+    pub(crate) fn notify(&mut self, opcode: Opcode, grant: GrantId) {
+        if self.notices.len() < MAX_NOTICES {
+            self.notices.push_back((opcode, grant));
+        }
+    }
+
+    /// Takes a sequenced frame.
     #[must_use]
-    pub(crate) fn accept(&mut self, now_ns: u64, frame: &Frame<'_>) -> bool {
+    pub(crate) fn accept(&mut self, now_ns: u64, frame: &Frame<'_>) -> Accepted {
         match self.receive.offer(frame.sequence(), frame.as_bytes()) {
             Arrival::InOrder => {
                 self.owe_ack(now_ns);
                 self.ask_for_gap(now_ns);
-                return true;
+                return Accepted::Deliver;
             }
-            Arrival::Early => self.ask_for_gap(now_ns),
+            // A port that says it keeps order, and does not.
+            _ if !self.config.replay => {
+                self.stats.overruns += 1;
+                return Accepted::Broken;
+            }
+            Arrival::Early => {
+                self.stats.early += 1;
+                self.ask_for_gap(now_ns);
+            }
             Arrival::Duplicate => {
                 // Our acknowledgement did not get there; nor, perhaps, did the frame it rode on.
                 self.stats.duplicates += 1;
@@ -203,9 +278,20 @@ impl Link {
                 let patience_ns = self.patience_ns();
                 self.send.replay_oldest(now_ns, patience_ns);
             }
-            Arrival::Outside => {}
+            Arrival::Outside => self.stats.overruns += 1,
         }
-        false
+        Accepted::Nothing
+    }
+
+    /// Whether this sequenced frame was not delivered before.
+    pub(crate) fn is_new(&self, frame: &Frame<'_>) -> bool {
+        !frame.sequence().is_before(self.receive.next())
+    }
+
+    /// A request came although there is no room for its answer: the other side has more of them
+    /// outstanding than it was told. The frame is dropped.
+    pub(crate) fn note_overrun(&mut self) {
+        self.stats.overruns += 1;
     }
 
     /// The frame that waited for its turn, if it has come. Give its buffer back.
@@ -224,10 +310,12 @@ impl Link {
     fn owe_ack(&mut self, now_ns: u64) {
         self.stats.received += 1;
         self.ack_owed += 1;
-        let at_ns = if self.ack_owed >= self.send.capacity() / 4 {
+        let at_ns = if self.ack_owed >= self.send.credits() / 4 {
             now_ns
-        } else {
+        } else if self.config.replay {
             now_ns + self.config.ack_delay_ns
+        } else {
+            return; // Nobody waits for it but for credit, and there is enough.
         };
         self.ack_at_ns = Some(self.ack_at_ns.map_or(at_ns, |earlier| earlier.min(at_ns)));
     }
@@ -241,6 +329,7 @@ impl Link {
         });
         if self.receive.has_gap() && !asked_lately {
             self.asked = Some((next, now_ns));
+            self.stats.naks_sent += 1;
             self.nak_due = true;
         }
     }
@@ -251,7 +340,8 @@ impl Link {
     }
 
     fn restart_replay_timer(&mut self, now_ns: u64) {
-        self.replay_at_ns = self.send.is_waiting().then(|| {
+        let may_be_lost = self.config.replay && self.send.is_waiting();
+        self.replay_at_ns = may_be_lost.then(|| {
             now_ns + self.round_trip.replay_timeout_ns(&self.config, self.replay_doublings)
         });
     }
@@ -273,21 +363,32 @@ impl Link {
             return;
         }
         self.send.replay_ends();
+        self.stats.replay_timeouts += 1;
         self.replay_doublings += 1;
         self.restart_replay_timer(now_ns);
     }
 
-    /// Writes the next frame to send into `buf`; returns its length.
-    pub(crate) fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<usize> {
+    /// Writes the next frame to send into `buf`; returns its length. `lender` fills in a payload
+    /// that was lent to the frame of this transaction.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now_ns: u64,
+        lender: impl FnOnce(u32, &mut [u8]),
+        buf: &mut [u8],
+    ) -> Option<usize> {
         let id = self.id?;
         if let Some(number) = self.pong_due.take() {
             return Some(self.emit_bare(Opcode::Pong, number, buf));
+        }
+        if let Some((opcode, grant)) = self.notices.pop_front() {
+            let header = HeaderRepr { grant, ..self.header(Channel::Link, opcode) };
+            return Some(self.emit_unsequenced(header, &[], buf));
         }
         if std::mem::take(&mut self.nak_due) && self.receive.has_gap() {
             return Some(self.emit_bare(Opcode::Nak, 0, buf));
         }
         if let Some((sequence, is_replay)) = self.send.next() {
-            return Some(self.emit_sequenced(id, sequence, is_replay, now_ns, buf));
+            return Some(self.emit_sequenced(id, sequence, is_replay, now_ns, lender, buf));
         }
         if let Some(number) = self.ping_due.take() {
             return Some(self.emit_bare(Opcode::Ping, number, buf));
@@ -302,11 +403,12 @@ impl Link {
         sequence: Sequence,
         is_replay: bool,
         now_ns: u64,
+        lender: impl FnOnce(u32, &mut [u8]),
         buf: &mut [u8],
     ) -> usize {
         let ack = self.receive.next();
         let freshen = |header: &mut HeaderRepr| (header.link, header.ack) = (id, ack);
-        let len = self.send.emit(sequence, now_ns, freshen, buf).expect(LARGE_ENOUGH);
+        let len = self.send.emit(sequence, now_ns, freshen, lender, buf).expect(LARGE_ENOUGH);
         self.ack_is_sent();
         if is_replay {
             self.stats.replayed += 1;
@@ -332,10 +434,27 @@ impl Link {
         header.emit(&[], buf).expect(LARGE_ENOUGH)
     }
 
+    /// Writes a frame without a position into `buf`; returns its length.
+    pub(crate) fn emit_unsequenced(
+        &mut self,
+        header: HeaderRepr,
+        payload: &[u8],
+        buf: &mut [u8],
+    ) -> usize {
+        let link = self.id.unwrap_or_default();
+        let (sequence, ack) = (self.send.end(), self.receive.next());
+        self.ack_is_sent();
+        let header = HeaderRepr { link, sequence, ack, ..header };
+        header.emit(payload, buf).expect(LARGE_ENOUGH)
+    }
+
     fn ack_is_sent(&mut self) {
         (self.ack_at_ns, self.ack_owed) = (None, 0);
     }
 }
+
+/// Notices waiting to be sent.
+const MAX_NOTICES: usize = 32;
 
 /// Why writing a frame cannot fail: the public `poll_transmit` check it.
 const LARGE_ENOUGH: &str = "the transmit buffer holds the longest frame";

@@ -25,10 +25,38 @@ pub enum FabricError {
         /// Bytes asked for.
         len_bytes: u64,
     },
+    /// The ranges and the segments of a bulk transfer are not as long.
+    #[error("{there} bytes of ranges, but {here} bytes of segments")]
+    ListsDiffer {
+        /// Bytes of the window space.
+        there: u64,
+        /// Bytes of memory here.
+        here: u64,
+    },
+    /// An atomic works on eight bytes whose address at the donor is a multiple of eight.
+    #[error("an atomic at {window_addr:#x} is not on a multiple of eight bytes")]
+    Unaligned {
+        /// Its address.
+        window_addr: u64,
+    },
     /// The new window overlaps one that is there.
     #[error("a window at {window_addr:#x} is already there")]
     Overlap {
         /// Where the window in the way starts.
+        window_addr: u64,
+    },
+    /// There are as many windows as [`crate::InitiatorConfig::max_windows`] allows: take some away,
+    /// or map fewer and larger ones.
+    #[error("the mapping table is full: {limit} windows")]
+    TableFull {
+        /// Windows there are.
+        limit: u32,
+    },
+    /// The donor has stopped sharing the grant behind the window, which goes away once the accesses
+    /// on their way are over.
+    #[error("the donor has stopped sharing what lies behind {window_addr:#x}")]
+    Revoked {
+        /// First address of the access, or of the new window.
         window_addr: u64,
     },
     /// The donor behind the window is down.
@@ -46,6 +74,9 @@ pub enum AccessError {
     /// Part of a bulk transfer met no window.
     #[error("no window covers part of the transfer")]
     NotMapped,
+    /// The donor stopped sharing the grant before all of a bulk transfer was on its way.
+    #[error("the donor has stopped sharing the memory")]
+    Revoked,
     /// The donor is down, the answer will not come.
     #[error("the donor is down: {0}")]
     PeerDown(DownReason),
@@ -69,6 +100,12 @@ pub enum DownReason {
     /// It answered in a way that makes no sense.
     #[error("it broke the protocol")]
     Protocol,
+    /// Its port is set up otherwise than this side's: one replays lost frames, the other does not.
+    #[error("its port is set up otherwise: one side replays lost frames, the other does not")]
+    Incompatible,
+    /// The port to it was closed: on one host, it is dead.
+    #[error("its end of the port is closed")]
+    PortClosed,
     /// This side closed the link.
     #[error("the link was closed here")]
     Closed,
@@ -96,5 +133,6 @@ fn describe(refusal: Refusal) -> &'static str {
         Refusal::ReadOnly => "the grant is read only",
         Refusal::Unavailable => "its memory cannot be reached",
         Refusal::Malformed => "malformed request",
+        Refusal::TableFull => "its mapping table is full",
     }
 }

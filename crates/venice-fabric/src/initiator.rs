@@ -1,15 +1,24 @@
 //! The recipient's end: accesses in, completions out, over any number of donors.
 
-use venice_wire::{Frame, GrantId, GrantKey, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES, NodeId};
+mod bulk;
+mod single;
+mod windows;
+
+use std::collections::VecDeque;
+
+use venice_wire::{Frame, MAX_FRAME_BYTES, NodeId};
+
+pub use self::windows::{MappedWindow, Revocation};
 
 use crate::{
-    AccessError, Completion, DownReason, FabricError, InitiatorConfig, LinkStats, PeerState,
-    RdmaCompletion, RdmaRejected,
+    Completion, DownReason, DropStats, InitiatorConfig, LinkConfig, LinkStats, PeerState,
+    QPairConfig, QPairError, QPairId,
     crma::Crma,
     datalink::{Caller, LinkNumbers},
-    peer::{Channels, Peer, Request},
-    ramt::{Mapping, Ramt},
-    rdma::{Chunk, Direction, Rdma},
+    peer::{Channels, Peer},
+    qpair::QPairs,
+    ramt::Ramt,
+    rdma::Rdma,
 };
 
 /// One donor of an [`Initiator`]. A number is never used again for another donor.
@@ -18,9 +27,13 @@ pub struct PeerIndex(pub u32);
 
 /// The recipient's end of the fabric.
 ///
-/// Accesses to one donor are carried out in the order given, CRMA among themselves and RDMA chunks
-/// among themselves. Every access that was taken completes, if need be with an error once the donor
-/// is found to be down.
+/// **Order.** Single accesses (CRMA: reads, writes, atomics, posted writes) to one donor are carried
+/// out in the order given: a read sees every write given before it, posted or not. Between donors
+/// there is no order, nor between single accesses and bulk transfers, nor among bulk transfers:
+/// wait for a completion, or for a fence after posted writes, to have it.
+///
+/// Every access that was taken completes, if need be with an error once the donor is found to be
+/// down; a posted write's error comes with the next fence.
 ///
 /// The caller brings the time and moves the frames: after any other call, send what
 /// [`Initiator::poll_transmit`] has, take what [`Initiator::poll_completion`] and
@@ -31,8 +44,17 @@ pub struct Initiator {
     config: InitiatorConfig,
     numbers: LinkNumbers,
     ramt: Ramt,
+    /// Grants donors have stopped sharing, not yet polled.
+    revoked: VecDeque<Revocation>,
     peers: Vec<Peer>,
     channels: Channels,
+    /// Donors to whom chunks of bulk transfers may be issued now.
+    to_issue: VecDeque<PeerIndex>,
+    /// Completions that are to be there before [`Initiator::poll_event`] says so.
+    armed: Option<usize>,
+    /// The latest time heard of.
+    latest_ns: u64,
+    dropped: DropStats,
     /// The peer asked first for something to send: each in turn.
     next_to_send: usize,
 }
@@ -43,12 +65,18 @@ impl Initiator {
     pub fn new(config: InitiatorConfig) -> Self {
         Self {
             numbers: LinkNumbers::new(config.link_seed),
-            ramt: Ramt::new(),
+            ramt: Ramt::new(config.max_windows),
+            revoked: VecDeque::new(),
             peers: Vec::new(),
             channels: Channels {
                 crma: Crma::new(config.crma_depth),
                 rdma: Rdma::new(config.rdma_depth),
+                qpairs: QPairs::new(config.max_qpairs, config.link_seed),
             },
+            to_issue: VecDeque::with_capacity(usize::from(config.rdma_depth) + 1),
+            armed: None,
+            latest_ns: 0,
+            dropped: DropStats::default(),
             next_to_send: 0,
             config,
         }
@@ -56,12 +84,19 @@ impl Initiator {
 
     /// Adds a donor and starts the handshake with it.
     pub fn add_peer(&mut self, donor: NodeId, now_ns: u64) -> PeerIndex {
+        let link = self.config.link.clone();
+        self.add_peer_over(&link, donor, now_ns)
+    }
+
+    /// Like [`Initiator::add_peer`], over a link that is set up otherwise than the others.
+    pub fn add_peer_over(&mut self, link: &LinkConfig, donor: NodeId, now_ns: u64) -> PeerIndex {
         // Each peer draws from a stream of its own, so that none depends on what others do.
         let draw = (self.numbers.draw().0, self.numbers.draw().0);
         let numbers = LinkNumbers::new(u64::from(draw.0) << 32 | u64::from(draw.1));
-        let InitiatorConfig { node, link_seed, link, .. } = &self.config;
+        let InitiatorConfig { node, link_seed, .. } = &self.config;
         let caller = Caller::new(link, *node, donor, *link_seed, numbers, now_ns);
-        self.peers.push(Peer::new(caller));
+        let number = self.peers.len() as u32;
+        self.peers.push(Peer::new(number, self.config.rdma_depth, caller));
         PeerIndex(self.peers.len() as u32 - 1)
     }
 
@@ -72,7 +107,25 @@ impl Initiator {
             return;
         }
         self.peers[peer.0 as usize].go_down(DownReason::Closed, &mut self.channels);
-        self.issue_chunks();
+        self.went_down(peer);
+    }
+
+    /// The port to a donor is closed: the donor is down, and what is outstanding there completes
+    /// with [`DownReason::PortClosed`]. For ports that notice the other side's death themselves.
+    ///
+    /// # Panics
+    /// If the index is not of this initiator.
+    pub fn handle_port_closed(&mut self, peer: PeerIndex) {
+        if let PeerState::Down { .. } = self.peer_state(peer) {
+            return;
+        }
+        self.peers[peer.0 as usize].go_down(DownReason::PortClosed, &mut self.channels);
+        self.went_down(peer);
+    }
+
+    fn went_down(&mut self, peer: PeerIndex) {
+        self.tidy_grants(peer);
+        self.issue_chunks_to(self.latest_ns, peer);
     }
 
     /// How a donor is.
@@ -91,6 +144,11 @@ impl Initiator {
         self.peers[peer.0 as usize].caller().link.stats()
     }
 
+    /// Datagrams dropped unread.
+    pub fn dropped(&self) -> DropStats {
+        self.dropped
+    }
+
     /// Requests sent or queued to a donor and not answered yet, chunks of bulk transfers included.
     ///
     /// # Panics
@@ -99,200 +157,42 @@ impl Initiator {
         self.peers[peer.0 as usize].outstanding()
     }
 
-    /// Maps `len_bytes` from `window_addr` on to a grant of `peer`, from `remote_addr` on.
-    ///
-    /// # Errors
-    /// [`FabricError::BadLength`], [`FabricError::Overlap`].
-    ///
-    /// # Panics
-    /// If the peer is not of this initiator.
-    pub fn map_window(
-        &mut self,
-        window_addr: u64,
-        len_bytes: u64,
-        peer: PeerIndex,
-        remote_addr: u64,
-        grant: GrantId,
-        key: GrantKey,
-    ) -> Result<(), FabricError> {
-        assert!((peer.0 as usize) < self.peers.len(), "{peer:?} is not of this initiator");
-        let start = Mapping { peer, remote_addr, room_bytes: len_bytes, grant, key };
-        self.ramt.map(window_addr, len_bytes, start)
-    }
-
-    /// Takes a window away. Accesses already taken go on; of bulk transfers, chunks not yet issued
-    /// fail with [`AccessError::NotMapped`].
-    ///
-    /// # Errors
-    /// [`FabricError::NotMapped`] if no window starts at `window_addr`.
-    pub fn unmap_window(&mut self, window_addr: u64) -> Result<(), FabricError> {
-        self.ramt.unmap(window_addr)
-    }
-
-    /// Asks for `len` bytes, 1 to 4096, that lie in one window. They come with the completion.
-    ///
-    /// # Errors
-    /// Any [`FabricError`] but `Overlap`; the access was not taken.
-    pub fn read(
-        &mut self,
-        _now_ns: u64,
-        token: u64,
-        window_addr: u64,
-        len: u32,
-    ) -> Result<(), FabricError> {
-        let (mapping, len_bytes) = self.check_access(window_addr, len as usize)?;
-        let slot = self.channels.crma.begin(token);
-        let request = Request::CrmaRead { slot, len_bytes };
-        self.peers[mapping.peer.0 as usize].request(request, mapping, len_bytes, &[]);
-        Ok(())
-    }
-
-    /// Stores `data`, 1 to 4096 bytes that lie in one window. Once it completes without error the
-    /// donor has it.
-    ///
-    /// # Errors
-    /// Any [`FabricError`] but `Overlap`; the access was not taken.
-    pub fn write(
-        &mut self,
-        _now_ns: u64,
-        token: u64,
-        window_addr: u64,
-        data: &[u8],
-    ) -> Result<(), FabricError> {
-        let (mapping, len_bytes) = self.check_access(window_addr, data.len())?;
-        let slot = self.channels.crma.begin(token);
-        let request = Request::CrmaWrite { slot };
-        self.peers[mapping.peer.0 as usize].request(request, mapping, len_bytes, data);
-        Ok(())
-    }
-
-    fn check_access(
-        &mut self,
-        window_addr: u64,
-        len: usize,
-    ) -> Result<(Mapping, u16), FabricError> {
-        let len_bytes = len as u64;
-        if len == 0 || len > MAX_PAYLOAD_BYTES {
-            return Err(FabricError::BadLength { window_addr, len_bytes });
-        }
-        let mapping = self
-            .ramt
-            .translate(window_addr)
-            .filter(|mapping| mapping.room_bytes >= len_bytes)
-            .ok_or(FabricError::NotMapped { window_addr, len_bytes })?;
-        if let PeerState::Down { reason } = self.peer_state(mapping.peer) {
-            return Err(FabricError::PeerDown(reason));
-        }
-        if !self.channels.crma.has_room() || !self.peers[mapping.peer.0 as usize].has_room() {
-            return Err(FabricError::WouldBlock);
-        }
-        Ok((mapping, len as u16))
-    }
-
-    /// Fills the whole of `buffer` from `window_addr` on; it comes back with the completion. The
-    /// range may span windows, of different donors too.
-    ///
-    /// # Errors
-    /// [`FabricError::BadLength`] or [`FabricError::WouldBlock`], with the buffer. What else goes
-    /// wrong is told by the completion.
-    pub fn rdma_read(
-        &mut self,
-        _now_ns: u64,
-        token: u64,
-        window_addr: u64,
-        buffer: Vec<u8>,
-    ) -> Result<(), RdmaRejected> {
-        self.channels.rdma.begin(token, Direction::Read, window_addr, buffer)?;
-        self.issue_chunks();
-        Ok(())
-    }
-
-    /// Stores the whole of `buffer` from `window_addr` on; otherwise like [`Initiator::rdma_read`].
-    ///
-    /// # Errors
-    /// As [`Initiator::rdma_read`].
-    pub fn rdma_write(
-        &mut self,
-        _now_ns: u64,
-        token: u64,
-        window_addr: u64,
-        buffer: Vec<u8>,
-    ) -> Result<(), RdmaRejected> {
-        self.channels.rdma.begin(token, Direction::Write, window_addr, buffer)?;
-        self.issue_chunks();
-        Ok(())
-    }
-
-    /// Issues chunks as windows allow, the descriptors in turn, until each in a row has to wait.
-    fn issue_chunks(&mut self) {
-        let mut waiting = 0;
-        while waiting < self.channels.rdma.issuing() {
-            let Some(chunk) = self.channels.rdma.next_chunk() else { return };
-            match self.issue_chunk(chunk) {
-                Ok(()) => waiting = 0,
-                Err(ChunkHeld::NoRoom) => {
-                    waiting += 1;
-                    self.channels.rdma.rotate();
-                }
-                Err(ChunkHeld::Failed(error)) => self.channels.rdma.abandon(error),
-            }
-        }
-    }
-
-    fn issue_chunk(&mut self, chunk: Chunk) -> Result<(), ChunkHeld> {
-        let mapping = self
-            .ramt
-            .translate(chunk.window_addr)
-            .ok_or(ChunkHeld::Failed(AccessError::NotMapped))?;
-        let peer = &mut self.peers[mapping.peer.0 as usize];
-        if let PeerState::Down { reason } = peer.caller().state() {
-            return Err(ChunkHeld::Failed(AccessError::PeerDown(reason)));
-        }
-        if !peer.has_bulk_room() {
-            return Err(ChunkHeld::NoRoom);
-        }
-        let len_bytes = mapping.room_bytes.min(chunk.len_bytes.into()) as u16;
-        let chunk = Chunk { len_bytes, ..chunk };
-        let Chunk { descriptor, offset, .. } = chunk;
-        match chunk.direction {
-            Direction::Read => {
-                let request = Request::RdmaRead { descriptor, offset, len_bytes };
-                peer.request(request, mapping, len_bytes, &[]);
-            }
-            Direction::Write => {
-                let bytes = self.channels.rdma.chunk_bytes(&chunk);
-                peer.request(Request::RdmaWrite { descriptor }, mapping, len_bytes, bytes);
-            }
-        }
-        self.channels.rdma.issued(&chunk);
-        Ok(())
-    }
-
     /// Takes a datagram that came from a donor. Whatever is not a frame of the link is dropped.
     ///
     /// # Panics
     /// If the peer is not of this initiator.
     pub fn handle_frame(&mut self, now_ns: u64, peer: PeerIndex, frame: &[u8]) {
-        let Ok(frame) = Frame::parse(frame) else { return };
+        let integrity = self.peers[peer.0 as usize].caller().link.integrity();
+        let frame = match Frame::parse_with(frame, integrity) {
+            Ok(frame) => frame,
+            Err(error) => return self.dropped.note(error),
+        };
         if frame.destination() != self.config.node {
+            self.dropped.not_for_here += 1;
             return;
         }
+        self.latest_ns = now_ns;
         self.peers[peer.0 as usize].handle_frame(now_ns, &frame, &mut self.channels);
-        self.issue_chunks();
+        self.tidy_grants(peer);
+        self.issue_chunks_to(now_ns, peer);
     }
 
     /// Does what the time asks for: replays, keep-alive, giving up on a silent donor.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        for peer in &mut self.peers {
-            peer.handle_timeout(now_ns, &mut self.channels);
+        for at in 0..self.peers.len() {
+            self.peers[at].handle_timeout(now_ns, &mut self.channels);
+            let peer = PeerIndex(at as u32);
+            self.tidy_grants(peer);
+            self.issue_chunks_to(now_ns, peer);
         }
-        self.issue_chunks();
+        self.channels.qpairs.handle_timeout(now_ns);
     }
 
     /// When to call [`Initiator::handle_timeout`], and then [`Initiator::poll_transmit`], if nothing
     /// happens before. A time in the past means at once.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.peers.iter().filter_map(|peer| peer.caller().poll_timeout()).min()
+        let links = self.peers.iter().filter_map(|peer| peer.caller().poll_timeout());
+        links.chain(self.channels.qpairs.poll_timeout()).min()
     }
 
     /// Writes the next frame to send into `buf`; returns whom it is for and its length in bytes.
@@ -305,7 +205,8 @@ impl Initiator {
         let count = self.peers.len();
         for turn in 0..count {
             let at = (self.next_to_send + turn) % count;
-            if let Some(len) = self.peers[at].poll_transmit(now_ns, buf) {
+            let sent = self.peers[at].poll_transmit(now_ns, &mut self.channels, buf);
+            if let Some(len) = sent {
                 self.next_to_send = at + 1;
                 return Some((PeerIndex(at as u32), len));
             }
@@ -313,26 +214,81 @@ impl Initiator {
         None
     }
 
+    /// Writes the next frame to send to `peer` into `buf`; returns its length in bytes. For ports
+    /// that have a buffer for each peer.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than [`MAX_FRAME_BYTES`], or the index is not of this initiator.
+    pub fn poll_transmit_to(
+        &mut self,
+        now_ns: u64,
+        peer: PeerIndex,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        assert!(buf.len() >= MAX_FRAME_BYTES, "a frame can be {MAX_FRAME_BYTES} bytes");
+        self.peers[peer.0 as usize].poll_transmit(now_ns, &mut self.channels, buf)
+    }
+
     /// The next CRMA access that is over. Its data is valid until the next call.
     pub fn poll_completion(&mut self) -> Option<Completion<'_>> {
         self.channels.crma.poll()
     }
 
-    /// The next RDMA descriptor that is over.
-    pub fn poll_rdma_completion(&mut self) -> Option<RdmaCompletion> {
-        self.channels.rdma.poll()
+    /// Asks for an event once `completions` single accesses and bulk transfers that are over wait
+    /// to be polled; for ports that would rather wake a sleeper once than for each of them.
+    /// Whoever is about to sleep should know that an event may never come: no more than what is
+    /// outstanding can complete.
+    pub fn arm_event(&mut self, completions: usize) {
+        self.armed = Some(completions.max(1));
     }
 
-    /// Whether an RDMA descriptor is outstanding or not yet polled.
-    pub fn has_rdma_outstanding(&self) -> bool {
-        self.channels.rdma.outstanding() > 0
+    /// Whether what [`Initiator::arm_event`] asked for has come. Says so once; then it must be
+    /// asked for again.
+    pub fn poll_event(&mut self) -> bool {
+        let ready = self.channels.crma.done() + self.channels.rdma.done();
+        self.armed.take_if(|wanted| *wanted <= ready).is_some()
     }
-}
 
-/// Why a chunk was not issued.
-enum ChunkHeld {
-    /// The window is full: later.
-    NoRoom,
-    /// Never.
-    Failed(AccessError),
+    /// Asks a donor for a QPair with one of its services. A
+    /// [`crate::QPairEvent::Connected`] or [`crate::QPairEvent::Closed`] follows.
+    ///
+    /// # Errors
+    /// [`QPairError::NoLink`] if the donor is down, [`QPairError::TooMany`].
+    ///
+    /// # Panics
+    /// If the peer is not of this initiator.
+    pub fn qpair_connect(
+        &mut self,
+        _now_ns: u64,
+        peer: PeerIndex,
+        service: u32,
+        config: QPairConfig,
+    ) -> Result<QPairId, QPairError> {
+        let caller = self.peers[peer.0 as usize].caller();
+        if let PeerState::Down { .. } = caller.state() {
+            return Err(QPairError::NoLink);
+        }
+        self.channels.qpairs.connect(peer.0, &caller.link, service, config)
+    }
+
+    /// Whether all frames queued so far have arrived (over a reliable port: have been sent), so
+    /// that nothing is lost when this end goes away.
+    pub fn is_settled(&self) -> bool {
+        self.peers.iter().all(|peer| peer.caller().link.is_settled())
+    }
+
+    /// The QPairs of this initiator: all else that can be done with them is done here.
+    pub fn qpairs(&self) -> &QPairs {
+        &self.channels.qpairs
+    }
+
+    /// See [`Initiator::qpairs`].
+    pub fn qpairs_mut(&mut self) -> &mut QPairs {
+        &mut self.channels.qpairs
+    }
+
+    /// The donor at the other end of a QPair; `None` if the handle is not known.
+    pub fn qpair_peer(&self, qpair: QPairId) -> Option<PeerIndex> {
+        self.channels.qpairs.link_of(qpair).map(PeerIndex)
+    }
 }

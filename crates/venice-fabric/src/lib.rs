@@ -1,4 +1,4 @@
-//! Venice's fabric: reliable links between nodes, the CRMA and RDMA channels over them, and the
+//! Venice's fabric: reliable links between nodes, the CRMA, RDMA and QPair channels over them, and the
 //! table that maps windows to remote memory.
 //!
 //! Nothing here does I/O. [`Initiator`] is the recipient's end, [`Target`] the donor's; both take
@@ -68,22 +68,36 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod config;
 mod crma;
 mod datalink;
+mod emulation;
 mod error;
 mod initiator;
 mod peer;
+mod qpair;
 mod ramt;
 mod rdma;
+pub mod routing;
+pub mod switch;
 mod target;
+pub mod topology;
 
 pub use config::{InitiatorConfig, LinkConfig, TargetConfig};
-pub use crma::Completion;
-pub use datalink::LinkStats;
+pub use crma::{Atomic, Completion};
+pub use datalink::{DropStats, LinkStats};
+pub use emulation::{EmulatedLink, LinkModel, ParseLinkModelError};
 pub use error::{AccessError, DownReason, FabricError, PeerState};
-pub use initiator::{Initiator, PeerIndex};
-pub use ramt::{Mapping, Ramt};
-pub use rdma::{RdmaCompletion, RdmaRejected};
-pub use target::{GrantedMemory, PeerAddr, Target};
+pub use initiator::{Initiator, MappedWindow, PeerIndex, Revocation};
+pub use qpair::{
+    CloseReason, CreditMode, EndConfig, MAX_MESSAGE_BYTES, QPairConfig, QPairError, QPairEvent,
+    QPairId, QPairKind, QPairLevels, QPairStats, QPairs, RejectReason,
+};
+pub use ramt::RamtStats;
+pub use rdma::{RdmaCompletion, RdmaDirection, RdmaRejected, ScatterGather, WindowRange};
+pub use routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
+pub use switch::{HopState, HopStats, InjectError, Switch, SwitchConfig, SwitchStats};
+pub use target::{DonorMapping, GrantedMemory, PeerAddr, Target};
+pub use topology::{Position, Topology, TopologyError, TopologyLink};
 pub use venice_wire::Refusal;

@@ -1,47 +1,73 @@
 //! One donor as the initiator sees it: the link, and the requests that wait for an answer.
 
+mod bulk_window;
+mod grants;
+mod request;
+
 use std::collections::VecDeque;
 
-use venice_wire::{Channel, Frame, HeaderRepr, MAX_PAYLOAD_BYTES, Opcode, Refusal};
+use venice_wire::{Channel, Frame, HeaderRepr, Integrity, Opcode, Refusal, Sequence};
 
+use self::bulk_window::BulkWindow;
+pub(crate) use self::{
+    grants::{GrantSlot, Grants, IsRevoked},
+    request::Request,
+};
 use crate::{
     AccessError, DownReason,
     crma::Crma,
     datalink::{Caller, Verdict},
+    qpair::QPairs,
     ramt::Mapping,
-    rdma::Rdma,
+    rdma::{FairQueue, Rdma},
 };
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     caller: Caller,
     /// In the order sent, which is the order answered.
-    requests: VecDeque<Request>,
+    requests: VecDeque<Pending>,
     /// The transaction number of the first of them.
     first_transaction: u32,
     bulk_outstanding: usize,
+    bulk_window: BulkWindow,
+    /// Bulk transfers with chunks still to issue here.
+    pub(crate) bulk: FairQueue,
+    /// How the initiator, and its QPairs, count this link.
+    number: u32,
+    /// The grants that windows lead to.
+    pub(crate) grants: Grants,
 }
 
-/// Who waits for an answer.
+/// A request without an answer, the grant it goes to, and its frame's position.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Request {
-    CrmaRead { slot: u16, len_bytes: u16 },
-    CrmaWrite { slot: u16 },
-    RdmaRead { descriptor: u16, offset: usize, len_bytes: u16 },
-    RdmaWrite { descriptor: u16 },
+struct Pending {
+    request: Request,
+    slot: GrantSlot,
+    sequence: Sequence,
 }
 
-/// The two channels, where answers go.
+/// The channels, where answers go.
 #[derive(Debug)]
 pub(crate) struct Channels {
     pub crma: Crma,
     pub rdma: Rdma,
+    pub qpairs: QPairs,
 }
 
 impl Peer {
-    pub(crate) fn new(caller: Caller) -> Self {
-        let requests = VecDeque::with_capacity(caller.link.window().into());
-        Self { caller, requests, first_transaction: 0, bulk_outstanding: 0 }
+    /// `rdma_depth`: bulk transfers there may be.
+    pub(crate) fn new(number: u32, rdma_depth: u16, caller: Caller) -> Self {
+        Self {
+            requests: VecDeque::with_capacity(caller.link.window().into()),
+            caller,
+            first_transaction: 0,
+            bulk_outstanding: 0,
+            bulk_window: BulkWindow::new(),
+            bulk: FairQueue::new(rdma_depth),
+            number,
+            grants: Grants::default(),
+        }
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -55,40 +81,106 @@ impl Peer {
 
     /// Whether a request can be queued: an answer must find room at the donor, and the request
     /// here.
-    pub(crate) fn has_room(&self) -> bool {
-        self.requests.len() < self.caller.link.outstanding_limit() && self.caller.link.room() > 0
+    pub(crate) fn has_room(&self, qpairs: &QPairs) -> bool {
+        self.requests.len() < self.request_share(qpairs) && self.caller.link.room() > 0
     }
 
-    /// Whether a chunk of a bulk transfer can be queued: half the window stays for single accesses.
-    pub(crate) fn has_bulk_room(&self) -> bool {
-        self.has_room() && self.bulk_outstanding < self.caller.link.outstanding_limit().div_ceil(2)
+    /// Requests there may be: a quarter of the window stays for QPairs, if there are any.
+    fn request_share(&self, qpairs: &QPairs) -> usize {
+        let limit = self.caller.link.outstanding_limit();
+        // However little the other side gives: one at a time still gets through.
+        if qpairs.live(self.number) > 0 { (limit - limit.div_ceil(4)).max(1) } else { limit }
+    }
+
+    /// What either kind of request may have while there are requests of the other: a quarter of
+    /// the window stays for those.
+    fn kind_share(&self, qpairs: &QPairs) -> usize {
+        let left = self.caller.link.outstanding_limit().div_ceil(4);
+        self.request_share(qpairs).saturating_sub(left).max(1)
+    }
+
+    /// Whether a single access can be queued: a quarter of the window stays for bulk transfers
+    /// while there are any.
+    pub(crate) fn has_single_room(&self, qpairs: &QPairs) -> bool {
+        let singles = self.requests.len() - self.bulk_outstanding;
+        let is_fair = self.bulk.is_empty() || singles < self.kind_share(qpairs);
+        is_fair && self.has_room(qpairs)
+    }
+
+    /// Whether a chunk of a bulk transfer can be queued: as the link takes them, and a quarter of
+    /// the window stays for single accesses.
+    pub(crate) fn has_bulk_room(&mut self, qpairs: &QPairs) -> bool {
+        let most = self.kind_share(qpairs);
+        self.bulk_window.has_room(self.bulk_outstanding, most) && self.has_room(qpairs)
     }
 
     /// Queues a request for `len_bytes` at `mapping`, with the bytes to write or none; there must be
     /// room.
     pub(crate) fn request(&mut self, request: Request, mapping: Mapping, len: u16, data: &[u8]) {
+        let header = self.request_header(request, &mapping, len);
+        self.note_request(request, mapping.slot);
         let link = &mut self.caller.link;
-        let header = HeaderRepr {
+        link.stage()[..data.len()].copy_from_slice(data);
+        link.push(header, data.len());
+    }
+
+    /// Queues a chunk of a bulk transfer; there must be room. Bytes to write are fetched from the
+    /// descriptor when the frame is sent.
+    pub(crate) fn request_chunk(
+        &mut self,
+        now_ns: u64,
+        request: Request,
+        mapping: Mapping,
+        len: u16,
+    ) {
+        let header = self.request_header(request, &mapping, len);
+        self.note_request(request, mapping.slot);
+        self.bulk_outstanding += 1;
+        self.bulk_window.issued(header.transaction, now_ns);
+        if request.is_write() {
+            self.caller.link.push_lent(header, len.into());
+        } else {
+            self.caller.link.push(header, 0);
+        }
+    }
+
+    fn request_header(&self, request: Request, mapping: &Mapping, len: u16) -> HeaderRepr {
+        HeaderRepr {
             transaction: self.first_transaction.wrapping_add(self.requests.len() as u32),
             access_len: len,
             address: mapping.remote_addr,
             grant: mapping.grant,
             key: mapping.key,
-            ..link.header(request.channel(), request.opcode())
-        };
-        link.stage()[..data.len()].copy_from_slice(data);
-        link.push(header, data.len());
-        self.requests.push_back(request);
-        self.bulk_outstanding += usize::from(request.is_bulk());
+            ..self.caller.link.header(request.channel(), request.opcode())
+        }
+    }
+
+    /// Notes a request whose frame is queued next.
+    fn note_request(&mut self, request: Request, slot: GrantSlot) {
+        let sequence = self.caller.link.end();
+        self.requests.push_back(Pending { request, slot, sequence });
+        self.grants.issued(slot);
     }
 
     /// Takes a frame from the donor.
     pub(crate) fn handle_frame(&mut self, now_ns: u64, frame: &Frame<'_>, to: &mut Channels) {
-        match self.caller.handle_frame(now_ns, frame, self.requests.is_empty()) {
+        let is_idle = self.requests.is_empty() && to.qpairs.live(self.number) == 0;
+        let is_of_link = self.caller.link.id() == Some(frame.link());
+        match self.caller.handle_frame(now_ns, frame, is_idle) {
+            Verdict::Nothing if is_of_link => match frame.opcode() {
+                Opcode::Put => to.qpairs.handle_put(self.number, frame),
+                Opcode::Revoked => self.grants.revoke(frame.grant()),
+                _ => {}
+            },
             Verdict::Nothing => {}
+            Verdict::Reopens => {
+                self.grants.close_all();
+                self.bulk_window.reset();
+                to.qpairs.link_reopens(self.number);
+            }
             Verdict::Down(reason) => self.fail_all(reason, to),
             Verdict::Deliver => {
-                if self.handle_answer(frame, to).is_err() {
+                if self.deliver(now_ns, frame, to).is_err() {
                     return self.go_down(DownReason::Protocol, to);
                 }
                 self.handle_parked(now_ns, to);
@@ -96,10 +188,25 @@ impl Peer {
         }
     }
 
+    /// Tells the donor of grants that no window leads to any more, as far as there is room.
+    pub(crate) fn send_unmaps(&mut self, qpairs: &QPairs) {
+        while self.grants.has_unmaps() && self.has_room(qpairs) {
+            let Some((slot, grant)) = self.grants.next_unmap() else { return };
+            let header = HeaderRepr {
+                transaction: self.first_transaction.wrapping_add(self.requests.len() as u32),
+                grant,
+                ..self.caller.link.header(Channel::Crma, Opcode::Unmap)
+            };
+            self.note_request(Request::Unmap, slot);
+            self.caller.link.push(header, 0);
+        }
+    }
+
     fn handle_parked(&mut self, now_ns: u64, to: &mut Channels) {
         while let Some(parked) = self.caller.link.take_parked(now_ns) {
-            let frame = Frame::parse(parked.bytes()).expect("it was parsed before it was parked");
-            let answered = self.handle_answer(&frame, to);
+            let frame = Frame::parse_with(parked.bytes(), Integrity::ParsedBefore)
+                .expect("it was parsed before it was parked");
+            let answered = self.deliver(now_ns, &frame, to);
             self.caller.link.give_back(now_ns, parked);
             if answered.is_err() {
                 return self.go_down(DownReason::Protocol, to);
@@ -107,43 +214,79 @@ impl Peer {
         }
     }
 
+    /// Takes a frame whose turn it is.
+    fn deliver(
+        &mut self,
+        now_ns: u64,
+        frame: &Frame<'_>,
+        to: &mut Channels,
+    ) -> Result<(), BadAnswer> {
+        if frame.channel() == Channel::QPair {
+            to.qpairs.handle_frame(self.number, &self.caller.link, frame);
+            return Ok(());
+        }
+        self.handle_answer(now_ns, frame, to)
+    }
+
     /// Completes the request this answers, and the writes before it.
-    fn handle_answer(&mut self, frame: &Frame<'_>, to: &mut Channels) -> Result<(), BadAnswer> {
+    fn handle_answer(
+        &mut self,
+        now_ns: u64,
+        frame: &Frame<'_>,
+        to: &mut Channels,
+    ) -> Result<(), BadAnswer> {
         let ahead = frame.transaction().wrapping_sub(self.first_transaction) as usize;
-        if ahead >= self.requests.len() {
+        // Whoever answers a request has received it, and says so by the frame's acknowledgement.
+        let answered = self.requests.get(ahead).ok_or(BadAnswer)?;
+        if !answered.sequence.is_before(self.caller.link.acked()) {
             return Err(BadAnswer);
+        }
+        if answered.request.is_bulk() {
+            let losses = self.caller.link.stats().replayed;
+            let most = self.kind_share(&to.qpairs);
+            self.bulk_window.answered(frame.transaction(), now_ns, losses, most);
         }
         for _ in 0..ahead {
             let earlier = self.take_request().ok_or(BadAnswer)?;
-            if !earlier.is_write() {
-                earlier.fail(AccessError::PeerDown(DownReason::Protocol), to);
+            if !earlier.request.is_write() {
+                self.fail(earlier, AccessError::PeerDown(DownReason::Protocol), to);
                 return Err(BadAnswer);
             }
-            earlier.succeed(&[], to);
+            self.succeed(earlier, &[], to);
         }
-        let request = self.take_request().ok_or(BadAnswer)?;
-        match (frame.opcode(), request.read_len()) {
+        let pending = self.take_request().ok_or(BadAnswer)?;
+        match (frame.opcode(), pending.request.read_len()) {
             (Opcode::Refused, _) => {
                 let refusal = Refusal::from_code(frame.detail()).unwrap_or(Refusal::Unavailable);
-                request.fail(AccessError::Refused(refusal), to);
+                self.fail(pending, AccessError::Refused(refusal), to);
             }
             (Opcode::Data, Some(len)) if usize::from(len) == frame.payload().len() => {
-                request.succeed(frame.payload(), to);
+                self.succeed(pending, frame.payload(), to);
             }
-            (Opcode::Done, None) => request.succeed(&[], to),
+            (Opcode::Done, None) => self.succeed(pending, &[], to),
             _ => {
-                request.fail(AccessError::PeerDown(DownReason::Protocol), to);
+                self.fail(pending, AccessError::PeerDown(DownReason::Protocol), to);
                 return Err(BadAnswer);
             }
         }
         Ok(())
     }
 
-    fn take_request(&mut self) -> Option<Request> {
-        let request = self.requests.pop_front()?;
+    fn succeed(&mut self, pending: Pending, data: &[u8], to: &mut Channels) {
+        pending.request.succeed(data, to);
+        self.grants.finished(pending.slot, pending.request.opens_grant());
+    }
+
+    fn fail(&mut self, pending: Pending, error: AccessError, to: &mut Channels) {
+        pending.request.fail(error, to);
+        self.grants.finished(pending.slot, false);
+    }
+
+    fn take_request(&mut self) -> Option<Pending> {
+        let pending = self.requests.pop_front()?;
         self.first_transaction = self.first_transaction.wrapping_add(1);
-        self.bulk_outstanding -= usize::from(request.is_bulk());
-        Some(request)
+        self.bulk_outstanding -= usize::from(pending.request.is_bulk());
+        Some(pending)
     }
 
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, to: &mut Channels) {
@@ -152,8 +295,31 @@ impl Peer {
         }
     }
 
-    pub(crate) fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<usize> {
-        self.caller.poll_transmit(now_ns, buf)
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now_ns: u64,
+        from: &mut Channels,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        let Self { caller, requests, first_transaction, number, .. } = self;
+        let link = &mut caller.link;
+        if link.id().is_some() {
+            if let Some(len) = from.qpairs.transmit_put(*number, link, buf) {
+                return Some(len);
+            }
+            let share = link.outstanding_limit().div_ceil(2);
+            from.qpairs.fill(now_ns, *number, link, share);
+        }
+        let lender = |transaction: u32, room: &mut [u8]| {
+            let at = transaction.wrapping_sub(*first_transaction) as usize;
+            match requests.get(at).map(|pending| pending.request) {
+                Some(Request::RdmaWrite { descriptor, place }) => {
+                    from.rdma.gather(descriptor, place, room);
+                }
+                other => unreachable!("a chunk to write waits for its answer, not {other:?}"),
+            }
+        };
+        caller.poll_transmit(now_ns, lender, buf)
     }
 
     /// Takes the link down and fails what is outstanding.
@@ -163,57 +329,14 @@ impl Peer {
     }
 
     fn fail_all(&mut self, reason: DownReason, to: &mut Channels) {
-        while let Some(request) = self.take_request() {
-            request.fail(AccessError::PeerDown(reason), to);
+        while let Some(pending) = self.take_request() {
+            self.fail(pending, AccessError::PeerDown(reason), to);
         }
+        to.qpairs.link_down(self.number, reason);
+        self.grants.close_all();
+        self.bulk_window.reset();
     }
 }
 
 /// An answer that fits no request: the donor is broken, and nothing it says can be trusted.
 struct BadAnswer;
-
-impl Request {
-    fn channel(self) -> Channel {
-        if self.is_bulk() { Channel::Rdma } else { Channel::Crma }
-    }
-
-    fn opcode(self) -> Opcode {
-        if self.is_write() { Opcode::Write } else { Opcode::Read }
-    }
-
-    fn is_bulk(self) -> bool {
-        matches!(self, Self::RdmaRead { .. } | Self::RdmaWrite { .. })
-    }
-
-    fn is_write(self) -> bool {
-        self.read_len().is_none()
-    }
-
-    /// Bytes a read waits for; `None` for a write.
-    fn read_len(self) -> Option<u16> {
-        match self {
-            Self::CrmaRead { len_bytes, .. } | Self::RdmaRead { len_bytes, .. } => Some(len_bytes),
-            Self::CrmaWrite { .. } | Self::RdmaWrite { .. } => None,
-        }
-    }
-
-    fn succeed(self, data: &[u8], to: &mut Channels) {
-        debug_assert!(data.len() <= MAX_PAYLOAD_BYTES);
-        match self {
-            Self::CrmaRead { slot, .. } | Self::CrmaWrite { slot } => to.crma.succeed(slot, data),
-            Self::RdmaRead { descriptor, offset, .. } => {
-                to.rdma.chunk_succeeded(descriptor, offset, data);
-            }
-            Self::RdmaWrite { descriptor } => to.rdma.chunk_succeeded(descriptor, 0, data),
-        }
-    }
-
-    fn fail(self, error: AccessError, to: &mut Channels) {
-        match self {
-            Self::CrmaRead { slot, .. } | Self::CrmaWrite { slot } => to.crma.fail(slot, error),
-            Self::RdmaRead { descriptor, .. } | Self::RdmaWrite { descriptor } => {
-                to.rdma.chunk_failed(descriptor, error);
-            }
-        }
-    }
-}

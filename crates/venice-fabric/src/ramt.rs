@@ -3,13 +3,15 @@
 
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
-use crate::{FabricError, PeerIndex};
+use crate::{FabricError, PeerIndex, peer::GrantSlot};
 
 /// What lies behind an address of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     /// The donor.
     pub peer: PeerIndex,
+    /// Its place in the donor's list of grants.
+    pub slot: GrantSlot,
     /// The address there.
     pub remote_addr: u64,
     /// Bytes from there to the end of the window.
@@ -20,12 +22,27 @@ pub struct Mapping {
     pub key: GrantKey,
 }
 
+/// What the table and its cache have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RamtStats {
+    /// Windows there are.
+    pub windows: u32,
+    /// Addresses found by the TLTLB.
+    pub hits: u64,
+    /// Addresses looked up in the table.
+    pub misses: u64,
+    /// Times the TLTLB was emptied because the table changed.
+    pub flushes: u64,
+}
+
 /// The table, with one entry for each window. Windows do not overlap.
-#[derive(Debug, Default)]
-pub struct Ramt {
+#[derive(Debug)]
+pub(crate) struct Ramt {
     /// By window address.
     entries: Vec<Entry>,
+    limit: u32,
     tltlb: Tltlb,
+    stats: RamtStats,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +62,18 @@ struct Tltlb {
 const TLTLB_LINES: usize = 64;
 
 impl Ramt {
-    /// An empty table.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty table for at most `limit` windows.
+    pub fn new(limit: u32) -> Self {
+        Self { entries: Vec::new(), limit, tltlb: Tltlb::default(), stats: RamtStats::default() }
+    }
+
+    pub fn stats(&self) -> RamtStats {
+        RamtStats { windows: self.entries.len() as u32, ..self.stats }
+    }
+
+    /// The windows there are: address, length in bytes, and what lies behind the start.
+    pub fn windows(&self) -> impl Iterator<Item = (u64, u64, &Mapping)> {
+        self.entries.iter().map(|entry| (entry.window_addr, entry.len_bytes, &entry.at_start))
     }
 
     /// Puts `len_bytes` of window before the memory that `start` names; its `room_bytes` is
@@ -55,7 +81,7 @@ impl Ramt {
     ///
     /// # Errors
     /// [`FabricError::BadLength`] if the window is empty or either range runs past 2⁶⁴,
-    /// [`FabricError::Overlap`] if it overlaps another.
+    /// [`FabricError::Overlap`] if it overlaps another, [`FabricError::TableFull`].
     pub fn map(
         &mut self,
         window_addr: u64,
@@ -74,24 +100,40 @@ impl Ramt {
         if let Some(entry) = in_the_way {
             return Err(FabricError::Overlap { window_addr: entry.window_addr });
         }
+        if self.entries.len() as u32 >= self.limit {
+            return Err(FabricError::TableFull { limit: self.limit });
+        }
         let at_start = Mapping { room_bytes: len_bytes, ..start };
         self.entries.insert(at, Entry { window_addr, len_bytes, at_start });
-        self.tltlb.clear();
+        self.flush();
         Ok(())
     }
 
-    /// Takes the window that starts at `window_addr` away.
+    /// Takes the window that starts at `window_addr` away; returns what lay behind its start.
     ///
     /// # Errors
     /// [`FabricError::NotMapped`] if none starts there.
-    pub fn unmap(&mut self, window_addr: u64) -> Result<(), FabricError> {
+    pub fn unmap(&mut self, window_addr: u64) -> Result<Mapping, FabricError> {
         let at = self
             .entries
             .binary_search_by_key(&window_addr, |entry| entry.window_addr)
             .map_err(|_| FabricError::NotMapped { window_addr, len_bytes: 0 })?;
-        self.entries.remove(at);
+        let entry = self.entries.remove(at);
+        self.flush();
+        Ok(entry.at_start)
+    }
+
+    /// Takes all windows to one grant away; returns how many there were.
+    pub fn unmap_grant(&mut self, peer: PeerIndex, slot: GrantSlot) -> u32 {
+        let before = self.entries.len();
+        self.entries.retain(|entry| (entry.at_start.peer, entry.at_start.slot) != (peer, slot));
+        self.flush();
+        (before - self.entries.len()) as u32
+    }
+
+    fn flush(&mut self) {
         self.tltlb.clear();
-        Ok(())
+        self.stats.flushes += 1;
     }
 
     /// What lies behind `window_addr`, if a window does.
@@ -100,9 +142,11 @@ impl Ramt {
         if let Some(at) = self.tltlb.lines[line] {
             let found = self.entries[at as usize].translate(window_addr);
             if found.is_some() {
+                self.stats.hits += 1;
                 return found;
             }
         }
+        self.stats.misses += 1;
         let after = self.entries.partition_point(|entry| entry.window_addr <= window_addr);
         let at = after.checked_sub(1)?;
         let found = self.entries[at].translate(window_addr)?;
@@ -151,6 +195,7 @@ mod tests {
     fn mapping(n: u32, remote_addr: u64) -> Mapping {
         Mapping {
             peer: PeerIndex(n),
+            slot: GrantSlot(n),
             remote_addr,
             room_bytes: 0,
             grant: GrantId(u64::from(n)),
@@ -160,13 +205,29 @@ mod tests {
 
     #[test]
     fn ranges_past_the_end_of_the_address_space_are_refused() {
-        let mut ramt = Ramt::new();
+        let mut ramt = Ramt::new(8);
         for (window_addr, len_bytes, remote_addr) in
             [(0, 0, 0), (u64::MAX, 2, 0), (0, 2, u64::MAX), (1, u64::MAX, 0)]
         {
             let refused = ramt.map(window_addr, len_bytes, mapping(0, remote_addr));
             assert_eq!(refused, Err(FabricError::BadLength { window_addr, len_bytes }));
         }
+    }
+
+    #[test]
+    fn the_table_has_a_limit_and_the_cache_counts() {
+        let mut ramt = Ramt::new(2);
+        ramt.map(0, 64, mapping(0, 0)).unwrap();
+        ramt.map(64, 64, mapping(1, 0)).unwrap();
+        assert_eq!(ramt.map(128, 64, mapping(2, 0)), Err(FabricError::TableFull { limit: 2 }));
+        for addr in [0, 1, 2, 64] {
+            assert!(ramt.translate(addr).is_some());
+        }
+        let expected = RamtStats { windows: 2, hits: 2, misses: 2, flushes: 2 };
+        assert_eq!(ramt.stats(), expected, "both windows share a line");
+        assert_eq!(ramt.unmap_grant(PeerIndex(0), GrantSlot(0)), 1);
+        assert_eq!((ramt.translate(0), ramt.windows().count()), (None, 1));
+        ramt.map(128, 64, mapping(2, 0)).unwrap();
     }
 
     #[derive(Clone, Debug)]
@@ -191,7 +252,7 @@ mod tests {
         #[test]
         fn the_table_agrees_with_a_flat_map(ops in prop::collection::vec(any_op(), 1..200)) {
             const UNIT: u64 = SLAB_BYTES / 4;
-            let mut ramt = Ramt::new();
+            let mut ramt = Ramt::new(1000);
             let mut flat: Vec<Option<(u32, u64)>> = vec![None; 640];
             for (n, op) in ops.into_iter().enumerate() {
                 let n = n as u32;

@@ -1,9 +1,19 @@
 //! The RDMA channel: bulk transfers by descriptor, cut into chunks of which many are on their way.
+//!
+//! The descriptors are a bounded ring: [`crate::FabricError::WouldBlock`] says that it is full. Which
+//! chunk goes next is decided by [`FairQueue`], how many may be on their way by the donor's link.
+
+mod fair;
+mod lists;
 
 use std::collections::VecDeque;
 
-use venice_wire::MAX_PAYLOAD_BYTES;
-
+use self::lists::Cursor;
+pub use self::lists::{ScatterGather, WindowRange};
+pub(crate) use self::{
+    fair::FairQueue,
+    lists::{Memory, Place},
+};
 use crate::{AccessError, FabricError};
 
 /// A bulk transfer that is over.
@@ -14,24 +24,31 @@ pub struct RdmaCompletion {
     /// Whether all of it succeeded; otherwise the first error. After an error any part may have
     /// been carried out.
     pub result: Result<(), AccessError>,
-    /// The buffer given with the descriptor.
+    /// The buffer given with the descriptor; empty if lists were given.
     pub buffer: Vec<u8>,
+    /// The lists given with the descriptor; empty if a buffer was given.
+    pub lists: ScatterGather,
 }
 
-/// A bulk transfer that was not taken, and its buffer.
+/// A bulk transfer that was not taken, and what was given with it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bulk transfer not taken: {error}")]
 pub struct RdmaRejected {
     /// Why.
     #[source]
     pub error: FabricError,
-    /// The buffer given with the descriptor.
+    /// The buffer given with the descriptor; empty if lists were given.
     pub buffer: Vec<u8>,
+    /// The lists given with the descriptor; empty if a buffer was given.
+    pub lists: ScatterGather,
 }
 
+/// Which way a bulk transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum RdmaDirection {
+    /// From the donor.
     Read,
+    /// To the donor.
     Write,
 }
 
@@ -39,10 +56,10 @@ pub(crate) enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub descriptor: u16,
-    pub direction: Direction,
-    /// Where it starts in the window space and in the buffer.
+    pub direction: RdmaDirection,
+    /// Where it starts there, and here.
     pub window_addr: u64,
-    pub offset: usize,
+    pub place: Place,
     pub len_bytes: u16,
 }
 
@@ -51,18 +68,19 @@ pub(crate) struct Chunk {
 pub(crate) struct Rdma {
     descriptors: Box<[Option<Descriptor>]>,
     free: Vec<u16>,
-    /// Those with chunks still to issue, in turn.
-    issuing: VecDeque<u16>,
     done: VecDeque<u16>,
 }
 
 #[derive(Debug)]
 struct Descriptor {
     token: u64,
-    direction: Direction,
-    window_addr: u64,
-    buffer: Vec<u8>,
-    issued_bytes: usize,
+    direction: RdmaDirection,
+    memory: Memory,
+    /// The next chunk to issue.
+    cursor: Cursor,
+    /// Waits in a queue for its chunks to be issued; the next one there.
+    is_queued: bool,
+    next: Option<u16>,
     chunks_outstanding: u32,
     result: Result<(), AccessError>,
 }
@@ -73,43 +91,43 @@ impl Rdma {
         Self {
             descriptors: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
-            issuing: VecDeque::with_capacity(depth.into()),
             done: VecDeque::with_capacity(depth.into()),
         }
     }
 
-    /// Takes a descriptor.
+    /// Takes a descriptor; it is to be queued next.
     pub(crate) fn begin(
         &mut self,
         token: u64,
-        direction: Direction,
-        window_addr: u64,
-        buffer: Vec<u8>,
-    ) -> Result<(), RdmaRejected> {
-        let len_bytes = buffer.len() as u64;
-        if len_bytes == 0 || window_addr.checked_add(len_bytes).is_none() {
-            let error = FabricError::BadLength { window_addr, len_bytes };
-            return Err(RdmaRejected { error, buffer });
-        }
-        let Some(at) = self.free.pop() else {
-            return Err(RdmaRejected { error: FabricError::WouldBlock, buffer });
+        direction: RdmaDirection,
+        memory: Memory,
+    ) -> Result<u16, RdmaRejected> {
+        let window_addr = memory.window_addr();
+        let error = match memory.len_bytes() {
+            Some((there, here)) if there != here => FabricError::ListsDiffer { there, here },
+            Some((len_bytes @ 0, _)) => FabricError::BadLength { window_addr, len_bytes },
+            None => FabricError::BadLength { window_addr, len_bytes: u64::MAX },
+            Some(_) => match self.free.pop() {
+                Some(at) => return Ok(self.put(at, token, direction, memory)),
+                None => FabricError::WouldBlock,
+            },
         };
+        let (buffer, lists) = memory.give_back();
+        Err(RdmaRejected { error, buffer, lists })
+    }
+
+    fn put(&mut self, at: u16, token: u64, direction: RdmaDirection, memory: Memory) -> u16 {
         self.descriptors[usize::from(at)] = Some(Descriptor {
             token,
             direction,
-            window_addr,
-            buffer,
-            issued_bytes: 0,
+            cursor: memory.start(),
+            memory,
+            is_queued: true,
+            next: None,
             chunks_outstanding: 0,
             result: Ok(()),
         });
-        self.issuing.push_back(at);
-        Ok(())
-    }
-
-    /// Descriptors with chunks still to issue.
-    pub(crate) fn issuing(&self) -> usize {
-        self.issuing.len()
+        at
     }
 
     /// Descriptors not yet polled.
@@ -117,72 +135,64 @@ impl Rdma {
         self.descriptors.len() - self.free.len()
     }
 
-    /// The next chunk of the descriptor whose turn it is, as long as a page allows.
-    pub(crate) fn next_chunk(&self) -> Option<Chunk> {
-        let &at = self.issuing.front()?;
+    /// Descriptors that are over and not yet polled.
+    pub(crate) fn done(&self) -> usize {
+        self.done.len()
+    }
+
+    /// The next chunk to issue, as long as a page and its range allow; `None`: no more are.
+    pub(crate) fn next_chunk(&self, at: u16) -> Option<Chunk> {
         let descriptor = self.get(at);
-        let offset = descriptor.issued_bytes;
-        let len_bytes = (descriptor.buffer.len() - offset).min(MAX_PAYLOAD_BYTES) as u16;
-        Some(Chunk {
-            descriptor: at,
-            direction: descriptor.direction,
-            window_addr: descriptor.window_addr + offset as u64,
-            offset,
-            len_bytes,
-        })
-    }
-
-    /// The turn goes to the next descriptor.
-    pub(crate) fn rotate(&mut self) {
-        self.issuing.rotate_left(1.min(self.issuing.len()));
-    }
-
-    /// The bytes of a chunk to write.
-    pub(crate) fn chunk_bytes(&self, chunk: &Chunk) -> &[u8] {
-        &self.get(chunk.descriptor).buffer[chunk.offset..][..usize::from(chunk.len_bytes)]
+        if descriptor.result.is_err() {
+            return None;
+        }
+        let (window_addr, len_bytes) = descriptor.memory.piece(&descriptor.cursor)?;
+        let (direction, place) = (descriptor.direction, descriptor.cursor.place());
+        Some(Chunk { descriptor: at, direction, window_addr, place, len_bytes })
     }
 
     /// `chunk`, which [`Rdma::next_chunk`] gave, is on its way (perhaps cut shorter).
     pub(crate) fn issued(&mut self, chunk: &Chunk) {
         let descriptor = self.get_mut(chunk.descriptor);
-        descriptor.issued_bytes += usize::from(chunk.len_bytes);
+        descriptor.memory.advance(&mut descriptor.cursor, chunk.len_bytes);
         descriptor.chunks_outstanding += 1;
-        if descriptor.issued_bytes == descriptor.buffer.len() {
-            self.issuing.pop_front();
-        }
     }
 
-    /// The descriptor whose turn it is cannot go on: no more of its chunks are issued.
-    pub(crate) fn abandon(&mut self, error: AccessError) {
-        let Some(at) = self.issuing.pop_front() else { return };
-        let descriptor = self.get_mut(at);
-        descriptor.issued_bytes = descriptor.buffer.len();
-        descriptor.result = descriptor.result.and(Err(error));
-        self.finish_if_complete(at);
+    /// The bytes of a chunk to write, into a frame.
+    pub(crate) fn gather(&self, at: u16, place: Place, into: &mut [u8]) {
+        self.get(at).memory.gather(place, into);
     }
 
     /// A chunk has brought `data`, which is as long as the chunk; or was written, and brought none.
-    pub(crate) fn chunk_succeeded(&mut self, at: u16, offset: usize, data: &[u8]) {
+    pub(crate) fn chunk_succeeded(&mut self, at: u16, place: Place, data: &[u8]) {
         let descriptor = self.get_mut(at);
-        descriptor.buffer[offset..][..data.len()].copy_from_slice(data);
+        descriptor.memory.scatter(place, data);
         descriptor.chunks_outstanding -= 1;
         self.finish_if_complete(at);
     }
 
     /// A chunk failed: the rest of the descriptor is not issued.
     pub(crate) fn chunk_failed(&mut self, at: u16, error: AccessError) {
-        self.issuing.retain(|&issuing| issuing != at);
+        self.get_mut(at).chunks_outstanding -= 1;
+        self.abandon(at, error);
+    }
+
+    /// No more chunks of the descriptor are issued.
+    pub(crate) fn abandon(&mut self, at: u16, error: AccessError) {
         let descriptor = self.get_mut(at);
-        descriptor.issued_bytes = descriptor.buffer.len();
         descriptor.result = descriptor.result.and(Err(error));
-        descriptor.chunks_outstanding -= 1;
+        self.finish_if_complete(at);
+    }
+
+    /// The descriptor waits in no queue any more: it is over once its chunks are.
+    pub(crate) fn dequeued(&mut self, at: u16) {
+        self.get_mut(at).is_queued = false;
         self.finish_if_complete(at);
     }
 
     fn finish_if_complete(&mut self, at: u16) {
         let descriptor = self.get(at);
-        let all_issued = descriptor.issued_bytes == descriptor.buffer.len();
-        if all_issued && descriptor.chunks_outstanding == 0 {
+        if !descriptor.is_queued && descriptor.chunks_outstanding == 0 {
             self.done.push_back(at);
         }
     }
@@ -192,8 +202,18 @@ impl Rdma {
         let at = self.done.pop_front()?;
         let descriptor = self.descriptors[usize::from(at)].take().expect("done once");
         self.free.push(at);
-        let Descriptor { token, result, buffer, .. } = descriptor;
-        Some(RdmaCompletion { token, result, buffer })
+        let Descriptor { token, result, memory, .. } = descriptor;
+        let (buffer, lists) = memory.give_back();
+        Some(RdmaCompletion { token, result, buffer, lists })
+    }
+
+    /// The descriptor behind this one in its queue.
+    fn next_of(&self, at: u16) -> Option<u16> {
+        self.get(at).next
+    }
+
+    fn set_next(&mut self, at: u16, next: Option<u16>) {
+        self.get_mut(at).next = next;
     }
 
     fn get(&self, at: u16) -> &Descriptor {

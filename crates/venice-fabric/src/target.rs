@@ -1,48 +1,30 @@
 //! The donor's end: frames in, checked accesses to granted memory, answers out.
 
 mod links;
+mod memory;
+mod opened;
+mod serve;
+mod watch;
 
 use std::collections::VecDeque;
 
-use venice_wire::{
-    Channel, Frame, GrantId, GrantKey, HeaderRepr, LinkId, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES,
-    NodeId, Opcode, Refusal,
-};
+use venice_wire::{Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
 
-use self::links::{Entry, Links};
-use crate::{TargetConfig, datalink::Link};
+pub use self::memory::GrantedMemory;
+use self::{
+    links::{Entry, Links},
+    opened::Revoked,
+    serve::Service,
+    watch::Finding,
+};
+use crate::{
+    DownReason, DropStats, LinkStats, QPairConfig, QPairError, QPairId, TargetConfig,
+    datalink::Link, qpair::QPairs,
+};
 
 /// Where a frame came from and its answer goes: a handle the port makes of a socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerAddr(pub u64);
-
-/// The memory behind a [`Target`]. Each call is one access by a recipient, and must check that the
-/// grant is live, the key is its key, and the range lies inside it, before it touches a byte.
-pub trait GrantedMemory {
-    /// Fills `into` from `addr` on.
-    ///
-    /// # Errors
-    /// Why the access is refused; what `into` holds then is never sent.
-    fn read(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        into: &mut [u8],
-    ) -> Result<(), Refusal>;
-
-    /// Stores `from` at `addr`.
-    ///
-    /// # Errors
-    /// Why the access is refused; no byte has been stored then.
-    fn write(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        from: &[u8],
-    ) -> Result<(), Refusal>;
-}
 
 /// The donor's end of the fabric, for all its recipients.
 ///
@@ -56,8 +38,24 @@ pub struct Target {
     /// Places in `links` with something to send.
     queue: VecDeque<usize>,
     resets: VecDeque<Reset>,
+    qpairs: QPairs,
+    revoked: Revoked,
+    dropped: DropStats,
     /// No later than the next time anything is to be done.
     wake_ns: Option<u64>,
+}
+
+/// A grant that a recipient uses, as the donor's mapping table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DonorMapping {
+    /// Where the recipient is.
+    pub addr: PeerAddr,
+    /// Which node it is.
+    pub node: NodeId,
+    /// The grant.
+    pub grant: GrantId,
+    /// Whether the recipient is being told that it is not shared any more.
+    pub is_revoking: bool,
 }
 
 /// Tells a caller that there is no such link.
@@ -78,6 +76,9 @@ impl Target {
             links: Links::new(&config),
             queue: VecDeque::with_capacity(usize::from(config.max_links)),
             resets: VecDeque::with_capacity(MAX_RESETS),
+            qpairs: QPairs::new(config.max_qpairs, config.incarnation),
+            revoked: Revoked::default(),
+            dropped: DropStats::default(),
             wake_ns: None,
             config,
         }
@@ -86,6 +87,62 @@ impl Target {
     /// Links there are, unconfirmed ones included.
     pub fn links(&self) -> usize {
         self.links.len()
+    }
+
+    /// Whether all frames queued so far have arrived (over a reliable port: have been sent), so
+    /// that nothing is lost when this end goes away.
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(|entry| entry.link.as_ref().is_none_or(Link::is_settled))
+    }
+
+    /// What each confirmed link has seen: where its caller is, which node, and the numbers.
+    pub fn link_stats(&self) -> impl Iterator<Item = (PeerAddr, NodeId, LinkStats)> {
+        self.links
+            .iter()
+            .filter_map(|entry| Some((entry.addr, entry.node, entry.link.as_ref()?.stats())))
+    }
+
+    /// Stops sharing a grant: every recipient that uses it is told, until it says that it has no
+    /// window and no access on its way there any more; no link may begin to use it. Returns how
+    /// many recipients are told. Accesses already on their way are still carried out, so keep the
+    /// memory until [`Target::mappings`] shows the grant no more, or for as long as you are
+    /// willing to wait.
+    ///
+    /// Remembers the last 4096 grants revoked; one older than that must be refused by the memory
+    /// itself.
+    pub fn revoke(&mut self, now_ns: u64, grant: GrantId) -> usize {
+        self.revoked.push(grant);
+        let mut told = 0;
+        for (at, entry) in self.links.iter_mut() {
+            if entry.opened.revoke(grant, now_ns) {
+                told += 1;
+                if !std::mem::replace(&mut entry.is_queued, true) {
+                    self.queue.push_back(at);
+                }
+            }
+        }
+        if told > 0 {
+            self.wake_by(Some(now_ns));
+        }
+        told
+    }
+
+    /// The donor's mapping table: which recipient uses which grant.
+    pub fn mappings(&self) -> impl Iterator<Item = DonorMapping> {
+        self.links.iter().flat_map(|entry| {
+            let (addr, node) = (entry.addr, entry.node);
+            entry.opened.iter().map(move |(grant, is_revoking)| DonorMapping {
+                addr,
+                node,
+                grant,
+                is_revoking,
+            })
+        })
+    }
+
+    /// Datagrams dropped unread.
+    pub fn dropped(&self) -> DropStats {
+        self.dropped
     }
 
     /// Takes a datagram and carries out the accesses it brings or unblocks. What is no frame for
@@ -97,17 +154,25 @@ impl Target {
         frame: &[u8],
         memory: &mut impl GrantedMemory,
     ) {
-        let Ok(frame) = Frame::parse(frame) else { return };
+        let frame = match Frame::parse_with(frame, self.config.link.integrity()) {
+            Ok(frame) => frame,
+            Err(error) => return self.dropped.note(error),
+        };
         if frame.destination() != self.config.node {
+            self.dropped.not_for_here += 1;
             return;
         }
         match (frame.opcode(), self.links.find(from, &frame)) {
             (Opcode::Hello, _) => self.handle_hello(now_ns, from, &frame),
             (Opcode::Reset, Some(at)) => self.handle_reset(at, frame.address()),
             (Opcode::Welcome | Opcode::Reset, _) => {}
-            (_, None) => self.queue_reset(from, &frame),
+            (_, None) => {
+                self.dropped.unknown_link += 1;
+                self.queue_reset(from, &frame);
+            }
             (_, Some(at)) => self.handle_link_frame(now_ns, at, &frame, memory),
         }
+        self.end_qpairs_of_removed();
     }
 
     fn handle_hello(&mut self, now_ns: u64, from: PeerAddr, hello: &Frame<'_>) {
@@ -121,7 +186,7 @@ impl Target {
 
     fn handle_reset(&mut self, at: usize, incarnation: u64) {
         if self.links.get_mut(at).is_some_and(|entry| entry.incarnation == incarnation) {
-            self.links.remove(at);
+            self.links.remove(at, DownReason::LinkLost);
         }
     }
 
@@ -140,21 +205,23 @@ impl Target {
         memory: &mut impl GrantedMemory,
     ) {
         self.links.hear(now_ns, at, &self.config);
-        let Some(Entry { link: Some(link), done_due, .. }) = self.links.get_mut(at) else { return };
-        link.note(now_ns, frame);
-        let is_sequenced = frame.channel() != Channel::Link;
-        let served = if is_sequenced {
-            serve_in_order(now_ns, link, done_due, frame, memory)
-        } else {
-            Ok(())
+        // Those that this link supersedes; their places may have other links soon.
+        self.end_qpairs_of_removed();
+        let Some(entry) = self.links.get_mut(at) else { return };
+        let (revoked, qpairs) = (&self.revoked, &mut self.qpairs);
+        let Some(mut service) = Service::of(entry, at as u32, revoked, qpairs, memory) else {
+            return;
         };
-        let timeout_ns = link.poll_timeout();
-        if served.is_err() {
+        if service.handle(now_ns, frame).is_err() {
             self.queue_reset_of(at);
-            self.links.remove(at);
+            self.links.remove(at, DownReason::Protocol);
             return;
         }
+        let timeout_ns = entry.poll_timeout();
         self.wake_by(timeout_ns);
+        if self.qpairs.live(at as u32) > 0 {
+            self.wake_by(Some(now_ns.saturating_add(self.config.link.keepalive_ns)));
+        }
         self.enqueue(at);
     }
 
@@ -165,6 +232,48 @@ impl Target {
         if self.resets.len() < MAX_RESETS {
             self.resets.push_back(reset);
         }
+    }
+
+    fn end_qpairs_of_removed(&mut self) {
+        while let Some((at, reason)) = self.links.next_removed() {
+            self.qpairs.link_down(at as u32, reason);
+        }
+    }
+
+    /// Asks the caller at `to` for a QPair with one of its services. A
+    /// [`crate::QPairEvent::Connected`] or [`crate::QPairEvent::Closed`] follows.
+    ///
+    /// # Errors
+    /// [`QPairError::NoLink`] if it has no link to this target, [`QPairError::TooMany`].
+    pub fn qpair_connect(
+        &mut self,
+        now_ns: u64,
+        to: PeerAddr,
+        service: u32,
+        config: QPairConfig,
+    ) -> Result<QPairId, QPairError> {
+        let at = self.links.of(to).ok_or(QPairError::NoLink)?;
+        let entry = self.links.get_mut(at).ok_or(QPairError::NoLink)?;
+        let link = entry.link.as_ref().ok_or(QPairError::NoLink)?;
+        let qpair = self.qpairs.connect(at as u32, link, service, config)?;
+        self.wake_by(Some(now_ns.saturating_add(self.config.link.keepalive_ns)));
+        Ok(qpair)
+    }
+
+    /// The QPairs of this target: all else that can be done with them is done here.
+    pub fn qpairs(&self) -> &QPairs {
+        &self.qpairs
+    }
+
+    /// See [`Target::qpairs`].
+    pub fn qpairs_mut(&mut self) -> &mut QPairs {
+        &mut self.qpairs
+    }
+
+    /// Where the other end of a QPair is; `None` if the handle is not known, or its link gone.
+    pub fn qpair_peer(&self, qpair: QPairId) -> Option<PeerAddr> {
+        let at = self.qpairs.link_of(qpair)?;
+        self.links.get(at as usize).map(|entry| entry.addr)
     }
 
     fn enqueue(&mut self, at: usize) {
@@ -182,22 +291,47 @@ impl Target {
     /// When to call [`Target::handle_timeout`], and then [`Target::poll_transmit`], if nothing
     /// happens before. It may be early, never late.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.wake_ns
+        self.wake_ns.into_iter().chain(self.qpairs.poll_timeout()).min()
     }
 
     /// Does what the time asks for: replays, acknowledgements, forgetting idle links.
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.qpairs.handle_timeout(now_ns);
         if self.wake_ns.is_none_or(|wake_ns| now_ns < wake_ns) {
             return;
         }
         self.wake_ns = self.links.expire(now_ns, self.config.link_idle_ns);
+        self.watch_callers(now_ns);
+        self.end_qpairs_of_removed();
         for (at, entry) in self.links.iter_mut() {
             let Some(link) = &mut entry.link else { continue };
             link.handle_timeout(now_ns);
-            let timeout_ns = link.poll_timeout();
+            let timeout_ns = entry.poll_timeout();
             self.wake_ns = self.wake_ns.into_iter().chain(timeout_ns).min();
             if !std::mem::replace(&mut entry.is_queued, true) {
                 self.queue.push_back(at);
+            }
+        }
+    }
+
+    /// Asks callers with QPairs that have been silent whether they are still there.
+    fn watch_callers(&mut self, now_ns: u64) {
+        for at in 0..self.links.places() {
+            if self.qpairs.live(at as u32) == 0 {
+                continue;
+            }
+            let Some(entry) = self.links.get_mut(at) else { continue };
+            let Some(link) = &mut entry.link else { continue };
+            match entry.watch.look(now_ns, entry.heard_ns, &self.config.link) {
+                Finding::Fine(again_ns) => self.wake_by(Some(again_ns)),
+                Finding::Ask { number, again_ns } => {
+                    link.ask_ping(number, entry.watch.is_insisting());
+                    self.wake_by(Some(again_ns));
+                }
+                Finding::Silent => {
+                    self.queue_reset_of(at);
+                    self.links.remove(at, DownReason::Silent);
+                }
             }
         }
     }
@@ -212,15 +346,19 @@ impl Target {
         if let Some(Reset { to, node, link }) = self.resets.pop_front() {
             let address = self.config.incarnation;
             let header = HeaderRepr::new(Channel::Link, Opcode::Reset, self.config.node, node);
-            let header = HeaderRepr { link, address, ..header };
+            let flags = self.config.link.header_flags();
+            let header = HeaderRepr { flags, link, address, ..header };
             return Some((to, header.emit(&[], buf).expect("the length was checked")));
+        }
+        while let Some(at) = self.qpairs.next_woken() {
+            self.enqueue(at as usize);
         }
         while let Some(at) = self.queue.pop_front() {
             let Some(entry) = self.links.get_mut(at) else { continue };
-            let sent = entry.poll_transmit(now_ns, &self.config, buf);
+            let sent = entry.poll_transmit(now_ns, &self.config, &mut self.qpairs, at as u32, buf);
             let to = entry.addr;
             entry.is_queued = sent.is_some();
-            let timeout_ns = entry.link.as_ref().and_then(Link::poll_timeout);
+            let timeout_ns = entry.poll_timeout();
             self.wake_by(timeout_ns);
             if let Some(len) = sent {
                 self.queue.push_back(at);
@@ -236,6 +374,8 @@ impl Entry {
         &mut self,
         now_ns: u64,
         config: &TargetConfig,
+        qpairs: &mut QPairs,
+        at: u32,
         buf: &mut [u8],
     ) -> Option<usize> {
         if std::mem::take(&mut self.welcome_due) {
@@ -249,72 +389,16 @@ impl Entry {
             let done = HeaderRepr { transaction, ..link.header(channel, Opcode::Done) };
             link.push(done, 0);
         }
-        link.poll_transmit(now_ns, buf)
+        while let Some(grant) = self.opened.next_notice(now_ns, &config.link) {
+            link.notify(Opcode::Revoked, grant);
+        }
+        if let Some(len) = qpairs.transmit_put(at, link, buf) {
+            return Some(len);
+        }
+        // While frames are kept for replay, answers must find room beside those of QPairs.
+        let share = link.outstanding_limit().div_ceil(if link.is_lossy() { 4 } else { 2 });
+        qpairs.fill(now_ns, at, link, share);
+        let lender = |_, _: &mut [u8]| unreachable!("answers are staged, never lent");
+        link.poll_transmit(now_ns, lender, buf)
     }
-}
-
-/// A caller that sends what only a donor may.
-struct NotARequest;
-
-/// Carries out the request in `frame` if it is its turn, and those that waited behind it.
-///
-/// No request is taken while there is no room for its answer. A caller that keeps to the window it
-/// was told never gets that far; any other has to send again.
-fn serve_in_order(
-    now_ns: u64,
-    link: &mut Link,
-    done_due: &mut Option<(Channel, u32)>,
-    frame: &Frame<'_>,
-    memory: &mut impl GrantedMemory,
-) -> Result<(), NotARequest> {
-    if link.room() == 0 || !link.accept(now_ns, frame) {
-        return Ok(());
-    }
-    serve(link, done_due, frame, memory)?;
-    while link.room() > 0 {
-        let Some(parked) = link.take_parked(now_ns) else { break };
-        let frame = Frame::parse(parked.bytes()).expect("it was parsed before it was parked");
-        let served = serve(link, done_due, &frame, memory);
-        link.give_back(now_ns, parked);
-        served?;
-    }
-    Ok(())
-}
-
-/// Carries out one request. Its answer, if there is one now, answers every earlier write too.
-fn serve(
-    link: &mut Link,
-    done_due: &mut Option<(Channel, u32)>,
-    request: &Frame<'_>,
-    memory: &mut impl GrantedMemory,
-) -> Result<(), NotARequest> {
-    let (grant, key, addr) = (request.grant(), request.key(), request.address());
-    let (len, payload) = (usize::from(request.access_len()), request.payload());
-    let (channel, transaction) = (request.channel(), request.transaction());
-    let refusal = match request.opcode() {
-        Opcode::Read if len == 0 || len > MAX_PAYLOAD_BYTES => Refusal::Malformed,
-        Opcode::Write if len == 0 || len != payload.len() => Refusal::Malformed,
-        Opcode::Read => match memory.read(grant, key, addr, &mut link.stage()[..len]) {
-            Ok(()) => {
-                *done_due = None;
-                let data = HeaderRepr { transaction, ..link.header(channel, Opcode::Data) };
-                link.push(data, len);
-                return Ok(());
-            }
-            Err(refusal) => refusal,
-        },
-        Opcode::Write => match memory.write(grant, key, addr, payload) {
-            Ok(()) => {
-                *done_due = Some((channel, transaction));
-                return Ok(());
-            }
-            Err(refusal) => refusal,
-        },
-        _ => return Err(NotARequest),
-    };
-    *done_due = None;
-    let detail = refusal.code();
-    let refused = HeaderRepr { transaction, detail, ..link.header(channel, Opcode::Refused) };
-    link.push(refused, 0);
-    Ok(())
 }

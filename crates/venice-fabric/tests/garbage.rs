@@ -12,11 +12,12 @@ use world::{Faults, GRANT, KEY, MS, RECIPIENT, RECIPIENT_ADDR, SECOND, World, do
 
 fn any_opcode() -> impl Strategy<Value = (Channel, Opcode)> {
     use Opcode::*;
-    let link = prop::sample::select(vec![Hello, Welcome, Reset, Ack, Nak, Ping, Pong]);
+    let link = prop::sample::select(vec![Hello, Welcome, Reset, Ack, Nak, Ping, Pong, Revoked]);
     let access = prop::sample::select(vec![Read, Data, Write, Done, Refused]);
     prop_oneof![
         link.prop_map(|opcode| (Channel::Link, opcode)),
         (prop::sample::select(vec![Channel::Crma, Channel::Rdma]), access),
+        prop::sample::select(vec![FetchAdd, CompareSwap, Unmap]).prop_map(|op| (Channel::Crma, op)),
     ]
 }
 
@@ -92,6 +93,8 @@ proptest! {
             match world.initiator.read(world.now_ns, taken, 0, 4) {
                 Ok(()) => taken += 1,
                 Err(FabricError::WouldBlock | FabricError::PeerDown(_)) => {}
+                // Nonsense may say that the grant is revoked.
+                Err(FabricError::Revoked { .. } | FabricError::NotMapped { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             let link = if is_on_link { link } else { LinkId(header.transaction) };
@@ -175,4 +178,45 @@ fn a_link_belongs_to_its_address() {
     assert!(donor.memory.written.is_empty());
     donor.target.handle_frame(world.now_ns, RECIPIENT_ADDR, &bytes, &mut donor.memory);
     assert_eq!(donor.memory.written.len(), 1, "the same frame from the right address");
+}
+
+/// A caller that has more outstanding than there is room for answers, be it that it cannot know of
+/// a QPair that takes some: what has to wait for room is still carried out in order, each once.
+#[test]
+fn requests_that_wait_for_room_are_carried_out_once() {
+    let mut world = World::new(7, 1, 4, Faults::default());
+    let link = open_link(&mut world);
+    let mut send = |(channel, opcode), sequence: u32, ack: u32| {
+        let header = HeaderRepr {
+            link,
+            sequence: Sequence(sequence),
+            ack: Sequence(ack),
+            transaction: sequence,
+            access_len: 8,
+            grant: GRANT,
+            key: KEY,
+            ..HeaderRepr::new(channel, opcode, RECIPIENT, donor_node(0))
+        };
+        let donor = &mut world.donors[0];
+        let (now_ns, bytes) = (world.now_ns, emit(header, 0));
+        donor.target.handle_frame(now_ns, RECIPIENT_ADDR, &bytes, &mut donor.memory);
+        while donor.target.poll_transmit(now_ns, &mut [0; MAX_FRAME_BYTES]).is_some() {}
+        donor.memory.reads
+    };
+    let read = (Channel::Crma, Opcode::Read);
+    let probe = (Channel::QPair, Opcode::Probe);
+    for sequence in [0, 1, 2, 4, 5, 6] {
+        send(read, sequence, 0);
+    }
+    assert_eq!(send(read, 3, 0), 4, "as many as there is room for");
+    send(probe, 7, 0);
+    assert_eq!(send(read, 4, 0), 4, "still no room");
+    assert_eq!(send((Channel::Link, Opcode::Ack), 0, 4), 7, "now there is");
+    for sequence in 4..7 {
+        assert_eq!(send(read, sequence, 4), 7, "copies");
+    }
+    // One round of the window later nothing is left in the places.
+    for sequence in 8..16 {
+        assert_eq!(send(read, sequence, sequence - 1), u64::from(sequence));
+    }
 }

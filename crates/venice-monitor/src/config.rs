@@ -54,6 +54,9 @@ pub struct MonitorConfig {
     pub lease_s: f64,
     /// Seconds to wait for one answer of a donor.
     pub donor_timeout_s: f64,
+    /// UDP goes without protection in this rack: for a network that nobody else can reach. Its
+    /// agents have to be told so too.
+    pub plain: bool,
     /// Called when the Monitor Node listens.
     #[serde(skip)]
     pub on_ready: OnReady,
@@ -68,6 +71,7 @@ impl Default for MonitorConfig {
             missed_heartbeats: 3,
             lease_s: 10.0,
             donor_timeout_s: 2.0,
+            plain: false,
             on_ready: OnReady::default(),
         }
     }
@@ -87,6 +91,7 @@ impl MonitorConfig {
             missed_heartbeats: self.missed_heartbeats,
             lease_ns,
             request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
+            is_plain: self.plain,
         }
     }
 

@@ -1,9 +1,12 @@
-//! Grant keys, from the system's random numbers.
+//! Keys and secrets, from the system's random numbers.
 
 use crate::error::MonitorError;
 use rustix::rand::{GetRandomFlags, getrandom};
+use venice_ports::seal::node_key;
 use venice_rack::monitor::KeySource;
-use venice_wire::GrantKey;
+use venice_wire::{GrantKey, KeyName, NodeSecret, SEAL_KEY_BYTES, SealKey};
+
+const GAVE_BEFORE: &str = "the system gave random numbers at the start";
 
 /// Keys nobody can guess.
 pub(crate) struct SystemKeys(());
@@ -19,7 +22,19 @@ impl SystemKeys {
 impl KeySource for SystemKeys {
     fn next_key(&mut self) -> GrantKey {
         let key = random_u64();
-        GrantKey(key.expect("the system gave random numbers at the start"))
+        GrantKey(key.expect(GAVE_BEFORE))
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        let mut secret = [0; SEAL_KEY_BYTES];
+        for word in secret.chunks_exact_mut(8) {
+            word.copy_from_slice(&random_u64().expect(GAVE_BEFORE).to_ne_bytes());
+        }
+        NodeSecret(secret)
+    }
+
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
+        node_key(secret, name)
     }
 }
 

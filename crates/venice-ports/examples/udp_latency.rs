@@ -3,11 +3,13 @@
 //! `cargo run --release -p venice-ports --example udp_latency`
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
 use venice_ports::monotonic_ns;
-use venice_ports::udp::{self, UdpDriver, UdpServer};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_ports::seal::{SealKeys, SealedAs, node_key};
+use venice_ports::udp::{self, UdpDriver, UdpServer, UdpService};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
 const ROUNDS: usize = 20_000;
 const WINDOW_BYTES: u64 = 16 << 20;
@@ -26,20 +28,56 @@ impl GrantedMemory for Zeroes {
 }
 
 fn main() {
-    show("bare echo, 64 B there, 4 KiB back", bare());
+    let only = std::env::args().nth(1);
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    if wanted("bare") {
+        show("bare echo, 64 B there, 4 KiB back", bare());
+    }
+    for is_sealed in [false, true] {
+        for is_busy in [false, true] {
+            let name = if is_sealed { "sealed" } else { "plain" };
+            if wanted(name) || wanted(&format!("{name}-{}", if is_busy { "busy" } else { "idle" }))
+            {
+                through_the_port(is_sealed, is_busy);
+            }
+        }
+    }
+}
+
+fn through_the_port(is_sealed: bool, is_busy: bool) {
     let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let socket = udp::UdpSocket::bind(loopback).unwrap();
-    let server = UdpServer::start(socket, TargetConfig::new(NodeId(1), 1), Zeroes).unwrap();
-    let mut driver = UdpDriver::new(loopback, InitiatorConfig::new(NodeId(2), 2)).unwrap();
-    let peer = driver.add_peer(monotonic_ns(), NodeId(1), server.local_addr()).unwrap();
+    let (secret, name) = (NodeSecret([1; 32]), KeyName::Grant(GrantId(1)));
+    let keys = is_sealed.then(|| Arc::new(secret) as Arc<dyn SealKeys + Send + Sync>);
+    let target = TargetConfig::new(NodeId(1), 1);
+    let service = UdpService { sockets: vec![socket], target, keys };
+    let server = UdpServer::serve(service, || Zeroes).unwrap();
+    let (now_ns, donor) = (monotonic_ns(), server.local_addr());
+    let config = InitiatorConfig::new(NodeId(2), 2);
+    let (mut driver, peer) = if is_sealed {
+        let mut driver = UdpDriver::sealed(loopback, config).unwrap();
+        let named = SealedAs { name, key: node_key(&secret, name) };
+        let peer = driver.add_sealed_peer(now_ns, NodeId(1), donor, named).unwrap();
+        (driver, peer)
+    } else {
+        let mut driver = UdpDriver::new(loopback, config).unwrap();
+        let peer = driver.add_peer(now_ns, NodeId(1), donor).unwrap();
+        (driver, peer)
+    };
+    driver.set_busy_poll(is_busy);
     driver.initiator().map_window(0, WINDOW_BYTES, peer, 0, GrantId(1), GrantKey(1)).unwrap();
     reads(&mut driver, 1, 100);
-    show("read of 4 KiB", reads(&mut driver, 1, ROUNDS));
+    let how = format!(
+        "{}{}",
+        if is_sealed { "sealed" } else { "plain" },
+        if is_busy { ", looking out" } else { "" }
+    );
+    show(&format!("read of 4 KiB, {how}"), reads(&mut driver, 1, ROUNDS));
     let start_ns = monotonic_ns();
     reads(&mut driver, 32, ROUNDS / 32);
     let pages = (ROUNDS / 32 * 32) as f64;
     let seconds = (monotonic_ns() - start_ns) as f64 / 1e9;
-    println!("{:36} {:8.0} pages/s", "32 reads of 4 KiB in flight", pages / seconds);
+    println!("{:40} {:8.0} pages/s", format!("32 reads in flight, {how}"), pages / seconds);
 }
 
 fn bare() -> Vec<u64> {
@@ -89,5 +127,5 @@ fn reads(driver: &mut UdpDriver, at_once: u64, rounds: usize) -> Vec<u64> {
 fn show(what: &str, mut times_ns: Vec<u64>) {
     times_ns.sort_unstable();
     let at = |share: f64| times_ns[(times_ns.len() as f64 * share) as usize] as f64 / 1000.0;
-    println!("{what:36} p50 {:6.1} us  p99 {:6.1} us", at(0.5), at(0.99));
+    println!("{what:40} p50 {:6.1} us  p99 {:6.1} us", at(0.5), at(0.99));
 }

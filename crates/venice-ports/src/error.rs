@@ -50,20 +50,33 @@ pub enum PortError {
         /// What the kernel said.
         source: Errno,
     },
-    /// The donor closed the connection, or died.
-    #[error("the donor closed the connection")]
+    /// The other side (of a grant: the donor) closed the connection, or died.
+    #[error("the other side closed the connection")]
     Closed,
-    /// The donor would not hand out the slabs of a grant.
-    #[error("the donor refuses: {reason}")]
+    /// The other side would not hand out what was asked for.
+    #[error("the other side refuses: {reason}")]
     Refused {
-        /// In the donor's words.
+        /// In its words.
         reason: String,
     },
     /// The other side does not speak this protocol.
-    #[error("the donor's answer makes no sense: {what}")]
+    #[error("the other side's answer makes no sense: {what}")]
     Protocol {
         /// What is wrong with it.
         what: &'static str,
+    },
+    /// The other side of a ring has written what no honest one writes.
+    #[error("the other side has broken the ring")]
+    RingBroken,
+    /// A peer with protection for a driver without, or the reverse.
+    #[error(
+        "this end of the link {}, and the donor {}: start both with --plain, or neither",
+        if *.is_sealed { "is protected" } else { "is not protected" },
+        if *.is_sealed { "is not" } else { "is" }
+    )]
+    Protection {
+        /// Whether the driver seals.
+        is_sealed: bool,
     },
     /// A UDP address cannot be used.
     #[error("cannot use the UDP address {address}")]
@@ -73,6 +86,12 @@ pub enum PortError {
         /// What the kernel said.
         source: Errno,
     },
+    /// A forked child has used what its parent made: both would count on from the same place.
+    #[error("this link is the parent process's: a forked child has to make one of its own")]
+    Forked,
+    /// The RDMA device or a connection over it failed.
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
 }
 
 impl PortError {

@@ -2,17 +2,29 @@
 //!
 //! * [`shm`]: donor and recipient on one host. The donor passes the memfds of a grant over a
 //!   unix socket; the recipient maps them and needs the donor's CPU no more.
+//! * [`ring`]: the fabric's frames through shared memory, between two processes of one host.
 //! * [`udp`]: the fabric's frames in datagrams, between hosts.
+//! * [`verbs`]: RDMA devices read and write the donor's memory, one-sided, between hosts.
+//! * [`seal`]: how datagrams are encrypted and authenticated; for relays too.
+//! * [`qpair`]: messages and streams between two programs, as sockets, over rings or udp.
+//! * [`channels`]: CRMA and RDMA as programs use them, over any of these.
 //!
 //! The recipient's halves ([`shm::fetch_slabs`], [`udp::UdpDriver`], [`monotonic_ns`]) run inside
 //! foreign programs, on threads that have no thread-local storage of their own: they make system
 //! calls directly (no libc, no errno), start no threads, log nothing, and allocate only when they
-//! are built. The donor's halves ([`shm::ShmServer`], [`udp::UdpServer`]) own a thread each.
+//! are built. The donor's halves ([`shm::ShmServer`], [`udp::UdpServer`]) own a thread each. [`verbs`]
+//! is the exception: rdma-core is C, and is set up before a program's own threads run.
 
+pub mod channels;
 mod error;
 mod outside;
+pub mod qpair;
+pub mod ring;
+pub mod seal;
 pub mod shm;
 pub mod udp;
+pub mod verbs;
+mod windows;
 
 pub use error::PortError;
-pub use outside::{monotonic_ns, random_u64};
+pub use outside::{hold_until, monotonic_ns, random_u64};

@@ -1,13 +1,44 @@
-//! What the sans-IO cores below are given from outside: the time, and random numbers.
+//! What the sans-IO cores below are given from outside: the time, waiting for it, and random
+//! numbers.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds of CLOCK_MONOTONIC: one time line for every process of this machine.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Timers and wake-ups are late by less than this, unless the machine is busy.
+const LATE_NS: u64 = 150_000;
+
+/// Returns at `deadline_ns` of [`monotonic_ns`], within some tens of nanoseconds if this core has
+/// nothing else to do; at once if that is past. The last 150 µs are spent looking at the clock.
+#[inline]
+pub fn hold_until(deadline_ns: u64) {
+    if deadline_ns > 0 {
+        look_until(deadline_ns);
+    }
+}
+
+fn look_until(deadline_ns: u64) {
+    let now_ns = monotonic_ns();
+    if deadline_ns > now_ns.saturating_add(LATE_NS) {
+        let at_ns = deadline_ns - LATE_NS;
+        let until = Timespec {
+            tv_sec: (at_ns / 1_000_000_000) as i64,
+            tv_nsec: (at_ns % 1_000_000_000) as i64,
+        };
+        while clock_nanosleep_absolute(rustix::thread::ClockId::Monotonic, &until)
+            == Err(Errno::INTR)
+        {}
+    }
+    while monotonic_ns() < deadline_ns {
+        std::hint::spin_loop();
+    }
 }
 
 /// 64 bits nobody can guess.
@@ -24,6 +55,16 @@ pub fn random_u64() -> Result<u64, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn holds_until_the_time_has_come() {
+        hold_until(0);
+        for wait_ns in [1_000, 1_000_000] {
+            let deadline_ns = monotonic_ns() + wait_ns;
+            hold_until(deadline_ns);
+            assert!(monotonic_ns() >= deadline_ns);
+        }
+    }
 
     #[test]
     fn does_not_go_back() {

@@ -1,77 +1,44 @@
 //! Recipient and donor over real UDP sockets, with a proxy in between that loses, doubles and
 //! reorders datagrams. However bad the network, no byte may be wrong.
 
+mod common;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use venice_fabric::{
-    AccessError, FabricError, GrantedMemory, InitiatorConfig, PeerState, Refusal, TargetConfig,
-};
+use common::{ID, KEY, OneGrant};
+use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerState, Refusal, TargetConfig};
 use venice_ports::monotonic_ns;
-use venice_ports::udp::{self, UdpDriver, UdpServer};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_ports::seal::{SealedAs, node_key};
+use venice_ports::udp::{self, UdpDriver, UdpServer, UdpService};
+use venice_wire::{GrantKey, KeyName, NodeId, NodeSecret};
 
-const ID: GrantId = GrantId(3);
-const KEY: GrantKey = GrantKey(0xc0ffee);
 const MEMORY_BYTES: usize = 1 << 20;
 const DONOR: NodeId = NodeId(1);
 /// Where the recipient sees the donor's memory.
 const WINDOW: u64 = 0x7000_0000_0000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct OneGrant(Vec<u8>);
-
-impl OneGrant {
-    fn range(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        len: usize,
-    ) -> Result<&mut [u8], Refusal> {
-        if grant != ID {
-            return Err(Refusal::UnknownGrant);
-        }
-        if key != KEY {
-            return Err(Refusal::WrongKey);
-        }
-        let end = (addr as usize).checked_add(len).ok_or(Refusal::OutOfRange)?;
-        self.0.get_mut(addr as usize..end).ok_or(Refusal::OutOfRange)
-    }
-}
-
-impl GrantedMemory for OneGrant {
-    fn read(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        into: &mut [u8],
-    ) -> Result<(), Refusal> {
-        into.copy_from_slice(self.range(grant, key, addr, into.len())?);
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        from: &[u8],
-    ) -> Result<(), Refusal> {
-        self.range(grant, key, addr, from.len())?.copy_from_slice(from);
-        Ok(())
-    }
-}
-
 fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
+const SECRET: NodeSecret = NodeSecret([0x5e; 32]);
+const NAME: KeyName = KeyName::Grant(ID);
+
 fn donor(incarnation: u64) -> UdpServer {
+    let socket = udp::UdpSocket::bind(loopback()).unwrap();
+    let memory = OneGrant(vec![0; MEMORY_BYTES]);
+    let target = TargetConfig::new(DONOR, incarnation);
+    let service = UdpService { sockets: vec![socket], target, keys: Some(Arc::new(SECRET)) };
+    let mut memory = Some(memory);
+    UdpServer::serve(service, || memory.take().unwrap()).unwrap()
+}
+
+fn plain_donor(incarnation: u64) -> UdpServer {
     let socket = udp::UdpSocket::bind(loopback()).unwrap();
     let memory = OneGrant(vec![0; MEMORY_BYTES]);
     UdpServer::start(socket, TargetConfig::new(DONOR, incarnation), memory).unwrap()
@@ -80,9 +47,18 @@ fn donor(incarnation: u64) -> UdpServer {
 /// A recipient that has the donor's memory mapped at [`WINDOW`].
 fn recipient(donor: SocketAddr, link_seed: u64, key: GrantKey) -> UdpDriver {
     let config = InitiatorConfig::new(NodeId(100), link_seed);
+    let mut driver = UdpDriver::sealed(udp::unspecified_like(donor), config).unwrap();
+    let named = SealedAs { name: NAME, key: node_key(&SECRET, NAME) };
+    let peer = driver.add_sealed_peer(monotonic_ns(), DONOR, donor, named).unwrap();
+    driver.initiator().map_window(WINDOW, MEMORY_BYTES as u64, peer, 0, ID, key).unwrap();
+    driver
+}
+
+fn plain_recipient(donor: SocketAddr, link_seed: u64) -> UdpDriver {
+    let config = InitiatorConfig::new(NodeId(100), link_seed);
     let mut driver = UdpDriver::new(udp::unspecified_like(donor), config).unwrap();
     let peer = driver.add_peer(monotonic_ns(), DONOR, donor).unwrap();
-    driver.initiator().map_window(WINDOW, MEMORY_BYTES as u64, peer, 0, ID, key).unwrap();
+    driver.initiator().map_window(WINDOW, MEMORY_BYTES as u64, peer, 0, ID, KEY).unwrap();
     driver
 }
 
@@ -191,6 +167,20 @@ impl Drop for BadNetwork {
     }
 }
 
+/// Starts an access, moving frames for as long as there is no room for it.
+fn insist(
+    driver: &mut UdpDriver,
+    mut start: impl FnMut(&mut UdpDriver) -> Result<(), FabricError>,
+) {
+    let started = Instant::now();
+    while let Err(error) = start(driver) {
+        assert_eq!(error, FabricError::WouldBlock);
+        assert!(started.elapsed() < PATIENCE, "no room for another access");
+        driver.pump(monotonic_ns()).unwrap();
+        driver.wait(monotonic_ns(), 10_000_000).unwrap();
+    }
+}
+
 /// Random reads and writes, up to 32 at once on separate pages, against a plain array.
 fn hammer(driver: &mut UdpDriver, seed: u64, rounds: usize) {
     let mut random = Random(seed);
@@ -202,14 +192,20 @@ fn hammer(driver: &mut UdpDriver, seed: u64, rounds: usize) {
         for page in first_page..first_page + 1 + random.below(32) {
             let at = (page * 4096 + random.below(2000)) as usize;
             let len = 1 + random.below(2096) as usize;
-            let now_ns = monotonic_ns();
             let token = round as u64 * 1000 + page;
+            let window_addr = WINDOW + at as u64;
             if random.below(2) == 0 {
                 let data: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
-                driver.initiator().write(now_ns, token, WINDOW + at as u64, &data).unwrap();
+                let write = |driver: &mut UdpDriver| {
+                    driver.initiator().write(monotonic_ns(), token, window_addr, &data)
+                };
+                insist(driver, write);
                 model[at..at + len].copy_from_slice(&data);
             } else {
-                driver.initiator().read(now_ns, token, WINDOW + at as u64, len as u32).unwrap();
+                let read = |driver: &mut UdpDriver| {
+                    driver.initiator().read(monotonic_ns(), token, window_addr, len as u32)
+                };
+                insist(driver, read);
                 reads.push((token, at, len));
             }
             started += 1;
@@ -234,12 +230,77 @@ fn bytes_come_back_as_written() {
 }
 
 #[test]
+fn bytes_come_back_as_written_without_protection() {
+    let donor = plain_donor(1);
+    hammer(&mut plain_recipient(donor.local_addr(), 11), 1, 200);
+}
+
+#[test]
 fn no_byte_is_wrong_on_a_bad_network() {
     for seed in 1..=4 {
         let donor = donor(seed);
         let network = BadNetwork::start(donor.local_addr(), seed);
         hammer(&mut recipient(network.address, 100 + seed, KEY), seed, 60);
+        let dropped = donor.dropped();
+        assert!(dropped.forged > 0 && dropped.replayed > 0, "{dropped:?}");
     }
+}
+
+#[test]
+fn no_byte_is_wrong_on_a_bad_network_without_protection() {
+    for seed in 1..=4 {
+        let donor = plain_donor(seed);
+        let network = BadNetwork::start(donor.local_addr(), seed);
+        hammer(&mut plain_recipient(network.address, 100 + seed), seed, 60);
+    }
+}
+
+/// Whatever one end does, an end that protects its datagrams never takes plain ones.
+#[test]
+fn there_is_no_silent_downgrade() {
+    let (sealed, plain) = (donor(1), plain_donor(2));
+    for (mut driver, server) in [
+        (plain_recipient(sealed.local_addr(), 51), &sealed),
+        (recipient(plain.local_addr(), 52, KEY), &plain),
+    ] {
+        driver.initiator().read(monotonic_ns(), 1, WINDOW, 64).unwrap();
+        let (_, result, _) = finish(&mut driver, 1).remove(0);
+        assert!(matches!(result, Err(AccessError::PeerDown(_))), "{result:?}");
+        let dropped = server.dropped();
+        assert!(dropped.unsealed + dropped.unknown_key > 0, "{dropped:?}");
+    }
+    let config = InitiatorConfig::new(NodeId(100), 1);
+    let mut driver = UdpDriver::sealed(loopback(), config).unwrap();
+    let error = driver.add_peer(monotonic_ns(), DONOR, plain.local_addr()).unwrap_err();
+    assert!(error.to_string().contains("--plain"), "{error}");
+}
+
+#[test]
+fn a_donor_with_many_queues_serves_each_flow_in_order() {
+    let sockets = udp::UdpSocket::bind_queues(loopback(), 3).unwrap();
+    let address = sockets[0].local_addr();
+    let target = TargetConfig::new(DONOR, 3);
+    let service = UdpService { sockets, target, keys: Some(Arc::new(SECRET)) };
+    // Each queue has memory of its own, so a flow that changed its queue would be noticed.
+    let donor = UdpServer::serve(service, || OneGrant(vec![0; MEMORY_BYTES])).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..6 {
+            scope.spawn(move || {
+                // In turns on its queue with others, so it looks only at what is its own.
+                let mut driver = recipient(address, 60 + seed, KEY);
+                for round in 0..100u8 {
+                    let bytes = [round ^ seed as u8; 512];
+                    let at = WINDOW + seed * 4096;
+                    driver.initiator().write(monotonic_ns(), 1, at, &bytes).unwrap();
+                    driver.initiator().read(monotonic_ns(), 2, at, 512).unwrap();
+                    let finished = finish(&mut driver, 2);
+                    assert_eq!(finished[1], (2, Ok(()), bytes.to_vec()));
+                }
+            });
+        }
+    });
+    let dropped = donor.dropped();
+    assert_eq!((dropped.replayed, dropped.forged), (0, 0));
 }
 
 #[test]

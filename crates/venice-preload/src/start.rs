@@ -40,7 +40,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
     let window = match block.port() {
         PortKind::Shm => Some(attach::map_slabs(&attached.slabs).map_err(|e| e.to_string())?),
-        PortKind::Udp => None,
+        PortKind::Udp | PortKind::Verbs => None,
     };
     drop(attached.slabs);
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);

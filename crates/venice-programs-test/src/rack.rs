@@ -53,12 +53,28 @@ impl Rack {
     /// # Panics
     /// When `venice up` fails: with what it said.
     pub fn start_with(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
+        let mut with_nodes = vec!["--nodes", "4"];
+        with_nodes.extend_from_slice(options);
+        Rack::up(port, lend_mib, &with_nodes)
+    }
+
+    /// A rack whose nodes relay for each other, wired as `topology` says with its size.
+    ///
+    /// # Panics
+    /// When `venice up` fails: with what it said.
+    pub fn wired(topology: &str, lend_mib: u64, options: &[&str]) -> Rack {
+        let mut wired = vec!["--topology", topology];
+        wired.extend_from_slice(options);
+        Rack::up(Port::Udp, lend_mib, &wired)
+    }
+
+    fn up(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
         // Short, because unix socket paths are.
         let run_dir = tempfile::Builder::new().prefix("venice-t").tempdir_in("/tmp").expect("/tmp");
         let guardian = guard(run_dir.path());
         let rack = Rack { run_dir, guardian, port };
         let lend = format!("{lend_mib}MiB");
-        let mut up = vec!["up", "--nodes", "4", "--lend", &lend, "--port", port.name()];
+        let mut up = vec!["up", "--lend", &lend, "--port", port.name()];
         up.extend_from_slice(options);
         let up = rack.venice(&up);
         assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));

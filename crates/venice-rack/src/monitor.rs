@@ -30,7 +30,7 @@ use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
 use handshake::{PendingRequest, SentPrepare};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 
 /// How a Monitor Node is set up.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +44,8 @@ pub struct MonitorSettings {
     /// How long the handshake for one request may take; well under the lease, or the first
     /// donor's lease ends before the recipient hears of it.
     pub request_timeout_ns: u64,
+    /// UDP goes without protection in this rack.
+    pub is_plain: bool,
 }
 
 impl MonitorSettings {
@@ -61,10 +63,16 @@ impl MonitorSettings {
     }
 }
 
-/// Where grant keys come from: secret and unpredictable in a real rack.
+/// Where keys come from: secret and unpredictable in a real rack.
 pub trait KeySource: Send {
-    /// A key never given before.
+    /// A grant's key, never given before.
     fn next_key(&mut self) -> GrantKey;
+
+    /// A node's secret, never given before.
+    fn next_secret(&mut self) -> NodeSecret;
+
+    /// The key of this name at the node with this secret, the same that the node derives.
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey;
 }
 
 /// The Monitor Node.

@@ -30,6 +30,22 @@ pub struct NodeRow {
     /// Milliseconds since its last heartbeat; `None` when none has come since the Monitor Node
     /// started.
     pub last_heartbeat_ms: Option<u64>,
+    /// `sealed` or `plain`: how its UDP datagrams are protected.
+    pub protection: String,
+    /// Datagrams that its UDP port has dropped because they had come before.
+    pub replayed: u64,
+    /// Because their seal did not fit.
+    pub forged: u64,
+    /// Because they had none.
+    pub unsealed: u64,
+    /// Because their key does not exist (any more).
+    pub unknown_key: u64,
+    /// The shape of the network of relays it belongs to, for example `mesh:2x2x2`; empty: none.
+    pub topology: String,
+    /// Its position in that network.
+    pub position: Option<u32>,
+    /// `host:port` of its relay's UDP port; empty: it has none.
+    pub relay_addr: String,
 }
 
 /// A line of `venice resources`: the Resource Registration Table.
@@ -75,18 +91,31 @@ pub struct GrantRow {
 /// A line of `venice links`: the Topology Status Table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkRow {
-    /// The node that tested.
+    /// The node that tested, or the recipient of a grant.
     pub from: String,
     /// The node at the far end.
     pub to: String,
-    /// `udp` or `shm`.
+    /// `udp`, `shm`, or `hop` between the relays of two neighbours.
     pub port: String,
     /// `up` or `down`.
     pub state: String,
-    /// Round-trip time in microseconds.
-    pub latency_us: f64,
-    /// Share of tests lost, 0 to 1.
-    pub loss_ratio: f64,
+    /// Round-trip time in microseconds; `None` where nobody tests.
+    pub latency_us: Option<f64>,
+    /// Share of tests lost, 0 to 1; `None` where nobody tests.
+    pub loss_ratio: Option<f64>,
     /// Bandwidth in megabits a second, where it was measured.
     pub bandwidth_mbps: Option<f64>,
+    /// Present traffic in bytes a second, both directions, as the far end counts it; `None` where
+    /// it cannot tell.
+    pub bytes_per_s: Option<f64>,
+    /// `aes-256-gcm`, `chacha20-poly1305` or `plain`.
+    pub protection: String,
+    /// Datagrams that the far end has, of whomever they came from, dropped because they had come before.
+    pub replayed: u64,
+    /// Because their seal did not fit.
+    pub forged: u64,
+    /// Because they had none.
+    pub unsealed: u64,
+    /// Because their key does not exist (any more).
+    pub unknown_key: u64,
 }

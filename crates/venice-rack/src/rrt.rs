@@ -1,9 +1,9 @@
 //! The Resource Registration Table: the nodes, what they offer, and whether they live.
 
-use crate::types::{DonorStatus, Identity, NodeRegistration, ResourceSpec};
+use crate::types::{DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use venice_wire::{NodeId, SLAB_BYTES};
+use venice_wire::{NodeId, NodeSecret, SLAB_BYTES};
 
 /// What outlives a restart of the Monitor Node about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +24,35 @@ pub struct NodeRecord {
     pub shm_socket: String,
     /// What it offers.
     pub resources: Vec<ResourceSpec>,
+    /// What the keys of its UDP port are made of, drawn for this epoch; `None` in a rack without
+    /// protection.
+    #[serde(default)]
+    pub secret: Option<NodeSecret>,
+    /// Its place in the network of relays, if there is one.
+    #[serde(default)]
+    pub relay: Option<RelayPlace>,
 }
 
 impl NodeRecord {
-    pub(crate) fn new(identity: Identity, registration: NodeRegistration) -> Self {
+    pub(crate) fn new(
+        identity: Identity,
+        registration: NodeRegistration,
+        secret: Option<NodeSecret>,
+    ) -> Self {
         let NodeRegistration { name, instance, pid, control_addr, udp_addr, .. } = registration;
-        let NodeRegistration { shm_socket, resources, .. } = registration;
-        Self { identity, name, instance, pid, control_addr, udp_addr, shm_socket, resources }
+        let NodeRegistration { shm_socket, resources, relay, .. } = registration;
+        Self {
+            identity,
+            name,
+            instance,
+            pid,
+            control_addr,
+            udp_addr,
+            shm_socket,
+            resources,
+            secret,
+            relay,
+        }
     }
 
     /// Slabs it lends altogether.
@@ -59,6 +81,8 @@ pub struct NodeEntry {
     pub status: DonorStatus,
     /// Slabs of prepares it has not answered yet.
     pub reserved_slabs: u32,
+    /// What its UDP port has seen, by its newest report.
+    pub port: PortReport,
 }
 
 impl NodeEntry {
@@ -73,6 +97,7 @@ impl NodeEntry {
             epoch_since_ns: now_ns,
             status: DonorStatus { total_slabs, free_slabs: total_slabs, revision: 0 },
             reserved_slabs: 0,
+            port: PortReport::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 
 /// Longest name of a node, a recipient or a purpose, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -51,6 +51,35 @@ pub struct NodeRegistration {
     /// What an earlier registration of this very instance returned: lets a Monitor Node that lost
     /// its store give the agent its old identity back.
     pub previous: Option<Identity>,
+    /// The secret it was given then, which its recipients' keys are made of.
+    pub secret: Option<NodeSecret>,
+    /// It was told to use UDP without protection.
+    pub is_plain: bool,
+    /// Where it stands in a network of relays, if the rack is wired as one.
+    pub relay: Option<RelayPlace>,
+}
+
+/// A node's place in a network of relays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayPlace {
+    /// The network's shape and size, the same for every node of the rack, for example
+    /// `mesh:2x2x2` or `router:8`.
+    pub topology: String,
+    /// The node's position in it.
+    pub position: u32,
+    /// `host:port` of its relay's UDP port.
+    pub addr: String,
+}
+
+/// A relay of the rack, for its neighbours and for who routes to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayPeer {
+    /// The node's number.
+    pub node: NodeId,
+    /// Its position.
+    pub position: u32,
+    /// `host:port` of its relay's UDP port.
+    pub addr: String,
 }
 
 impl NodeRegistration {
@@ -82,6 +111,8 @@ pub struct Registered {
     pub heartbeat_interval_ms: u64,
     /// The lease of a grant unless a request says otherwise.
     pub lease_ms: u64,
+    /// What the keys of its UDP port are made of; `None` in a rack without protection.
+    pub secret: Option<NodeSecret>,
 }
 
 /// What an agent reports on every heartbeat.
@@ -95,6 +126,50 @@ pub struct HeartbeatReport {
     pub memory: DonorReport,
     /// Link tests made since the last report.
     pub links: Vec<LinkReport>,
+    /// What its UDP port has seen.
+    pub port: PortReport,
+}
+
+/// What a node's UDP port has seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PortReport {
+    /// Datagrams dropped since the agent started.
+    pub dropped: DroppedCounts,
+    /// Present traffic, by who is at the other end.
+    pub flows: Vec<FlowReport>,
+}
+
+/// Datagrams that a port did not take, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct DroppedCounts {
+    /// They had come before.
+    pub replayed: u64,
+    /// Their seal did not fit.
+    pub forged: u64,
+    /// They had none.
+    pub unsealed: u64,
+    /// They were sealed under a key that does not exist (any more).
+    pub unknown_key: u64,
+}
+
+/// What goes to and fro between a node and one other, at present.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlowReport {
+    /// Who is at the other end.
+    pub with: FlowPeer,
+    /// Bytes a second, both directions together.
+    pub bytes_per_s: f64,
+}
+
+/// Who is at the other end of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowPeer {
+    /// The recipient of this grant.
+    Grant(GrantId),
+    /// Another node.
+    Node(NodeId),
+    /// Anybody: without protection nobody says who he is.
+    Anybody,
 }
 
 /// The Monitor Node's answer to a heartbeat.
@@ -102,6 +177,8 @@ pub struct HeartbeatReport {
 pub struct HeartbeatAck {
     /// The other living nodes, for the link tests.
     pub peers: Vec<Peer>,
+    /// Every relay of the rack, living or not; empty where there are none.
+    pub relays: Vec<RelayPeer>,
 }
 
 /// Another node of the rack, as a link test needs it.
@@ -117,6 +194,9 @@ pub struct Peer {
     pub udp_addr: String,
     /// Path of its unix socket; empty when it has none.
     pub shm_socket: String,
+    /// The key to seal with what the asker sends to this node; `None` in a rack without
+    /// protection.
+    pub seal_key: Option<SealKey>,
 }
 
 /// Which port a link uses.
@@ -127,6 +207,8 @@ pub enum LinkPort {
     Udp,
     /// Shared memory of one host.
     Shm,
+    /// A hop link between the relays of two neighbours.
+    Hop,
 }
 
 /// Whether a link works.
@@ -137,6 +219,31 @@ pub enum LinkState {
     Up,
     /// The last test did not come back.
     Down,
+}
+
+/// How a link's datagrams are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkProtection {
+    /// Not at all.
+    #[serde(rename = "plain")]
+    Plain,
+    /// Sealed with AES-256-GCM.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// Sealed with ChaCha20-Poly1305.
+    #[serde(rename = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+}
+
+impl LinkProtection {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
 }
 
 /// The result of one link test: a line of the Topology Status Table, seen from the tester.
@@ -154,6 +261,10 @@ pub struct LinkReport {
     pub loss_ratio: f64,
     /// Bandwidth in megabits a second, where it was measured.
     pub bandwidth_mbps: Option<f64>,
+    /// Present traffic in bytes a second, both directions, where the tester counts it.
+    pub bytes_per_s: Option<f64>,
+    /// How it is protected.
+    pub protection: LinkProtection,
 }
 
 /// A recipient's request for memory.
@@ -193,6 +304,8 @@ pub struct Grant {
     pub udp_addr: String,
     /// Path of the donor's unix socket.
     pub shm_socket: String,
+    /// The key to seal with what goes to the donor by UDP; `None` in a rack without protection.
+    pub seal_key: Option<SealKey>,
     /// Seconds without a renewal after which the donor takes the memory back.
     pub lease_s: f64,
 }

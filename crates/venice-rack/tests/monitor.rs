@@ -6,10 +6,10 @@ use venice_rack::monitor::{
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
-    LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PrepareRequest, RackError,
-    Refusal, ResourceKind, ResourceSpec,
+    LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PortReport,
+    PrepareRequest, RackError, Refusal, RelayPlace, ResourceKind, ResourceSpec,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId, NodeSecret, SLAB_BYTES, SealKey};
 
 const S: u64 = 1_000_000_000;
 
@@ -19,6 +19,15 @@ impl KeySource for OneTwoThree {
     fn next_key(&mut self) -> GrantKey {
         self.0 += 1;
         GrantKey(self.0)
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        self.0 += 1;
+        NodeSecret([self.0 as u8; 32])
+    }
+
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
+        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
     }
 }
 
@@ -34,6 +43,7 @@ impl Rack {
             missed_heartbeats: 3,
             lease_ns: 10 * S,
             request_timeout_ns: 4 * S,
+            is_plain: false,
         };
         let core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
         let mut rack = Self { core };
@@ -104,7 +114,13 @@ impl Rack {
         let free = 8 - 2 * held.len() as u32;
         let memory = DonorReport { status: status(free, revision), held };
         let instance = u64::from(donor.node.0);
-        let report = HeartbeatReport { identity: donor, instance, memory, links: vec![] };
+        let report = HeartbeatReport {
+            identity: donor,
+            instance,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+        };
         self.core.handle_heartbeat(now_ns, report).unwrap();
     }
 
@@ -129,6 +145,9 @@ fn registration(name: &str, instance: u64) -> NodeRegistration {
             capabilities: vec![],
         }],
         previous: None,
+        secret: None,
+        is_plain: false,
+        relay: None,
     }
 }
 
@@ -379,6 +398,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
         missed_heartbeats: 3,
         lease_ns: 10 * S,
         request_timeout_ns: 4 * S,
+        is_plain: false,
     };
     let core = MonitorCore::recover(settings, Box::new(OneTwoThree(100)), S, records);
     let mut rack = Rack { core };
@@ -459,9 +479,17 @@ fn silence_is_death_and_a_report_is_life() {
         latency_us: 20.0,
         loss_ratio: 0.0,
         bandwidth_mbps: None,
+        bytes_per_s: None,
+        protection: LinkProtection::Aes256Gcm,
     };
     let memory = DonorReport { status: status(8, 0), held: vec![] };
-    let report = HeartbeatReport { identity: other, instance: 2, memory, links: vec![link] };
+    let report = HeartbeatReport {
+        identity: other,
+        instance: 2,
+        memory,
+        links: vec![link],
+        port: PortReport::default(),
+    };
     let ack = rack.core.handle_heartbeat(2 * S, report).unwrap();
     assert_eq!(ack.peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["node1"]);
 
@@ -475,4 +503,83 @@ fn silence_is_death_and_a_report_is_life() {
     // It was only cut off.
     rack.report(12 * S, donor, 2, &[(grant, HeldState::Committed)]);
     assert_eq!(rack.states(), ["committed"]);
+}
+
+fn registered(actions: Vec<Action>) -> Result<venice_rack::types::Registered, RackError> {
+    let reply = actions.into_iter().find_map(|action| match action {
+        Action::ReplyRegister { result, .. } => Some(result),
+        _ => None,
+    });
+    reply.expect("an answer")
+}
+
+#[test]
+fn a_node_keeps_its_secret_for_a_life_and_no_longer() {
+    let mut rack = Rack::new(&[]);
+    rack.core.handle_register(0, Token(1), registration("node1", 1));
+    let first = registered(rack.actions()).unwrap();
+    let secret = first.secret.expect("a rack protects its datagrams");
+    // The same process again, and once more after the Monitor Node has lost everything.
+    rack.core.handle_register(0, Token(2), registration("node1", 1));
+    assert_eq!(registered(rack.actions()).unwrap().secret, Some(secret));
+    let mut forgetful = Rack::new(&[]);
+    forgetful.core.handle_register(0, Token(9), registration("other", 9));
+    forgetful.actions();
+    let known =
+        |previous| NodeRegistration { previous, secret: Some(secret), ..registration("node1", 1) };
+    let elsewhere = Identity { node: NodeId(7), epoch: 3 };
+    forgetful.core.handle_register(0, Token(3), known(Some(elsewhere)));
+    assert_eq!(registered(forgetful.actions()).unwrap().secret, Some(secret));
+    // Another process is another life.
+    rack.core.handle_timeout(100 * S);
+    rack.core.handle_register(100 * S, Token(4), registration("node1", 2));
+    let second = registered(rack.actions()).unwrap();
+    assert_eq!(second.identity.epoch, first.identity.epoch + 1);
+    assert!(second.secret.is_some() && second.secret != Some(secret));
+}
+
+#[test]
+fn all_protect_their_datagrams_or_nobody() {
+    let mut rack = Rack::new(&[]);
+    let plain = NodeRegistration { is_plain: true, ..registration("node1", 1) };
+    rack.core.handle_register(0, Token(1), plain);
+    let error = registered(rack.actions()).unwrap_err();
+    assert!(error.to_string().contains("--plain"), "{error}");
+}
+
+#[test]
+fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
+    let mut rack = Rack::new(&[]);
+    let place = |topology: &str, position| {
+        let addr = format!("10.0.0.{position}:1");
+        Some(RelayPlace { topology: topology.into(), position, addr })
+    };
+    let mut register = |name, instance, relay| {
+        let node = NodeRegistration { relay, ..registration(name, instance) };
+        rack.core.handle_register(0, Token(instance), node);
+        registered(rack.actions())
+    };
+    let first = register("node1", 1, place("mesh:2", 0)).unwrap();
+    for (relay, says) in [
+        (place("mesh:2", 0), "node1's already"),
+        (place("mesh:3", 1), "wired as mesh:2, not as mesh:3"),
+        (None, "not as all-to-all"),
+    ] {
+        let error = register("node2", 2, relay).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let second = register("node2", 2, place("mesh:2", 1)).unwrap();
+    let report = HeartbeatReport {
+        identity: first.identity,
+        instance: 1,
+        memory: DonorReport { status: status(8, 0), held: vec![] },
+        links: vec![],
+        port: PortReport::default(),
+    };
+    // Those that are down too: a packet's way depends on all of them.
+    rack.core.handle_timeout(100 * S);
+    let relays = rack.core.handle_heartbeat(100 * S, report).unwrap().relays;
+    let mut known: Vec<_> = relays.iter().map(|relay| (relay.position, relay.node)).collect();
+    known.sort_unstable();
+    assert_eq!(known, [(0, first.identity.node), (1, second.identity.node)]);
 }

@@ -2,9 +2,20 @@
 
 use crate::{
     Channel, GrantId, GrantKey, HEADER_BYTES, HeaderRepr, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId,
-    Opcode, Sequence, VERSION, WireError,
+    Opcode, Sequence, UNCHECKED_FLAG, VERSION, WireError,
     header::{checksum, offset},
 };
+
+/// What stands for it that a frame came whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Integrity {
+    /// Its checksum, which every frame must carry.
+    Checksum,
+    /// The port. A frame may say that it carries no checksum; one that carries it is verified.
+    Port,
+    /// It was parsed before and kept: the checksum is not looked at again.
+    ParsedBefore,
+}
 
 /// A received frame that has passed every check of the format: length, magic, version, checksum,
 /// and an opcode that belongs to its channel. Reading a field cannot fail.
@@ -18,11 +29,20 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Checks `bytes`, one whole datagram, and wraps them.
+    /// Checks `bytes`, one whole datagram, checksum included, and wraps them.
     ///
     /// # Errors
     /// Says in which way the bytes are not a frame of this version. No input panics.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse_with(bytes, Integrity::Checksum)
+    }
+
+    /// Like [`Frame::parse`], with the checksum verified as `integrity` says.
+    ///
+    /// # Errors
+    /// As [`Frame::parse`]; [`WireError::Unchecked`] if the frame must carry a checksum and does
+    /// not.
+    pub fn parse_with(bytes: &'a [u8], integrity: Integrity) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < HEADER_BYTES {
             return Err(WireError::Truncated { len, needed: HEADER_BYTES });
@@ -35,9 +55,7 @@ impl<'a> Frame<'a> {
             return Err(WireError::UnsupportedVersion(bytes[offset::VERSION]));
         }
         check_length(bytes)?;
-        if u32::from_le_bytes(get(bytes, offset::CHECKSUM)) != checksum(bytes) {
-            return Err(WireError::BadChecksum);
-        }
+        check_integrity(bytes, integrity)?;
         let (channel, opcode) = check_opcode(bytes[offset::CHANNEL], bytes[offset::OPCODE])?;
         Ok(Self { bytes, channel, opcode })
     }
@@ -63,85 +81,102 @@ impl<'a> Frame<'a> {
     }
 
     /// The frame as it came.
+    #[inline]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// What follows the header: at most [`MAX_PAYLOAD_BYTES`].
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
     /// See [`HeaderRepr::channel`].
+    #[inline]
     pub fn channel(&self) -> Channel {
         self.channel
     }
 
     /// See [`HeaderRepr::opcode`].
+    #[inline]
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
     /// See [`HeaderRepr::flags`].
+    #[inline]
     pub fn flags(&self) -> u8 {
         self.bytes[offset::FLAGS]
     }
 
     /// See [`HeaderRepr::source`].
+    #[inline]
     pub fn source(&self) -> NodeId {
         NodeId(self.u32_at(offset::SOURCE))
     }
 
     /// See [`HeaderRepr::destination`].
+    #[inline]
     pub fn destination(&self) -> NodeId {
         NodeId(self.u32_at(offset::DESTINATION))
     }
 
     /// See [`HeaderRepr::link`].
+    #[inline]
     pub fn link(&self) -> LinkId {
         LinkId(self.u32_at(offset::LINK))
     }
 
     /// See [`HeaderRepr::sequence`].
+    #[inline]
     pub fn sequence(&self) -> Sequence {
         Sequence(self.u32_at(offset::SEQUENCE))
     }
 
     /// See [`HeaderRepr::ack`].
+    #[inline]
     pub fn ack(&self) -> Sequence {
         Sequence(self.u32_at(offset::ACK))
     }
 
     /// See [`HeaderRepr::transaction`].
+    #[inline]
     pub fn transaction(&self) -> u32 {
         self.u32_at(offset::TRANSACTION)
     }
 
     /// See [`HeaderRepr::access_len`].
+    #[inline]
     pub fn access_len(&self) -> u16 {
         u16::from_le_bytes(get(self.bytes, offset::ACCESS_LEN))
     }
 
     /// See [`HeaderRepr::detail`].
+    #[inline]
     pub fn detail(&self) -> u16 {
         u16::from_le_bytes(get(self.bytes, offset::DETAIL))
     }
 
     /// See [`HeaderRepr::address`].
+    #[inline]
     pub fn address(&self) -> u64 {
         u64::from_le_bytes(get(self.bytes, offset::ADDRESS))
     }
 
     /// See [`HeaderRepr::grant`].
+    #[inline]
     pub fn grant(&self) -> GrantId {
         GrantId(u64::from_le_bytes(get(self.bytes, offset::GRANT)))
     }
 
     /// See [`HeaderRepr::key`].
+    #[inline]
     pub fn key(&self) -> GrantKey {
         GrantKey(u64::from_le_bytes(get(self.bytes, offset::KEY)))
     }
 
+    #[inline]
     fn u32_at(&self, at: usize) -> u32 {
         u32::from_le_bytes(get(self.bytes, at))
     }
@@ -160,6 +195,18 @@ fn check_length(bytes: &[u8]) -> Result<(), WireError> {
     }
 }
 
+fn check_integrity(bytes: &[u8], integrity: Integrity) -> Result<(), WireError> {
+    let is_unchecked = bytes[offset::FLAGS] & UNCHECKED_FLAG != 0;
+    match (integrity, is_unchecked) {
+        (Integrity::Checksum, true) => Err(WireError::Unchecked),
+        (Integrity::ParsedBefore, _) | (Integrity::Port, true) => Ok(()),
+        (Integrity::Checksum | Integrity::Port, false) => {
+            let carried = u32::from_le_bytes(get(bytes, offset::CHECKSUM));
+            if carried == checksum(bytes) { Ok(()) } else { Err(WireError::BadChecksum) }
+        }
+    }
+}
+
 fn check_opcode(channel: u8, opcode: u8) -> Result<(Channel, Opcode), WireError> {
     Channel::from_byte(channel)
         .zip(Opcode::from_byte(opcode))
@@ -168,6 +215,7 @@ fn check_opcode(channel: u8, opcode: u8) -> Result<(Channel, Opcode), WireError>
 }
 
 /// The `N` bytes at `at`, which must lie in the header.
+#[inline]
 fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);

@@ -9,6 +9,10 @@ use crate::{
 /// changes nothing in what the frame means.
 pub const REPLAY_FLAG: u8 = 1 << 0;
 
+/// Bit of `flags`: the frame carries no checksum, because the port it travels on answers for its
+/// bytes in another way. Only such a port takes it: see [`crate::Integrity`].
+pub const UNCHECKED_FLAG: u8 = 1 << 1;
+
 /// Where each field starts. `docs/wire.md` says the same in words.
 pub(crate) mod offset {
     pub const MAGIC: usize = 0;
@@ -39,7 +43,7 @@ pub struct HeaderRepr {
     pub channel: Channel,
     /// What it asks for or says.
     pub opcode: Opcode,
-    /// Bits such as [`REPLAY_FLAG`]; those without a name are sent as zero and ignored.
+    /// Bits such as [`REPLAY_FLAG`] and [`UNCHECKED_FLAG`]; those without a name are sent as zero and ignored.
     pub flags: u8,
     /// The node that sends.
     pub source: NodeId,
@@ -91,27 +95,42 @@ impl HeaderRepr {
         }
     }
 
-    /// Writes header, payload and checksum to the front of `buf`; returns the length of the frame
-    /// in bytes.
+    /// Writes header, payload and checksum (0 under [`UNCHECKED_FLAG`]) to the front of `buf`;
+    /// returns the length of the frame in bytes.
     ///
     /// # Errors
     /// [`WireError::PayloadTooLong`] over [`MAX_PAYLOAD_BYTES`], [`WireError::BufferTooSmall`] when
     /// `buf` cannot hold the frame, [`WireError::UnknownOpcode`] when the opcode does not belong to
     /// the channel.
     pub fn emit(&self, payload: &[u8], buf: &mut [u8]) -> Result<usize, WireError> {
-        if payload.len() > MAX_PAYLOAD_BYTES {
-            return Err(WireError::PayloadTooLong(payload.len()));
+        self.emit_with(payload.len(), |room| room.copy_from_slice(payload), buf)
+    }
+
+    /// Like [`HeaderRepr::emit`], with a payload of `payload_len` bytes that `fill` writes where it
+    /// belongs: for bytes that lie in several places.
+    ///
+    /// # Errors
+    /// As [`HeaderRepr::emit`].
+    pub fn emit_with(
+        &self,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]),
+        buf: &mut [u8],
+    ) -> Result<usize, WireError> {
+        if payload_len > MAX_PAYLOAD_BYTES {
+            return Err(WireError::PayloadTooLong(payload_len));
         }
         if !self.opcode.is_on(self.channel) {
             let (channel, opcode) = (self.channel as u8, self.opcode as u8);
             return Err(WireError::UnknownOpcode { channel, opcode });
         }
-        let needed = HEADER_BYTES + payload.len();
+        let needed = HEADER_BYTES + payload_len;
         let len = buf.len();
         let frame = buf.get_mut(..needed).ok_or(WireError::BufferTooSmall { len, needed })?;
-        frame[HEADER_BYTES..].copy_from_slice(payload);
-        self.write_fields(payload.len() as u16, frame);
-        let checksum = checksum(frame);
+        fill(&mut frame[HEADER_BYTES..]);
+        self.write_fields(payload_len as u16, frame);
+        let is_unchecked = self.flags & UNCHECKED_FLAG != 0;
+        let checksum = if is_unchecked { 0 } else { checksum(frame) };
         put(frame, offset::CHECKSUM, checksum.to_le_bytes());
         Ok(needed)
     }

@@ -21,19 +21,39 @@
 #![forbid(unsafe_code)]
 
 mod byte_size;
+mod bytes;
 mod error;
 mod frame;
 mod header;
+mod hop;
 mod ids;
+mod keys;
 mod opcode;
+mod packet;
+mod route;
+mod sealed;
 mod sequence;
 
 pub use byte_size::{ByteSize, ParseByteSizeError};
 pub use error::WireError;
-pub use frame::Frame;
-pub use header::{HeaderRepr, REPLAY_FLAG};
+pub use frame::{Frame, Integrity};
+pub use header::{HeaderRepr, REPLAY_FLAG, UNCHECKED_FLAG};
+pub use hop::{
+    Credits, GREETING_BYTES, Greeting, HOP_HEADER_BYTES, HOP_MAGIC, HOP_REPLAY_FLAG,
+    HOP_UNCHECKED_FLAG, Hop, HopKind, HopRepr, MAX_HOP_BYTES, VIRTUAL_CHANNELS,
+};
 pub use ids::{GrantId, GrantKey, LinkId, NodeId};
+pub use keys::{KeyName, NodeSecret, SEAL_KEY_BYTES, SealKey};
 pub use opcode::{Channel, Opcode, Refusal};
+pub use packet::{
+    Endpoint, MAX_PACKET_BYTES, MAX_PACKET_PAYLOAD_BYTES, PACKET_HEADER_BYTES, PACKET_MAGIC,
+    Packet, PacketAddr, PacketRepr, advance_packet, set_packet_source,
+};
+pub use route::{MAX_ROUTE_HOPS, SourceRoute, SwitchPort};
+pub use sealed::{
+    MAX_SEALED_PIECES, SEAL_OVERHEAD_BYTES, SEAL_TAG_BYTES, SEALED_HEADER_BYTES, SEALED_MAGIC,
+    SealAlgorithm, SealDirection, SealedHeader,
+};
 pub use sequence::Sequence;
 
 /// One page of memory: the unit the paged memory moves.
@@ -45,6 +65,10 @@ pub const SLAB_BYTES: u64 = 16 << 20;
 pub const MAGIC: u16 = u16::from_le_bytes(*b"VN");
 /// The format this crate speaks.
 pub const VERSION: u8 = 1;
+/// The packet format this crate speaks.
+pub const PACKET_VERSION: u8 = 1;
+/// The hop format this crate speaks.
+pub const HOP_VERSION: u8 = 1;
 /// Length of the header, the same for every frame.
 pub const HEADER_BYTES: usize = 64;
 /// The most payload one frame carries.

@@ -10,6 +10,8 @@ pub enum Channel {
     Crma = 1,
     /// Chunks of a bulk transfer.
     Rdma = 2,
+    /// Messages and byte streams between two queue pairs.
+    QPair = 3,
 }
 
 /// What a frame asks for or says. Which fields count for which opcode stands in `docs/wire.md`.
@@ -30,6 +32,8 @@ pub enum Opcode {
     Ping = 6,
     /// Link: answers a [`Opcode::Ping`].
     Pong = 7,
+    /// Link: the donor stops sharing a grant; repeated until an [`Opcode::Unmap`] has come.
+    Revoked = 8,
     /// Access: asks for bytes of a grant.
     Read = 16,
     /// Access: the bytes asked for.
@@ -40,6 +44,32 @@ pub enum Opcode {
     Done = 19,
     /// Access: the request was refused; why is in `detail`, a [`Refusal`].
     Refused = 20,
+    /// CRMA: adds to eight bytes of a grant, and asks for what was there before.
+    FetchAdd = 21,
+    /// CRMA: replaces eight bytes of a grant if they are as expected, and asks for what was there
+    /// before.
+    CompareSwap = 22,
+    /// CRMA: no window leads to the grant any more, and no access to it is on its way.
+    Unmap = 23,
+    /// QPair: asks the other side for a QPair with one of its services.
+    Connect = 32,
+    /// QPair: answers [`Opcode::Connect`]: here it is.
+    Accept = 33,
+    /// QPair: answers [`Opcode::Connect`]: no; why is in `detail`.
+    Reject = 34,
+    /// QPair: the next bytes of the QPair's stream.
+    Segment = 35,
+    /// QPair: a credit in band: how much has been read.
+    Credit = 36,
+    /// QPair: the sender sends no more, or reads no more, or both; `detail` says which.
+    Close = 37,
+    /// QPair: the sender has dropped the QPair at once.
+    Abort = 38,
+    /// QPair: the sender has no credit left, and asks whether one was lost.
+    Probe = 39,
+    /// CRMA: carries bytes into a region where a later `Put` may overwrite them. Unsequenced and
+    /// not answered: it can be lost, repeated or late without harm.
+    Put = 40,
 }
 
 /// Why a donor refused an access: the `detail` of a [`Opcode::Refused`] frame.
@@ -56,8 +86,11 @@ pub enum Refusal {
     ReadOnly = 4,
     /// The donor cannot reach the memory just now.
     Unavailable = 5,
-    /// The request makes no sense: for example an empty range.
+    /// The request makes no sense: for example an empty range, or an atomic on an address that is
+    /// not a multiple of eight.
     Malformed = 6,
+    /// The recipient uses as many grants on this link as the donor keeps track of.
+    TableFull = 7,
 }
 
 impl Channel {
@@ -66,19 +99,33 @@ impl Channel {
             0 => Self::Link,
             1 => Self::Crma,
             2 => Self::Rdma,
+            3 => Self::QPair,
             _ => return None,
         })
     }
 }
 
 impl Opcode {
-    /// Whether the opcode is defined on `channel`: each belongs either to the link, or to the
-    /// channels that carry accesses.
+    /// Whether the opcode is defined on `channel`.
+    #[inline]
     pub const fn is_on(self, channel: Channel) -> bool {
-        matches!(channel, Channel::Link) == ((self as u8) < Self::Read as u8)
+        match self as u8 {
+            0..16 => matches!(channel, Channel::Link),
+            16..21 => matches!(channel, Channel::Crma | Channel::Rdma),
+            32..40 => matches!(channel, Channel::QPair),
+            _ => matches!(channel, Channel::Crma),
+        }
     }
 
-    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
+    /// Whether frames of this kind take a position in the link's sequence: they are delivered in
+    /// order and exactly once.
+    #[inline]
+    pub const fn is_sequenced(self) -> bool {
+        self as u8 >= Self::Read as u8 && !matches!(self, Self::Put)
+    }
+
+    /// The opcode with this code, if this version knows it.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Hello,
             2 => Self::Welcome,
@@ -87,11 +134,24 @@ impl Opcode {
             5 => Self::Nak,
             6 => Self::Ping,
             7 => Self::Pong,
+            8 => Self::Revoked,
             16 => Self::Read,
             17 => Self::Data,
             18 => Self::Write,
             19 => Self::Done,
             20 => Self::Refused,
+            21 => Self::FetchAdd,
+            22 => Self::CompareSwap,
+            23 => Self::Unmap,
+            32 => Self::Connect,
+            33 => Self::Accept,
+            34 => Self::Reject,
+            35 => Self::Segment,
+            36 => Self::Credit,
+            37 => Self::Close,
+            38 => Self::Abort,
+            39 => Self::Probe,
+            40 => Self::Put,
             _ => return None,
         })
     }
@@ -107,6 +167,7 @@ impl Refusal {
             4 => Self::ReadOnly,
             5 => Self::Unavailable,
             6 => Self::Malformed,
+            7 => Self::TableFull,
             _ => return None,
         })
     }
@@ -133,8 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn link_and_access_opcodes_do_not_mix() {
+    fn opcodes_of_different_channels_do_not_mix() {
         assert!(Opcode::Pong.is_on(Channel::Link) && !Opcode::Pong.is_on(Channel::Crma));
         assert!(Opcode::Read.is_on(Channel::Rdma) && !Opcode::Read.is_on(Channel::Link));
+        assert!(Opcode::FetchAdd.is_on(Channel::Crma) && !Opcode::FetchAdd.is_on(Channel::Rdma));
+        assert!(Opcode::Segment.is_on(Channel::QPair) && !Opcode::Segment.is_on(Channel::Crma));
+        assert!(Opcode::Put.is_on(Channel::Crma) && !Opcode::Put.is_on(Channel::QPair));
+    }
+
+    #[test]
+    fn what_a_link_says_of_itself_and_what_may_be_overwritten_has_no_position() {
+        assert!(!Opcode::Ack.is_sequenced() && !Opcode::Put.is_sequenced());
+        assert!(Opcode::Read.is_sequenced() && Opcode::Segment.is_sequenced());
     }
 }

@@ -8,16 +8,19 @@ pub struct Sequence(pub u32);
 impl Sequence {
     /// The position `n` frames later.
     #[must_use]
+    #[inline]
     pub const fn plus(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n))
     }
 
     /// How many frames lie from `earlier` to here, around the wrap.
+    #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
     /// Whether this comes before `other`.
+    #[inline]
     pub const fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }

@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use venice_wire::{
-    Channel, Frame, GrantId, GrantKey, HEADER_BYTES, HeaderRepr, LinkId, MAX_FRAME_BYTES,
-    MAX_PAYLOAD_BYTES, NodeId, Opcode, REPLAY_FLAG, Sequence, WireError,
+    Channel, Frame, GrantId, GrantKey, HEADER_BYTES, HeaderRepr, Integrity, LinkId,
+    MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES, NodeId, Opcode, REPLAY_FLAG, Sequence, UNCHECKED_FLAG,
+    WireError,
 };
 
 /// A frame that has another value in every byte it can.
@@ -116,7 +117,7 @@ fn each_kind_of_damage_has_its_error() {
 
 #[test]
 fn an_opcode_must_be_known_on_its_channel() {
-    for (channel, opcode) in [(1, 1), (0, 16), (2, 7), (9, 16), (1, 0), (1, 99)] {
+    for (channel, opcode) in [(1, 1), (0, 16), (2, 7), (2, 21), (9, 16), (1, 0), (1, 99)] {
         let mut bytes = GOLDEN_WRITE;
         (bytes[3], bytes[4]) = (channel, opcode);
         reseal(&mut bytes);
@@ -130,9 +131,29 @@ fn an_opcode_must_be_known_on_its_channel() {
 #[test]
 fn unnamed_flags_are_carried_and_mean_nothing() {
     let mut bytes = GOLDEN_WRITE;
-    bytes[5] = 0xfe;
+    bytes[5] = 0xfd;
     reseal(&mut bytes);
-    assert_eq!(Frame::parse(&bytes).unwrap().flags(), 0xfe);
+    assert_eq!(Frame::parse(&bytes).unwrap().flags(), 0xfd);
+}
+
+/// Only a port that answers for the bytes takes a frame without a checksum, and it still verifies
+/// one that is there.
+#[test]
+fn a_frame_without_a_checksum_needs_a_port_that_allows_it() {
+    let header = HeaderRepr { flags: UNCHECKED_FLAG, ..golden_header() };
+    let mut bytes = emit(&header, b"hello");
+    assert_eq!(bytes[20..24], [0; 4]);
+    assert_eq!(Frame::parse(&bytes).unwrap_err(), WireError::Unchecked);
+    let frame = Frame::parse_with(&bytes, Integrity::Port).unwrap();
+    assert_eq!((frame.repr(), frame.payload()), (header, b"hello".as_slice()));
+
+    bytes[5] = 0;
+    assert_eq!(Frame::parse_with(&bytes, Integrity::Port).unwrap_err(), WireError::BadChecksum);
+    reseal(&mut bytes);
+    assert!(Frame::parse_with(&bytes, Integrity::Port).is_ok());
+    bytes[68] ^= 1;
+    assert_eq!(Frame::parse_with(&bytes, Integrity::Port).unwrap_err(), WireError::BadChecksum);
+    assert!(Frame::parse_with(&bytes, Integrity::ParsedBefore).is_ok());
 }
 
 #[test]
@@ -151,11 +172,16 @@ fn what_does_not_fit_is_not_written() {
 
 fn any_kind() -> impl Strategy<Value = (Channel, Opcode)> {
     use Opcode::*;
-    let link = prop::sample::select(vec![Hello, Welcome, Reset, Ack, Nak, Ping, Pong]);
+    let link = prop::sample::select(vec![Hello, Welcome, Reset, Ack, Nak, Ping, Pong, Revoked]);
     let access = prop::sample::select(vec![Read, Data, Write, Done, Refused]);
+    let qpair =
+        prop::sample::select(vec![Connect, Accept, Reject, Segment, Credit, Close, Abort, Probe]);
     prop_oneof![
         link.prop_map(|opcode| (Channel::Link, opcode)),
+        qpair.prop_map(|opcode| (Channel::QPair, opcode)),
+        Just((Channel::Crma, Put)),
         (prop::sample::select(vec![Channel::Crma, Channel::Rdma]), access),
+        prop::sample::select(vec![FetchAdd, CompareSwap, Unmap]).prop_map(|op| (Channel::Crma, op)),
     ]
 }
 
@@ -193,7 +219,7 @@ proptest! {
         payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_BYTES),
     ) {
         let bytes = emit(&header, &payload);
-        let frame = Frame::parse(&bytes).unwrap();
+        let frame = Frame::parse_with(&bytes, Integrity::Port).unwrap();
         prop_assert_eq!(frame.repr(), header);
         prop_assert_eq!(frame.payload(), payload);
     }
@@ -211,7 +237,7 @@ proptest! {
         let payload_len = (bytes.len() - HEADER_BYTES) as u16;
         bytes[..3].copy_from_slice(&[b'V', b'N', 1]);
         bytes[3] %= 4;
-        bytes[4] %= 24;
+        bytes[4] %= 48;
         bytes[6..8].copy_from_slice(&payload_len.to_le_bytes());
         reseal(&mut bytes);
         if let Ok(frame) = Frame::parse(&bytes) {

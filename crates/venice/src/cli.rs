@@ -2,10 +2,10 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use venice_bench::{demo, fault};
+use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, listing, paperwork, rack, run};
+use crate::{daemon, doctor, failure, listing, paperwork, rack, run, sim};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -58,6 +58,12 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
+    /// Run racks in virtual time, under faults, watched by checkers
+    #[command(after_help = sim::HELP)]
+    Sim {
+        #[command(subcommand)]
+        what: Sim,
+    },
     /// Look at what this machine has for Venice, what it lacks, and how to mend it
     #[command(after_help = HELP_DOCTOR)]
     Doctor(doctor::DoctorArgs),
@@ -67,6 +73,9 @@ enum Command {
     /// Run a node's agent in the foreground
     #[command(after_help = HELP_AGENT)]
     Agent(Box<daemon::AgentArgs>),
+    /// Run the external router of a rack that is wired as a star, in the foreground
+    #[command(after_help = HELP_ROUTER)]
+    Router(Box<daemon::AgentArgs>),
     /// Print a completion script for a shell
     #[command(after_help = HELP_COMPLETIONS)]
     Completions(paperwork::CompletionsArgs),
@@ -76,7 +85,16 @@ enum Command {
 }
 
 #[derive(Subcommand, Debug)]
+enum Sim {
+    /// Run a rack: random accesses, links that misbehave, nodes that die
+    #[command(after_help = sim::HELP_RACK)]
+    Rack(Box<sim::RackArgs>),
+}
+
+#[derive(Subcommand, Debug)]
 enum Bench {
+    /// Measure the fabric's channels beside raw memory and sockets, libfabric, UCX, iperf3
+    Channels(channels::ChannelsArgs),
     /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
     Fault(fault::FaultArgs),
     /// What `venice bench fault` starts for each way
@@ -110,13 +128,18 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Grants(args) => listing::grants(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
+        Command::Bench { what: Bench::Channels(args) } => {
+            channels::execute(args.clone()).map(|()| 0)
+        }
         Command::Bench { what: Bench::Fault(args) } => fault::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::FaultWorker(args) } => {
             fault::execute_worker(args.clone()).map(|()| 0)
         }
+        Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
         Command::Doctor(args) => doctor::execute(args),
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
+        Command::Router(args) => daemon::router(args, monitor),
         Command::Completions(args) => paperwork::completions(args, Cli::command()),
         Command::Man(args) => paperwork::man(args, Cli::command()),
     }
@@ -136,6 +159,8 @@ EXAMPLES:
   venice run --local 256MiB -- redis-server --save ''
   venice run --local 1GiB --remote 6GiB --stats -- python3 job.py
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
+  venice run --local 512MiB --node node3 -- sort big.txt
+                                              in a mesh: as a program of node3
 
 The program keeps at most --local of its anonymous memory resident; the rest is on the donors.
 Its exit code is this command's. With --stats a summary is printed on stderr at the end.";
@@ -155,6 +180,7 @@ EXAMPLES:
   venice up                                   four nodes that lend 512 MiB each
   venice up --nodes 2 --lend 2GiB             two larger ones
   sudo venice up --port udp --netns           each node behind a virtual wire of its own
+  venice up --topology mesh:2x2x2             eight nodes in a cube, which relay for each other
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
 
@@ -195,10 +221,15 @@ EXAMPLES:
 const HELP_LINKS: &str = "\
 EXAMPLES:
   venice links
-  venice links --json | jq 'max_by(.latency_us)'";
+  venice links --json | jq 'max_by(.latency_us)'
+  venice links --json | jq '.[] | select(.forged + .replayed + .unsealed > 0)'
+
+Traffic is what goes to and fro at present. The last lines are the recipients of grants, as their
+donors see them.";
 
 const HELP_BENCH: &str = "\
 EXAMPLES:
+  venice bench channels --quick --plots plots
   venice bench fault
   venice bench fault --size 512MiB --local 128MiB --json fault.json";
 
@@ -226,6 +257,13 @@ EXAMPLES:
 A flag comes before the environment, that before the file, and that before the default. In the file
 the keys are the flags' names with underscores (lend = \"64GiB\"); unknown keys are errors.
 SIGTERM and SIGINT end it in an orderly way: what it lent is taken back.";
+
+const HELP_ROUTER: &str = "\
+EXAMPLES:
+  venice router --name router --monitor 10.0.0.1:7470 --listen 10.0.0.9:7471 --topology router:8
+
+It lends nothing and passes on what the nodes around it send each other. Its flags and its file are
+an agent's; the nodes are started with `venice agent --topology router:8 --position 0` to 7.";
 
 const HELP_COMPLETIONS: &str = "\
 EXAMPLES:

@@ -170,6 +170,8 @@ fn links_table(rows: &[LinkRow]) -> String {
         ("latency", Align::Right),
         ("loss", Align::Right),
         ("bandwidth", Align::Right),
+        ("traffic", Align::Right),
+        ("protection", Align::Left),
     ];
     let line = |row: &LinkRow| {
         vec![
@@ -177,9 +179,11 @@ fn links_table(rows: &[LinkRow]) -> String {
             row.to.clone(),
             row.port.clone(),
             row.state.clone(),
-            format!("{:.1} µs", row.latency_us),
-            format!("{:.1} %", row.loss_ratio * 100.0),
+            row.latency_us.map_or_else(dash, |us| format!("{us:.1} µs")),
+            row.loss_ratio.map_or_else(dash, |ratio| format!("{:.1} %", ratio * 100.0)),
             row.bandwidth_mbps.map_or_else(dash, |mbps| format!("{mbps:.0} Mb/s")),
+            row.bytes_per_s.map_or_else(dash, |rate| format!("{}/s", terminal::bytes(rate as u64))),
+            row.protection.clone(),
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())

@@ -14,6 +14,7 @@ mod paperwork;
 mod rack;
 mod registry;
 mod run;
+mod sim;
 mod terminal;
 
 fn main() {

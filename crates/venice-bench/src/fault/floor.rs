@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::PAGE_BYTES;
-use super::cpus::pin_to;
 use super::region::Region;
+use crate::cpus::pin_to;
 use crate::pattern;
 
 /// The page whose content every fault of the floor is answered with.

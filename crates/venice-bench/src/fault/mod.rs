@@ -7,16 +7,13 @@
 //! ([`udp_round_trip`]) stands beside the udp figures.
 
 mod aims;
-mod clock;
 mod cpu_time;
-mod cpus;
 mod floor;
 mod region;
 mod report;
 mod touch;
 mod udp_round_trip;
 mod ways;
-mod wire;
 mod worker;
 
 use std::path::PathBuf;

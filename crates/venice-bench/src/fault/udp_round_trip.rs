@@ -13,9 +13,9 @@ use hdrhistogram::Histogram;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use super::wire::Wire;
-use super::{PAGE_BYTES, cpus};
-use crate::interrupt;
+use super::PAGE_BYTES;
+use crate::wire::Wire;
+use crate::{cpus, interrupt};
 
 const HEADER_BYTES: usize = 64;
 const REPLY_BYTES: usize = HEADER_BYTES + PAGE_BYTES as usize;

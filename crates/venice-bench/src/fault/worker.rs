@@ -14,9 +14,10 @@ use venice_wire::ByteSize;
 use super::floor::{FloorRegion, SOURCE_PAGE};
 use super::region::Region;
 use super::touch::{CaseReport, Operation, Pattern, Spent, Tally, Touch};
-use super::{PAGE_BYTES, clock, cpu_time, cpus};
+use super::{PAGE_BYTES, cpu_time};
 use crate::pattern::Random;
 use crate::resident::PeakSampler;
+use crate::{clock, cpus};
 
 /// Unmeasured touching before each case, so that the set of resident pages settles.
 const WARM_UP: Duration = Duration::from_millis(250);

@@ -7,9 +7,9 @@ use super::StoreError;
 use super::redb_file::Failed;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,10 +24,17 @@ const PAGE_BYTES: u64 = 4096;
 /// A new file is made with about one MiB; whatever is longer has been in use.
 const LONGEST_NEW_BYTES: u64 = 4 << 20;
 
+/// Nobody else reads or writes it.
+const OWNER_ONLY: u32 = 0o600;
+
 /// The file at `path`, locked: empty, or one that the database may open.
 pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(|error| failed.io(error))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
+    let mut file = options.open(path).map_err(|error| failed.io(error))?;
+    // It holds keys; one of an earlier version may still be there for all to read.
+    let owner_only = Permissions::from_mode(OWNER_ONLY);
+    file.set_permissions(owner_only).map_err(|error| failed.io(error))?;
     lock(&file, path, failed)?;
     let length = file.metadata().map_err(|error| failed.io(error))?.len();
     if length == 0 {

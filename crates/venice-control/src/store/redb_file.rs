@@ -152,6 +152,9 @@ mod tests {
         let records = RedbStore::open(&path).unwrap().load().unwrap();
         let expected = [("a", "one"), ("b", "2")].map(|(k, v)| (k.to_owned(), v.into()));
         assert_eq!(records, expected);
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "it holds keys");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 
-use super::{LARGE_ENOUGH, Link, LinkNumbers};
+use super::{Accepted, LARGE_ENOUGH, Link, LinkNumbers};
 use crate::{DownReason, LinkConfig, PeerState};
 
 /// Between two Hellos at first; it doubles up to [`HELLO_MAX_NS`].
@@ -38,6 +38,8 @@ pub(crate) enum Verdict {
     Deliver,
     /// Nothing to deliver.
     Nothing,
+    /// The other side has forgotten the link; it is opened anew.
+    Reopens,
     /// The link went down.
     Down(DownReason),
 }
@@ -90,6 +92,9 @@ impl Caller {
     }
 
     fn handle_welcome(&mut self, now_ns: u64, frame: &Frame<'_>) -> Verdict {
+        if frame.detail() != self.config.modes() {
+            return self.go_down(DownReason::Incompatible);
+        }
         let incarnation = frame.address();
         if self.donor_incarnation.is_some_and(|known| known != incarnation) {
             return self.go_down(DownReason::Restarted);
@@ -103,7 +108,7 @@ impl Caller {
             ping_sent_ns: Some(now_ns),
         };
         // Shows the other side at once that this one means it, and measures the link.
-        self.link.ask_ping(1);
+        self.link.ask_ping(1, false);
         Verdict::Nothing
     }
 
@@ -116,7 +121,7 @@ impl Caller {
         }
         self.link.close();
         self.phase = Phase::calling(self.numbers.draw(), now_ns);
-        Verdict::Nothing
+        Verdict::Reopens
     }
 
     fn handle_link_frame(&mut self, now_ns: u64, frame: &Frame<'_>) -> Verdict {
@@ -128,14 +133,16 @@ impl Caller {
             && frame.transaction() == *ping_number
             && let Some(sent_at_ns) = ping_sent_ns.take()
         {
-            self.link.sample_round_trip(now_ns.saturating_sub(sent_at_ns));
+            self.link.note_keepalive(now_ns.saturating_sub(sent_at_ns));
         }
         self.link.note(now_ns, frame);
-        let is_sequenced = frame.channel() != Channel::Link;
-        if is_sequenced && self.link.accept(now_ns, frame) {
-            Verdict::Deliver
-        } else {
-            Verdict::Nothing
+        if !frame.opcode().is_sequenced() {
+            return Verdict::Nothing;
+        }
+        match self.link.accept(now_ns, frame) {
+            Accepted::Deliver => Verdict::Deliver,
+            Accepted::Nothing => Verdict::Nothing,
+            Accepted::Broken => self.go_down(DownReason::Protocol),
         }
     }
 
@@ -188,18 +195,23 @@ impl Caller {
                 *probe_at_ns = now_ns + self.config.keepalive_ns;
                 *unanswered += 1;
                 *ping_number = ping_number.wrapping_add(1);
-                *ping_sent_ns = Some(now_ns);
-                self.link.ask_ping(*ping_number);
+                let earlier_lost = ping_sent_ns.replace(now_ns).is_some();
+                self.link.ask_ping(*ping_number, earlier_lost);
             }
             Phase::Down { .. } => {}
         }
         Verdict::Nothing
     }
 
-    /// Writes the next frame to send into `buf`; returns its length.
-    pub(crate) fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<usize> {
+    /// Writes the next frame to send into `buf`; returns its length. See [`Link::poll_transmit`].
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now_ns: u64,
+        lender: impl FnOnce(u32, &mut [u8]),
+        buf: &mut [u8],
+    ) -> Option<usize> {
         match &mut self.phase {
-            Phase::Up { .. } => self.link.poll_transmit(now_ns, buf),
+            Phase::Up { .. } => self.link.poll_transmit(now_ns, lender, buf),
             Phase::Calling { proposal, hellos, next_hello_ns, .. } => {
                 if now_ns < *next_hello_ns {
                     return None;
@@ -221,6 +233,7 @@ impl Caller {
             link,
             address: self.incarnation,
             access_len: self.link.window(),
+            detail: self.config.modes(),
             ..self.link.header(Channel::Link, opcode)
         };
         header.emit(&[], buf).expect(LARGE_ENOUGH)

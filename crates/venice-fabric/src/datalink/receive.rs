@@ -6,6 +6,7 @@ use venice_wire::{MAX_FRAME_BYTES, Sequence};
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
     next: Sequence,
+    /// Empty on a port that keeps the order itself.
     parked: Box<[Parked]>,
     parked_count: u32,
 }
@@ -32,11 +33,11 @@ pub(super) enum Arrival {
 }
 
 impl ReceiveWindow {
-    /// A window of `capacity` frames, a power of two.
-    pub(super) fn new(capacity: u32) -> Self {
+    /// A window of `capacity` frames, a power of two; with buffers only if `keeps_early` ones.
+    pub(super) fn new(capacity: u32, keeps_early: bool) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
         let empty = Parked { bytes: vec![0; MAX_FRAME_BYTES].into(), len: 0 };
-        let parked = vec![empty; capacity as usize].into();
+        let parked = if keeps_early { vec![empty; capacity as usize].into() } else { [].into() };
         Self { next: Sequence(0), parked, parked_count: 0 }
     }
 
@@ -62,12 +63,13 @@ impl ReceiveWindow {
         if sequence.is_before(self.next) {
             return Arrival::Duplicate;
         }
-        if sequence.since(self.next) >= self.parked.len() as u32 {
-            return Arrival::Outside;
-        }
         if sequence == self.next {
+            self.drop_copy(sequence);
             self.next = sequence.plus(1);
             return Arrival::InOrder;
+        }
+        if sequence.since(self.next) >= self.parked.len() as u32 {
+            return Arrival::Outside;
         }
         let at = self.index(sequence);
         let parked = &mut self.parked[at];
@@ -77,11 +79,28 @@ impl ReceiveWindow {
         parked.bytes[..bytes.len()].copy_from_slice(bytes);
         parked.len = bytes.len();
         self.parked_count += 1;
+        assert!(self.parked_count as usize <= self.parked.len(), "a receive buffer ran over");
         Arrival::Early
+    }
+
+    /// Drops what waits for its turn at `sequence`, if anything does: whoever had no room for more
+    /// has left it here, and now it has come again. Left where it is, it would pass for the frame
+    /// one round of the window later.
+    fn drop_copy(&mut self, sequence: Sequence) {
+        if self.parked_count == 0 {
+            return;
+        }
+        let at = self.index(sequence);
+        if std::mem::take(&mut self.parked[at].len) > 0 {
+            self.parked_count -= 1;
+        }
     }
 
     /// The frame whose turn has come, if it waits here.
     pub(super) fn take_next(&mut self) -> Option<Parked> {
+        if self.parked_count == 0 {
+            return None;
+        }
         let at = self.index(self.next);
         if self.parked[at].len == 0 {
             return None;
@@ -100,7 +119,7 @@ impl ReceiveWindow {
 
     /// Bit `i` is set when position `next + 1 + i` has arrived.
     pub(super) fn bitmap(&self) -> u64 {
-        (0..(self.parked.len() as u32 - 1).min(64))
+        (0..(self.parked.len() as u32).saturating_sub(1).min(64))
             .filter(|&i| self.parked[self.index(self.next.plus(1 + i))].len > 0)
             .fold(0, |bitmap, i| bitmap | 1 << i)
     }
@@ -123,7 +142,7 @@ mod tests {
 
     #[test]
     fn early_frames_wait_and_come_out_in_order() {
-        let mut window = ReceiveWindow::new(4);
+        let mut window = ReceiveWindow::new(4, true);
         assert_eq!(window.offer(Sequence(2), b"two"), Arrival::Early);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Early);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Duplicate);
@@ -140,9 +159,39 @@ mod tests {
         assert_eq!(window.next(), Sequence(3));
     }
 
+    /// Whoever has no room leaves frames here whose turn has come; the other side sends them again.
+    #[test]
+    fn a_frame_left_waiting_that_comes_again_is_not_taken_twice() {
+        let mut window = ReceiveWindow::new(4, true);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(2), b"two"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::InOrder);
+        assert_eq!(window.offer(Sequence(3), b"three"), Arrival::Early);
+        assert_eq!(window.offer(Sequence(4), b"four"), Arrival::Early, "every place is taken");
+        assert_eq!(window.offer(Sequence(5), b"five"), Arrival::Outside);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::InOrder);
+        for expected in [b"two".as_slice(), b"three", b"four"] {
+            let parked = window.take_next().unwrap();
+            assert_eq!(parked.bytes(), expected);
+            window.give_back(parked);
+        }
+        assert!(window.take_next().is_none() && !window.has_gap());
+        assert_eq!(window.next(), Sequence(5), "where the copy of 1 would be");
+    }
+
+    #[test]
+    fn without_replay_only_the_next_frame_is_taken() {
+        let mut window = ReceiveWindow::new(4, false);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Outside);
+        assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::InOrder);
+        assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::Duplicate);
+        assert_eq!(window.offer(Sequence(1), b"one"), Arrival::InOrder);
+        assert!(window.take_next().is_none() && window.bitmap() == 0);
+    }
+
     #[test]
     fn the_window_slides_over_the_wrap() {
-        let mut window = ReceiveWindow::new(4);
+        let mut window = ReceiveWindow::new(4, true);
         window.next = Sequence(u32::MAX);
         assert_eq!(window.offer(Sequence(0), b"b"), Arrival::Early);
         assert_eq!(window.offer(Sequence(u32::MAX), b"a"), Arrival::InOrder);

@@ -3,7 +3,7 @@
 use crate::LinkConfig;
 
 #[derive(Debug, Default)]
-pub(super) struct RoundTrip {
+pub(crate) struct RoundTrip {
     smoothed_ns: Option<u64>,
     deviation_ns: u64,
 }
@@ -12,7 +12,7 @@ pub(super) struct RoundTrip {
 const MAX_DOUBLINGS: u32 = 16;
 
 impl RoundTrip {
-    pub(super) fn sample(&mut self, measured_ns: u64) {
+    pub(crate) fn sample(&mut self, measured_ns: u64) {
         let Some(smoothed_ns) = self.smoothed_ns else {
             self.smoothed_ns = Some(measured_ns);
             self.deviation_ns = measured_ns / 2;
@@ -23,12 +23,16 @@ impl RoundTrip {
         self.smoothed_ns = Some(smoothed_ns - smoothed_ns / 8 + measured_ns / 8);
     }
 
-    pub(super) fn smoothed_ns(&self) -> Option<u64> {
+    pub(crate) fn smoothed_ns(&self) -> Option<u64> {
         self.smoothed_ns
     }
 
+    pub(crate) fn deviation_ns(&self) -> u64 {
+        self.deviation_ns
+    }
+
     /// How long to wait for an acknowledgement when `doublings` time-outs were in vain.
-    pub(super) fn replay_timeout_ns(&self, config: &LinkConfig, doublings: u32) -> u64 {
+    pub(crate) fn replay_timeout_ns(&self, config: &LinkConfig, doublings: u32) -> u64 {
         let expected_ns = match self.smoothed_ns {
             Some(smoothed_ns) => smoothed_ns.saturating_add(self.deviation_ns.saturating_mul(4)),
             None => config.replay_min_ns.saturating_mul(4),

@@ -2,8 +2,10 @@
 
 use venice_wire::{HeaderRepr, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError};
 
-/// A ring of frames. `oldest..unsent` are on their way, `unsent..end` wait for credit; all of them
-/// stay until acknowledged.
+use crate::config::MIN_WINDOW;
+
+/// A ring of frames. `oldest..unsent` are on their way, `unsent..end` wait for credit. All of them
+/// stay until acknowledged, or until sent if nothing is ever replayed.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     slots: Box<[Slot]>,
@@ -11,16 +13,20 @@ pub(super) struct SendWindow {
     oldest: Sequence,
     unsent: Sequence,
     end: Sequence,
-    /// Frames the other side can buffer.
+    /// Frames the other side can buffer; before it has told, those that any side can.
     credits: u32,
     /// How many slots are marked [`Slot::replay_due`].
     replays_due: u32,
+    /// Whether frames are kept until acknowledged; else only until sent.
+    keeps_sent: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Slot {
     header: Option<HeaderRepr>,
     payload_len: u16,
+    /// The payload stays with whoever queued the frame, and is asked for when it is sent.
+    is_lent: bool,
     sent_at_ns: u64,
     sends: u32,
     replay_due: bool,
@@ -38,18 +44,25 @@ pub(super) struct Acknowledged {
 
 impl SendWindow {
     /// A window of `capacity` frames, a power of two.
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32, keeps_sent: bool) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
-        let empty =
-            Slot { header: None, payload_len: 0, sent_at_ns: 0, sends: 0, replay_due: false };
+        let empty = Slot {
+            header: None,
+            payload_len: 0,
+            is_lent: false,
+            sent_at_ns: 0,
+            sends: 0,
+            replay_due: false,
+        };
         Self {
             slots: vec![empty; capacity as usize].into(),
             payloads: vec![0; capacity as usize * MAX_PAYLOAD_BYTES].into(),
             oldest: Sequence(0),
             unsent: Sequence(0),
             end: Sequence(0),
-            credits: capacity,
+            credits: capacity.min(MIN_WINDOW.into()),
             replays_due: 0,
+            keeps_sent,
         }
     }
 
@@ -78,12 +91,30 @@ impl SendWindow {
 
     /// Frames that can still be queued.
     pub(super) fn room(&self) -> u32 {
-        self.capacity() - self.end.since(self.oldest)
+        let first_kept = if self.keeps_sent { self.oldest } else { self.unsent };
+        self.capacity() - self.end.since(first_kept)
     }
 
     /// Whether frames are on their way.
     pub(super) fn is_waiting(&self) -> bool {
         self.oldest != self.unsent
+    }
+
+    /// Whether all that was queued has arrived; without copies for a replay: has been sent.
+    pub(super) fn is_settled(&self) -> bool {
+        let first_open = if self.keeps_sent { self.oldest } else { self.unsent };
+        first_open == self.end
+    }
+
+    /// The first position not acknowledged.
+    pub(super) fn acked(&self) -> Sequence {
+        self.oldest
+    }
+
+    /// Whether a frame queued now would be sent at once.
+    pub(super) fn is_eager(&self) -> bool {
+        let is_drained = self.unsent == self.end && self.replays_due == 0;
+        is_drained && self.unsent.since(self.oldest) < self.credits && self.room() > 0
     }
 
     /// The position the next queued frame gets.
@@ -98,13 +129,15 @@ impl SendWindow {
         &mut self.payloads[at * MAX_PAYLOAD_BYTES..][..MAX_PAYLOAD_BYTES]
     }
 
-    /// Queues a frame with the first `payload_len` staged bytes.
-    pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
+    /// Queues a frame with the first `payload_len` staged bytes, or with as many that are not
+    /// copied here but asked for when the frame is sent.
+    pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize, is_lent: bool) {
         assert!(self.room() > 0 && payload_len <= MAX_PAYLOAD_BYTES, "the caller checks both");
         let at = self.index(self.end);
         self.slots[at] = Slot {
             header: Some(HeaderRepr { sequence: self.end, ..header }),
             payload_len: payload_len as u16,
+            is_lent,
             sent_at_ns: 0,
             sends: 0,
             replay_due: false,
@@ -138,12 +171,13 @@ impl SendWindow {
     }
 
     /// Writes the frame at `sequence` into `buf`, with what only the moment knows filled in by
-    /// `freshen`.
+    /// `freshen`, and a payload that was lent by `lender`, which is told the transaction.
     pub(super) fn emit(
         &mut self,
         sequence: Sequence,
         now_ns: u64,
         freshen: impl FnOnce(&mut HeaderRepr),
+        lender: impl FnOnce(u32, &mut [u8]),
         buf: &mut [u8],
     ) -> Result<usize, WireError> {
         let at = self.index(sequence);
@@ -155,8 +189,11 @@ impl SendWindow {
         }
         slot.sends = slot.sends.saturating_add(1);
         slot.sent_at_ns = now_ns;
-        let payload = &self.payloads[at * MAX_PAYLOAD_BYTES..][..usize::from(slot.payload_len)];
-        header.emit(payload, buf)
+        let payload_len = usize::from(slot.payload_len);
+        if slot.is_lent {
+            return header.emit_with(payload_len, |room| lender(header.transaction, room), buf);
+        }
+        header.emit(&self.payloads[at * MAX_PAYLOAD_BYTES..][..payload_len], buf)
     }
 
     /// Frees everything before `ack`. An `ack` for what was never sent, or an old one, changes
@@ -165,6 +202,10 @@ impl SendWindow {
         let frames = ack.since(self.oldest);
         if frames == 0 || frames > self.unsent.since(self.oldest) {
             return None;
+        }
+        if !self.keeps_sent {
+            self.oldest = ack;
+            return Some(Acknowledged { frames, round_trip_ns: None });
         }
         let newest = &self.slots[self.index(ack.plus(u32::MAX))];
         let round_trip_ns = (newest.sends == 1).then(|| now_ns.saturating_sub(newest.sent_at_ns));
@@ -185,7 +226,7 @@ impl SendWindow {
         now_ns: u64,
         patience_ns: u64,
     ) {
-        if ack.since(self.oldest) > self.unsent.since(self.oldest) {
+        if !self.keeps_sent || ack.since(self.oldest) > self.unsent.since(self.oldest) {
             return;
         }
         // With an empty bitmap the frame that made the gap lies beyond it.
@@ -235,11 +276,12 @@ mod tests {
     use super::*;
 
     fn window_with(frames: u32) -> SendWindow {
-        let mut window = SendWindow::new(8);
+        let mut window = SendWindow::new(8, true);
+        window.open(8);
         for n in 0..frames {
             window.stage()[0] = n as u8;
             let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
-            window.push(header, 1);
+            window.push(header, 1, false);
         }
         window
     }
@@ -249,7 +291,7 @@ mod tests {
         let mut sent = Vec::new();
         let mut buf = [0; 128];
         while let Some((sequence, is_replay)) = window.next() {
-            let len = window.emit(sequence, now_ns, |_| (), &mut buf).unwrap();
+            let len = window.emit(sequence, now_ns, |_| (), |_, _| (), &mut buf).unwrap();
             let frame = Frame::parse(&buf[..len]).unwrap();
             assert_eq!(frame.sequence(), sequence);
             assert_eq!(frame.payload(), [sequence.0 as u8]);
@@ -260,11 +302,52 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_that_was_lent_is_asked_for_at_every_sending() {
+        let mut window = SendWindow::new(8, true);
+        let header = HeaderRepr::new(Channel::Rdma, Opcode::Write, NodeId(1), NodeId(2));
+        window.push(HeaderRepr { transaction: 5, ..header }, 3, true);
+        let mut buf = [0; 128];
+        for n in 0..2 {
+            let (sequence, _) = window.next().unwrap();
+            let lender = |transaction, room: &mut [u8]| room.fill(transaction as u8 + n);
+            let len = window.emit(sequence, 0, |_| (), lender, &mut buf).unwrap();
+            assert_eq!(Frame::parse(&buf[..len]).unwrap().payload(), [5 + n; 3]);
+            window.replay_ends();
+        }
+    }
+
+    #[test]
     fn credits_bound_what_is_on_its_way() {
         let mut window = window_with(6);
         window.open(4);
         assert_eq!(send_all(&mut window, 0), [0, 1, 2, 3]);
         assert_eq!(window.acknowledge(Sequence(2), 9).unwrap().frames, 2);
+        assert_eq!(send_all(&mut window, 0), [4, 5]);
+    }
+
+    /// On a reliable port a slot is free once its frame is sent, and credits still bound what is
+    /// on its way.
+    #[test]
+    fn without_replay_a_frame_is_kept_until_it_is_sent() {
+        let mut window = SendWindow::new(4, false);
+        window.open(2);
+        let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
+        for n in 0..4 {
+            window.stage()[0] = n;
+            window.push(header, 1, false);
+        }
+        assert_eq!(window.room(), 0);
+        assert_eq!(send_all(&mut window, 0), [0, 1]);
+        assert_eq!(window.room(), 2);
+        window.replay_missing(Sequence(0), 0, 99, 5);
+        assert_eq!(send_all(&mut window, 99), [] as [u32; 0]);
+        for n in 4..6 {
+            window.stage()[0] = n;
+            window.push(header, 1, false);
+        }
+        assert_eq!(window.acknowledge(Sequence(2), 9).unwrap().frames, 2);
+        assert_eq!(send_all(&mut window, 0), [2, 3]);
+        window.acknowledge(Sequence(4), 9).unwrap();
         assert_eq!(send_all(&mut window, 0), [4, 5]);
     }
 

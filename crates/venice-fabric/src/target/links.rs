@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 
-use super::PeerAddr;
+use super::{PeerAddr, opened::OpenedGrants, watch::Watch};
 use crate::{
-    TargetConfig,
+    DownReason, TargetConfig,
     datalink::{Link, LinkNumbers},
 };
 
@@ -24,10 +24,14 @@ pub(super) struct Entry {
     proposal: LinkId,
     window: u16,
     id: LinkId,
-    heard_ns: u64,
+    pub heard_ns: u64,
     pub welcome_due: bool,
     /// A write that was done and not answered yet: an answer to it answers those before it too.
     pub done_due: Option<(Channel, u32)>,
+    /// The grants the caller uses.
+    pub opened: OpenedGrants,
+    /// Whether its caller is still there.
+    pub watch: Watch,
     /// Whether the entry is in the target's queue of those with something to send.
     pub is_queued: bool,
     /// Made when the first frame confirms the handshake: buffers are not for everyone who calls.
@@ -39,6 +43,8 @@ pub(super) struct Links {
     entries: Vec<Option<Entry>>,
     by_id: BTreeMap<LinkId, usize>,
     numbers: LinkNumbers,
+    /// Links that are gone since [`Links::next_removed`] was last asked.
+    removed: Vec<(usize, DownReason)>,
 }
 
 impl Links {
@@ -48,6 +54,7 @@ impl Links {
             entries: (0..max_links).map(|_| None).collect(),
             by_id: BTreeMap::new(),
             numbers: LinkNumbers::new(config.incarnation),
+            removed: Vec::with_capacity(max_links),
         }
     }
 
@@ -55,8 +62,21 @@ impl Links {
         self.by_id.len()
     }
 
+    /// Places for links, taken or free.
+    pub(super) fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Entry> {
+        self.entries.get(at)?.as_ref()
+    }
+
     pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
         self.entries.get_mut(at)?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten()
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Entry)> {
@@ -68,6 +88,13 @@ impl Links {
         let &at = self.by_id.get(&frame.link())?;
         let entry = self.entries[at].as_ref()?;
         (entry.addr == from && entry.node == frame.source()).then_some(at)
+    }
+
+    /// The place of the confirmed link with a caller.
+    pub(super) fn of(&self, addr: PeerAddr) -> Option<usize> {
+        self.entries.iter().position(|entry| {
+            entry.as_ref().is_some_and(|entry| entry.addr == addr && entry.link.is_some())
+        })
     }
 
     /// The link this Hello opens, or has opened before. `None`: there is no room for it now.
@@ -100,6 +127,8 @@ impl Links {
             heard_ns: now_ns,
             welcome_due: true,
             done_due: None,
+            opened: OpenedGrants::new(config.max_grants_per_link),
+            watch: Watch::default(),
             is_queued: false,
             link: None,
         });
@@ -127,7 +156,7 @@ impl Links {
             .iter_mut()
             .filter(|(_, entry)| entry.link.is_none() || entry.heard_ns < silent_since)
             .min_by_key(|(_, entry)| (entry.link.is_some(), entry.heard_ns))?;
-        self.remove(at);
+        self.remove(at, DownReason::Silent);
         Some(at)
     }
 
@@ -142,21 +171,30 @@ impl Links {
         let mut link = Link::new(&config.link, config.node, entry.node, now_ns);
         link.open(entry.id, entry.window, now_ns);
         entry.link = Some(link);
+        entry.opened.reserve();
         let caller = (entry.addr, entry.node);
         for older in 0..self.entries.len() {
             let is_superseded = |entry: &Entry| {
                 older != at && (entry.addr, entry.node) == caller && entry.link.is_some()
             };
             if self.entries[older].as_ref().is_some_and(is_superseded) {
-                self.remove(older);
+                self.remove(older, DownReason::Restarted);
             }
         }
     }
 
-    pub(super) fn remove(&mut self, at: usize) {
+    pub(super) fn remove(&mut self, at: usize, reason: DownReason) {
         if let Some(entry) = self.entries[at].take() {
             self.by_id.remove(&entry.id);
+            if entry.link.is_some() {
+                self.removed.push((at, reason));
+            }
         }
+    }
+
+    /// A place whose link is gone, and why: its QPairs are to be told.
+    pub(super) fn next_removed(&mut self) -> Option<(usize, DownReason)> {
+        self.removed.pop()
     }
 
     /// Removes links that have been silent for too long; returns when the next one will have been.
@@ -166,7 +204,7 @@ impl Links {
             let Some(entry) = &self.entries[at] else { continue };
             let ends_ns = entry.heard_ns.saturating_add(idle_ns);
             if ends_ns <= now_ns {
-                self.remove(at);
+                self.remove(at, DownReason::Silent);
             } else {
                 next_ns = Some(next_ns.map_or(ends_ns, |earlier: u64| earlier.min(ends_ns)));
             }
@@ -176,6 +214,12 @@ impl Links {
 }
 
 impl Entry {
+    /// When something is to be done on the link by itself.
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        let link_ns = self.link.as_ref()?.poll_timeout();
+        link_ns.into_iter().chain(self.opened.poll_timeout()).min()
+    }
+
     /// The answer to the Hello; the same however often it is asked for.
     pub(super) fn welcome(&self, config: &TargetConfig) -> HeaderRepr {
         HeaderRepr {
@@ -183,6 +227,8 @@ impl Entry {
             transaction: self.id.0,
             address: config.incarnation,
             access_len: config.link.window_frames(),
+            detail: config.link.modes(),
+            flags: config.link.header_flags(),
             ..HeaderRepr::new(Channel::Link, Opcode::Welcome, config.node, self.node)
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use venice_fabric::{
     AccessError, GrantedMemory, Initiator, InitiatorConfig, LinkConfig, PeerAddr, PeerIndex,
-    Refusal, Target, TargetConfig,
+    Refusal, ScatterGather, Target, TargetConfig,
 };
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
@@ -125,15 +125,24 @@ pub struct Lent {
     pub bytes: Vec<u8>,
     pub written: Vec<(u64, Vec<u8>)>,
     pub reads: u64,
+    /// The grants that lead here, all to the same bytes.
+    pub grants: Vec<GrantId>,
 }
 
 impl Lent {
     fn new() -> Self {
-        Self { bytes: vec![0; LENT_BYTES as usize], written: Vec::new(), reads: 0 }
+        let bytes = vec![0; LENT_BYTES as usize];
+        Self { bytes, written: Vec::new(), reads: 0, grants: vec![GRANT] }
     }
 
-    fn check(grant: GrantId, key: GrantKey, addr: u64, len: usize) -> Result<usize, Refusal> {
-        if grant != GRANT {
+    fn check(
+        &self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<usize, Refusal> {
+        if !self.grants.contains(&grant) {
             return Err(Refusal::UnknownGrant);
         }
         if key != KEY {
@@ -152,7 +161,7 @@ impl GrantedMemory for Lent {
         addr: u64,
         into: &mut [u8],
     ) -> Result<(), Refusal> {
-        let at = Self::check(grant, key, addr, into.len())?;
+        let at = self.check(grant, key, addr, into.len())?;
         into.copy_from_slice(&self.bytes[at..at + into.len()]);
         self.reads += 1;
         Ok(())
@@ -165,7 +174,7 @@ impl GrantedMemory for Lent {
         addr: u64,
         from: &[u8],
     ) -> Result<(), Refusal> {
-        let at = Self::check(grant, key, addr, from.len())?;
+        let at = self.check(grant, key, addr, from.len())?;
         self.bytes[at..at + from.len()].copy_from_slice(from);
         self.written.push((addr, from.to_vec()));
         Ok(())
@@ -263,6 +272,13 @@ impl World {
     /// Sends what there is to send, then goes on to the next event: an arrival or a time-out.
     /// `false`: nothing will ever happen again.
     pub fn step(&mut self) -> bool {
+        let goes_on = self.step_without_collecting();
+        self.collect();
+        goes_on
+    }
+
+    /// Like [`World::step`]; completions stay where they are.
+    pub fn step_without_collecting(&mut self) -> bool {
         self.transmit();
         self.check_no_spinning();
         let arrival_ns = self.network.on_the_way.keys().next().map(|&(at_ns, _)| at_ns);
@@ -276,7 +292,6 @@ impl World {
         for donor in self.donors.iter_mut().filter(|donor| donor.is_alive) {
             donor.target.handle_timeout(self.now_ns);
         }
-        self.collect();
         true
     }
 
@@ -344,6 +359,7 @@ impl World {
             assert_eq!(earlier, None, "token {} completed twice", completion.token);
         }
         while let Some(completion) = self.initiator.poll_rdma_completion() {
+            assert_eq!(completion.lists, ScatterGather::default());
             let outcome = completion.result.map(|()| completion.buffer);
             let earlier = self.bulk_done.insert(completion.token, outcome);
             assert_eq!(earlier, None, "bulk token {} completed twice", completion.token);

@@ -1,9 +1,10 @@
 //! The donor's table of grants: which slabs a grant is made of, and who may touch them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use venice_fabric::{GrantedMemory, Refusal};
+use venice_fabric::{Atomic, GrantedMemory, Refusal};
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -12,13 +13,17 @@ use super::Slab;
 /// Grant id → key and slabs. A grant's addresses run from 0 to its slabs' total length.
 #[derive(Debug, Default)]
 pub struct GrantTable {
-    grants: BTreeMap<GrantId, Entry>,
+    grants: BTreeMap<GrantId, Arc<Entry>>,
+    /// Counts the changes.
+    generation: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     key: GrantKey,
-    slabs: Vec<Slab>,
+    /// None once the grant is over. Held for reading during an access, so that whoever takes them
+    /// out knows that no access goes on.
+    slabs: RwLock<Vec<Slab>>,
 }
 
 impl GrantTable {
@@ -28,13 +33,17 @@ impl GrantTable {
     /// When the id is there already: it is the Monitor Node's to give out, and the caller's to
     /// check.
     pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
-        let old = self.grants.insert(id, Entry { key, slabs });
+        let old = self.grants.insert(id, Arc::new(Entry { key, slabs: RwLock::new(slabs) }));
         assert!(old.is_none(), "{id:?} was granted twice");
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Takes a grant out; no access reaches its slabs from then on.
     pub fn remove(&mut self, id: GrantId) -> Option<Vec<Slab>> {
-        self.grants.remove(&id).map(|entry| entry.slabs)
+        let entry = self.grants.remove(&id)?;
+        self.generation.fetch_add(1, Ordering::Release);
+        let mut slabs = entry.slabs.write().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::take(&mut *slabs))
     }
 
     /// Whether the grant is there.
@@ -54,15 +63,7 @@ impl GrantTable {
         addr: u64,
         into: &mut [u8],
     ) -> Result<(), Refusal> {
-        let entry = self.grants.get(&id).ok_or(Refusal::UnknownGrant)?;
-        entry.check_key(key)?;
-        entry.check_range(addr, into.len())?;
-        let mut done = 0;
-        for piece in pieces(addr, into.len()) {
-            entry.slabs[piece.slab].read(piece.offset, &mut into[done..done + piece.len]);
-            done += piece.len;
-        }
-        Ok(())
+        self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.read(key, addr, into)
     }
 
     /// Writes `from` at `addr`.
@@ -70,22 +71,23 @@ impl GrantTable {
     /// # Errors
     /// When there is no such grant, the key is wrong or the range leaves the grant; nothing is
     /// written then.
-    pub fn write(
-        &mut self,
+    pub fn write(&self, id: GrantId, key: GrantKey, addr: u64, from: &[u8]) -> Result<(), Refusal> {
+        self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.write(key, addr, from)
+    }
+
+    /// Does `atomic` to the eight bytes at `addr` by one instruction of this machine, so that a
+    /// recipient that has the slab mapped may do the like meanwhile.
+    ///
+    /// # Errors
+    /// As [`GrantTable::read`]; [`Refusal::Malformed`] when `addr` is not a multiple of eight.
+    pub fn atomic(
+        &self,
         id: GrantId,
         key: GrantKey,
         addr: u64,
-        from: &[u8],
-    ) -> Result<(), Refusal> {
-        let entry = self.grants.get_mut(&id).ok_or(Refusal::UnknownGrant)?;
-        entry.check_key(key)?;
-        entry.check_range(addr, from.len())?;
-        let mut done = 0;
-        for piece in pieces(addr, from.len()) {
-            entry.slabs[piece.slab].write(piece.offset, &from[done..done + piece.len]);
-            done += piece.len;
-        }
-        Ok(())
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.atomic(key, addr, atomic)
     }
 
     /// Duplicates of the memfds of slabs `first..first + count`.
@@ -101,17 +103,57 @@ impl GrantTable {
     ) -> Result<SlabBatch, String> {
         let entry = self.grants.get(&id).ok_or("it has no such grant")?;
         entry.check_key(key).map_err(|_| "that is not the grant's key")?;
+        let slabs = entry.slabs();
         let end = first.checked_add(count);
-        let wanted = end.and_then(|end| entry.slabs.get(first..end));
+        let wanted = end.and_then(|end| slabs.get(first..end));
         let wanted = wanted.ok_or("the grant has fewer slabs")?;
         let fds =
             wanted.iter().map(|slab| slab.fd().try_clone_to_owned()).collect::<Result<_, _>>();
         let fds = fds.map_err(|error| format!("the donor cannot pass its slabs on: {error}"))?;
-        Ok(SlabBatch { total: entry.slabs.len(), fds })
+        Ok(SlabBatch { total: slabs.len(), fds })
     }
 }
 
 impl Entry {
+    fn read(&self, key: GrantKey, addr: u64, into: &mut [u8]) -> Result<(), Refusal> {
+        self.check_key(key)?;
+        let slabs = self.slabs();
+        check_range(&slabs, addr, into.len())?;
+        let mut done = 0;
+        for piece in pieces(addr, into.len()) {
+            slabs[piece.slab].read(piece.offset, &mut into[done..done + piece.len]);
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    fn write(&self, key: GrantKey, addr: u64, from: &[u8]) -> Result<(), Refusal> {
+        self.check_key(key)?;
+        let slabs = self.slabs();
+        check_range(&slabs, addr, from.len())?;
+        let mut done = 0;
+        for piece in pieces(addr, from.len()) {
+            slabs[piece.slab].write(piece.offset, &from[done..done + piece.len]);
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    fn atomic(&self, key: GrantKey, addr: u64, atomic: Atomic) -> Result<u64, Refusal> {
+        self.check_key(key)?;
+        let slabs = self.slabs();
+        check_range(&slabs, addr, Atomic::BYTES)?;
+        if !addr.is_multiple_of(Atomic::BYTES as u64) {
+            return Err(Refusal::Malformed);
+        }
+        let (slab, offset) = (addr / SLAB_BYTES, addr % SLAB_BYTES);
+        Ok(slabs[slab as usize].atomic(offset as usize, atomic))
+    }
+
+    fn slabs(&self) -> RwLockReadGuard<'_, Vec<Slab>> {
+        self.slabs.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Compares the keys in a time that does not depend on where they differ.
     fn check_key(&self, key: GrantKey) -> Result<(), Refusal> {
         match std::hint::black_box(self.key.0 ^ key.0) {
@@ -119,14 +161,17 @@ impl Entry {
             _ => Err(Refusal::WrongKey),
         }
     }
+}
 
-    fn check_range(&self, addr: u64, len: usize) -> Result<(), Refusal> {
-        let end = addr.checked_add(len as u64).ok_or(Refusal::OutOfRange)?;
-        if end > self.slabs.len() as u64 * SLAB_BYTES {
-            return Err(Refusal::OutOfRange);
-        }
-        Ok(())
+fn check_range(slabs: &[Slab], addr: u64, len: usize) -> Result<(), Refusal> {
+    if slabs.is_empty() {
+        return Err(Refusal::UnknownGrant);
     }
+    let end = addr.checked_add(len as u64).ok_or(Refusal::OutOfRange)?;
+    if end > slabs.len() as u64 * SLAB_BYTES {
+        return Err(Refusal::OutOfRange);
+    }
+    Ok(())
 }
 
 /// A part of a range that lies within one slab.
@@ -154,18 +199,58 @@ fn pieces(addr: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 /// The table as the agent's threads share it: the ports read and write, the control plane puts
-/// grants in and takes them out. The lock is held for one access at a time; in particular slabs
-/// are made and dropped outside of it.
-#[derive(Debug, Clone, Default)]
-pub struct SharedGrants(Arc<Mutex<GrantTable>>);
+/// grants in and takes them out.
+///
+/// Each thread of the data plane has a clone. It looks its grants up in a copy of its own, which it
+/// renews when the table has changed, and locks nothing but the grant that it accesses.
+#[derive(Debug)]
+pub struct SharedGrants {
+    table: Arc<Mutex<GrantTable>>,
+    generation: Arc<AtomicU64>,
+    copy: BTreeMap<GrantId, Arc<Entry>>,
+    /// The generation of the copy.
+    copied: Option<u64>,
+}
+
+impl Default for SharedGrants {
+    fn default() -> Self {
+        let table = GrantTable::default();
+        let generation = Arc::clone(&table.generation);
+        let table = Arc::new(Mutex::new(table));
+        Self { table, generation, copy: BTreeMap::new(), copied: None }
+    }
+}
+
+impl Clone for SharedGrants {
+    fn clone(&self) -> Self {
+        let (table, generation) = (Arc::clone(&self.table), Arc::clone(&self.generation));
+        Self { table, generation, copy: BTreeMap::new(), copied: None }
+    }
+}
 
 impl SharedGrants {
-    /// Locks the table. Keep it short: the data plane waits.
+    /// Locks the table: for the control plane.
     ///
     /// # Panics
     /// When another thread panicked with the table in its hands.
     pub fn lock(&self) -> MutexGuard<'_, GrantTable> {
-        self.0.lock().expect("no thread panics with the grant table")
+        self.table.lock().expect("no thread panics with the grant table")
+    }
+
+    /// Counts the changes of the table.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn entry(&mut self, id: GrantId) -> Result<&Entry, Refusal> {
+        let generation = self.generation();
+        if self.copied != Some(generation) {
+            // A change in between makes the copy newer than its number says, and it is made again.
+            let copy = self.lock().grants.clone();
+            self.copy = copy;
+            self.copied = Some(generation);
+        }
+        self.copy.get(&id).map(|entry| &**entry).ok_or(Refusal::UnknownGrant)
     }
 }
 
@@ -189,7 +274,7 @@ impl GrantedMemory for SharedGrants {
         addr: u64,
         into: &mut [u8],
     ) -> Result<(), Refusal> {
-        self.lock().read(grant, key, addr, into)
+        self.entry(grant)?.read(key, addr, into)
     }
 
     fn write(
@@ -199,7 +284,17 @@ impl GrantedMemory for SharedGrants {
         addr: u64,
         from: &[u8],
     ) -> Result<(), Refusal> {
-        self.lock().write(grant, key, addr, from)
+        self.entry(grant)?.write(key, addr, from)
+    }
+
+    fn atomic(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        self.entry(grant)?.atomic(key, addr, atomic)
     }
 }
 
@@ -229,9 +324,13 @@ mod tests {
         ] {
             assert_eq!(table.read(id, key, addr, &mut byte), Err(refusal));
             assert_eq!(table.write(id, key, addr, &[7]), Err(refusal));
+            assert_eq!(table.atomic(id, key, addr, Atomic::FetchAdd(1)), Err(refusal));
         }
         assert_eq!(byte, [9]);
         table.write(ID, KEY, SLAB_BYTES - 1, &[7]).unwrap();
+        let last = SLAB_BYTES - 8;
+        assert_eq!(table.atomic(ID, KEY, last, Atomic::FetchAdd(1)), Ok(7 << 56));
+        assert_eq!(table.atomic(ID, KEY, 4, Atomic::FetchAdd(1)), Err(Refusal::Malformed));
         assert_eq!(table.remove(ID).unwrap().len(), 1);
         assert_eq!(table.read(ID, KEY, 0, &mut byte), Err(Refusal::UnknownGrant));
         assert!(table.slab_fds(ID, KEY, 0, 1).is_err());
@@ -247,6 +346,20 @@ mod tests {
         assert!(table.slab_fds(ID, GrantKey(0), 0, 1).is_err());
     }
 
+    #[test]
+    fn a_thread_s_own_handle_follows_the_table() {
+        let shared = SharedGrants::default();
+        let mut mine = shared.clone();
+        assert_eq!(mine.write(ID, KEY, 0, &[1]), Err(Refusal::UnknownGrant));
+        shared.lock().insert(ID, KEY, vec![Slab::new().unwrap()]);
+        mine.write(ID, KEY, 5, &[7]).unwrap();
+        let kept = Arc::clone(&mine.copy[&ID]);
+        assert_eq!(shared.lock().remove(ID).unwrap().len(), 1);
+        assert_eq!(mine.read(ID, KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
+        // Even one that had looked it up before.
+        assert_eq!(kept.read(KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
         /// Reads and writes around the border of two slabs, against a plain array.
@@ -255,7 +368,7 @@ mod tests {
             ops in proptest::collection::vec((0u64..16_000, 1usize..5000, any::<u8>()), 1..40)
         ) {
             let base = SLAB_BYTES - 8000;
-            let mut table = table(2);
+            let table = table(2);
             let mut model = vec![0u8; 32_000];
             for (at, len, byte) in ops {
                 let range = at as usize..at as usize + len;

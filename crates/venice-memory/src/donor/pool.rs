@@ -49,6 +49,11 @@ impl SlabPool {
         Ok(Self { stock: Mutex::new(Stock { free, lent: 0, missing: 0 }) })
     }
 
+    /// The pool of a node that lends nothing.
+    pub fn empty() -> Self {
+        Self { stock: Mutex::new(Stock { free: Vec::new(), lent: 0, missing: 0 }) }
+    }
+
     /// Takes `count` slabs, or none at all. Does not wait for slabs in the making.
     pub fn take(&self, count: usize) -> Option<Vec<Slab>> {
         let mut stock = self.stock();
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn a_stale_mapping_and_the_next_lease_never_meet() {
         let pool = SlabPool::new(SLAB_BYTES).unwrap();
-        let mut slabs = pool.take(1).unwrap();
+        let slabs = pool.take(1).unwrap();
         slabs[0].write(0, b"old secret");
         let len = SLAB_BYTES as usize;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
@@ -182,7 +187,7 @@ mod tests {
         };
         pool.give_back(slabs).unwrap();
 
-        let mut next = pool.take(1).unwrap();
+        let next = pool.take(1).unwrap();
         let mut seen = [1u8; 10];
         next[0].read(0, &mut seen);
         assert_eq!(seen, [0; 10], "the next recipient sees nothing of the last one");

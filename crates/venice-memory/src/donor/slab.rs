@@ -3,9 +3,11 @@
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+use venice_fabric::Atomic;
 use venice_wire::SLAB_BYTES;
 
 use super::DonorError;
@@ -26,6 +28,9 @@ pub struct Slab {
 // SAFETY: a Slab is the only owner of its mapping in this process; the pointer is as good on
 // one thread as on another.
 unsafe impl Send for Slab {}
+// SAFETY: through a shared Slab bytes are only copied in and out, and those are shared with the
+// recipient's processes anyway: two copies at once mix the bytes and harm nothing else.
+unsafe impl Sync for Slab {}
 
 impl Slab {
     /// Makes a slab of zeroes.
@@ -94,7 +99,7 @@ impl Slab {
     ///
     /// # Panics
     /// When the range leaves the slab; the caller has checked it.
-    pub fn write(&mut self, offset: usize, from: &[u8]) {
+    pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= SLAB_LEN.get() && from.len() <= SLAB_LEN.get() - offset);
         // SAFETY: as in `read`.
         unsafe {
@@ -105,6 +110,39 @@ impl Slab {
             );
         }
     }
+
+    /// Does `atomic` to the eight bytes at `offset`; returns what was there before. It is one step
+    /// for everybody who has the slab mapped and uses atomic instructions on it too.
+    ///
+    /// # Panics
+    /// When the eight bytes leave the slab or `offset` is not a multiple of eight; the caller has
+    /// checked both.
+    pub fn atomic(&self, offset: usize, atomic: Atomic) -> u64 {
+        assert!(offset.is_multiple_of(Atomic::BYTES) && offset < SLAB_LEN.get());
+        // SAFETY: the eight bytes lie in the mapping and are aligned (asserted above; the mapping
+        // starts on a page). What else touches them here does so through raw copies, and other
+        // processes that map the slab are as with any shared memory; a plain copy at the same time
+        // sees or leaves some mixture, but forms no reference.
+        let word = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) };
+        match atomic {
+            Atomic::FetchAdd(add) => fetch_add_little_endian(word, add),
+            Atomic::CompareSwap { expected, new } => {
+                let (expected, new) = (expected.to_le(), new.to_le());
+                let old = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+                u64::from_le(old.unwrap_or_else(|found| found))
+            }
+        }
+    }
+}
+
+/// One instruction where memory is little-endian, as the fabric's numbers are.
+fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
+    if cfg!(target_endian = "little") {
+        return word.fetch_add(add, Ordering::AcqRel);
+    }
+    let sum = |found| Some(u64::from_le(found).wrapping_add(add).to_le());
+    let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
+    u64::from_le(old.unwrap_or_else(|found| found))
 }
 
 impl Drop for Slab {
@@ -123,7 +161,7 @@ mod tests {
 
     #[test]
     fn is_zeroed_and_keeps_what_is_written() {
-        let mut slab = Slab::new().unwrap();
+        let slab = Slab::new().unwrap();
         let mut bytes = [1u8; 64];
         slab.read(SLAB_LEN.get() - 64, &mut bytes);
         assert_eq!(bytes, [0; 64]);
@@ -131,6 +169,34 @@ mod tests {
         let mut back = [0u8; 13];
         slab.read(4090, &mut back);
         assert_eq!(&back, b"across a page");
+    }
+
+    #[test]
+    fn atomics_of_two_mappings_add_up() {
+        const ADDS: u64 = 20_000;
+        let slab = Slab::new().unwrap();
+        // SAFETY: a fresh mapping of the slab's memfd, as a recipient on this host has it.
+        let other = unsafe {
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, slab.fd(), 0).unwrap()
+        };
+        // SAFETY: the mapping's first eight bytes, which outlive the thread below.
+        let word = unsafe { AtomicU64::from_ptr(other.cast()) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ADDS {
+                    word.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for _ in 0..ADDS {
+                slab.atomic(0, Atomic::FetchAdd(1));
+            }
+        });
+        assert_eq!(slab.atomic(0, Atomic::FetchAdd(0)), 2 * ADDS);
+        let swap = |expected, new| slab.atomic(8, Atomic::CompareSwap { expected, new });
+        assert_eq!((swap(1, 7), swap(0, 7), swap(7, 9), swap(9, 9)), (0, 0, 7, 9));
+        // SAFETY: mapped above, not used any more.
+        unsafe { munmap(other, 4096).unwrap() };
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::sys;
 
 /// Most descriptors a pager has at a time.
-const MOST: usize = 32;
+const MOST: usize = 320;
 const NONE: i32 = -1;
 
 /// The set of them. Its readers are the program's threads in `close(2)`.

@@ -24,7 +24,7 @@ use super::PAGE;
 use super::fork_window::Content;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
-use super::run_block::Process;
+use super::run_block::{PortKind, Process};
 use super::slots::{self, Slots};
 use super::staging::Frame;
 use super::start;
@@ -66,7 +66,10 @@ impl Pager {
     /// To be called by the thread that is about to fork, in whatever runs last before it does.
     pub fn before_fork(&'static self) -> ForkedChild {
         let mut structure = self.hold_structure();
-        let place = self.block.enter_forking(sys::getpid());
+        // rdma-core allocates from the program's own heap, and a child's heap is paged already
+        // when it would open its device: it gets all of its memory at once instead.
+        let may_page = self.block.port() != PortKind::Verbs;
+        let place = may_page.then(|| self.block.enter_forking(sys::getpid())).flatten();
         let sockets = place.and_then(|_| self.open_window());
         match (place, &sockets) {
             (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),

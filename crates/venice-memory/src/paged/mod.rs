@@ -43,6 +43,7 @@ mod thread;
 mod transfer;
 mod udp_far;
 mod uffd;
+mod verbs_far;
 
 pub use descriptors::Descriptors;
 pub use fork::ForkedChild;

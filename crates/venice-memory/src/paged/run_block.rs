@@ -5,11 +5,14 @@
 //! for each far slot the set of processes that hold it. Everything in it is atomic and no
 //! process ever waits for another one here, so a process killed at any instruction harms none.
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use venice_fabric::LinkModel;
+use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
 
 use super::sys;
 
@@ -24,7 +27,7 @@ pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u3
 /// Buckets of the fault-time histogram: 16 to each power of two.
 pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN01");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN04");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub enum PortKind {
     Shm = 1,
     /// Frames over UDP.
     Udp = 2,
+    /// Requests of an RDMA device.
+    Verbs = 3,
 }
 
 /// A donor of this run.
@@ -45,6 +50,11 @@ pub struct Donor {
     pub node: AtomicU32,
     name: [AtomicU64; 8],
     udp_address: [AtomicU64; 8],
+    /// The address is the relay's of the recipient's home node, and the donor is behind it.
+    is_via: AtomicU32,
+    /// The grant that datagrams to it are sealed under, and its key; 0: they are plain.
+    seal_grant: AtomicU64,
+    seal_key: [AtomicU64; 4],
 }
 
 /// A slab of this run: far slots `index * SLAB_SLOTS ..`.
@@ -138,6 +148,8 @@ pub struct RunBlock {
     pub program_descriptor_limit: AtomicU64,
     /// Far slots in use.
     pub slots_used: AtomicU64,
+    /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
+    link: [AtomicU64; 3],
     /// The processes.
     pub processes: [Process; MAX_PROCESSES],
     donors: [Donor; MAX_DONORS],
@@ -272,10 +284,28 @@ fn map_fd(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<*mut RunBlock, RunBloc
 impl RunBlock {
     /// The port of this run.
     pub fn port(&self) -> PortKind {
-        if self.port.load(Ordering::Relaxed) == PortKind::Udp as u32 {
-            PortKind::Udp
-        } else {
-            PortKind::Shm
+        match self.port.load(Ordering::Relaxed) {
+            2 => PortKind::Udp,
+            3 => PortKind::Verbs,
+            _ => PortKind::Shm,
+        }
+    }
+
+    /// The link that every access to far memory is to take as long as, if one is emulated.
+    pub fn link(&self) -> Option<LinkModel> {
+        let [latency_ns, router_ns, bandwidth_bps] =
+            [0, 1, 2].map(|at: usize| self.link[at].load(Ordering::Relaxed));
+        let bandwidth_bps = NonZeroU64::new(bandwidth_bps);
+        let link = LinkModel { latency_ns, router_ns, bandwidth_bps };
+        (link != LinkModel::default()).then_some(link)
+    }
+
+    /// Sets the link to emulate, before any process attaches.
+    pub fn set_link(&self, link: &LinkModel) {
+        let bandwidth_bps = link.bandwidth_bps.map_or(0, NonZeroU64::get);
+        let words = [link.latency_ns, link.router_ns, bandwidth_bps];
+        for (word, value) in self.link.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
         }
     }
 
@@ -428,6 +458,34 @@ impl Donor {
         load_text(&self.udp_address)
     }
 
+    /// The address is not the donor's own, but that of the relay of the recipient's home node.
+    pub fn set_via(&self) {
+        self.is_via.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is reached through relays.
+    pub fn is_via(&self) -> bool {
+        self.is_via.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has what goes to it by UDP sealed under this grant's key.
+    pub fn set_seal(&self, grant: GrantId, key: SealKey) {
+        for (word, bytes) in self.seal_key.iter().zip(key.0.chunks_exact(8)) {
+            word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
+        }
+        self.seal_grant.store(grant.0, Ordering::Release);
+    }
+
+    /// The grant and the key that what goes to it by UDP is sealed under; `None`: it goes plain.
+    pub fn seal(&self) -> Option<(GrantId, SealKey)> {
+        let grant = self.seal_grant.load(Ordering::Acquire);
+        let mut key = SealKey([0; SEAL_KEY_BYTES]);
+        for (bytes, word) in key.0.chunks_exact_mut(8).zip(&self.seal_key) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        (grant != 0).then_some((GrantId(grant), key))
+    }
+
     /// Has it died? It does not come back: what it held is lost.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire) != 0
@@ -483,6 +541,10 @@ mod tests {
         let (fd, here) = RunBlockMap::create(PortKind::Udp, 2).unwrap();
         let there = RunBlockMap::open(fd.as_fd()).unwrap();
         let donor = here.add_donor("node7", 7, "127.0.0.1:9").unwrap();
+        assert!(there.donors()[donor].seal().is_none());
+        let seal = (GrantId(5), SealKey(std::array::from_fn(|byte| byte as u8)));
+        here.donors()[donor].set_seal(seal.0, seal.1);
+        assert!(there.donors()[donor].seal() == Some(seal));
         here.add_slab(donor, 0, 1, 2).unwrap();
         here.add_slab(donor, venice_wire::SLAB_BYTES, 1, 2).unwrap();
         assert!(here.add_slab(donor, 0, 1, 2).is_err(), "only two fit");

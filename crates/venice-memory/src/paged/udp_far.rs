@@ -5,8 +5,9 @@ use std::os::fd::AsRawFd;
 
 use venice_fabric::{FabricError, InitiatorConfig};
 use venice_ports::random_u64;
+use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
-use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SLAB_BYTES};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
@@ -55,17 +56,30 @@ impl UdpFar {
         let node = NodeId(block.node.load(std::sync::atomic::Ordering::Relaxed));
         let seed = random_u64().map_err(|errno| Errno(errno.raw_os_error()))?;
         let config = InitiatorConfig::new(node, seed);
-        let mut driver =
-            UdpDriver::new(unspecified_like(first), config).map_err(|_| Errno::EINVAL)?;
+        // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
+        let is_sealed = block.donors().iter().all(|donor| donor.seal().is_some());
+        let local = unspecified_like(first);
+        let made = if is_sealed {
+            UdpDriver::sealed(local, config)
+        } else {
+            UdpDriver::new(local, config)
+        };
+        let mut driver = made.map_err(|_| Errno::EINVAL)?;
         // Where there is no room up there they stay where they are.
         let _ = driver.keep_fd_above(descriptors.lowest());
-        descriptors.add(driver.fd().as_raw_fd());
-        descriptors.add(driver.timer_fd().as_raw_fd());
+        driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
         let now_ns = sys::monotonic_ns();
         let mut peers = Vec::new();
         for (donor, address) in block.donors().iter().zip(addresses) {
             let node = NodeId(donor.node.load(std::sync::atomic::Ordering::Relaxed));
-            peers.push(driver.add_peer(now_ns, node, address).map_err(|_| Errno::EINVAL)?);
+            let named =
+                donor.seal().map(|(grant, key)| SealedAs { name: KeyName::Grant(grant), key });
+            let added = match (donor.is_via(), named) {
+                (true, named) => driver.add_peer_via(now_ns, node, address, named),
+                (false, None) => driver.add_peer(now_ns, node, address),
+                (false, Some(named)) => driver.add_sealed_peer(now_ns, node, address, named),
+            };
+            peers.push(added.map_err(|_| Errno::EINVAL)?);
         }
         for (index, slab) in block.slabs().iter().enumerate() {
             let load = |word: &std::sync::atomic::AtomicU64| {

@@ -11,7 +11,7 @@ use venice_control::client::MonitorClient;
 use venice_control::server::{AgentHandler, bind, serve_agent};
 use venice_control::{
     ControlError, DonorStatus, Grant, HeartbeatReport, Identity, LeaseState, MemoryRequest,
-    NodeRegistration, Pong, PrepareRequest, Refusal, ResourceKind, ResourceSpec,
+    NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind, ResourceSpec,
 };
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
@@ -147,7 +147,13 @@ async fn report_forever(
             wipe(&mut core);
             core.report()
         };
-        let report = HeartbeatReport { identity, instance: donor.instance, memory, links: vec![] };
+        let report = HeartbeatReport {
+            identity,
+            instance: donor.instance,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+        };
         if let Err(ControlError::Rack(_)) = client.heartbeat(report).await {
             let previous = Some(identity);
             let _ = client.register(NodeRegistration { previous, ..registration.clone() }).await;
@@ -183,6 +189,9 @@ impl Donor {
                 capabilities: vec!["crma".to_owned(), "rdma".to_owned()],
             }],
             previous: None,
+            secret: None,
+            is_plain: false,
+            relay: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
+use venice_fabric::LinkModel;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE, TEXT_LEN};
@@ -27,6 +28,8 @@ pub struct ShmConnection {
     /// The memfds, in slab order, each [`SLAB_BYTES`] long and sealed. They may be taken out,
     /// mapped and closed; the connection must be kept.
     pub slabs: Vec<OwnedFd>,
+    /// The link that the rack emulates to this donor: accesses are to take as long as over it.
+    pub link: Option<LinkModel>,
     socket: OwnedFd,
 }
 
@@ -65,7 +68,7 @@ pub fn fetch_slabs(
     slabs: usize,
 ) -> Result<ShmConnection, PortError> {
     let connection = connect_to(socket)?;
-    let mut fds = Vec::with_capacity(slabs);
+    let (mut fds, mut link) = (Vec::with_capacity(slabs), None);
     while fds.len() < slabs {
         let request = Request {
             grant: id,
@@ -77,14 +80,17 @@ pub fn fetch_slabs(
         let before = fds.len();
         let reply = receive(&connection, &mut fds)?;
         check_reply(&reply, &request, slabs, fds.len() - before)?;
+        if let Reply::Slabs { link: text, .. } = &reply {
+            link = parse_link(text)?;
+        }
     }
     for fd in &fds {
         check_slab(fd.as_fd())?;
     }
-    Ok(ShmConnection { slabs: fds, socket: connection })
+    Ok(ShmConnection { slabs: fds, link, socket: connection })
 }
 
-fn connect_to(path: &Path) -> Result<OwnedFd, PortError> {
+pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, PortError> {
     let address = SocketAddrUnix::new(path)
         .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
     let socket =
@@ -114,7 +120,7 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {
 }
 
 /// Receives one reply; its descriptors go to the end of `fds`.
-fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError> {
+pub(crate) fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError> {
     let mut bytes = [0; HEADER_LEN + TEXT_LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -137,6 +143,17 @@ fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError>
     Reply::decode(&bytes[..received.bytes]).map_err(|what| PortError::Protocol { what })
 }
 
+/// The link to emulate as a reply says it: none, or one.
+pub(crate) fn parse_link(text: &str) -> Result<Option<LinkModel>, PortError> {
+    match text {
+        "" => Ok(None),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| PortError::Protocol { what: "an unknown kind of link" }),
+    }
+}
+
 fn check_reply(
     reply: &Reply,
     request: &Request,
@@ -153,6 +170,7 @@ fn check_reply(
             "some descriptors are missing (is the limit on open files too low?)"
         }
         Reply::Slabs { .. } => return Ok(()),
+        Reply::Ring { .. } => "a ring, where slabs were asked for",
     };
     Err(PortError::Protocol { what })
 }

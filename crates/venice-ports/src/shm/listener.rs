@@ -16,14 +16,14 @@ const BACKLOG: i32 = 256;
 
 /// A listening unix `SOCK_SEQPACKET` socket; its file is removed on drop.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
 }
 
 impl Listener {
     /// Binds and listens. A socket file that a dead agent left behind is replaced.
-    pub(super) fn bind(path: &Path) -> Result<Self, PortError> {
+    pub(crate) fn bind(path: &Path) -> Result<Self, PortError> {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
         let listen_error = |source| PortError::Listen { path: path.to_path_buf(), source };
@@ -38,7 +38,7 @@ impl Listener {
         Ok(listener)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

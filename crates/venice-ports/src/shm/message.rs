@@ -4,37 +4,42 @@
 //! |---|---|---|
 //! | 0..4 | magic `VSHM` | magic `VSHM` |
 //! | 4..6 | version, 1 | version, 1 |
-//! | 6..8 | zero | status: 0 = slabs follow, 1 = refused |
+//! | 6..8 | zero: slabs of a grant | status: 0 = slabs follow, 1 = refused |
 //! | 8..16 | grant id | total: slabs in the whole grant |
 //! | 16..24 | grant key | first: index of the first slab here |
 //! | 24..28 | first: index of the first slab wanted | count: descriptors with this message |
 //! | 28..32 | count: slabs wanted, 1..=64 | length of the text that follows |
-//! | 32.. | | the reason of a refusal, UTF-8 |
+//! | 32.. | | UTF-8: the reason of a refusal; with slabs the link to emulate, if any |
+//!
+//! A *ring offer* is what a listener for rings says first, unasked ([`crate::ring`]): status 2, total
+//! = lines of each ring, count = 1 for the memory's descriptor, text = the link it emulates or none.
+//! After it the connection carries bells only: any message means "look at the ring".
 
 use venice_wire::{GrantId, GrantKey};
 
 /// Descriptors that travel with one message, at most.
-pub(super) const SLABS_PER_MESSAGE: usize = 64;
+pub(crate) const SLABS_PER_MESSAGE: usize = 64;
 /// Length of a request, and of a reply without its text.
-pub(super) const HEADER_LEN: usize = 32;
+pub(crate) const HEADER_LEN: usize = 32;
 /// Longest text of a refusal.
-pub(super) const TEXT_LEN: usize = 480;
+pub(crate) const TEXT_LEN: usize = 480;
 
 const MAGIC: [u8; 4] = *b"VSHM";
 const VERSION: u16 = 1;
 const REFUSED: u16 = 1;
+const RING: u16 = 2;
 
 /// Recipient to donor: "give me these slabs of my grant".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) grant: GrantId,
-    pub(super) key: GrantKey,
-    pub(super) first: u32,
-    pub(super) count: u32,
+pub(crate) struct Request {
+    pub(crate) grant: GrantId,
+    pub(crate) key: GrantKey,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 impl Request {
-    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -46,7 +51,7 @@ impl Request {
     }
 
     /// `Err` says what is wrong with the bytes.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| "a request is 32 bytes")?;
         check_start(bytes)?;
         let request = Self {
@@ -64,36 +69,44 @@ impl Request {
 
 /// Donor to recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reply {
-    /// `count` descriptors come with this message: slabs `first..first + count` of `total`.
-    Slabs { total: u64, first: u64, count: u32 },
+pub(crate) enum Reply {
+    /// `count` descriptors come with this message: slabs `first..first + count` of `total`. Who
+    /// maps them is to behave as if the donor were at the end of `link`.
+    Slabs { total: u64, first: u64, count: u32, link: String },
     /// No slabs, and why.
     Refused { reason: String },
+    /// The memory of a pair of rings of `lines` lines each comes with this message.
+    Ring { lines: u64, link: String },
 }
 
 impl Reply {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_LEN];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         match self {
-            Self::Slabs { total, first, count } => {
+            Self::Slabs { total, first, count, link } => {
                 bytes[8..16].copy_from_slice(&total.to_le_bytes());
                 bytes[16..24].copy_from_slice(&first.to_le_bytes());
                 bytes[24..28].copy_from_slice(&count.to_le_bytes());
+                append_text(&mut bytes, link);
             }
             Self::Refused { reason } => {
-                let text = &reason.as_bytes()[..reason.len().min(TEXT_LEN)];
                 bytes[6..8].copy_from_slice(&REFUSED.to_le_bytes());
-                bytes[28..32].copy_from_slice(&(text.len() as u32).to_le_bytes());
-                bytes.extend_from_slice(text);
+                append_text(&mut bytes, reason);
+            }
+            Self::Ring { lines, link } => {
+                bytes[6..8].copy_from_slice(&RING.to_le_bytes());
+                bytes[8..16].copy_from_slice(&lines.to_le_bytes());
+                bytes[24..28].copy_from_slice(&1u32.to_le_bytes());
+                append_text(&mut bytes, link);
             }
         }
         bytes
     }
 
     /// `Err` says what is wrong with the bytes.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let (header, text) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or("shorter than a reply")?;
         check_start(header)?;
@@ -105,11 +118,22 @@ impl Reply {
                 total: u64_at(header, 8),
                 first: u64_at(header, 16),
                 count: u32_at(header, 24),
+                link: String::from_utf8_lossy(text).into_owned(),
             }),
             REFUSED => Ok(Self::Refused { reason: String::from_utf8_lossy(text).into_owned() }),
+            RING => Ok(Self::Ring {
+                lines: u64_at(header, 8),
+                link: String::from_utf8_lossy(text).into_owned(),
+            }),
             _ => Err("unknown status"),
         }
     }
+}
+
+fn append_text(bytes: &mut Vec<u8>, text: &str) {
+    let text = &text.as_bytes()[..text.len().min(TEXT_LEN)];
+    bytes[28..32].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(text);
 }
 
 fn check_start(header: &[u8; HEADER_LEN]) -> Result<(), &'static str> {
@@ -144,8 +168,10 @@ mod tests {
 
         #[test]
         fn a_reply_survives_the_wire(total: u64, first: u64, count: u32, reason in ".{0,100}") {
-            let slabs = Reply::Slabs { total, first, count };
+            let slabs = Reply::Slabs { total, first, count, link: reason.clone() };
             prop_assert_eq!(Reply::decode(&slabs.encode()), Ok(slabs.clone()));
+            let ring = Reply::Ring { lines: total, link: reason.clone() };
+            prop_assert_eq!(Reply::decode(&ring.encode()), Ok(ring.clone()));
             let refused = Reply::Refused { reason };
             prop_assert_eq!(Reply::decode(&refused.encode()), Ok(refused.clone()));
         }

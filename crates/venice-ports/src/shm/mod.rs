@@ -9,11 +9,11 @@
 //! kernel would keep the memory alive for whoever still maps it, but a dead node's memory is gone,
 //! and so the recipient must treat it.
 
-mod client;
-mod listener;
+pub(crate) mod client;
+pub(crate) mod listener;
 mod mapped;
-mod message;
-mod server;
+pub(crate) mod message;
+pub(crate) mod server;
 
 pub use client::{ShmConnection, fetch_slabs};
 pub use mapped::MappedSlab;

@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -13,6 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketFlags, accept_with, recvmsg, sendmsg,
 };
+use venice_fabric::LinkModel;
 use venice_wire::{GrantId, GrantKey};
 
 use super::listener::Listener;
@@ -75,13 +76,31 @@ impl ShmServer {
     /// # Errors
     /// When the path is too long, in use by another agent, not a socket, or cannot be made.
     pub fn start(path: &Path, source: impl SlabSource + 'static) -> Result<Self, PortError> {
+        Self::start_behind(path, source, None)
+    }
+
+    /// Like [`ShmServer::start`]; whoever fetches slabs is told to behave as if this donor were at
+    /// the end of `link`.
+    ///
+    /// # Errors
+    /// As [`ShmServer::start`].
+    pub fn start_behind(
+        path: &Path,
+        source: impl SlabSource + 'static,
+        link: Option<LinkModel>,
+    ) -> Result<Self, PortError> {
         let listener = Listener::bind(path)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(PortError::at("making an eventfd"))?;
         let shared = Arc::new(Shared { wake, orders: Mutex::default() });
         let path = listener.path().to_path_buf();
-        let service =
-            Service { listener, shared: Arc::clone(&shared), source, connections: Vec::new() };
+        let service = Service {
+            listener,
+            shared: Arc::clone(&shared),
+            source,
+            link,
+            connections: Vec::new(),
+        };
         let thread = std::thread::Builder::new()
             .name("venice-shm".into())
             .spawn(move || service.run())
@@ -121,6 +140,7 @@ struct Service<S> {
     listener: Listener,
     shared: Arc<Shared>,
     source: S,
+    link: Option<LinkModel>,
     connections: Vec<Connection>,
 }
 
@@ -141,7 +161,7 @@ impl<S: SlabSource> Service<S> {
             }
             for (connection, ready) in self.connections.iter_mut().zip(&ready.connections) {
                 if *ready {
-                    connection.serve(&self.source);
+                    connection.serve(&self.source, self.link.as_ref());
                 }
             }
             if ready.listener {
@@ -215,7 +235,7 @@ impl Connection {
     }
 
     /// Answers one request.
-    fn serve(&mut self, source: &impl SlabSource) {
+    fn serve(&mut self, source: &impl SlabSource, link: Option<&LinkModel>) {
         if self.closed {
             return;
         }
@@ -231,13 +251,13 @@ impl Connection {
                 return;
             }
         };
-        let (reply, fds) = match self.answer(&bytes[..len], source) {
+        let (reply, fds) = match self.answer(&bytes[..len], source, link) {
             Ok(answer) => answer,
             Err(reason) => (Reply::Refused { reason }, Vec::new()),
         };
         // Seqpacket: a message goes whole or not at all. A recipient that does not read its
         // replies is cut off; a refused one has nothing to stay for.
-        let sent = self.send(&reply, &fds);
+        let sent = send_reply(self.socket.as_fd(), &reply, &fds);
         self.closed = !sent || matches!(reply, Reply::Refused { .. });
     }
 
@@ -245,6 +265,7 @@ impl Connection {
         &mut self,
         bytes: &[u8],
         source: &impl SlabSource,
+        link: Option<&LinkModel>,
     ) -> Result<(Reply, Vec<OwnedFd>), String> {
         let request = Request::decode(bytes)?;
         if self.grant.is_some_and(|grant| grant != request.grant) {
@@ -257,24 +278,26 @@ impl Connection {
             total: batch.total as u64,
             first: first as u64,
             count: batch.fds.len() as u32,
+            link: link.map(LinkModel::to_string).unwrap_or_default(),
         };
         Ok((reply, batch.fds))
     }
+}
 
-    fn send(&self, reply: &Reply, fds: &[OwnedFd]) -> bool {
-        let bytes = reply.encode();
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return false; // The source gave more than was asked for.
-        }
-        loop {
-            let from = [IoSlice::new(&bytes)];
-            match sendmsg(&self.socket, &from, &mut control, SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => {}
-                result => return result.is_ok(),
-            }
+/// Sends a reply and its descriptors; false if it did not go.
+pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, fds: &[OwnedFd]) -> bool {
+    let bytes = reply.encode();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return false; // The source gave more than was asked for.
+    }
+    loop {
+        let from = [IoSlice::new(&bytes)];
+        match sendmsg(socket, &from, &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            result => return result.is_ok(),
         }
     }
 }

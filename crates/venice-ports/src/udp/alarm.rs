@@ -17,13 +17,13 @@ use crate::PortError;
 
 /// A timerfd that rings no later than the earliest deadline it was told of.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     fd: OwnedFd,
     rings_ns: Option<u64>,
 }
 
 impl Alarm {
-    pub(super) fn new() -> Result<Self, PortError> {
+    pub(crate) fn new() -> Result<Self, PortError> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(PortError::at("making a timerfd"))?;
@@ -31,7 +31,7 @@ impl Alarm {
     }
 
     /// To be called before each sleep: the alarm rings at `due_ns` or before.
-    pub(super) fn set(&mut self, now_ns: u64, due_ns: Option<u64>) {
+    pub(crate) fn set(&mut self, now_ns: u64, due_ns: Option<u64>) {
         self.hush(now_ns);
         let Some(due_ns) = due_ns else { return };
         if self.rings_ns.is_some_and(|rings_ns| rings_ns <= due_ns) {
@@ -51,7 +51,7 @@ impl Alarm {
     }
 
     /// Moves the descriptor to a number of at least `lowest`.
-    pub(super) fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
+    pub(crate) fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
         self.fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, lowest)
             .map_err(PortError::at("moving a descriptor"))?;
         Ok(())

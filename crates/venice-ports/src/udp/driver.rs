@@ -3,47 +3,151 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use venice_fabric::{Initiator, InitiatorConfig, PeerIndex};
-use venice_wire::{MAX_FRAME_BYTES, NodeId};
+use venice_wire::{
+    Endpoint, MAX_FRAME_BYTES, NodeId, PACKET_HEADER_BYTES, Packet, PacketAddr, PacketRepr,
+    SEALED_HEADER_BYTES,
+};
 
 use super::UdpSocket;
 use super::alarm::Alarm;
-use super::mmsg::Batch;
-use crate::PortError;
+use super::incoming::Incoming;
+use super::offload::datagram_limit;
+use super::outgoing::Outgoing;
+use super::raw_address::RawAddress;
+use super::reassembly::Reassembly;
+use super::spin::Spin;
+use super::wait_set::WaitSet;
+use crate::seal::{Dropped, Opener, Process, SealCounters, SealCounts, SealedAs, Sealer};
+use crate::{PortError, monotonic_ns};
 
 /// Batches taken in one [`UdpDriver::pump`], so that it comes back under any load.
 const BATCHES_PER_PUMP: usize = 4;
+/// Frames to one peer in a row while others wait: a train is little dearer than one datagram.
+const FRAMES_PER_RUN: usize = 16;
+/// Incarnations of a donor whose answers may come mixed.
+const ANSWERERS: usize = 4;
 
 /// An [`Initiator`] and its socket.
 ///
 /// Start accesses on [`UdpDriver::initiator`], then [`UdpDriver::pump`] and poll completions;
-/// [`UdpDriver::wait`] sleeps until there is something to pump. After construction and
-/// [`UdpDriver::add_peer`] nothing allocates.
+/// [`UdpDriver::wait`] sleeps until there is something to pump. After construction and adding the
+/// peers nothing allocates.
+///
+/// A driver either seals all it sends and takes nothing unsealed ([`UdpDriver::sealed`]), or the
+/// reverse ([`UdpDriver::new`]); there is no way from one to the other. In a child that was forked
+/// the copy is dead ([`PortError::Forked`]): it would count on from where its parent does, seal two
+/// datagrams with one nonce and take what came for its parent.
 pub struct UdpDriver {
     socket: UdpSocket,
     initiator: Initiator,
+    is_sealed: bool,
     /// By peer index.
-    peers: Vec<SocketAddr>,
-    incoming: Batch,
-    outgoing: Batch,
+    peers: Vec<Peer>,
+    /// The peer asked first for something to send.
+    next_to_send: usize,
+    /// Whether all peers are reached through a relay: frames go in packets.
+    is_via: bool,
+    incoming: Incoming,
+    outgoing: Outgoing,
     alarm: Alarm,
+    wait_set: WaitSet,
+    counters: SealCounters,
+    /// Looks for datagrams before sleeping, if anybody wants that.
+    spin: Option<Spin>,
+    /// A batch that [`UdpDriver::wait`] has received and nobody has looked at.
+    is_batch_waiting: bool,
+    /// Something may have come in since the last look.
+    is_worth_a_look: bool,
+    process: Process,
+}
+
+struct Peer {
+    address: SocketAddr,
+    to: RawAddress,
+    /// The longest datagram that is not fragmented on the way.
+    limit: usize,
+    node: NodeId,
+    seal: Option<Seal>,
+}
+
+struct Seal {
+    named: SealedAs,
+    sealer: Sealer,
+    opener: Opener<()>,
+    reassembly: Reassembly,
 }
 
 impl UdpDriver {
-    /// An initiator on a socket of its own; see [`super::unspecified_like`] for `local`.
+    /// An initiator on a socket of its own, without protection; see [`super::unspecified_like`]
+    /// for `local`.
     ///
     /// # Errors
     /// When the socket cannot be made.
     pub fn new(local: SocketAddr, config: InitiatorConfig) -> Result<Self, PortError> {
+        Self::make(local, config, false)
+    }
+
+    /// An initiator on a socket of its own, every datagram sealed. The seal covers more than the
+    /// frames' checksum, which is left out.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn sealed(local: SocketAddr, mut config: InitiatorConfig) -> Result<Self, PortError> {
+        config.link.checksum = false;
+        Self::make(local, config, true)
+    }
+
+    /// A driver with one peer, sealed if there is a key.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn towards(
+        local: SocketAddr,
+        config: InitiatorConfig,
+        donor: NodeId,
+        address: SocketAddr,
+        named: Option<SealedAs>,
+    ) -> Result<(Self, PeerIndex), PortError> {
+        let now_ns = monotonic_ns();
+        match named {
+            None => {
+                let mut driver = Self::new(local, config)?;
+                let peer = driver.add_peer(now_ns, donor, address)?;
+                Ok((driver, peer))
+            }
+            Some(named) => {
+                let mut driver = Self::sealed(local, config)?;
+                let peer = driver.add_sealed_peer(now_ns, donor, address, named)?;
+                Ok((driver, peer))
+            }
+        }
+    }
+
+    fn make(
+        local: SocketAddr,
+        config: InitiatorConfig,
+        is_sealed: bool,
+    ) -> Result<Self, PortError> {
+        let socket = UdpSocket::bind(local)?;
+        let alarm = Alarm::new()?;
         Ok(Self {
-            socket: UdpSocket::bind(local)?,
+            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd()])?,
+            outgoing: Outgoing::new(socket.offloads().segmentation),
+            socket,
             initiator: Initiator::new(config),
+            is_sealed,
             peers: Vec::new(),
-            incoming: Batch::new(MAX_FRAME_BYTES),
-            outgoing: Batch::new(MAX_FRAME_BYTES),
-            alarm: Alarm::new()?,
+            next_to_send: 0,
+            is_via: false,
+            incoming: Incoming::new(),
+            alarm,
+            counters: SealCounters::default(),
+            spin: None,
+            is_batch_waiting: false,
+            is_worth_a_look: true,
+            process: Process::current()?,
         })
     }
 
@@ -53,25 +157,97 @@ impl UdpDriver {
     /// When there is no descriptor left.
     pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
         self.alarm.keep_fd_above(lowest)?;
-        self.socket.keep_fd_above(lowest)
+        self.socket.keep_fd_above(lowest)?;
+        // An epoll knows what it watches by its old numbers too.
+        self.wait_set = WaitSet::new(&[self.socket.as_fd(), self.alarm.as_fd()])?;
+        self.wait_set.keep_fd_above(lowest)
     }
 
-    /// Adds a donor and starts the handshake with it.
+    /// Every descriptor this driver has open, for who must keep them from others.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.socket.as_fd(), self.alarm.as_fd(), self.wait_set.as_fd()]
+    }
+
+    /// Whether [`UdpDriver::wait`] may look for datagrams a little before it sleeps. It does so
+    /// while they come densely and nobody else wants the processor; off unless turned on.
+    pub fn set_busy_poll(&mut self, is_on: bool) {
+        self.spin = is_on.then(Spin::default);
+    }
+
+    /// Adds a donor to a driver without protection and starts the handshake with it.
     ///
     /// # Errors
-    /// When `address` is of another family (IPv4, IPv6) than this driver's socket.
+    /// When `address` is of another family (IPv4, IPv6) than this driver's socket, or the driver
+    /// seals.
     pub fn add_peer(
         &mut self,
         now_ns: u64,
         donor: NodeId,
         address: SocketAddr,
     ) -> Result<PeerIndex, PortError> {
+        self.add(now_ns, donor, address, None)
+    }
+
+    /// Adds a donor that is reached through the network of relays, entered at the relay socket of
+    /// a `home` node; with a key of that donor if the driver seals. The seal is the donor's to
+    /// open: the relays in between cannot.
+    ///
+    /// # Errors
+    /// As [`UdpDriver::add_peer`] and [`UdpDriver::add_sealed_peer`].
+    ///
+    /// # Panics
+    /// When the driver has peers that it reaches directly.
+    pub fn add_peer_via(
+        &mut self,
+        now_ns: u64,
+        donor: NodeId,
+        home: SocketAddr,
+        named: Option<SealedAs>,
+    ) -> Result<PeerIndex, PortError> {
+        assert!(self.is_via || self.peers.is_empty(), "a driver goes one way or the other");
+        self.is_via = true;
+        match named {
+            None => self.add_peer(now_ns, donor, home),
+            Some(named) => self.add_sealed_peer(now_ns, donor, home, named),
+        }
+    }
+
+    /// Adds a donor to a driver that seals and starts the handshake with it, under a key of that
+    /// donor.
+    ///
+    /// # Errors
+    /// When `address` is of another family (IPv4, IPv6) than this driver's socket, or the driver
+    /// does not seal.
+    pub fn add_sealed_peer(
+        &mut self,
+        now_ns: u64,
+        donor: NodeId,
+        address: SocketAddr,
+        named: SealedAs,
+    ) -> Result<PeerIndex, PortError> {
+        let sealer = Sealer::new(named.name, &named.key)?;
+        let opener = Opener::of_answers(sealer.salt(), ANSWERERS);
+        let seal = Seal { named, sealer, opener, reassembly: Reassembly::with_room() };
+        self.add(now_ns, donor, address, Some(seal))
+    }
+
+    fn add(
+        &mut self,
+        now_ns: u64,
+        donor: NodeId,
+        address: SocketAddr,
+        seal: Option<Seal>,
+    ) -> Result<PeerIndex, PortError> {
         if address.is_ipv4() != self.socket.local_addr().is_ipv4() {
             return Err(PortError::UdpAddress { address, source: Errno::AFNOSUPPORT });
         }
+        if seal.is_some() != self.is_sealed {
+            return Err(PortError::Protection { is_sealed: self.is_sealed });
+        }
         let peer = self.initiator.add_peer(donor, now_ns);
         assert_eq!(peer.0 as usize, self.peers.len(), "peers are numbered in order, never reused");
-        self.peers.push(address);
+        let (to, limit) = (RawAddress::encode(address), datagram_limit(address));
+        self.peers.push(Peer { address, to, limit, node: donor, seal });
         Ok(peer)
     }
 
@@ -96,29 +272,41 @@ impl UdpDriver {
         self.socket.local_addr()
     }
 
+    /// Datagrams dropped so far, by reason.
+    pub fn dropped(&self) -> SealCounts {
+        self.counters.counts()
+    }
+
     /// Moves every frame that can move now, in both directions, and lets the fabric's timers run.
     /// Never waits. Returns whether a datagram came in.
     ///
+    /// Right after something went out to peers that were silent before, it does not look for
+    /// answers, which cannot be there yet: the next call does.
+    ///
     /// # Errors
-    /// When the socket fails for good (not for an unreachable peer: the link notices that).
+    /// When the socket fails for good (not for an unreachable peer: the link notices that);
+    /// [`PortError::Forked`].
     pub fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        self.process.check()?;
         if self.initiator.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.initiator.handle_timeout(now_ns);
         }
-        self.transmit(now_ns)?;
+        let has_sent = self.transmit(now_ns)?;
+        let is_worth_a_look = std::mem::replace(&mut self.is_worth_a_look, has_sent);
+        if has_sent && !is_worth_a_look && !self.is_batch_waiting {
+            return Ok(false);
+        }
+        self.is_worth_a_look = false;
         let mut any = false;
         for _ in 0..BATCHES_PER_PUMP {
-            let received = self
-                .incoming
-                .receive(self.socket.as_fd())
-                .map_err(PortError::at("receiving from a UDP socket"))?;
-            if received == 0 {
+            if !std::mem::take(&mut self.is_batch_waiting) && self.receive()? == 0 {
                 break;
             }
             any = true;
             self.deliver(now_ns);
+            let is_full = self.incoming.is_full();
             self.transmit(now_ns)?;
-            if !self.incoming.is_full() {
+            if !is_full {
                 break;
             }
         }
@@ -128,29 +316,54 @@ impl UdpDriver {
     /// Waits until a datagram comes, one of the fabric's timers is due or `timeout_ns` have
     /// passed, whichever is first; it may come back earlier. Pump afterwards in any case.
     ///
-    /// A `timeout_ns` of less than some milliseconds makes every wait expensive, see
-    /// [`UdpDriver::timer_fd`].
+    /// A `timeout_ns` of less than some milliseconds makes every wait expensive: it sets a timer.
     ///
     /// # Errors
-    /// When the kernel cannot wait.
+    /// When the kernel cannot wait; [`PortError::Forked`].
     pub fn wait(&mut self, now_ns: u64, timeout_ns: u64) -> Result<(), PortError> {
-        self.arm(now_ns);
-        let timeout = Timespec {
-            tv_sec: (timeout_ns / 1_000_000_000) as i64,
-            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
-        };
-        let mut fds =
-            [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.alarm, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(source) => Err(PortError::System { step: "waiting for a UDP socket", source }),
+        self.process.check()?;
+        if self.is_batch_waiting || self.look_out(now_ns, timeout_ns)? {
+            return Ok(());
         }
+        self.is_worth_a_look = true;
+        let until_ns = now_ns.saturating_add(timeout_ns);
+        let due_ns = self.poll_timeout().map_or(until_ns, |due_ns| due_ns.min(until_ns));
+        self.alarm.set(now_ns, Some(due_ns));
+        self.wait_set.sleep().map_err(PortError::at("waiting for a UDP socket"))
+    }
+
+    /// Looks for a datagram while that pays; true when a batch has come, or a timer is due.
+    fn look_out(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
+        let Some(mut spin) = self.spin.take() else { return Ok(false) };
+        let until_ns =
+            self.poll_timeout().unwrap_or(u64::MAX).min(now_ns.saturating_add(timeout_ns));
+        let mut time_ns = monotonic_ns();
+        spin.begin(time_ns);
+        let found = loop {
+            if time_ns >= until_ns {
+                break true;
+            }
+            if !spin.goes_on(time_ns) {
+                break false;
+            }
+            // First, for an answer cannot be there at once, and who gives it may wait for this
+            // very processor.
+            rustix::thread::sched_yield();
+            if self.receive()? > 0 {
+                self.is_batch_waiting = true;
+                break true;
+            }
+            time_ns = monotonic_ns();
+        };
+        self.spin = Some(spin);
+        Ok(found)
     }
 
     /// For those who wait for more than this driver alone: sets the timer, so that it is enough
     /// to poll [`UdpDriver::fd`] and [`UdpDriver::timer_fd`] for input, without a time-out. To be
     /// called before each such wait; nearly always it does nothing.
     pub fn arm(&mut self, now_ns: u64) {
+        self.is_worth_a_look = true;
         self.alarm.set(now_ns, self.initiator.poll_timeout());
     }
 
@@ -161,32 +374,142 @@ impl UdpDriver {
         self.alarm.as_fd()
     }
 
+    fn receive(&mut self) -> Result<usize, PortError> {
+        let received = self.incoming.receive(self.socket.as_fd());
+        received.map_err(PortError::at("receiving from a UDP socket"))
+    }
+
     /// Hands the datagrams received to the links of their senders; strangers' are dropped.
     fn deliver(&mut self, now_ns: u64) {
-        for (from, datagram) in self.incoming.datagrams() {
-            if let Some(index) = self.peers.iter().rposition(|peer| *peer == from) {
-                self.initiator.handle_frame(now_ns, PeerIndex(index as u32), datagram);
+        if let Some(spin) = &mut self.spin {
+            spin.busy(now_ns);
+        }
+        let Self { incoming, initiator, peers, counters, is_via, .. } = self;
+        incoming.for_each(|from, datagram| {
+            let (source, datagram) = if *is_via {
+                let Some((source, payload)) = unwrap(datagram) else { return };
+                (Some(source), payload)
+            } else {
+                (None, datagram)
+            };
+            let is_sender =
+                |peer: &Peer| peer.is_at(from) && source.is_none_or(|source| source == peer.node);
+            let Some(index) = peers.iter().rposition(is_sender) else { return };
+            let index_of_peer = PeerIndex(index as u32);
+            match &mut peers[index].seal {
+                None => initiator.handle_frame(now_ns, index_of_peer, datagram),
+                Some(seal) => match seal.open(now_ns, datagram) {
+                    Ok(Some(frame)) => initiator.handle_frame(now_ns, index_of_peer, frame),
+                    Ok(None) => {}
+                    Err(dropped) => counters.count(dropped),
+                },
+            }
+        });
+    }
+
+    /// Sends all that can go; whether there was any.
+    fn transmit(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let mut any = false;
+        loop {
+            while !self.outgoing.is_full() && self.transmit_run(now_ns) {}
+            if self.outgoing.is_empty() {
+                return Ok(any);
+            }
+            any = true;
+            let more = self.outgoing.is_full();
+            let sent = self.outgoing.send(self.socket.as_fd());
+            sent.map_err(PortError::at("sending to a UDP socket"))?;
+            if !more {
+                return Ok(any);
             }
         }
     }
 
-    fn transmit(&mut self, now_ns: u64) -> Result<(), PortError> {
-        loop {
-            while !self.outgoing.is_full() {
-                let buffer = self.outgoing.next_buffer();
-                let Some((peer, len)) = self.initiator.poll_transmit(now_ns, buffer) else { break };
-                self.outgoing.push(self.peers[peer.0 as usize], len);
+    /// A run of frames to the next peer that has any, so that they travel together; false when
+    /// nobody has.
+    fn transmit_run(&mut self, now_ns: u64) -> bool {
+        for _ in 0..self.peers.len() {
+            let peer = PeerIndex(self.next_to_send as u32);
+            self.next_to_send = (self.next_to_send + 1) % self.peers.len();
+            let mut frames = 0;
+            while frames < FRAMES_PER_RUN
+                && !self.outgoing.is_full()
+                && self.transmit_one(now_ns, peer)
+            {
+                frames += 1;
             }
-            let more = self.outgoing.is_full();
-            if !self.outgoing.is_empty() {
-                self.outgoing
-                    .send(self.socket.as_fd())
-                    .map_err(PortError::at("sending to a UDP socket"))?;
-            }
-            if !more {
-                return Ok(());
+            if frames > 0 {
+                return true;
             }
         }
+        false
+    }
+
+    fn transmit_one(&mut self, now_ns: u64, peer: PeerIndex) -> bool {
+        if self.is_via {
+            return self.transmit_one_via(now_ns, peer);
+        }
+        let Self { initiator, outgoing, peers, is_sealed, .. } = self;
+        let buffer = if *is_sealed { outgoing.sealed_buffer() } else { outgoing.plain_buffer() };
+        let Some(len) = initiator.poll_transmit_to(now_ns, peer, buffer) else { return false };
+        let Peer { to, limit, seal, .. } = &mut peers[peer.0 as usize];
+        match seal {
+            None => outgoing.push(to, len, *limit),
+            Some(seal) => outgoing.push_sealed(to, len, *limit, &mut seal.sealer),
+        }
+        true
+    }
+
+    /// The frame goes behind the room for the headers, which are written when it is known for
+    /// whom it is.
+    fn transmit_one_via(&mut self, now_ns: u64, peer: PeerIndex) -> bool {
+        let Self { initiator, outgoing, peers, is_sealed, .. } = self;
+        let buffer = outgoing.plain_buffer();
+        let frame_at = PACKET_HEADER_BYTES + if *is_sealed { SEALED_HEADER_BYTES } else { 0 };
+        let frame = &mut buffer[frame_at..frame_at + MAX_FRAME_BYTES];
+        let sent = initiator.poll_transmit_to(now_ns, peer, frame);
+        let Some(frame_len) = sent else { return false };
+        let Peer { to, limit, node, seal, .. } = &mut peers[peer.0 as usize];
+        let payload_len = match seal {
+            None => frame_len,
+            Some(seal) => {
+                let sealed = seal.sealer.seal(&mut buffer[PACKET_HEADER_BYTES..], frame_len);
+                let Ok(len) = sealed else { return true };
+                len
+            }
+        };
+        let destination = PacketAddr { node: *node, endpoint: Endpoint::AGENT };
+        // The relay fills in who sends.
+        let packet = PacketRepr::new(PacketAddr::default(), destination);
+        packet.emit_header(payload_len, buffer).expect("it fits into a packet");
+        outgoing.push(to, PACKET_HEADER_BYTES + payload_len, *limit);
+        true
+    }
+}
+
+/// What a packet carries, and the node it comes from; `None` for what is no packet.
+fn unwrap(datagram: &mut [u8]) -> Option<(NodeId, &mut [u8])> {
+    let packet = Packet::parse(datagram).ok()?;
+    let (source, payload_len) = (packet.source().node, packet.payload().len());
+    let start = datagram.len() - payload_len;
+    Some((source, &mut datagram[start..]))
+}
+
+impl Peer {
+    fn is_at(&self, from: &RawAddress) -> bool {
+        // Mostly the very bytes; an IPv6 peer may differ in what is not its identity.
+        self.to == *from || from.decode() == Some(self.address)
+    }
+}
+
+impl Seal {
+    fn open<'a>(
+        &'a mut self,
+        now_ns: u64,
+        datagram: &'a mut [u8],
+    ) -> Result<Option<&'a [u8]>, Dropped> {
+        let opened = self.opener.open(now_ns, datagram, &self.named)?;
+        Ok(self.reassembly.take(&opened.header, &datagram[opened.payload]))
     }
 }
 
@@ -194,7 +517,7 @@ impl std::fmt::Debug for UdpDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UdpDriver")
             .field("socket", &self.socket)
-            .field("peers", &self.peers)
+            .field("is_sealed", &self.is_sealed)
             .finish_non_exhaustive()
     }
 }

@@ -1,17 +1,39 @@
 //! The udp port: one frame of the fabric in each datagram, between any two hosts.
 //!
 //! [`UdpDriver`] is the recipient's end: it joins a `venice_fabric::Initiator` to a socket, on
-//! the caller's thread. [`UdpServer`] is the donor's: a thread that joins a
-//! `venice_fabric::Target` to the agent's socket. What the network loses, doubles or reorders, the
-//! fabric's links put right; the port only moves datagrams, many with one system call.
+//! the caller's thread. [`UdpServer`] is the donor's: threads that join a `venice_fabric::Target`
+//! each to one of the agent's sockets. What the network loses, doubles or reorders, the fabric's
+//! links put right; the port only moves datagrams, and protects them ([`crate::seal`]).
+//!
+//! Datagrams go in batches (`sendmmsg`, `recvmmsg`), and runs of equal ones to one peer go through
+//! the kernel as one (`UDP_SEGMENT`, `UDP_GRO`, [`UdpOffloads`]). A sealed frame that is longer
+//! than the way's MTU travels in several datagrams.
 
 mod address;
-mod alarm;
+pub(crate) mod alarm;
+#[cfg(test)]
+mod batch_tests;
 mod driver;
-mod mmsg;
+mod incoming;
+mod offload;
+mod outgoing;
+mod queue;
+mod raw_address;
+mod reassembly;
+mod relay;
+mod senders;
 mod server;
+mod serving;
 mod socket;
+mod spin;
+mod syscall;
+mod traffic;
+mod wait_set;
 
 pub use driver::UdpDriver;
-pub use server::UdpServer;
+pub use offload::UdpOffloads;
+pub(crate) use queue::Queue as UdpEnd;
+pub use relay::{Relay, RelayConfig, RelayStats, neighbour_ports};
+pub use server::{UdpServer, UdpService};
 pub use socket::{UdpSocket, unspecified_like};
+pub use traffic::Traffic;

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
-    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
-    set_socket_send_buffer_size_force,
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_reuseport,
+    set_socket_send_buffer_size, set_socket_send_buffer_size_force,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
+use super::offload::UdpOffloads;
 use crate::PortError;
 
 /// What the kernel may hold for us in each direction: a burst of some hundred pages from each of
@@ -21,6 +22,7 @@ const BUFFER_BYTES: usize = 8 << 20;
 pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
+    offloads: UdpOffloads,
 }
 
 impl UdpSocket {
@@ -29,6 +31,26 @@ impl UdpSocket {
     /// # Errors
     /// When the address is not of this machine or its port is taken.
     pub fn bind(local: SocketAddr) -> Result<Self, PortError> {
+        Self::bind_as(local, false)
+    }
+
+    /// `queues` sockets on one address. The kernel spreads senders over them by a hash of both
+    /// addresses, and all that one sender's address sends comes to the same one.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    pub fn bind_queues(local: SocketAddr, queues: usize) -> Result<Vec<Self>, PortError> {
+        // Alone first: those who share an address may be strangers.
+        let alone = Self::bind(local)?;
+        if queues <= 1 {
+            return Ok(vec![alone]);
+        }
+        let local = alone.local;
+        drop(alone);
+        (0..queues).map(|_| Self::bind_as(local, true)).collect()
+    }
+
+    fn bind_as(local: SocketAddr, is_shared: bool) -> Result<Self, PortError> {
         let family = match local {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -37,9 +59,13 @@ impl UdpSocket {
         let cannot_use = |source| PortError::UdpAddress { address: local, source };
         let fd = socket_with(family, SocketType::DGRAM, flags, None).map_err(cannot_use)?;
         raise_buffers(fd.as_fd());
+        let offloads = UdpOffloads::turn_on(fd.as_fd());
+        if is_shared {
+            set_socket_reuseport(&fd, true).map_err(cannot_use)?;
+        }
         bind(&fd, &local).map_err(cannot_use)?;
         let bound = getsockname(&fd).and_then(SocketAddr::try_from).map_err(cannot_use)?;
-        Ok(Self { fd, local: bound })
+        Ok(Self { fd, local: bound, offloads })
     }
 
     /// Another descriptor of the same socket.
@@ -49,7 +75,7 @@ impl UdpSocket {
     pub fn try_clone(&self) -> Result<Self, PortError> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
             .map_err(PortError::at("duplicating a socket"))?;
-        Ok(Self { fd, local: self.local })
+        Ok(Self { fd, ..*self })
     }
 
     /// Moves the descriptor to the lowest free number at or above `lowest`, out of the way of
@@ -61,6 +87,11 @@ impl UdpSocket {
         self.fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, lowest)
             .map_err(PortError::at("duplicating a socket"))?;
         Ok(())
+    }
+
+    /// What the kernel does for this socket's trains of datagrams.
+    pub fn offloads(&self) -> UdpOffloads {
+        self.offloads
     }
 
     /// The address it is bound to, with the port the system chose.
@@ -96,6 +127,15 @@ fn raise_buffers(fd: BorrowedFd<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_share_an_address_and_strangers_do_not() {
+        let queues = UdpSocket::bind_queues("127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        let local = queues[0].local_addr();
+        assert!(queues.len() == 3 && queues.iter().all(|queue| queue.local_addr() == local));
+        assert!(UdpSocket::bind(local).is_err());
+        assert!(UdpSocket::bind_queues(local, 2).is_err());
+    }
 
     #[test]
     fn a_taken_port_is_a_clear_error() {

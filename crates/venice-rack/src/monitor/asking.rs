@@ -7,7 +7,7 @@ use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError};
 use std::collections::BTreeSet;
-use venice_wire::{NodeId, SLAB_BYTES};
+use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
     /// A recipient asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
@@ -78,6 +78,9 @@ impl MonitorCore {
     /// What the recipient is told of a grant.
     pub(super) fn told(&self, grant: &GrantRecord) -> Option<Grant> {
         let node = &self.rrt.get(grant.donor)?.record;
+        // The secret is of the donor's present life; a grant of an earlier one is lost.
+        let name = KeyName::Grant(grant.id);
+        let seal_key = node.secret.map(|secret| self.keys.seal_key(&secret, name));
         Some(Grant {
             id: grant.id,
             donor: node.name.clone(),
@@ -88,6 +91,7 @@ impl MonitorCore {
             control_addr: node.control_addr.clone(),
             udp_addr: node.udp_addr.clone(),
             shm_socket: node.shm_socket.clone(),
+            seal_key,
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
         })
     }

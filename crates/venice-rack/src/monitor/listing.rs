@@ -5,7 +5,10 @@ use crate::NS_PER_S;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::{LinkPort, LinkState, ResourceKind};
+use crate::types::{
+    DroppedCounts, FlowPeer, FlowReport, LinkPort, LinkProtection, LinkReport, LinkState,
+    ResourceKind,
+};
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -76,24 +79,77 @@ impl MonitorCore {
         }
     }
 
-    /// The Topology Status Table, by tester and far end.
+    /// The Topology Status Table, by tester and far end; then what recipients have going on.
     pub fn link_rows(&self) -> Vec<LinkRow> {
-        let row = |(from, report): (NodeId, &crate::types::LinkReport)| LinkRow {
+        let tested = self.tst.iter().map(|(from, report)| self.tested_row(from, report));
+        let rows: Vec<_> = tested.collect();
+        let borrowed = self.rrt.iter().flat_map(|(to, entry)| self.borrowed_rows(to, entry));
+        rows.into_iter().chain(borrowed.collect::<Vec<_>>()).collect()
+    }
+
+    fn tested_row(&self, from: NodeId, report: &LinkReport) -> LinkRow {
+        let far_end = self.rrt.get(report.to).map(|entry| &entry.port);
+        let flow = far_end
+            .and_then(|port| port.flows.iter().find(|flow| flow.with == FlowPeer::Node(from)));
+        let dropped = far_end.map_or(DroppedCounts::default(), |port| port.dropped);
+        LinkRow {
             from: self.name_of(from),
             to: self.name_of(report.to),
             port: match report.port {
                 LinkPort::Udp => "udp".to_owned(),
                 LinkPort::Shm => "shm".to_owned(),
+                LinkPort::Hop => "hop".to_owned(),
             },
             state: match report.state {
                 LinkState::Up => "up".to_owned(),
                 LinkState::Down => "down".to_owned(),
             },
-            latency_us: report.latency_us,
-            loss_ratio: report.loss_ratio,
+            latency_us: (report.state == LinkState::Up).then_some(report.latency_us),
+            loss_ratio: Some(report.loss_ratio),
             bandwidth_mbps: report.bandwidth_mbps,
+            bytes_per_s: match report.port {
+                LinkPort::Hop => report.bytes_per_s,
+                LinkPort::Udp | LinkPort::Shm => flow.map(|flow| flow.bytes_per_s),
+            },
+            protection: report.protection.name().to_owned(),
+            replayed: dropped.replayed,
+            forged: dropped.forged,
+            unsealed: dropped.unsealed,
+            unknown_key: dropped.unknown_key,
+        }
+    }
+
+    /// What a donor sees of its recipients: who talks to it by UDP now.
+    fn borrowed_rows(&self, donor: NodeId, entry: &NodeEntry) -> Vec<LinkRow> {
+        let sealed = self.tst.iter().find(|(_, report)| report.to == donor);
+        let protection = match (entry.record.secret, sealed) {
+            (None, _) => LinkProtection::Plain,
+            (Some(_), Some((_, report))) => report.protection,
+            (Some(_), None) => LinkProtection::Aes256Gcm,
         };
-        self.tst.iter().map(row).collect()
+        let row = |flow: &FlowReport| {
+            let from = match flow.with {
+                FlowPeer::Grant(grant) => self.rat.get(grant)?.recipient.clone(),
+                FlowPeer::Anybody if flow.bytes_per_s > 0.0 => "*".to_owned(),
+                FlowPeer::Anybody | FlowPeer::Node(_) => return None,
+            };
+            Some(LinkRow {
+                from,
+                to: entry.record.name.clone(),
+                port: "udp".to_owned(),
+                state: if entry.up { "up" } else { "down" }.to_owned(),
+                latency_us: None,
+                loss_ratio: None,
+                bandwidth_mbps: None,
+                bytes_per_s: Some(flow.bytes_per_s),
+                protection: protection.name().to_owned(),
+                replayed: entry.port.dropped.replayed,
+                forged: entry.port.dropped.forged,
+                unsealed: entry.port.dropped.unsealed,
+                unknown_key: entry.port.dropped.unknown_key,
+            })
+        };
+        entry.port.flows.iter().filter_map(row).collect()
     }
 }
 
@@ -118,5 +174,13 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         last_heartbeat_ms: entry
             .last_heartbeat_ns
             .map(|heartbeat| now_ns.saturating_sub(heartbeat) / crate::NS_PER_MS),
+        protection: if record.secret.is_some() { "sealed" } else { "plain" }.to_owned(),
+        replayed: entry.port.dropped.replayed,
+        forged: entry.port.dropped.forged,
+        unsealed: entry.port.dropped.unsealed,
+        unknown_key: entry.port.dropped.unknown_key,
+        topology: record.relay.as_ref().map(|relay| relay.topology.clone()).unwrap_or_default(),
+        position: record.relay.as_ref().map(|relay| relay.position),
+        relay_addr: record.relay.as_ref().map(|relay| relay.addr.clone()).unwrap_or_default(),
     }
 }

@@ -5,10 +5,10 @@ use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Peer, Pong, RackError, Registered,
+    NodeRegistration, Peer, Pong, RackError, Registered, RelayPeer, RelayPlace,
 };
 use std::collections::BTreeSet;
-use venice_wire::{GrantId, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SLAB_BYTES};
 
 /// No rack gives so many grants: a greater number is made up, and would use up the numbers.
 const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
@@ -17,7 +17,10 @@ impl MonitorCore {
     /// An agent wants to join. Answered by [`Action::ReplyRegister`], perhaps only after a
     /// [`Action::SendPing`] to the agent that bears the name.
     pub fn handle_register(&mut self, now_ns: u64, token: Token, node: NodeRegistration) {
-        if let Err(error) = check_registration(&node) {
+        let checked = check_registration(&node)
+            .and_then(|()| self.check_protection(&node))
+            .and_then(|()| self.check_relay(&node));
+        if let Err(error) = checked {
             self.actions.push_back(Action::ReplyRegister { token, result: Err(error) });
             return;
         }
@@ -51,32 +54,61 @@ impl MonitorCore {
         identity: Identity,
         registration: NodeRegistration,
     ) {
-        let record = NodeRecord::new(identity, registration);
+        // An agent that has a secret keeps it: its recipients' keys are made of it.
+        let secret = registration.secret.filter(|_| registration.previous == Some(identity));
+        let secret = self.secret_or_none(secret);
+        let record = NodeRecord::new(identity, registration, secret);
         self.rrt.insert(NodeEntry::new(record.clone(), now_ns));
         self.note(Event::NodeJoined { name: record.name.clone(), identity });
         self.change(Change::PutNode(record));
-        self.reply_registered(token, identity);
+        self.reply_registered(token, identity, secret);
     }
 
     /// The same process again: its answer was lost, or one of us was away.
     fn accept_again(&mut self, now_ns: u64, token: Token, number: NodeId, node: NodeRegistration) {
-        let Some(entry) = self.rrt.get_mut(number) else { return };
+        let Some(entry) = self.rrt.get(number) else { return };
         let identity = entry.record.identity;
-        let record = NodeRecord::new(identity, node);
+        let secret = node.secret.or(entry.record.secret);
+        let secret = self.secret_or_none(secret);
+        let record = NodeRecord::new(identity, node, secret);
+        let Some(entry) = self.rrt.get_mut(number) else { return };
         let changed = entry.record != record;
         if changed {
             entry.record = record.clone();
             self.change(Change::PutNode(record));
         }
         self.seen(now_ns, number);
-        self.reply_registered(token, identity);
+        self.reply_registered(token, identity, secret);
     }
 
-    fn reply_registered(&mut self, token: Token, identity: Identity) {
+    /// The secret a node has already, or a new one; none where nothing is protected.
+    fn secret_or_none(&mut self, secret: Option<NodeSecret>) -> Option<NodeSecret> {
+        (!self.settings.is_plain).then(|| secret.unwrap_or_else(|| self.keys.next_secret()))
+    }
+
+    /// All of a rack protect their datagrams, or nobody: who did otherwise would reach nobody.
+    fn check_protection(&self, node: &NodeRegistration) -> Result<(), RackError> {
+        let reason = match (self.settings.is_plain, node.is_plain) {
+            (false, true) => {
+                "this rack protects its UDP traffic, and the agent was started with \
+                              --plain: start it without, or the Monitor Node with it"
+            }
+            (true, false) => {
+                "this rack's UDP traffic is without protection (its Monitor Node was \
+                              started with --plain): start the agent with --plain too, or the \
+                              Monitor Node without"
+            }
+            _ => return Ok(()),
+        };
+        Err(RackError::BadRequest(reason.to_owned()))
+    }
+
+    fn reply_registered(&mut self, token: Token, identity: Identity, secret: Option<NodeSecret>) {
         let registered = Registered {
             identity,
             heartbeat_interval_ms: self.settings.heartbeat_interval_ns / crate::NS_PER_MS,
             lease_ms: self.settings.lease_ms(),
+            secret,
         };
         self.actions.push_back(Action::ReplyRegister { token, result: Ok(registered) });
     }
@@ -129,12 +161,13 @@ impl MonitorCore {
         now_ns: u64,
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
-        let HeartbeatReport { identity, instance, memory, links } = report;
+        let HeartbeatReport { identity, instance, memory, links, port } = report;
         let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
         }
         entry.last_heartbeat_ns = Some(now_ns);
+        entry.port = port;
         if entry.update_status(memory.status) {
             self.reconcile(now_ns, identity, memory);
         }
@@ -145,7 +178,8 @@ impl MonitorCore {
             }
         }
         self.advance_waiting(now_ns);
-        Ok(HeartbeatAck { peers: self.peers_of(identity.node) })
+        let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
+        Ok(HeartbeatAck { peers, relays })
     }
 
     /// The node lives.
@@ -167,8 +201,58 @@ impl MonitorCore {
             epoch: entry.record.identity.epoch,
             udp_addr: entry.record.udp_addr.clone(),
             shm_socket: entry.record.shm_socket.clone(),
+            seal_key: entry
+                .record
+                .secret
+                .map(|secret| self.keys.seal_key(&secret, KeyName::Peer(node))),
         };
         peers.map(|(_, entry)| peer(entry)).collect()
+    }
+
+    /// Every relay, for a node that is one.
+    fn relays_for(&self, node: NodeId) -> Vec<RelayPeer> {
+        if self.rrt.get(node).is_none_or(|entry| entry.record.relay.is_none()) {
+            return Vec::new();
+        }
+        let relay = |entry: &NodeEntry| {
+            let RelayPlace { position, addr, .. } = entry.record.relay.clone()?;
+            Some(RelayPeer { node: entry.record.identity.node, position, addr })
+        };
+        // A place whose node lives under another name now is that one's.
+        let (up, down): (Vec<_>, Vec<_>) =
+            self.rrt.iter().map(|(_, entry)| entry).partition(|entry| entry.up);
+        let mut relays: Vec<RelayPeer> = up.into_iter().filter_map(relay).collect();
+        for relay in down.into_iter().filter_map(relay) {
+            if !relays.iter().any(|known| known.position == relay.position) {
+                relays.push(relay);
+            }
+        }
+        relays
+    }
+
+    /// A rack is wired one way, and every place in it is one node's.
+    fn check_relay(&self, node: &NodeRegistration) -> Result<(), RackError> {
+        let others =
+            self.rrt.iter().filter(|(_, entry)| entry.up && entry.record.name != node.name);
+        for (_, entry) in others {
+            let reason = match (&entry.record.relay, &node.relay) {
+                (None, None) => continue,
+                (Some(there), Some(here)) if there.topology == here.topology => {
+                    if there.position != here.position {
+                        continue;
+                    }
+                    format!("position {} is {}'s already", here.position, entry.record.name)
+                }
+                (there, here) => {
+                    let shape = |relay: &Option<RelayPlace>| {
+                        relay.as_ref().map_or("all-to-all".to_owned(), |r| r.topology.clone())
+                    };
+                    format!("this rack is wired as {}, not as {}", shape(there), shape(here))
+                }
+            };
+            return Err(RackError::BadRequest(format!("{}: {reason}", node.name)));
+        }
+        Ok(())
     }
 
     /// Brings the table in line with what the donor holds.

@@ -10,9 +10,10 @@ use venice_rack::monitor::{
 };
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, NodeRegistration, Pong, PrepareRequest, RackError, ResourceKind, ResourceSpec,
+    MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, RackError, ResourceKind,
+    ResourceSpec,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
 
 /// Keys 1, 2, 3, … offset by the Monitor Node's life, so that none comes twice.
 struct CountedKeys(u64);
@@ -21,6 +22,15 @@ impl KeySource for CountedKeys {
     fn next_key(&mut self) -> GrantKey {
         self.0 += 1;
         GrantKey(self.0)
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        self.0 += 1;
+        NodeSecret([self.0 as u8; 32])
+    }
+
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
+        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
     }
 }
 
@@ -338,7 +348,13 @@ impl World {
         let donor = &self.donors[index];
         let memory: DonorReport = donor.core.report();
         let identity = donor.identity.filter(|_| donor.alive)?;
-        Some(HeartbeatReport { identity, instance: donor.instance, memory, links: vec![] })
+        Some(HeartbeatReport {
+            identity,
+            instance: donor.instance,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+        })
     }
 
     fn heartbeat(&mut self, report: HeartbeatReport) {
@@ -418,6 +434,9 @@ impl World {
                 capabilities: vec![],
             }],
             previous: donor.identity,
+            secret: None,
+            is_plain: false,
+            relay: None,
         };
         self.monitor.handle_register(self.now_ns, Token(donor.instance), registration);
     }
@@ -443,6 +462,7 @@ fn start_monitor(life: u64, now_ns: u64, store: &BTreeMap<String, Record>) -> Mo
         missed_heartbeats: 3,
         lease_ns: LEASE_MS * MS,
         request_timeout_ns: REQUEST_TIMEOUT_MS * MS,
+        is_plain: false,
     };
     let keys = Box::new(CountedKeys(life << 32));
     MonitorCore::recover(settings, keys, now_ns, store.values().cloned())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::Args;
 use venice_agent::{AgentConfig, AgentError, AgentReady, OnReady};
+use venice_fabric::{LinkModel, Topology};
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
@@ -34,9 +35,32 @@ pub struct AgentArgs {
     /// Socket that hands memory to programs on this host [default: none]
     #[arg(long, value_name = "PATH", env = "VENICE_SHM_SOCKET")]
     shm_socket: Option<PathBuf>,
+    /// Link for programs on this host to emulate, and for the relay: latency=1.4us,bandwidth=5Gbps
+    #[arg(long, value_name = "LINK", env = "VENICE_LINK")]
+    link: Option<LinkModel>,
+    /// RDMA device that programs reach the memory by, or auto for the first active one; queue
+    /// pairs meet on the TCP port of the UDP port's number [default: none]
+    #[arg(long, value_name = "DEVICE", env = "VENICE_VERBS")]
+    verbs: Option<String>,
     /// This machine's address for others, where --listen is a wildcard (0.0.0.0)
     #[arg(long, value_name = "IP", env = "VENICE_ADVERTISE")]
     advertise: Option<IpAddr>,
+    /// UDP without encryption and authentication, in a rack whose Monitor Node runs with --plain
+    #[arg(long)]
+    plain: bool,
+    /// Threads that answer fabric packets [default: half the processors, 1 to 4]
+    #[arg(long, value_name = "N", env = "VENICE_QUEUES")]
+    queues: Option<usize>,
+    /// How the rack is wired, where not every node reaches every other directly: mesh:2x2x2,
+    /// torus:4x4x4, router:8 (with the number of nodes)
+    #[arg(long, value_name = "TOPOLOGY", env = "VENICE_TOPOLOGY")]
+    topology: Option<String>,
+    /// This node's position in that topology, from 0
+    #[arg(long, value_name = "N", env = "VENICE_POSITION")]
+    position: Option<u32>,
+    /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
+    #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::cli::address)]
+    relay_listen: Option<String>,
     /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
     #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]
     prepare_timeout_s: Option<f64>,
@@ -46,7 +70,27 @@ pub struct AgentArgs {
 
 /// Runs the agent until it is told to stop.
 pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let mut config = configuration(args, explicit_address(monitor))?;
+    serve(args, configuration(args, explicit_address(monitor))?)
+}
+
+/// Runs the external router of a rack, which lends nothing, until it is told to stop.
+pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let mut config = merged(args, explicit_address(monitor))?;
+    if config.lend.0 != 0 {
+        let said = "a router lends nothing: give no --lend, or start `venice agent`";
+        return Err(Usage(said.to_string()).into());
+    }
+    let topology = config.topology.as_deref().map(str::parse::<Topology>);
+    let Some(Ok(Some(router))) = topology.map(|parsed| parsed.map(|topology| topology.router()))
+    else {
+        let said = "a router's --topology is router:N, with the number of nodes around it";
+        return Err(Usage(said.to_string()).into());
+    };
+    config.position = Some(router.0);
+    serve(args, config)
+}
+
+fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     args.detach.apply()?;
     start_log();
     if let Some(dir) = config.shm_socket.as_deref().and_then(Path::parent) {
@@ -58,14 +102,25 @@ pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         detach.tell_ready(&Ready {
             control_addr: Some(ready.control_addr.to_string()),
             udp_addr: Some(ready.udp_addr.to_string()),
+            relay_addr: ready.relay_addr.map(|addr| addr.to_string()),
             ..Ready::default()
         });
     });
     run_daemon(async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
 }
 
-/// The flags and the environment over the file over the defaults.
+/// An agent's configuration, which says how much it lends.
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
+    let config = merged(args, monitor)?;
+    if config.lend.0 == 0 {
+        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB";
+        return Err(Usage(said.to_string()).into());
+    }
+    Ok(config)
+}
+
+/// The flags and the environment over the file over the defaults.
+fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let mut config: AgentConfig = config_file::read(args.config.as_deref())?;
     config.name = args.name.clone().unwrap_or(config.name);
     if config.name.is_empty() {
@@ -73,14 +128,17 @@ fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<Ag
     }
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);
-    if config.lend.0 == 0 {
-        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB";
-        return Err(Usage(said.to_string()).into());
-    }
     config.listen = args.listen.clone().unwrap_or(config.listen);
     config.udp_listen = args.udp_listen.clone().or(config.udp_listen);
     config.shm_socket = args.shm_socket.clone().or(config.shm_socket);
+    config.link = args.link.or(config.link);
+    config.verbs = args.verbs.clone().or(config.verbs);
     config.advertise = args.advertise.or(config.advertise);
+    config.topology = args.topology.clone().or(config.topology);
+    config.position = args.position.or(config.position);
+    config.relay_listen = args.relay_listen.clone().or(config.relay_listen);
+    config.plain |= args.plain;
+    config.queues = args.queues.or(config.queues);
     config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
     Ok(config)
 }

@@ -1,4 +1,4 @@
-//! The daemons in the foreground: `venice monitor` and `venice agent`.
+//! The daemons in the foreground: `venice monitor`, `venice agent` and `venice router`.
 
 mod agent;
 mod config_file;
@@ -13,7 +13,7 @@ use std::pin::Pin;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-pub use agent::{AgentArgs, execute as agent};
+pub use agent::{AgentArgs, execute as agent, execute_router as router};
 pub use monitor::{MonitorArgs, execute as monitor};
 pub use ready::Ready;
 pub use size::lend_size;

@@ -34,6 +34,10 @@ pub struct MonitorArgs {
     /// Seconds to wait for one answer of a donor [default: 2]
     #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
     donor_timeout_s: Option<f64>,
+    /// Let this rack's UDP traffic go without encryption and authentication; its agents have to
+    /// be told so too
+    #[arg(long)]
+    plain: bool,
     #[command(flatten)]
     detach: DetachArgs,
 }
@@ -58,6 +62,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
+    config.plain |= args.plain;
     config.donor_timeout_s = args.donor_timeout_s.unwrap_or(config.donor_timeout_s);
     Ok(config)
 }

@@ -18,6 +18,9 @@ pub struct Ready {
     /// Agent: where it answers fabric packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_addr: Option<String>,
+    /// Agent: where its relay answers, in a network of relays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_addr: Option<String>,
 }
 
 impl Ready {

@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use venice_fabric::LinkModel;
 
 use super::process::Identity;
 use super::run_dir::RunDir;
@@ -19,6 +20,8 @@ pub enum PortKind {
     Shm,
     /// Packets over UDP: between hosts, or through a virtual wire with --netns
     Udp,
+    /// RDMA devices: between hosts, no donor CPU involved
+    Verbs,
 }
 
 impl std::fmt::Display for PortKind {
@@ -26,6 +29,7 @@ impl std::fmt::Display for PortKind {
         f.write_str(match self {
             PortKind::Shm => "shm",
             PortKind::Udp => "udp",
+            PortKind::Verbs => "verbs",
         })
     }
 }
@@ -39,10 +43,20 @@ pub struct Record {
     pub port: PortKind,
     /// Whether every node has a network namespace of its own.
     pub netns: bool,
+    /// UDP goes without protection.
+    #[serde(default)]
+    pub plain: bool,
+    /// The link that is emulated between any two nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkModel>,
     /// With namespaces: the network that joins them, `10.x.y.0/24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet: Option<super::subnet::Subnet>,
-    /// The nodes, in order.
+    /// How the nodes are wired, with its size: `mesh:2x2x2`, `router:8`; None: every node reaches
+    /// every other directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
+    /// The nodes, in order; behind them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }
 
@@ -72,9 +86,19 @@ pub struct AgentRecord {
     /// Where its agent answers fabric packets; empty until it said so.
     #[serde(default)]
     pub udp_addr: String,
+    /// Where its relay answers, in a network of relays; empty until it said so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub relay_addr: String,
     /// The network namespace it lives in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
+}
+
+impl AgentRecord {
+    /// Whether it is the external router, which lends nothing.
+    pub fn is_router(&self) -> bool {
+        self.lend_bytes == 0
+    }
 }
 
 impl Record {
@@ -107,6 +131,11 @@ impl Record {
             Ok(())
         };
         write().with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// How many nodes it has, the external router not counted.
+    pub fn node_count(&self) -> usize {
+        self.agents.iter().filter(|agent| !agent.is_router()).count()
     }
 
     /// `monitor` and the names of the nodes.

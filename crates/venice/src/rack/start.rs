@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 
 use super::network::Network;
 use super::process::{self, Identity};
-use super::record::Record;
+use super::record::{PortKind, Record};
 use super::run_dir::{RunDir, remove_file};
 use super::{log, process::spawn};
 use crate::daemon::Ready;
@@ -73,6 +73,7 @@ impl Starter<'_> {
             let agent = &mut self.record.agents[*index];
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
+            agent.relay_addr = ready.relay_addr.unwrap_or_default();
             self.record.save(self.dir)?;
             bar.inc(1);
             names.push(name);
@@ -105,13 +106,16 @@ impl Starter<'_> {
     }
 
     async fn try_monitor(&mut self) -> anyhow::Result<()> {
-        let arguments = [
+        let mut arguments = vec![
             "monitor".to_string(),
             "--listen".to_string(),
             self.record.monitor.addr.clone(),
             "--state-dir".to_string(),
             self.dir.monitor_state_dir().display().to_string(),
         ];
+        if self.record.plain {
+            arguments.push("--plain".to_string());
+        }
         let mut child = self.launch("monitor", &arguments)?;
         self.record.monitor.process = Identity::of(child.id());
         self.record.save(self.dir)?;
@@ -135,7 +139,6 @@ impl Starter<'_> {
         let mut arguments: Vec<String> = [
             ("--name", agent.name.clone()),
             ("--monitor", self.record.monitor.addr.clone()),
-            ("--lend", agent.lend_bytes.to_string()),
             ("--listen", self.again_or_any(ip, &agent.control_addr)),
             ("--udp-listen", self.again_or_any_udp(ip, &agent.udp_addr)),
             ("--shm-socket", socket.display().to_string()),
@@ -143,8 +146,28 @@ impl Starter<'_> {
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_string(), value])
         .collect();
-        arguments.insert(0, "agent".to_string());
+        if agent.is_router() {
+            arguments.insert(0, "router".to_string());
+        } else {
+            arguments.insert(0, "agent".to_string());
+            arguments.extend(["--lend".to_string(), agent.lend_bytes.to_string()]);
+        }
+        if let Some(link) = &self.record.link {
+            arguments.extend(["--link".to_string(), link.to_string()]);
+        }
+        if let Some(topology) = &self.record.topology {
+            arguments.extend(["--topology".to_string(), topology.clone()]);
+            arguments.extend(["--position".to_string(), index.to_string()]);
+            let listen = self.again_or_any_udp(ip, &agent.relay_addr);
+            arguments.extend(["--relay-listen".to_string(), listen]);
+        }
         arguments.extend(namespace_flags);
+        if self.record.plain {
+            arguments.push("--plain".to_string());
+        }
+        if self.record.port == PortKind::Verbs {
+            arguments.extend(["--verbs".to_string(), "auto".to_string()]);
+        }
         let name = agent.name.clone();
         let child = self.launch(&name, &arguments)?;
         self.record.agents[index].process = Identity::of(child.id());

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use venice_control::NodeRow;
+use venice_fabric::LinkModel;
 
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
@@ -25,6 +26,12 @@ struct Status {
     agents: Vec<AgentStatus>,
     port: Option<PortKind>,
     netns: bool,
+    /// How the nodes are wired.
+    topology: String,
+    /// The link emulated; None: none.
+    link: Option<LinkModel>,
+    /// UDP goes without protection.
+    plain: bool,
     subnet: Option<String>,
     run_dir: String,
 }
@@ -50,6 +57,12 @@ struct AgentStatus {
     lent_bytes: u64,
     free_bytes: Option<u64>,
     granted_bytes: Option<u64>,
+    /// Datagrams that its UDP port has dropped: repeated, forged, plain ones, and ones under
+    /// unknown keys.
+    replayed: u64,
+    forged: u64,
+    unsealed: u64,
+    unknown_key: u64,
     control_addr: String,
     udp_addr: String,
     shm_socket: String,
@@ -84,6 +97,9 @@ fn nothing(dir: &RunDir) -> Status {
         agents: Vec::new(),
         port: None,
         netns: false,
+        topology: String::new(),
+        link: None,
+        plain: false,
         subnet: None,
         run_dir: dir.path().display().to_string(),
     }
@@ -108,6 +124,9 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         agents: agents.collect(),
         port: Some(record.port),
         netns: record.netns,
+        topology: record.topology.clone().unwrap_or_else(|| "all-to-all".into()),
+        link: record.link,
+        plain: record.plain,
         subnet: record.subnet.map(String::from),
         run_dir: dir.path().display().to_string(),
     }
@@ -135,6 +154,10 @@ fn agent_status(dir: &RunDir, agent: &AgentRecord, rows: Option<&[NodeRow]>) -> 
         // A dead node has nothing to give; one nobody can be asked about may have.
         free_bytes: if lives { row.map(|row| row.free_bytes) } else { Some(0) },
         granted_bytes: row.map(|row| row.granted_bytes),
+        replayed: row.map_or(0, |row| row.replayed),
+        forged: row.map_or(0, |row| row.forged),
+        unsealed: row.map_or(0, |row| row.unsealed),
+        unknown_key: row.map_or(0, |row| row.unknown_key),
         control_addr: agent.control_addr.clone(),
         udp_addr: agent.udp_addr.clone(),
         shm_socket: dir.shm_socket_path(&agent.name).display().to_string(),
@@ -170,7 +193,36 @@ fn sheet(status: &Status) -> String {
     let hurt = status.agents.iter().any(|a| a.state != "up")
         || status.monitor.as_ref().is_some_and(|m| m.state != "up");
     let hint = if hurt { "\n`venice up` starts what is dead." } else { "" };
-    format!("{table}\n\nport {port}{namespaces}, run directory {}{hint}", status.run_dir)
+    let protection =
+        if status.plain { "UDP without protection (--plain)" } else { "UDP protected" };
+    let link = status.link.map_or_else(String::new, |link| format!(", emulating {link}"));
+    let dropped = dropped_line(&status.agents);
+    format!(
+        "{table}\n\nport {port}, topology {}{link}{namespaces}, {protection}, run directory \
+         {}{dropped}{hint}",
+        status.topology, status.run_dir
+    )
+}
+
+/// Who has dropped datagrams, and how many: damage on the way, or somebody who should not be there.
+fn dropped_line(agents: &[AgentStatus]) -> String {
+    let told = agents.iter().filter_map(|agent| {
+        let AgentStatus { name, replayed, forged, unsealed, unknown_key, .. } = agent;
+        let counts = [
+            (replayed, "repeated"),
+            (forged, "forged"),
+            (unsealed, "unprotected"),
+            (unknown_key, "under unknown keys"),
+        ];
+        let counts = counts.into_iter().filter(|(count, _)| **count > 0);
+        let words: Vec<_> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+        (!words.is_empty()).then(|| format!("{name} {}", words.join(", ")))
+    });
+    let told: Vec<_> = told.collect();
+    match told.is_empty() {
+        true => String::new(),
+        false => format!("\nwarning: datagrams dropped: {}", told.join("; ")),
+    }
 }
 
 #[cfg(test)]

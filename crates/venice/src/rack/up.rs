@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use venice_fabric::{LinkModel, Topology};
 use venice_wire::ByteSize;
 
 use super::network::{self, Network};
@@ -42,6 +43,17 @@ pub struct UpArgs {
     /// Give each node its own network namespace, joined by veth pairs and a bridge (root only)
     #[arg(long)]
     pub netns: bool,
+    /// How the nodes are wired: all-to-all, mesh:XxYxZ, torus:XxYxZ, or router for a star around an
+    /// external router [default: all-to-all]
+    #[arg(long, value_name = "TOPOLOGY")]
+    pub topology: Option<String>,
+    /// Make shared memory as slow as a link, or each wire of a --topology slower by it:
+    /// latency=1.4us,bandwidth=5Gbps[,router=300ns]
+    #[arg(long, value_name = "LINK")]
+    pub link: Option<LinkModel>,
+    /// Leave the UDP traffic between the nodes without encryption and authentication
+    #[arg(long)]
+    pub plain: bool,
     /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
@@ -164,7 +176,10 @@ fn prepare(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<O
 
 /// What to start; checks what can be checked without starting anything.
 fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
-    let nodes = args.nodes.unwrap_or(DEFAULT_NODES);
+    let topology = topology(args)?;
+    let nodes = topology.nodes();
+    let port = port(args, topology)?;
+    check_link(args.link.as_ref(), port, topology)?;
     let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
     check_memory(nodes, lend_bytes)?;
     check_socket_path(dir, nodes)?;
@@ -177,15 +192,78 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         lend_bytes,
         control_addr: String::new(),
         udp_addr: String::new(),
+        relay_addr: String::new(),
+        netns: None,
+    });
+    let router = topology.router().map(|_| AgentRecord {
+        name: "router".into(),
+        process: None,
+        lend_bytes: 0,
+        control_addr: String::new(),
+        udp_addr: String::new(),
+        relay_addr: String::new(),
         netns: None,
     });
     Ok(Record {
         monitor: MonitorRecord { addr: String::new(), process: None },
-        port: args.port.unwrap_or_default(),
+        port,
         netns: args.netns,
+        plain: args.plain,
+        link: args.link,
         subnet: None,
-        agents: agents.collect(),
+        topology: shape(&topology),
+        agents: agents.chain(router).collect(),
     })
+}
+
+/// The shape asked for, with the number of nodes asked for or that it says itself.
+fn topology(args: &UpArgs) -> anyhow::Result<Topology> {
+    let text = args.topology.as_deref().unwrap_or("all-to-all");
+    let shaped = Topology::shaped(text).ok().map(|topology| topology.nodes());
+    let nodes = args.nodes.or(shaped).unwrap_or(DEFAULT_NODES);
+    let topology =
+        Topology::for_nodes(text, nodes).map_err(|error| Usage(format!("--topology: {error}")))?;
+    let (switches, limit) = (topology.switches(), limit(args));
+    if switches > limit {
+        let said = format!("{topology} has {switches} nodes, and {limit} are the most here");
+        return Err(Usage(said).into());
+    }
+    Ok(topology)
+}
+
+fn limit(args: &UpArgs) -> u32 {
+    if args.netns { MAX_NETNS_NODES } else { MAX_NODES as u32 }
+}
+
+/// As the record has it.
+fn shape(topology: &Topology) -> Option<String> {
+    topology.has_relays().then(|| topology.with_size())
+}
+
+/// Only datagrams go through relays.
+fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
+    match args.port {
+        Some(PortKind::Shm) if topology.has_relays() => {
+            let said = format!(
+                "--topology {topology} needs --port udp: over shm every node reaches every other \
+                 directly"
+            );
+            Err(Usage(said).into())
+        }
+        None if topology.has_relays() => Ok(PortKind::Udp),
+        port => Ok(port.unwrap_or_default()),
+    }
+}
+
+/// Datagrams between two programs take tens of microseconds themselves, which no emulation takes
+/// away again. The relays of a topology hold them for the link's time on top of their own.
+fn check_link(link: Option<&LinkModel>, port: PortKind, topology: Topology) -> anyhow::Result<()> {
+    if link.is_some() && port != PortKind::Shm && !topology.has_relays() {
+        let said = "--link needs --port shm, or a --topology whose relays can hold datagrams: \
+                    between two programs UDP and verbs are as slow as they are";
+        return Err(Usage(said.to_string()).into());
+    }
+    Ok(())
 }
 
 fn check_memory(nodes: u32, lend_bytes: u64) -> anyhow::Result<()> {
@@ -247,7 +325,7 @@ fn check_monitor_port_again(record: &Record, dir: &RunDir) -> anyhow::Result<()>
 
 /// How the rack differs from what was explicitly asked for, if it does.
 fn difference(args: &UpArgs, record: &Record) -> Option<String> {
-    let nodes = record.agents.len();
+    let nodes = record.node_count();
     let lend_bytes = record.agents.first().map_or(0, |agent| agent.lend_bytes);
     let port = record.monitor.addr.parse::<SocketAddr>().map_or(0, |address| address.port());
     if args.nodes.is_some_and(|n| n as usize != nodes) {
@@ -261,6 +339,22 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     }
     if args.netns && !record.netns {
         return Some("without network namespaces".to_string());
+    }
+    if let Some(wanted) = &args.topology
+        && topology(args).map_or(true, |wanted| shape(&wanted) != record.topology)
+    {
+        let is = record.topology.as_deref().unwrap_or("all-to-all");
+        return Some(format!("wired as {is}, not {wanted}"));
+    }
+    if args.link.is_some() && args.link != record.link {
+        let is = record.link.map_or_else(
+            || "without an emulated link".into(),
+            |link| format!("with the link {link}"),
+        );
+        return Some(is);
+    }
+    if args.plain && !record.plain {
+        return Some("that protects its UDP traffic".to_string());
     }
     if args.monitor_port.is_some_and(|wanted| wanted != port) {
         return Some(format!("with its Monitor Node on port {port}"));
@@ -286,11 +380,14 @@ pub fn clear(dir: &RunDir, lock: &RunDirLock, names: &[String]) -> anyhow::Resul
 }
 
 fn summary(record: &Record) -> String {
-    let nodes = record.agents.len();
+    let nodes = record.node_count();
     let lent: u64 = record.agents.iter().map(|agent| agent.lend_bytes).sum();
     let namespaces = if record.netns { ", each in its own network namespace" } else { "" };
+    let wired = record.topology.as_ref().map_or_else(String::new, |t| format!(", wired as {t}"));
+    let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
+    let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
     format!(
-        "Monitor Node at {}, {nodes} node{} lending {} over {}{namespaces}",
+        "Monitor Node at {}, {nodes} node{} lending {} over {}{wired}{link}{namespaces}{plain}",
         record.monitor.addr,
         if nodes == 1 { "" } else { "s" },
         terminal::bytes(lent),
@@ -303,7 +400,16 @@ mod tests {
     use super::*;
 
     fn asked() -> UpArgs {
-        UpArgs { nodes: None, lend: None, port: None, netns: false, monitor_port: None }
+        UpArgs {
+            nodes: None,
+            lend: None,
+            port: None,
+            netns: false,
+            topology: None,
+            link: None,
+            plain: false,
+            monitor_port: None,
+        }
     }
 
     fn record() -> Record {
@@ -329,6 +435,9 @@ mod tests {
             UpArgs { lend: Some(ByteSize(1 << 30)), ..asked() },
             UpArgs { port: Some(PortKind::Udp), ..asked() },
             UpArgs { netns: true, ..asked() },
+            UpArgs { plain: true, ..asked() },
+            UpArgs { link: Some(LinkModel::PAPER), ..asked() },
+            UpArgs { topology: Some("mesh:2".into()), ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },
         ] {
             assert!(difference(&other, &record()).is_some(), "{other:?}");

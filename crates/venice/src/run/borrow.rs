@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow};
 use venice_control::Grant;
 use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{ControlError, MemoryRequest};
+use venice_fabric::LinkModel;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
@@ -116,6 +117,12 @@ impl Loan {
         }
     }
 
+    /// The link to emulate, as the donors say; where they differ, the slowest.
+    pub fn link(&self) -> Option<LinkModel> {
+        let links = self.connections.iter().filter_map(|connection| connection.link);
+        links.max_by_key(|link| link.round_trip_ns(64, 4160))
+    }
+
     fn connect(&mut self) -> anyhow::Result<()> {
         for grant in &self.grants {
             let socket = Path::new(&grant.shm_socket);
@@ -130,10 +137,23 @@ impl Loan {
 
     /// Enters donors and slabs into the run block, one slab of each donor in turn, so that
     /// pages spread over all of them; returns the slabs' descriptors in that order (shm port).
-    pub fn enter_into(&mut self, block: &RunBlockMap) -> anyhow::Result<Vec<OwnedFd>> {
+    /// With a `home` relay the donors are reached through that.
+    pub fn enter_into(
+        &mut self,
+        block: &RunBlockMap,
+        home: Option<&str>,
+    ) -> anyhow::Result<Vec<OwnedFd>> {
         let mut donors = Vec::new();
         for grant in &self.grants {
-            donors.push(block.add_donor(&grant.donor, grant.donor_node.0, &grant.udp_addr)?);
+            let address = home.unwrap_or(&grant.udp_addr);
+            let donor = block.add_donor(&grant.donor, grant.donor_node.0, address)?;
+            if home.is_some() {
+                block.donors()[donor].set_via();
+            }
+            if let Some(key) = grant.seal_key {
+                block.donors()[donor].set_seal(grant.id, key);
+            }
+            donors.push(donor);
         }
         let most = self.grants.iter().map(slabs_of).max().unwrap_or(0);
         let mut descriptors = Vec::new();

@@ -8,6 +8,7 @@
 mod attending;
 mod borrow;
 mod child;
+mod home;
 mod leases;
 mod program;
 mod summary;
@@ -46,6 +47,9 @@ pub struct RunArgs {
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
+    /// The node this program belongs to, where the nodes relay for each other [default: the first]
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
     /// Pages to bring in ahead of a scan: on, off, or at most so many
     #[arg(long, value_name = "on|off|PAGES", default_value = "on", value_parser = read_ahead)]
     read_ahead: u32,
@@ -82,6 +86,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let monitor = rack::monitor_address(monitor)?;
+    rack::check_emulation(&monitor, port)?;
+    let home = home::find(&monitor, port, args.node.as_deref())?;
     let wish = borrow::Wish {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
@@ -90,7 +96,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     };
     let limits = raise_descriptor_limit();
     let mut loan = borrow::borrow(&monitor, &wish, port)?;
-    let run = set_up(args, &mut loan, local_bytes, port)?;
+    let run = set_up(args, &mut loan, local_bytes, port, home.as_deref())?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let leases = leases::Leases::keep(loan, run.block.clone());
@@ -118,10 +124,12 @@ fn set_up(
     loan: &mut borrow::Loan,
     local_bytes: u64,
     port: PortKind,
+    home: Option<&str>,
 ) -> anyhow::Result<Run> {
     let kind = match port {
         PortKind::Shm => RunPort::Shm,
         PortKind::Udp => RunPort::Udp,
+        PortKind::Verbs => RunPort::Verbs,
     };
     let (block_fd, block) = RunBlockMap::create(kind, loan.slab_count())?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
@@ -129,7 +137,10 @@ fn set_up(
     block
         .fingerprint_seed
         .store(venice_ports::random_u64().context("drawing a random number")?, Ordering::Relaxed);
-    let slabs = loan.enter_into(&block)?;
+    if let Some(link) = loan.link() {
+        block.set_link(&link);
+    }
+    let slabs = loan.enter_into(&block, home)?;
     Ok(Run { block: Arc::new(block), block_fd, slabs })
 }
 

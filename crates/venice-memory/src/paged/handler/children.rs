@@ -48,12 +48,16 @@ impl Handler {
 
     fn copy_to_child(&mut self, child: Uffd, address: usize, slot: u32) -> SysResult<usize> {
         let block = &self.pager.block;
-        if let Far::Shm(window) = &self.far {
-            return child.copy(address, window.address(slot), PAGE, true);
-        }
-        let Far::Udp(udp) = &mut self.far else { unreachable!("two kinds of port") };
+        self.far.hold_for(1);
         let mut buffer = [0u64; PAGE / 8];
-        match udp.fetch_at_once(block, slot, &mut buffer) {
+        let arrived = match &mut self.far {
+            Far::Shm(shm) => {
+                return child.copy(address, shm.window.address(slot), PAGE, true);
+            }
+            Far::Udp(udp) => udp.fetch_at_once(block, slot, &mut buffer),
+            Far::Verbs(verbs) => verbs.fetch_at_once(block, slot, &mut buffer),
+        };
+        match arrived {
             true => child.copy(address, buffer.as_ptr() as usize, PAGE, true),
             false => child.poison(address, PAGE),
         }

@@ -53,6 +53,7 @@ impl Handler {
         while run < window && self.follows(fault.page, slot, run) {
             run += 1;
         }
+        self.far.hold_for(run);
         let outcome = self.hand_over(&fault, |uffd, wake| {
             uffd.copy(address_of(fault.page), source, run * PAGE, wake)
         });
@@ -97,6 +98,7 @@ impl Handler {
             let slot = entry.slot().expect("a far page has a slot");
             let placed = match self.far.fetch(&self.pager.block, slot, 0) {
                 Fetch::Ready(source) => {
+                    self.far.hold_for(1);
                     self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
                 }
                 _ => false,
@@ -131,9 +133,7 @@ impl Handler {
                 }
             }
         }
-        if let Far::Udp(udp) = &mut self.far {
-            udp.flush();
-        }
+        self.far.flush();
     }
 
     /// Installs the pages that came by frames; `true` if there were any.
@@ -145,8 +145,8 @@ impl Handler {
         let pager = self.pager;
         let mut buffer = [0u64; PAGE / 8];
         loop {
-            let Far::Udp(udp) = &mut self.far else { return any };
-            let Some((token, arrived)) = udp.poll(&pager.block, &mut buffer) else { return any };
+            let polled = self.far.poll(&pager.block, &mut buffer);
+            let Some((token, arrived)) = polled else { return any };
             any = true;
             self.awaited_count -= 1;
             let awaited = std::mem::take(&mut self.awaited[token as usize]);

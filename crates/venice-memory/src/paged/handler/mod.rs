@@ -101,10 +101,7 @@ impl Handler {
         fds[0].fd = self.pager.uffd().fd;
         self.pager.fork.watch(&mut fds[3..]);
         let mut timeout_ms = -1;
-        if let Far::Udp(udp) = &mut self.far {
-            fds[1].fd = udp.fd();
-            fds[2].fd = udp.arm_timer();
-        }
+        [fds[1].fd, fds[2].fd] = self.far.wait_fds();
         if !self.deferred.is_empty() {
             timeout_ms = 1;
         }

@@ -1,0 +1,171 @@
+//! The relay of a node, where the rack is wired as a mesh, a torus or a star.
+//!
+//! Its socket is there from the start. It relays once the Monitor Node knows every node of the
+//! network, for a packet's way depends on all of them; from then on it needs the Monitor Node
+//! only to hear of neighbours that come back at another address.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use venice_control::{HeartbeatAck, LinkPort, LinkReport, LinkState, RelayPeer, RelayPlace};
+use venice_fabric::switch::{HopStats, SwitchConfig};
+use venice_fabric::{HopState, LinkModel, Position, TargetConfig, Topology};
+use venice_memory::donor::SharedGrants;
+use venice_ports::monotonic_ns;
+use venice_ports::seal::{SealCounts, SealedAs};
+use venice_ports::udp::{Relay, RelayConfig, UdpSocket, neighbour_ports};
+use venice_wire::{KeyName, NodeId, NodeSecret};
+
+use crate::AgentError;
+use crate::link_test::protection;
+use crate::udp_host::node_keys;
+
+/// A node's place in the network, as it was configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) topology: Topology,
+    pub(crate) position: Position,
+}
+
+/// The relay, or what it will be made of.
+#[derive(Debug)]
+pub(crate) struct RelayHost {
+    socket: UdpSocket,
+    place: Place,
+    /// What others are told.
+    advertised: String,
+    link: Option<LinkModel>,
+    grants: SharedGrants,
+    serving: Option<Serving>,
+}
+
+#[derive(Debug)]
+struct Serving {
+    own: NodeId,
+    secret: Option<NodeSecret>,
+    /// By position.
+    nodes: Vec<NodeId>,
+    relay: Relay,
+    reported_ns: u64,
+    /// Bytes moved by then, by neighbour.
+    moved: BTreeMap<NodeId, u64>,
+}
+
+impl RelayHost {
+    pub(crate) fn new(
+        socket: UdpSocket,
+        place: Place,
+        advertised: String,
+        link: Option<LinkModel>,
+        grants: SharedGrants,
+    ) -> Self {
+        Self { socket, place, advertised, link, grants, serving: None }
+    }
+
+    /// For the registration.
+    pub(crate) fn place(&self) -> RelayPlace {
+        RelayPlace {
+            topology: self.place.topology.with_size(),
+            position: self.place.position.0,
+            addr: self.advertised.clone(),
+        }
+    }
+
+    /// Takes what the Monitor Node knows of the network; relays as `own` as soon as that is all.
+    pub(crate) fn learn(
+        &mut self,
+        own: NodeId,
+        secret: Option<NodeSecret>,
+        news: &HeartbeatAck,
+    ) -> Result<(), AgentError> {
+        let relays = &news.relays;
+        let Some(nodes) = self.nodes(relays) else { return Ok(()) };
+        let is_same = |serving: &Serving| {
+            (serving.own, serving.secret) == (own, secret) && serving.nodes == nodes
+        };
+        if !self.serving.as_ref().is_some_and(is_same) {
+            self.serving = None;
+            let relay = self.start(own, secret, nodes.clone())?;
+            let (reported_ns, moved) = (monotonic_ns(), BTreeMap::new());
+            self.serving = Some(Serving { own, secret, nodes, relay, reported_ns, moved });
+            tracing::info!(topology = %self.place.topology, "relaying");
+        }
+        if let Some(Serving { relay, nodes, .. }) = &self.serving {
+            for (port, neighbour) in neighbour_ports(&self.switch_config(nodes.clone(), 0)) {
+                let there = relays.iter().find(|relay| relay.position == neighbour.0);
+                let address = there.and_then(|relay| relay.addr.parse::<SocketAddr>().ok());
+                let name = KeyName::Peer(own);
+                let peer = news.peers.iter().find(|peer| Some(peer.node) == there.map(|t| t.node));
+                let seal = peer.and_then(|peer| peer.seal_key).map(|key| SealedAs { name, key });
+                // Who is down has no key: there is nobody to seal for.
+                if let Some(address) = address
+                    && seal.is_some() == secret.is_some()
+                {
+                    relay.set_neighbour(port, address, seal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every switch's node, by position; `None` until all are known.
+    fn nodes(&self, relays: &[RelayPeer]) -> Option<Vec<NodeId>> {
+        let by_position: BTreeMap<u32, NodeId> =
+            relays.iter().map(|relay| (relay.position, relay.node)).collect();
+        let switches = 0..self.place.topology.switches();
+        switches.map(|position| by_position.get(&position).copied()).collect()
+    }
+
+    fn switch_config(&self, nodes: Vec<NodeId>, incarnation: u64) -> SwitchConfig {
+        SwitchConfig::new(self.place.topology, self.place.position, nodes, incarnation)
+    }
+
+    fn start(
+        &self,
+        own: NodeId,
+        secret: Option<NodeSecret>,
+        nodes: Vec<NodeId>,
+    ) -> Result<Relay, AgentError> {
+        let draw = || venice_ports::random_u64().map_err(AgentError::Random);
+        let config = RelayConfig {
+            switch: self.switch_config(nodes, draw()?),
+            target: TargetConfig::new(own, draw()?),
+            link: self.link,
+            keys: secret.map(|secret| node_keys(secret, self.grants.clone())),
+        };
+        Ok(Relay::start(self.socket.try_clone()?, config, self.grants.clone())?)
+    }
+
+    /// What the relay has dropped because of its seal, since it started.
+    pub(crate) fn dropped(&self) -> SealCounts {
+        self.serving.as_ref().map_or_else(SealCounts::default, |serving| serving.relay.dropped())
+    }
+
+    /// How the hop links do, for the heartbeat.
+    pub(crate) fn reports(&mut self) -> Vec<LinkReport> {
+        let Some(serving) = &mut self.serving else { return Vec::new() };
+        let now_ns = monotonic_ns();
+        let seconds = now_ns.saturating_sub(serving.reported_ns) as f64 / 1e9;
+        serving.reported_ns = now_ns;
+        let hops = serving.relay.stats().hops;
+        let protection = protection(serving.secret.is_some());
+        let report = |(_, hop): &(_, HopStats)| {
+            let bytes = hop.sent_bytes + hop.received_bytes;
+            let before = serving.moved.insert(hop.neighbour, bytes).unwrap_or(bytes);
+            LinkReport {
+                to: hop.neighbour,
+                port: LinkPort::Hop,
+                state: match hop.state {
+                    HopState::Up => LinkState::Up,
+                    HopState::Down => LinkState::Down,
+                },
+                latency_us: hop.round_trip_ns.unwrap_or(0) as f64 / 1000.0,
+                loss_ratio: f64::from(hop.loss_ppm) / 1e6,
+                bandwidth_mbps: None,
+                bytes_per_s: Some(bytes.saturating_sub(before) as f64 / seconds.max(0.001)),
+                protection,
+            }
+        };
+        hops.iter().map(report).collect()
+    }
+}

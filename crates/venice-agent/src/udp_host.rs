@@ -1,0 +1,178 @@
+//! The UDP port of a node: its sockets, its keys, and what goes through it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use venice_control::{DroppedCounts, FlowPeer, FlowReport, PortReport};
+use venice_fabric::TargetConfig;
+use venice_memory::donor::SharedGrants;
+use venice_ports::monotonic_ns;
+use venice_ports::seal::{SealKeys, node_key};
+use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_wire::{KeyName, NodeId, NodeSecret, SealKey};
+
+use crate::AgentError;
+
+/// The UDP port: its sockets are there from the start, served once the node has its number.
+#[derive(Debug)]
+pub(crate) struct UdpHost {
+    sockets: Vec<UdpSocket>,
+    grants: SharedGrants,
+    serving: Option<Serving>,
+    flows: Flows,
+}
+
+#[derive(Debug)]
+struct Serving {
+    node: NodeId,
+    secret: Option<NodeSecret>,
+    server: UdpServer,
+}
+
+impl UdpHost {
+    pub(crate) fn new(sockets: Vec<UdpSocket>, grants: SharedGrants) -> Self {
+        Self { sockets, grants, serving: None, flows: Flows::default() }
+    }
+
+    /// Serves as `node`, under keys made of `secret`; without one, without protection. Recipients
+    /// that knew the node by another number, or have keys of another secret, have to connect anew.
+    pub(crate) fn serve_as(
+        &mut self,
+        node: NodeId,
+        secret: Option<NodeSecret>,
+    ) -> Result<(), AgentError> {
+        let is_same = |serving: &Serving| (serving.node, serving.secret) == (node, secret);
+        if self.serving.as_ref().is_some_and(is_same) {
+            return Ok(());
+        }
+        self.serving = None;
+        let incarnation = venice_ports::random_u64().map_err(AgentError::Random)?;
+        let service = UdpService {
+            sockets: self.sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>()?,
+            target: TargetConfig::new(node, incarnation),
+            keys: secret.map(|secret| node_keys(secret, self.grants.clone())),
+        };
+        let server = UdpServer::serve(service, || self.grants.clone())?;
+        self.serving = Some(Serving { node, secret, server });
+        Ok(())
+    }
+
+    /// What the port has seen, for the heartbeat.
+    pub(crate) fn report(&mut self) -> PortReport {
+        let Some(Serving { server, .. }) = &self.serving else { return PortReport::default() };
+        let dropped = server.dropped();
+        let moved = server.traffic().into_iter().map(|traffic| {
+            let with = match traffic.name {
+                None => FlowPeer::Anybody,
+                Some(KeyName::Grant(grant)) => FlowPeer::Grant(grant),
+                Some(KeyName::Peer(node)) => FlowPeer::Node(node),
+            };
+            (with, traffic.received_bytes + traffic.sent_bytes)
+        });
+        // A grant that is over has no traffic at present.
+        let is_over =
+            |with| matches!(with, FlowPeer::Grant(id) if !self.grants.lock().contains(id));
+        let moved = moved.filter(|(with, _)| !is_over(*with)).collect();
+        PortReport {
+            dropped: DroppedCounts {
+                replayed: dropped.replayed,
+                forged: dropped.forged,
+                unsealed: dropped.unsealed,
+                unknown_key: dropped.unknown_key,
+            },
+            flows: self.flows.since_last(monotonic_ns(), moved),
+        }
+    }
+}
+
+/// The keys that `secret` makes for those who use the grants, and for other nodes.
+pub(crate) fn node_keys(
+    secret: NodeSecret,
+    grants: SharedGrants,
+) -> Arc<dyn SealKeys + Send + Sync> {
+    Arc::new(NodeKeys { secret, grants })
+}
+
+/// A node's keys: those of its grants as long as they live, and one for every other node.
+struct NodeKeys {
+    secret: NodeSecret,
+    grants: SharedGrants,
+}
+
+impl SealKeys for NodeKeys {
+    fn key(&self, name: KeyName) -> Option<SealKey> {
+        let is_good = match name {
+            KeyName::Grant(grant) => self.grants.lock().contains(grant),
+            KeyName::Peer(_) => true,
+        };
+        is_good.then(|| node_key(&self.secret, name))
+    }
+
+    fn generation(&self) -> u64 {
+        self.grants.generation()
+    }
+}
+
+/// Turns sums into rates.
+#[derive(Debug, Default)]
+struct Flows {
+    looked_ns: u64,
+    bytes: BTreeMap<Option<KeyName>, u64>,
+}
+
+impl Flows {
+    /// Rates since the last call; those who have gone meanwhile are left out.
+    fn since_last(&mut self, now_ns: u64, moved: Vec<(FlowPeer, u64)>) -> Vec<FlowReport> {
+        let seconds = now_ns.saturating_sub(self.looked_ns) as f64 / 1e9;
+        let before = std::mem::take(&mut self.bytes);
+        self.looked_ns = now_ns;
+        let mut flows = Vec::new();
+        for (with, bytes) in moved {
+            let earlier = before.get(&key_of(with)).copied().unwrap_or(0);
+            self.bytes.insert(key_of(with), bytes);
+            let more = bytes.saturating_sub(earlier) as f64;
+            flows.push(FlowReport { with, bytes_per_s: more / seconds.max(0.001) });
+        }
+        flows
+    }
+}
+
+fn key_of(with: FlowPeer) -> Option<KeyName> {
+    match with {
+        FlowPeer::Grant(grant) => Some(KeyName::Grant(grant)),
+        FlowPeer::Node(node) => Some(KeyName::Peer(node)),
+        FlowPeer::Anybody => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use venice_wire::GrantId;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn rates_are_of_the_time_since_the_last_report() {
+        let mut flows = Flows::default();
+        let (one, two) = (FlowPeer::Grant(GrantId(1)), FlowPeer::Node(NodeId(2)));
+        flows.since_last(10 * S, vec![(one, 500)]);
+        let now = flows.since_last(12 * S, vec![(one, 2500), (two, 10)]);
+        let rates: Vec<_> = now.iter().map(|flow| (flow.with, flow.bytes_per_s)).collect();
+        assert_eq!(rates, [(one, 1000.0), (two, 5.0)]);
+        assert_eq!(flows.since_last(13 * S, vec![(two, 10)])[0].bytes_per_s, 0.0);
+    }
+
+    #[test]
+    fn a_grant_s_key_is_good_as_long_as_the_grant_lives() {
+        let grants = SharedGrants::default();
+        let keys = NodeKeys { secret: NodeSecret([1; 32]), grants: grants.clone() };
+        let name = KeyName::Grant(GrantId(4));
+        assert!(keys.key(name).is_none() && keys.key(KeyName::Peer(NodeId(9))).is_some());
+        let before = keys.generation();
+        grants.lock().insert(GrantId(4), venice_wire::GrantKey(1), Vec::new());
+        assert!(keys.key(name).is_some() && keys.generation() != before);
+        grants.lock().remove(GrantId(4));
+        assert!(keys.key(name).is_none());
+    }
+}

@@ -1,0 +1,115 @@
+//! Venice's own channels, measured on each medium.
+//!
+//! A [`Bed`] is two ends of Venice and what lies between them. [`accesses`] measures the one-sided
+//! channels of any bed.
+
+mod frames;
+mod lender;
+mod lent;
+mod messages;
+mod patterns;
+mod rings;
+mod shm;
+mod sockets;
+mod talk;
+mod udp;
+mod virtual_time;
+
+use anyhow::Result;
+
+pub(super) use messages::{Setting, both_ways, messages};
+pub use patterns::{Adaptive, AppPattern, ChannelKind};
+pub(super) use patterns::{adaptive, operations_per_s};
+pub(super) use rings::RingBed;
+pub(super) use shm::{ShmBed, fresh_reads, one_way_writes};
+pub(super) use sockets::socket_messages;
+pub(super) use udp::{Protection, UdpBed};
+pub(super) use virtual_time::both_ways_in_virtual_time;
+
+use super::measure::Effort;
+use super::raw::Waiting;
+use super::series::{Latency, Medium, Operation, Point, Series, System};
+
+/// Bytes of the memory that is accessed: the largest access fits twice.
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// Two ends of Venice: the near one accesses memory of the far one.
+pub(super) trait Bed {
+    /// One access, to its end.
+    fn once(&mut self, operation: Operation, len: usize) -> Result<()>;
+
+    /// Keeps as many accesses under way as the channel takes, and comes back when some are over:
+    /// the bytes they moved.
+    fn many(&mut self, operation: Operation, len: usize) -> Result<u64>;
+
+    /// Waits for all that is under way.
+    fn settle(&mut self) -> Result<()>;
+}
+
+/// What a measurement of accesses is about.
+#[derive(Debug, Clone)]
+pub(super) struct About {
+    pub(super) medium: Medium,
+    pub(super) variant: String,
+    pub(super) operations: Vec<Operation>,
+    /// Whether a bandwidth is wanted too: of a way to wait it says nothing.
+    pub(super) bandwidth: bool,
+}
+
+/// Measures each operation by size. `done` is called after each point.
+///
+/// # Errors
+/// When an access fails, and on an interrupt.
+pub(super) fn accesses(
+    effort: &Effort,
+    bed: &mut impl Bed,
+    about: &About,
+    sizes: &[u64],
+    mut done: impl FnMut(),
+) -> Result<Vec<Series>> {
+    let mut found = Vec::new();
+    for &operation in &about.operations {
+        let mut series = Series::new(System::Venice, about.medium, operation, &about.variant);
+        for size_bytes in sizes_of(operation, sizes) {
+            let len = size_bytes as usize;
+            let latency = effort.latency(|| bed.once(operation, len))?;
+            // There and the word that it is done back: one way is half, as in others' benchmarks.
+            let latency = if operation == Operation::Write { half(latency) } else { latency };
+            let bandwidth_bytes_per_s = if about.bandwidth {
+                let rate = effort.bandwidth(|| bed.many(operation, len))?;
+                bed.settle()?;
+                Some(rate)
+            } else {
+                None
+            };
+            series.points.push(Point { size_bytes, latency: Some(latency), bandwidth_bytes_per_s });
+            done();
+        }
+        found.push(series);
+    }
+    Ok(found)
+}
+
+/// The sizes that an operation is measured at.
+pub(super) fn sizes_of(operation: Operation, sizes: &[u64]) -> Vec<u64> {
+    match operation {
+        Operation::Atomic => vec![8],
+        operation => sizes.iter().copied().filter(|size| operation.carries(*size)).collect(),
+    }
+}
+
+/// Of a round trip the one way.
+fn half(latency: Latency) -> Latency {
+    Latency {
+        mean_ns: latency.mean_ns / 2.0,
+        p50_ns: latency.p50_ns.map(|ns| ns / 2.0),
+        p99_ns: latency.p99_ns.map(|ns| ns / 2.0),
+    }
+}
+
+impl Waiting {
+    /// Of Venice's near end; the far end, an agent's thread, waits in its own way.
+    pub(super) fn variant(self, protection: Protection) -> String {
+        format!("{}, {}", protection.name(), self.name())
+    }
+}

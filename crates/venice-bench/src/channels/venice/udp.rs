@@ -1,0 +1,118 @@
+//! The udp port: an initiator here, an agent's server behind the wire.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use venice_ports::monotonic_ns;
+use venice_ports::seal::{SealKeys, SealedAs, node_key};
+use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
+use venice_wire::{KeyName, NodeSecret};
+
+use super::frames::{FrameBed, link_up};
+use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
+use super::{Bed, MEMORY_BYTES};
+use crate::channels::measure::Ends;
+use crate::channels::path::{FarEnd, Path};
+use crate::channels::raw::Waiting;
+use crate::channels::series::Operation;
+
+/// Any secret will do: nobody else is on this wire.
+pub(super) const SECRET: NodeSecret = NodeSecret([0x5e; 32]);
+
+/// Whether datagrams are encrypted and authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::channels) enum Protection {
+    /// As with `venice up --plain`.
+    Plain,
+    /// As by default.
+    Sealed,
+}
+
+impl Protection {
+    /// For names of variants.
+    pub(in crate::channels) fn name(self) -> &'static str {
+        match self {
+            Protection::Plain => "plain",
+            Protection::Sealed => "sealed",
+        }
+    }
+}
+
+/// A recipient's driver, and a donor's server behind the wire.
+pub(in crate::channels) struct UdpBed {
+    near: FrameBed<UdpDriver>,
+    _far: FarEnd,
+}
+
+impl UdpBed {
+    /// Both ends, joined. The calling thread is the near one.
+    ///
+    /// # Errors
+    /// When sockets or threads cannot be made, or no link comes up.
+    pub(in crate::channels) fn lay(
+        path: &Path,
+        ends: Ends,
+        protection: Protection,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let far = path.far();
+        let prepare = move || {
+            let socket = UdpSocket::bind((far, 0).into()).context("the donor's socket")?;
+            let address = socket.local_addr();
+            let keys: Option<Arc<dyn SealKeys + Send + Sync>> = match protection {
+                Protection::Plain => None,
+                Protection::Sealed => Some(Arc::new(SECRET)),
+            };
+            let service = UdpService { sockets: vec![socket], target: donor()?, keys };
+            let server = UdpServer::serve(service, Lent::new).context("the donor's thread")?;
+            Ok((address, server))
+        };
+        let serve = |server: UdpServer, stop: &AtomicBool| {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            drop(server);
+        };
+        let (far, address) = FarEnd::start(Some(path), ends.far_cpu, prepare, serve)?;
+        let driver = join((path.near(), 0).into(), address, protection)?;
+        Ok(Self { near: FrameBed::new(driver, waiting), _far: far })
+    }
+}
+
+/// A recipient's driver whose link to the donor is up and has its memory mapped.
+fn join(near: SocketAddr, donor: SocketAddr, protection: Protection) -> Result<UdpDriver> {
+    let (mut driver, peer) = match protection {
+        Protection::Plain => {
+            let mut driver = UdpDriver::new(near, recipient()?)?;
+            let peer = driver.add_peer(monotonic_ns(), DONOR, donor)?;
+            (driver, peer)
+        }
+        Protection::Sealed => {
+            let name = KeyName::Grant(GRANT);
+            let named = SealedAs { name, key: node_key(&SECRET, name) };
+            let mut driver = UdpDriver::sealed(near, recipient()?)?;
+            let peer = driver.add_sealed_peer(monotonic_ns(), DONOR, donor, named)?;
+            (driver, peer)
+        }
+    };
+    driver.initiator().map_window(WINDOW, MEMORY_BYTES as u64, peer, 0, GRANT, KEY)?;
+    link_up(&mut driver, peer)?;
+    Ok(driver)
+}
+
+impl Bed for UdpBed {
+    fn once(&mut self, operation: Operation, len: usize) -> Result<()> {
+        self.near.once(operation, len)
+    }
+
+    fn many(&mut self, operation: Operation, len: usize) -> Result<u64> {
+        self.near.many(operation, len)
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.near.settle()
+    }
+}

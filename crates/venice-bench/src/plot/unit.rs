@@ -1,0 +1,86 @@
+//! What an axis counts, and how its figures are written.
+
+/// The unit of an axis. Values are in the base unit; labels take the prefix that suits them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Bytes of one access or message, in powers of two.
+    Bytes,
+    /// Durations, in nanoseconds.
+    Nanoseconds,
+    /// Bytes per second, in powers of ten.
+    BytesPerSecond,
+    /// Percent.
+    Percent,
+}
+
+impl Unit {
+    /// `4 KiB`, `1.4 µs`, `12 GB/s`.
+    pub(crate) fn write(self, value: f64) -> String {
+        match self {
+            Unit::Bytes => prefixed(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
+            Unit::Nanoseconds => prefixed(value, 1000.0, &["ns", "µs", "ms", "s"]),
+            Unit::BytesPerSecond => {
+                prefixed(value, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+            }
+            Unit::Percent => format!("{value:.0} %"),
+        }
+    }
+
+    /// The values of a logarithmic axis that get a label and a line, within `low..=high`: powers of
+    /// the unit's base, and steps between them where there are few.
+    pub(crate) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
+        let (base, steps): (f64, &[f64]) = match self {
+            Unit::Bytes => (4.0, &[1.0]),
+            _ if high / low < 50.0 => (10.0, &[1.0, 2.0, 5.0]),
+            _ => (10.0, &[1.0]),
+        };
+        let mut ticks = Vec::new();
+        let mut power = base.powf(low.log(base).floor());
+        while power <= high {
+            ticks.extend(steps.iter().map(|step| power * step));
+            power *= base;
+        }
+        ticks.retain(|tick| (low * 0.999..=high * 1.001).contains(tick));
+        ticks
+    }
+}
+
+fn prefixed(value: f64, step: f64, units: &[&str]) -> String {
+    let mut value = value;
+    let mut at = 0;
+    // 999.6 would be written as 1000: it takes the next prefix.
+    while value >= step - 0.5 && at + 1 < units.len() {
+        value /= step;
+        at += 1;
+    }
+    let digits = match value {
+        _ if value == value.round() => 0,
+        ..10.0 => 2,
+        ..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}", units[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_take_the_prefix_that_suits_them() {
+        assert_eq!(Unit::Bytes.write(4.0), "4 B");
+        assert_eq!(Unit::Bytes.write(16.0 * 1024.0 * 1024.0), "16 MiB");
+        assert_eq!(Unit::Nanoseconds.write(1400.0), "1.40 µs");
+        assert_eq!(Unit::Nanoseconds.write(999.8), "1.00 µs");
+        assert_eq!(Unit::BytesPerSecond.write(625e6), "625 MB/s");
+        assert_eq!(Unit::BytesPerSecond.write(12.34e9), "12.3 GB/s");
+        assert_eq!(Unit::Percent.write(51.2), "51 %");
+    }
+
+    #[test]
+    fn an_axis_has_ticks_inside_its_bounds() {
+        assert_eq!(Unit::Bytes.ticks(4.0, 256.0), [4.0, 16.0, 64.0, 256.0]);
+        assert_eq!(Unit::Nanoseconds.ticks(90.0, 1_000_000.0).len(), 5);
+        assert_eq!(Unit::BytesPerSecond.ticks(1e9, 10e9).len(), 4);
+    }
+}

@@ -1,0 +1,73 @@
+//! What the QPairs of one link have to send, in turn.
+
+use std::collections::VecDeque;
+
+use venice_wire::Sequence;
+
+use super::{QPairId, RejectReason};
+use crate::datalink::Link;
+
+/// Answers to requests for which there is not even a QPair; whoever gets none gives up by itself.
+const MAX_REJECTS: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct LinkQueues {
+    /// QPairs with a frame to send.
+    pub ready: VecDeque<QPairId>,
+    /// QPairs with a credit to write.
+    pub puts: VecDeque<QPairId>,
+    rejects: VecDeque<(u32, RejectReason)>,
+    /// Where this link's QPair frames are that were not acknowledged yet.
+    in_flight: VecDeque<Sequence>,
+    /// QPairs that are not over.
+    pub live: u32,
+    /// Whether a credit that was written may not get there.
+    pub is_lossy: bool,
+    /// Whether it is in the engine's queue of links with something to send.
+    pub is_woken: bool,
+}
+
+impl LinkQueues {
+    /// Makes room for one more QPair, so that nothing grows later.
+    pub(super) fn admit(&mut self, link: &Link) {
+        self.live += 1;
+        self.is_lossy = link.is_lossy();
+        let window = usize::from(link.window());
+        let spare = self.live as usize + 16;
+        self.ready.reserve(spare.saturating_sub(self.ready.len()));
+        self.puts.reserve(spare.saturating_sub(self.puts.len()));
+        self.in_flight.reserve(window.saturating_sub(self.in_flight.len()));
+    }
+
+    pub(super) fn reject(&mut self, peer_number: u32, reason: RejectReason) {
+        if self.rejects.len() < MAX_REJECTS {
+            self.rejects.push_back((peer_number, reason));
+        }
+    }
+
+    pub(super) fn next_reject(&mut self) -> Option<(u32, RejectReason)> {
+        self.rejects.pop_front()
+    }
+
+    /// A frame was handed to the link at `position`.
+    pub(super) fn note_sent(&mut self, position: Sequence) {
+        self.in_flight.push_back(position);
+    }
+
+    /// Frames handed to the link that lie at or after `acked`, the first position not
+    /// acknowledged.
+    pub(super) fn in_flight(&mut self, acked: Sequence) -> usize {
+        while self.in_flight.front().is_some_and(|position| position.is_before(acked)) {
+            self.in_flight.pop_front();
+        }
+        self.in_flight.len()
+    }
+
+    /// The link is down or begins anew: nothing of it will be sent, or acknowledged.
+    pub(super) fn clear(&mut self) {
+        self.ready.clear();
+        self.puts.clear();
+        self.rejects.clear();
+        self.in_flight.clear();
+    }
+}

@@ -1,0 +1,205 @@
+//! The receiving half of a QPair: what has arrived and was not yet read.
+
+use super::{
+    MAX_MESSAGE_BYTES, QPairError, QPairKind,
+    config::{EndConfig, MESSAGE_HEADER_BYTES},
+    credit::{Capacity, Credit},
+    ring::ByteRing,
+};
+
+#[derive(Debug)]
+pub(super) struct ReceiveHalf {
+    ring: ByteRing,
+    kind: QPairKind,
+    capacity: Capacity,
+    every: Credit,
+    received_bytes: u64,
+    /// What was read; of that, what the other end is being told, and what it was told.
+    read: Credit,
+    asked: Credit,
+    told: Credit,
+    /// Whether the other end has ended its sending.
+    pub ended: bool,
+    /// Whether the owner waits to hear of something to read.
+    pub armed: bool,
+    /// Nobody reads any more: what arrives is dropped.
+    is_deaf: bool,
+}
+
+/// The other end has broken the rules.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Violation;
+
+/// What a look at the front of the queue shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    /// So many bytes can be read, behind so many that only say how many they are.
+    Ready { header_bytes: usize, len_bytes: usize },
+    /// Nothing (whole) is there.
+    Nothing,
+    /// Nothing is there, and nothing will come.
+    End,
+}
+
+impl ReceiveHalf {
+    pub(super) fn new(kind: QPairKind, end: &EndConfig) -> Self {
+        Self {
+            ring: ByteRing::new(end.recv_bytes as usize),
+            kind,
+            capacity: Capacity { bytes: end.recv_bytes.into(), messages: end.recv_messages.into() },
+            every: Credit {
+                bytes: end.credit_every_bytes.into(),
+                messages: end.credit_every_messages.into(),
+            },
+            received_bytes: 0,
+            read: Credit::default(),
+            asked: Credit::default(),
+            told: Credit::default(),
+            ended: false,
+            armed: true,
+            is_deaf: false,
+        }
+    }
+
+    /// Takes the next bytes of the stream.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        let granted_bytes = self.told.bytes + self.capacity.bytes;
+        let received_bytes = self.received_bytes + bytes.len() as u64;
+        if self.ended || received_bytes > granted_bytes {
+            return Err(Violation);
+        }
+        self.received_bytes = received_bytes;
+        if self.is_deaf {
+            self.read.bytes = received_bytes;
+            return Ok(());
+        }
+        assert!(self.ring.room() >= bytes.len(), "what credit was given for can be sunk");
+        self.ring.push(bytes);
+        Ok(())
+    }
+
+    /// What can be read next.
+    pub(super) fn front(&self) -> Result<Front, Violation> {
+        let nothing = if self.ended { Front::End } else { Front::Nothing };
+        if self.kind == QPairKind::Stream {
+            let len_bytes = self.ring.len();
+            let front = Front::Ready { header_bytes: 0, len_bytes };
+            return Ok(if len_bytes > 0 { front } else { nothing });
+        }
+        let Some(len) = self.ring.u32_at(0) else { return self.no_part_left(nothing) };
+        let len_bytes = len as usize;
+        let longest = MAX_MESSAGE_BYTES.min(self.ring.capacity() - MESSAGE_HEADER_BYTES);
+        if len_bytes == 0 || len_bytes > longest {
+            return Err(Violation);
+        }
+        if self.ring.len() < MESSAGE_HEADER_BYTES + len_bytes {
+            return self.no_part_left(nothing);
+        }
+        Ok(Front::Ready { header_bytes: MESSAGE_HEADER_BYTES, len_bytes })
+    }
+
+    /// A message can end early only with the QPair, never with the stream.
+    fn no_part_left(&self, nothing: Front) -> Result<Front, Violation> {
+        if self.ended && !self.ring.is_empty() { Err(Violation) } else { Ok(nothing) }
+    }
+
+    /// Copies the next message, or what is there of the stream, to the front of `into`; returns
+    /// how much that was.
+    pub(super) fn read_into(
+        &mut self,
+        into: &mut [u8],
+        front: &Front,
+    ) -> Result<usize, QPairError> {
+        let Front::Ready { header_bytes, len_bytes } = *front else {
+            return Err(QPairError::WouldBlock);
+        };
+        let len = match self.kind {
+            QPairKind::Stream => len_bytes.min(into.len()),
+            QPairKind::Messages if into.len() < len_bytes => {
+                return Err(QPairError::BufferTooSmall { needed_bytes: len_bytes });
+            }
+            QPairKind::Messages => len_bytes,
+        };
+        self.ring.copy_to(header_bytes, &mut into[..len]);
+        self.consume(header_bytes + len);
+        Ok(len)
+    }
+
+    /// The next message, or what is there of the stream, where it lies.
+    pub(super) fn peek(&self, front: &Front) -> (&[u8], &[u8]) {
+        let Front::Ready { header_bytes, len_bytes } = *front else { return (&[], &[]) };
+        self.ring.slices(header_bytes, len_bytes)
+    }
+
+    /// Drops `len_bytes` from the front: of messages, exactly one.
+    pub(super) fn consume(&mut self, len_bytes: usize) {
+        self.ring.discard(len_bytes);
+        self.read.bytes += len_bytes as u64;
+        self.read.messages += u64::from(self.kind == QPairKind::Messages);
+    }
+
+    /// Nobody will read any more.
+    pub(super) fn go_deaf(&mut self) {
+        self.is_deaf = true;
+        self.armed = false;
+        self.read.bytes += self.ring.clear() as u64;
+    }
+
+    /// Whether it is time to give credit: enough was read since the last one, or the rest of a
+    /// message waits for it. The caller gives it then.
+    pub(super) fn take_credit_due(&mut self) -> bool {
+        let unasked = self.read.since(self.asked);
+        let is_enough = unasked.bytes >= self.every.bytes
+            || (self.kind == QPairKind::Messages && unasked.messages >= self.every.messages);
+        let is_due = !self.is_deaf
+            && !self.ended
+            && (is_enough || (unasked.bytes > 0 && self.holds_part_of_message()));
+        if is_due {
+            self.asked = self.read;
+        }
+        is_due
+    }
+
+    fn holds_part_of_message(&self) -> bool {
+        self.kind == QPairKind::Messages
+            && !self.ring.is_empty()
+            && matches!(self.front(), Ok(Front::Nothing))
+    }
+
+    /// The credit as it is now, which is on its way from here on.
+    pub(super) fn tell(&mut self) -> Credit {
+        (self.asked, self.told) = (self.read, self.read);
+        self.told
+    }
+
+    /// A credit of an earlier moment is on its way from here on.
+    pub(super) fn told(&mut self, credit: Credit) {
+        self.told = self.told.max(credit);
+    }
+
+    /// What was read in all.
+    pub(super) fn read(&self) -> Credit {
+        self.read
+    }
+
+    /// Whether there is something to read that the owner was not told of. Says so once.
+    pub(super) fn take_readable(&mut self) -> bool {
+        self.armed && !matches!(self.front(), Ok(Front::Nothing)) && {
+            self.armed = false;
+            true
+        }
+    }
+
+    pub(super) fn unread_bytes(&self) -> u64 {
+        self.ring.len() as u64
+    }
+
+    /// Bytes that were read, and the other end was not told yet.
+    pub(super) fn untold_bytes(&self) -> u64 {
+        self.read.since(self.told).bytes
+    }
+
+    pub(super) fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+}

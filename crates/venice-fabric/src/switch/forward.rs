@@ -1,0 +1,312 @@
+//! Forwarding: which packet waits where, and which goes next.
+//!
+//! Every input buffer (a port's virtual channel, or this node's own packets by output) is a queue.
+//! The queue whose head wants an output stands in that output's line for the channel it will
+//! travel on, and each queue in one line at most. An output takes its channels in turn, and of
+//! each line the first: so inputs are served round robin, at the same cost for any radix.
+
+use venice_wire::{NodeId, Packet, SwitchPort, VIRTUAL_CHANNELS, advance_packet};
+
+use super::hop::HopLink;
+use super::slots::{Queue, Slot, Slots, Way};
+use super::stats::SwitchStats;
+use super::{InjectError, SwitchConfig, capacity};
+use crate::routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
+use crate::topology::{Position, Topology};
+
+mod ways;
+
+use self::ways::{KnownWay, Ways};
+
+const NONE: u32 = u32::MAX;
+
+/// The packets of a switch and where they go.
+#[derive(Debug)]
+pub(super) struct Forward {
+    own: Position,
+    slots: Slots,
+    slot_count: u32,
+    ports: usize,
+    /// Inputs: those of port p on channel c at `p * VIRTUAL_CHANNELS + c`, then this node's own
+    /// packets for port p, then those for this node itself.
+    queues: Box<[Input]>,
+    /// Lines before the outputs, numbered like the inputs; the last is for this node.
+    lines: Box<[Line]>,
+    /// The channel each output serves next.
+    turns: Box<[u8]>,
+    ways: Ways,
+    local_packets: u32,
+    local_held: u32,
+    delivered: Option<Slot>,
+    /// Left for the switch to do: input buffers that became free, outputs with a new packet.
+    released: Vec<(usize, usize)>,
+    woken: Vec<usize>,
+    pub(super) stats: SwitchStats,
+}
+
+#[derive(Debug)]
+struct Input {
+    queue: Queue,
+    /// The next queue in the same line.
+    behind: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    first: u32,
+    last: u32,
+}
+
+impl Forward {
+    pub(super) fn new(config: &SwitchConfig, neighbours: u32) -> Self {
+        let (topology, own) = (&config.topology, config.position);
+        let ports = usize::from(topology.ports(own));
+        let per_port: u32 = capacity(topology, config.channel_packets)
+            .iter()
+            .map(|packets| u32::from(*packets))
+            .sum::<u32>()
+            + u32::from(config.link.window_frames());
+        let local_packets = u32::from(config.local_packets.max(1));
+        // One for the packet that the node is looking at.
+        let slot_count = neighbours * per_port + local_packets + 1;
+        let inputs = ports * VIRTUAL_CHANNELS;
+        let input = |_| Input { queue: Queue::new(), behind: NONE };
+        Self {
+            own,
+            slots: Slots::new(slot_count),
+            slot_count,
+            ports,
+            queues: (0..inputs + ports + 1).map(input).collect(),
+            lines: vec![Line { first: NONE, last: NONE }; inputs + 1].into(),
+            turns: vec![0; ports].into(),
+            ways: Ways::new(topology, own, &config.nodes),
+            local_packets,
+            local_held: 0,
+            delivered: None,
+            released: Vec::with_capacity(slot_count as usize),
+            woken: Vec::with_capacity(slot_count as usize + ports),
+            stats: SwitchStats::default(),
+        }
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    pub(super) fn slots_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+
+    pub(super) fn held(&self) -> u32 {
+        self.slot_count - self.slots.free()
+    }
+
+    pub(super) fn links(&self) -> &LinkStates {
+        &self.ways.links
+    }
+
+    /// To be followed by [`Forward::forget_ways`] when something changed.
+    pub(super) fn links_mut(&mut self) -> &mut LinkStates {
+        &mut self.ways.links
+    }
+
+    pub(super) fn forget_ways(&mut self) {
+        self.ways.forget();
+    }
+
+    /// This switch's own link behind `port` is up or down.
+    pub(super) fn set_link(&mut self, port: SwitchPort, is_up: bool) {
+        self.ways.links.set(self.own, port, is_up);
+        self.ways.forget();
+    }
+
+    pub(super) fn reaches(&mut self, node: NodeId, topology: &Topology) -> bool {
+        let Some(to) = self.ways.position(node) else { return false };
+        !matches!(self.ways.to(to, topology), KnownWay::None)
+    }
+
+    /// Takes a packet that has come in by `port` on `channel`.
+    pub(super) fn enqueue(
+        &mut self,
+        port: SwitchPort,
+        channel: u8,
+        slot: Slot,
+        topology: &Topology,
+    ) {
+        let input = usize::from(port.0) * VIRTUAL_CHANNELS + usize::from(channel);
+        match self.route(&slot, Some((port, VirtualChannel(channel))), topology) {
+            Some(way) => self.push(input, slot, way),
+            None => {
+                self.slots.give_back(slot);
+                self.released.push((usize::from(port.0), usize::from(channel)));
+            }
+        }
+    }
+
+    pub(super) fn inject(&mut self, packet: &[u8], topology: &Topology) -> Result<(), InjectError> {
+        let destination = Packet::parse(packet)?.destination().node;
+        if self.local_held >= self.local_packets {
+            return Err(InjectError::WouldBlock);
+        }
+        let to = self.ways.position(destination).ok_or(InjectError::UnknownNode(destination))?;
+        let slot = self.slots.take(packet);
+        let Some(way) = self.route(&slot, None, topology) else {
+            self.slots.give_back(slot);
+            return Err(NoRoute { from: self.own, to }.into());
+        };
+        self.stats.injected += 1;
+        self.local_held += 1;
+        let output = match way {
+            Way::Local => self.ports,
+            Way::Out(hop) => usize::from(hop.port.0),
+        };
+        self.push(self.ports * VIRTUAL_CHANNELS + output, slot, way);
+        Ok(())
+    }
+
+    fn push(&mut self, input: usize, slot: Slot, way: Way) {
+        self.slots.set_way(&slot, way);
+        let queue = &mut self.queues[input].queue;
+        let was_empty = queue.len() == 0;
+        queue.push(&mut self.slots, slot);
+        if was_empty {
+            self.line_up(input);
+        }
+    }
+
+    /// The queue's head has changed: it goes to the end of the line for where the head wants to go.
+    fn line_up(&mut self, input: usize) {
+        let Some(head) = self.queues[input].queue.head() else { return };
+        let line = match self.slots.way(&head) {
+            Way::Local => self.ports * VIRTUAL_CHANNELS,
+            Way::Out(hop) => {
+                self.woken.push(usize::from(hop.port.0));
+                usize::from(hop.port.0) * VIRTUAL_CHANNELS + usize::from(hop.channel.0)
+            }
+        };
+        self.queues[input].behind = NONE;
+        match self.lines[line].last {
+            NONE => self.lines[line].first = input as u32,
+            last => self.queues[last as usize].behind = input as u32,
+        }
+        self.lines[line].last = input as u32;
+    }
+
+    /// Takes the first queue out of a line, and its head out of the queue.
+    fn take_first(&mut self, line: usize) -> Option<Slot> {
+        let input = match self.lines[line].first {
+            NONE => return None,
+            first => first as usize,
+        };
+        self.lines[line].first = self.queues[input].behind;
+        if self.lines[line].first == NONE {
+            self.lines[line].last = NONE;
+        }
+        let slot = self.queues[input].queue.pop(&self.slots).expect("a queue in line has a head");
+        self.line_up(input);
+        self.account_for(input);
+        Some(slot)
+    }
+
+    /// A packet has left the queue of `input`.
+    fn account_for(&mut self, input: usize) {
+        if input < self.ports * VIRTUAL_CHANNELS {
+            self.released.push((input / VIRTUAL_CHANNELS, input % VIRTUAL_CHANNELS));
+        } else {
+            self.local_held -= 1;
+        }
+    }
+
+    /// The packet that goes out by `port` next, if one may.
+    pub(super) fn arbitrate(
+        &mut self,
+        now_ns: u64,
+        port: usize,
+        link: &mut HopLink,
+    ) -> Option<(VirtualChannel, Slot)> {
+        for turn in 0..VIRTUAL_CHANNELS {
+            let channel = (usize::from(self.turns[port]) + turn) % VIRTUAL_CHANNELS;
+            let line = port * VIRTUAL_CHANNELS + channel;
+            let first = self.lines[line].first;
+            if first == NONE {
+                continue;
+            }
+            if !link.may_send(channel) {
+                link.starve(now_ns, channel);
+                continue;
+            }
+            let is_relayed = (first as usize) < self.ports * VIRTUAL_CHANNELS;
+            let slot = self.take_first(line)?;
+            self.turns[port] = ((channel + 1) % VIRTUAL_CHANNELS) as u8;
+            self.stats.relayed += u64::from(is_relayed);
+            advance_packet(self.slots.bytes_mut(&slot));
+            return Some((VirtualChannel(channel as u8), slot));
+        }
+        None
+    }
+
+    /// Takes the next packet for this node out of its buffer.
+    pub(super) fn deliver(&mut self) {
+        assert!(self.delivered.is_none(), "the one before is given back first");
+        self.delivered = self.take_first(self.ports * VIRTUAL_CHANNELS);
+        self.stats.delivered += u64::from(self.delivered.is_some());
+    }
+
+    pub(super) fn delivered(&self) -> Option<Packet<'_>> {
+        let bytes = self.slots.bytes(self.delivered.as_ref()?);
+        Some(Packet::parse(bytes).expect("it was parsed when it was routed"))
+    }
+
+    pub(super) fn drop_delivered(&mut self) {
+        if let Some(slot) = self.delivered.take() {
+            self.slots.give_back(slot);
+        }
+    }
+
+    /// The link behind `port` is down: packets that wait for it get another way, or are dropped.
+    pub(super) fn leave_port(&mut self, port: usize, topology: &Topology) {
+        self.lines.fill(Line { first: NONE, last: NONE });
+        for input in 0..self.queues.len() {
+            let came = self.came(input);
+            // Once round the queue: what stays goes to its end, in order.
+            let count = self.queues[input].queue.len();
+            for _ in 0..count {
+                let queue = &mut self.queues[input].queue;
+                let slot = queue.pop(&self.slots).expect("it has as many");
+                let way = self.slots.way(&slot);
+                let leaves_by = |hop: NextHop| usize::from(hop.port.0) == port;
+                let way = match way {
+                    Way::Out(hop) if leaves_by(hop) => self.route(&slot, came, topology),
+                    _ => Some(way),
+                };
+                match way {
+                    Some(way) => {
+                        self.slots.set_way(&slot, way);
+                        self.queues[input].queue.push(&mut self.slots, slot);
+                    }
+                    None => {
+                        self.slots.give_back(slot);
+                        self.account_for(input);
+                    }
+                }
+            }
+            self.line_up(input);
+        }
+    }
+
+    /// Where the packets of an input queue came from; `None`: from this node.
+    fn came(&self, input: usize) -> Option<(SwitchPort, VirtualChannel)> {
+        (input < self.ports * VIRTUAL_CHANNELS).then(|| {
+            let (port, channel) = (input / VIRTUAL_CHANNELS, input % VIRTUAL_CHANNELS);
+            (SwitchPort(port as u16), VirtualChannel(channel as u8))
+        })
+    }
+
+    pub(super) fn next_released(&mut self) -> Option<(usize, usize)> {
+        self.released.pop()
+    }
+
+    pub(super) fn next_woken(&mut self) -> Option<usize> {
+        self.woken.pop()
+    }
+}

@@ -1,0 +1,58 @@
+//! What a donor lends, as the fabric sees it.
+
+use venice_wire::{GrantId, GrantKey, Refusal};
+
+use crate::Atomic;
+
+/// The memory behind a [`Target`](crate::Target). Each call is one access by a recipient, and must check that the
+/// grant is live, the key is its key, and the range lies inside it, before it touches a byte.
+pub trait GrantedMemory {
+    /// Fills `into` from `addr` on.
+    ///
+    /// # Errors
+    /// Why the access is refused; what `into` holds then is never sent.
+    fn read(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        into: &mut [u8],
+    ) -> Result<(), Refusal>;
+
+    /// Stores `from` at `addr`.
+    ///
+    /// # Errors
+    /// Why the access is refused; no byte has been stored then.
+    fn write(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        from: &[u8],
+    ) -> Result<(), Refusal>;
+
+    /// Does `atomic` to the eight bytes at `addr`, a multiple of eight, as one step; returns what
+    /// was there before.
+    ///
+    /// What is provided here reads and then writes: one step only for memory that nobody changes
+    /// in any other way meanwhile. Memory that others have mapped, or another thread serves too,
+    /// needs its own.
+    ///
+    /// # Errors
+    /// Why the access is refused; nothing has been changed then.
+    fn atomic(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        let mut bytes = [0; Atomic::BYTES];
+        self.read(grant, key, addr, &mut bytes)?;
+        let old = u64::from_le_bytes(bytes);
+        if let Some(new) = atomic.apply(old) {
+            self.write(grant, key, addr, &new.to_le_bytes())?;
+        }
+        Ok(old)
+    }
+}

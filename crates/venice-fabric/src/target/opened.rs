@@ -1,0 +1,185 @@
+//! The grants one link uses: the donor's side of the mapping table.
+//!
+//! A grant is entered when the first access to it succeeds. It is taken out when the recipient says
+//! that no window leads there any more, for which the donor asks when it stops sharing; and with its
+//! link.
+
+use venice_wire::{GrantId, Refusal};
+
+use crate::LinkConfig;
+
+#[derive(Debug)]
+pub(super) struct OpenedGrants {
+    /// By grant.
+    entries: Vec<Opened>,
+    limit: usize,
+    /// The place of the one used last: most accesses go where the one before went.
+    last: usize,
+    revoking: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    grant: GrantId,
+    /// When the recipient is told that the grant is revoked, and how often it was.
+    notice: Option<Notice>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Notice {
+    at_ns: u64,
+    sent: u32,
+}
+
+impl OpenedGrants {
+    pub(super) fn new(limit: u16) -> Self {
+        let limit = usize::from(limit.max(1));
+        Self { entries: Vec::new(), limit, last: 0, revoking: 0 }
+    }
+
+    /// Makes room, so that nothing allocates later.
+    pub(super) fn reserve(&mut self) {
+        self.entries.reserve_exact(self.limit);
+    }
+
+    /// Whether an access to `grant` may be carried out. `revoked` are those that no link may begin
+    /// to use any more.
+    pub(super) fn admit(&mut self, grant: GrantId, revoked: &Revoked) -> Result<(), Refusal> {
+        if self.entries.get(self.last).is_some_and(|entry| entry.grant == grant) {
+            return Ok(());
+        }
+        match self.find(grant) {
+            Ok(at) => self.last = at,
+            Err(_) if revoked.contains(grant) => return Err(Refusal::UnknownGrant),
+            Err(_) if self.entries.len() == self.limit => return Err(Refusal::TableFull),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// An access to `grant`, which was admitted, succeeded.
+    pub(super) fn enter(&mut self, grant: GrantId) {
+        if self.entries.get(self.last).is_some_and(|entry| entry.grant == grant) {
+            return;
+        }
+        let at = self.find(grant).unwrap_or_else(|at| {
+            assert!(self.entries.len() < self.limit, "it was admitted");
+            self.entries.insert(at, Opened { grant, notice: None });
+            at
+        });
+        self.last = at;
+    }
+
+    /// The recipient has no window to `grant` any more, and nothing on its way to it.
+    pub(super) fn close(&mut self, grant: GrantId) {
+        if let Ok(at) = self.find(grant) {
+            let entry = self.entries.remove(at);
+            self.revoking -= usize::from(entry.notice.is_some());
+        }
+    }
+
+    /// `grant` is not shared any more; `true`: this link uses it, and is to be told.
+    pub(super) fn revoke(&mut self, grant: GrantId, now_ns: u64) -> bool {
+        let Ok(at) = self.find(grant) else { return false };
+        if self.entries[at].notice.is_none() {
+            self.entries[at].notice = Some(Notice { at_ns: now_ns, sent: 0 });
+            self.revoking += 1;
+        }
+        true
+    }
+
+    /// A grant the recipient is to be told of now; the next time is noted.
+    pub(super) fn next_notice(&mut self, now_ns: u64, config: &LinkConfig) -> Option<GrantId> {
+        if self.revoking == 0 {
+            return None;
+        }
+        self.entries.iter_mut().find_map(|entry| {
+            let notice = entry.notice.as_mut().filter(|notice| notice.at_ns <= now_ns)?;
+            let wait_ns = config.replay_min_ns.saturating_mul(1 << notice.sent.min(16));
+            notice.at_ns = now_ns.saturating_add(wait_ns.clamp(1, config.replay_max_ns.max(1)));
+            notice.sent = notice.sent.saturating_add(1);
+            Some(entry.grant)
+        })
+    }
+
+    /// When the recipient is to be told of something next.
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        if self.revoking == 0 {
+            return None;
+        }
+        self.entries.iter().filter_map(|entry| Some(entry.notice?.at_ns)).min()
+    }
+
+    /// The grants in use, and whether each is being revoked.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (GrantId, bool)> {
+        self.entries.iter().map(|entry| (entry.grant, entry.notice.is_some()))
+    }
+
+    fn find(&self, grant: GrantId) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&grant, |entry| entry.grant)
+    }
+}
+
+/// Grants that are not shared any more, the oldest forgotten first: by then the donor's memory
+/// itself has long since refused them.
+#[derive(Debug, Default)]
+pub(super) struct Revoked {
+    grants: std::collections::VecDeque<GrantId>,
+}
+
+const MAX_REVOKED: usize = 4096;
+
+impl Revoked {
+    pub(super) fn push(&mut self, grant: GrantId) {
+        if self.contains(grant) {
+            return;
+        }
+        if self.grants.len() == MAX_REVOKED {
+            self.grants.pop_front();
+        }
+        self.grants.push_back(grant);
+    }
+
+    fn contains(&self, grant: GrantId) -> bool {
+        self.grants.contains(&grant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_limit_and_forgets_what_is_closed() {
+        let (mut opened, mut revoked) = (OpenedGrants::new(2), Revoked::default());
+        for n in [5, 3] {
+            assert_eq!(opened.admit(GrantId(n), &revoked), Ok(()));
+            opened.enter(GrantId(n));
+        }
+        assert_eq!(opened.admit(GrantId(4), &revoked), Err(Refusal::TableFull));
+        opened.close(GrantId(5));
+        assert_eq!(opened.admit(GrantId(4), &revoked), Ok(()), "and never entered");
+        revoked.push(GrantId(4));
+        assert_eq!(opened.admit(GrantId(4), &revoked), Err(Refusal::UnknownGrant));
+        assert!(opened.iter().eq([(GrantId(3), false)]));
+    }
+
+    #[test]
+    fn a_notice_is_repeated_until_it_is_answered() {
+        let config = LinkConfig::default();
+        let mut opened = OpenedGrants::new(8);
+        opened.enter(GrantId(1));
+        assert!(opened.revoke(GrantId(1), 100) && !opened.revoke(GrantId(2), 100));
+        let mut times_ns = Vec::new();
+        for _ in 0..12 {
+            let at_ns = opened.poll_timeout().unwrap();
+            assert_eq!(opened.next_notice(at_ns, &config), Some(GrantId(1)));
+            assert_eq!(opened.next_notice(at_ns, &config), None);
+            times_ns.push(at_ns);
+        }
+        assert_eq!(times_ns[1] - times_ns[0], config.replay_min_ns);
+        assert_eq!(times_ns[11] - times_ns[10], config.replay_max_ns);
+        opened.close(GrantId(1));
+        assert_eq!((opened.iter().count(), opened.poll_timeout()), (0, None));
+    }
+}

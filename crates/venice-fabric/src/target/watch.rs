@@ -1,0 +1,90 @@
+//! Whether a caller is still there: asked only where somebody waits to know, that is, where there
+//! are QPairs. Callers watch donors by themselves; a caller that only borrows may come back late.
+
+use crate::LinkConfig;
+
+/// Unanswered pings it takes, besides the time, to call the other side gone: a thread that was
+/// itself stopped for a while must not blame it.
+const MIN_PINGS: u32 = 3;
+
+/// The keep-alive of an accepted link.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    asked_ns: Option<u64>,
+    unanswered: u32,
+    number: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// Look again at this time.
+    Fine(u64),
+    /// Send a ping with this number, and look again at the time.
+    Ask { number: u32, again_ns: u64 },
+    /// It is gone.
+    Silent,
+}
+
+impl Watch {
+    /// Judges a caller that was last heard at `heard_ns`.
+    pub(super) fn look(&mut self, now_ns: u64, heard_ns: u64, config: &LinkConfig) -> Finding {
+        let silent_ns = now_ns.saturating_sub(heard_ns);
+        if self.asked_ns.is_none_or(|asked_ns| asked_ns <= heard_ns) {
+            (self.asked_ns, self.unanswered) = (None, 0);
+        }
+        let quiet_ns = self.asked_ns.map_or(silent_ns, |asked_ns| now_ns.saturating_sub(asked_ns));
+        if quiet_ns < config.keepalive_ns {
+            return Finding::Fine(now_ns + (config.keepalive_ns - quiet_ns));
+        }
+        if silent_ns >= config.silence_ns && self.unanswered >= MIN_PINGS {
+            return Finding::Silent;
+        }
+        (self.asked_ns, self.unanswered) = (Some(now_ns), self.unanswered + 1);
+        self.number = self.number.wrapping_add(1);
+        Finding::Ask { number: self.number, again_ns: now_ns + config.keepalive_ns }
+    }
+
+    /// Whether a ping before the last one was not answered.
+    pub(super) fn is_insisting(&self) -> bool {
+        self.unanswered > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: LinkConfig = LinkConfig {
+        window: 4,
+        ack_delay_ns: 0,
+        replay_min_ns: 0,
+        replay_max_ns: 0,
+        keepalive_ns: 10,
+        silence_ns: 25,
+        checksum: true,
+        replay: true,
+    };
+
+    #[test]
+    fn silence_is_asked_about_before_it_is_believed() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(105, 100, &CONFIG), Finding::Fine(110));
+        for (now_ns, number) in [(110, 1), (120, 2), (130, 3)] {
+            let again_ns = now_ns + 10;
+            assert_eq!(watch.look(now_ns, 100, &CONFIG), Finding::Ask { number, again_ns });
+            assert_eq!(watch.look(now_ns + 1, 100, &CONFIG), Finding::Fine(again_ns));
+        }
+        assert_eq!(watch.look(140, 100, &CONFIG), Finding::Silent);
+    }
+
+    #[test]
+    fn an_answer_or_a_pause_of_this_side_starts_it_over() {
+        let mut watch = Watch::default();
+        (0..3).for_each(|n| {
+            watch.look(110 + 10 * n, 100, &CONFIG);
+        });
+        assert_eq!(watch.look(140, 131, &CONFIG), Finding::Fine(141));
+        let asked = Finding::Ask { number: 4, again_ns: 10_010 };
+        assert_eq!(watch.look(10_000, 131, &CONFIG), asked);
+    }
+}

@@ -1,0 +1,103 @@
+//! Tests whose bodies run in a guest.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{Guest, GuestError, GuestPlan};
+
+/// Set in the guest, so that a test knows that it is there.
+const INSIDE: &str = "VENICE_INSIDE_GUEST";
+
+/// The guest that all tests of one binary share. It is booted by the first that wants it.
+#[derive(Debug)]
+pub struct Room {
+    plan: GuestPlan,
+    /// Taken for the length of one test: they run one after the other in there.
+    guest: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    NotYet,
+    Up(Box<Guest>),
+    /// Nothing to be had; the reason.
+    Missing(String),
+}
+
+impl Room {
+    /// Nothing happens before the first test.
+    pub const fn new(plan: GuestPlan) -> Self {
+        Self { plan, guest: Mutex::new(State::NotYet) }
+    }
+
+    /// Does something with the guest; `None` where this machine cannot have one.
+    ///
+    /// # Panics
+    /// When the guest does not boot.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Guest) -> T) -> Result<T, String> {
+        // A test that failed in there says nothing about the guest.
+        let mut state = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::NotYet) {
+            *state = match Guest::boot(&self.plan) {
+                Ok(guest) => State::Up(Box::new(guest)),
+                Err(GuestError::Missing(reason)) => State::Missing(reason),
+                Err(error) => panic!("{error}"),
+            };
+        }
+        match &mut *state {
+            State::Up(guest) => Ok(work(guest)),
+            State::Missing(reason) => Err(reason.clone()),
+            State::NotYet => unreachable!("it was just booted"),
+        }
+    }
+}
+
+/// The body of the test called `test`: runs it in the room's guest, by starting this very test
+/// binary in there for this one test, and fails as it fails there. Prints the line of a skipped
+/// test where this machine can have no guest.
+///
+/// # Panics
+/// When the test fails in the guest, takes longer than `limit` or is not called `test`.
+pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let binary = std::env::current_exe().expect("Linux knows the path of a program");
+    let command = format!(
+        "cd / && {INSIDE}=1 RUST_BACKTRACE=1 '{}' --exact '{test}' --nocapture --test-threads=1",
+        binary.display()
+    );
+    let ran = room.with(|guest| (guest.run(&command, limit), guest.console().to_owned()));
+    match ran {
+        Err(reason) => println!("SKIPPED: {test}: no qemu: {reason}"),
+        Ok((Err(error), _)) => panic!("{error}"),
+        Ok((Ok(ran), console)) => {
+            print!("{}", indented(&ran.output));
+            let status = ran.status;
+            assert!(status == 0, "failed in the guest with {status}{}", hint(status, &console));
+            let passed = ran.output.contains("test result: ok. 1 passed");
+            assert!(passed, "there is no test called {test}");
+        }
+    }
+}
+
+/// Nested, so that the inner line `test result` is not taken for another test's.
+fn indented(output: &str) -> String {
+    output.lines().map(|line| format!("    | {line}\n")).collect()
+}
+
+fn hint(status: i32, console: &Path) -> String {
+    match status {
+        137 => format!(": it ran past its limit; console: {}", console.display()),
+        _ => format!("; console: {}", console.display()),
+    }
+}
+
+/// The program itself, once more, as another process of a test in the guest.
+pub fn this_program(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("Linux knows the path"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command
+}

@@ -1,0 +1,37 @@
+//! What a guest is made of.
+
+use std::time::Duration;
+
+/// A guest to be booted.
+#[derive(Clone, Debug)]
+pub struct GuestPlan {
+    /// Names its console's file: `target/guest/NAME.console`.
+    pub name: &'static str,
+    /// Its memory. The files written in it live there too.
+    pub memory_mib: u32,
+    /// Its processors. Each is a thread of QEMU.
+    pub processors: u32,
+    /// Kernel modules loaded once it is up.
+    pub modules: &'static [&'static str],
+    /// Further arguments for QEMU: devices, and options of the machine they need.
+    pub devices: &'static [&'static str],
+    /// A shell script run once the modules are there; it must succeed.
+    pub set_up: &'static str,
+    /// How long it may take to come up. Five seconds on an idle machine.
+    pub boot_limit: Duration,
+}
+
+impl GuestPlan {
+    /// A guest of 1 GiB and one processor, without further devices.
+    pub const fn new(name: &'static str, modules: &'static [&'static str]) -> Self {
+        Self {
+            name,
+            memory_mib: 1024,
+            processors: 1,
+            modules,
+            devices: &[],
+            set_up: "true",
+            boot_limit: Duration::from_secs(120),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Bulk transfers through the udp port over a veth pair between two network namespaces, beside
+//! what iperf3 gets over the very same pair.
+//!
+//! `cargo run --release -p venice-ports --example udp_bandwidth [MTU]` (as root; 1500 unless said)
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
+use venice_ports::monotonic_ns;
+use venice_ports::seal::{SealKeys, SealedAs, node_key};
+use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
+
+const NEAR: &str = "vbw-near";
+const FAR: &str = "vbw-far";
+const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 77, 2);
+const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 77, 1);
+const MEMORY_BYTES: usize = 64 << 20;
+const TRANSFER_BYTES: usize = 1 << 20;
+const TRANSFERS_AT_ONCE: u64 = 4;
+const SECONDS: u64 = 2;
+const SECRET: NodeSecret = NodeSecret([1; 32]);
+const NAME: KeyName = KeyName::Grant(GrantId(1));
+
+/// Plain memory, each queue its own.
+struct Lent(Vec<u8>);
+
+impl GrantedMemory for Lent {
+    fn read(&mut self, _: GrantId, _: GrantKey, at: u64, into: &mut [u8]) -> Result<(), Refusal> {
+        let range = at as usize..at as usize + into.len();
+        into.copy_from_slice(self.0.get(range).ok_or(Refusal::OutOfRange)?);
+        Ok(())
+    }
+
+    fn write(&mut self, _: GrantId, _: GrantKey, at: u64, from: &[u8]) -> Result<(), Refusal> {
+        let range = at as usize..at as usize + from.len();
+        self.0.get_mut(range).ok_or(Refusal::OutOfRange)?.copy_from_slice(from);
+        Ok(())
+    }
+}
+
+fn main() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("needs root: it makes two network namespaces");
+        return;
+    }
+    let mtu = std::env::args().nth(1).map_or(1500, |text| text.parse().expect("an MTU"));
+    let _wire = Wire::new(mtu);
+    println!("veth pair between two namespaces, MTU {mtu}");
+    let tcp = iperf();
+    println!("{:44} {tcp:7.2} Gb/s", "iperf3, TCP");
+    let only = std::env::args().nth(2);
+    for is_sealed in [false, true] {
+        if only.as_deref().is_some_and(|only| (only == "sealed") != is_sealed) {
+            continue;
+        }
+        for (queues, clients) in [(1, 1), (1, 2), (2, 2)] {
+            for direction in [Direction::Read, Direction::Write] {
+                let rate = transfer(is_sealed, queues, clients, direction);
+                let how = if is_sealed { "sealed" } else { "plain" };
+                let what = format!("RDMA {direction:?}, {how}, {queues} queues, {clients} clients");
+                println!("{what:44} {rate:7.2} Gb/s  {:4.0} % of iperf3", rate / tcp * 100.0);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// Gigabits a second of payload.
+fn transfer(is_sealed: bool, queues: usize, clients: usize, direction: Direction) -> f64 {
+    let (tell, told) = channel();
+    let server = std::thread::spawn(move || {
+        enter(FAR);
+        let sockets = UdpSocket::bind_queues((FAR_ADDRESS, 0).into(), queues).unwrap();
+        let mut target = TargetConfig::new(NodeId(1), 1);
+        target.link.window = 256;
+        let keys = is_sealed.then(|| Arc::new(SECRET) as Arc<dyn SealKeys + Send + Sync>);
+        let service = UdpService { sockets, target, keys };
+        let server = UdpServer::serve(service, || Lent(vec![1; MEMORY_BYTES])).unwrap();
+        tell.send(server.local_addr()).unwrap();
+        server
+    });
+    let address = told.recv().unwrap();
+    let clients: Vec<_> = (0..clients)
+        .map(|number| std::thread::spawn(move || client(address, number, is_sealed, direction)))
+        .collect();
+    let rate = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    drop(server.join().unwrap());
+    rate
+}
+
+fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direction) -> f64 {
+    enter(NEAR);
+    let mut config = InitiatorConfig::new(NodeId(100 + number as u32), 7 + number as u64);
+    config.link.window = 256;
+    let named = is_sealed.then(|| SealedAs { name: NAME, key: node_key(&SECRET, NAME) });
+    let local = (NEAR_ADDRESS, 0).into();
+    let (mut driver, peer) = UdpDriver::towards(local, config, NodeId(1), address, named).unwrap();
+    driver.set_busy_poll(true);
+    let window = MEMORY_BYTES as u64;
+    driver.initiator().map_window(0, window, peer, 0, GrantId(1), GrantKey(1)).unwrap();
+    let mut buffers: Vec<_> =
+        (0..TRANSFERS_AT_ONCE).map(|n| (n, vec![2; TRANSFER_BYTES])).collect();
+    let (mut bytes, mut started_ns) = (0u64, None);
+    loop {
+        let now_ns = monotonic_ns();
+        while let Some((token, buffer)) = buffers.pop() {
+            let at = token * TRANSFER_BYTES as u64;
+            let initiator = driver.initiator();
+            match direction {
+                Direction::Read => initiator.rdma_read(now_ns, token, at, buffer).unwrap(),
+                Direction::Write => initiator.rdma_write(now_ns, token, at, buffer).unwrap(),
+            }
+        }
+        driver.pump(now_ns).unwrap();
+        while let Some(done) = driver.initiator().poll_rdma_completion() {
+            done.result.unwrap();
+            buffers.push((done.token, done.buffer));
+            match started_ns {
+                // The first transfer warms everything up.
+                None => started_ns = Some(monotonic_ns()),
+                Some(_) => bytes += TRANSFER_BYTES as u64,
+            }
+        }
+        let lasted_ns = started_ns.map_or(0, |start_ns| monotonic_ns() - start_ns);
+        if lasted_ns > SECONDS * 1_000_000_000 {
+            if std::env::var_os("STATS").is_some() {
+                eprintln!("{:?}", driver.initiator().peer_stats(peer));
+            }
+            return bytes as f64 * 8.0 / lasted_ns as f64;
+        }
+        driver.wait(monotonic_ns(), 100_000_000).unwrap();
+    }
+}
+
+/// What iperf3 gets with one TCP connection, in gigabits a second.
+fn iperf() -> f64 {
+    let far = FAR_ADDRESS.to_string();
+    let mut server = inside(FAR, &["iperf3", "-s", "-1", "-B", &far]);
+    let mut server = server.stdout(Stdio::null()).spawn().expect("iperf3 is installed");
+    std::thread::sleep(Duration::from_millis(500));
+    let seconds = SECONDS.to_string();
+    let output = inside(NEAR, &["iperf3", "-c", &far, "-t", &seconds, "-J"]).output().unwrap();
+    let _ = server.wait();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let received = text.split("\"sum_received\"").nth(1).expect("iperf3 tells what was received");
+    let rate = received.split("\"bits_per_second\":").nth(1).unwrap();
+    let rate = rate.trim_start().split([',', '\n', '}']).next().unwrap();
+    rate.trim().parse::<f64>().unwrap() / 1e9
+}
+
+fn inside(namespace: &str, words: &[&str]) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).args(words);
+    command
+}
+
+/// Moves this thread, and those it starts, into a namespace.
+fn enter(namespace: &str) {
+    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+}
+
+/// Two namespaces and the veth pair between them, gone when dropped.
+struct Wire;
+
+impl Wire {
+    fn new(mtu: u32) -> Self {
+        let _ = Wire;
+        ip(&format!("netns add {NEAR}"));
+        ip(&format!("netns add {FAR}"));
+        ip(&format!("link add eth0 netns {NEAR} type veth peer name eth0 netns {FAR}"));
+        for (namespace, address) in [(NEAR, NEAR_ADDRESS), (FAR, FAR_ADDRESS)] {
+            ip(&format!("-n {namespace} addr add {address}/24 dev eth0"));
+            ip(&format!("-n {namespace} link set eth0 mtu {mtu} up"));
+            ip(&format!("-n {namespace} link set lo up"));
+        }
+        Wire
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        ip(&format!("netns del {NEAR}"));
+        ip(&format!("netns del {FAR}"));
+    }
+}
+
+fn ip(words: &str) {
+    let _ = Command::new("ip").args(words.split(' ')).status();
+}

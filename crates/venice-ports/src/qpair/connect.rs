@@ -1,0 +1,104 @@
+//! From an address to the end of a link.
+
+use std::sync::Arc;
+
+use venice_fabric::{InitiatorConfig, QPairConfig, QPairKind, TargetConfig};
+use venice_wire::NodeId;
+
+use super::end::{End, NoMemory, RingTarget, ring_link};
+use super::shared::{Shared, Wait};
+use super::socket::Socket;
+use super::{QPairAddress, QPairOptions, QPairSeal, QPairSocketError};
+use crate::ring::{RingDriver, RingPort, connect_ring};
+use crate::udp::{UdpDriver, UdpEnd, UdpSocket, unspecified_like};
+use crate::{PortError, monotonic_ns, random_u64};
+
+/// The node a listener is, to its callers.
+const LISTENER: NodeId = NodeId(1);
+/// How long a connection may take to be accepted.
+const CONNECT_NS: u64 = 10_000_000_000;
+
+fn random() -> Result<u64, PortError> {
+    random_u64().map_err(PortError::at("drawing a random number"))
+}
+
+/// A node number for a caller: any that is not the listener's.
+fn caller_config() -> Result<InitiatorConfig, PortError> {
+    let number = random()? as u32 | 1 << 31;
+    Ok(InitiatorConfig {
+        crma_depth: 1,
+        rdma_depth: 1,
+        ..InitiatorConfig::new(NodeId(number), random()?)
+    })
+}
+
+fn listener_config() -> Result<TargetConfig, PortError> {
+    Ok(TargetConfig::new(LISTENER, random()?))
+}
+
+/// Connects, and waits until the other side has accepted.
+pub(super) fn connect(
+    address: &QPairAddress,
+    service: u32,
+    kind: QPairKind,
+    options: &QPairOptions,
+) -> Result<Socket, QPairSocketError> {
+    let config = QPairConfig { kind, credit: options.credit, end: options.end };
+    let now_ns = monotonic_ns();
+    let (end, id) = match address {
+        QPairAddress::Ring { path, .. } => {
+            let port = connect_ring(path)?;
+            let mut initiator = caller_config()?;
+            initiator.link = ring_link(initiator.link);
+            let mut driver = RingDriver::new(initiator)?;
+            let peer = driver.add_peer(now_ns, LISTENER, port)?;
+            let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
+            (End::RingCaller(Box::new(driver)), id)
+        }
+        QPairAddress::Udp { address, seal } => {
+            let named = match seal {
+                None => None,
+                Some(QPairSeal::As(named)) => Some(*named),
+                Some(QPairSeal::Keys(_)) => return Err(QPairSocketError::WrongSeal),
+            };
+            let local = unspecified_like(*address);
+            let (mut driver, peer) =
+                UdpDriver::towards(local, caller_config()?, LISTENER, *address, named)?;
+            let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
+            (End::UdpCaller(Box::new(driver)), id)
+        }
+    };
+    let socket = Socket::new(Shared::new(end)?, id);
+    let until = Wait::Until(now_ns + CONNECT_NS);
+    socket.shared.call(until, |qpairs, _| qpairs.check_open(id))?;
+    Ok(socket)
+}
+
+/// The accepting end of a ring.
+pub(super) fn ring_end(port: RingPort, service: u32) -> Result<Arc<Shared>, QPairSocketError> {
+    let mut end = End::RingListener(Box::new(RingTarget::new(port, listener_config()?)));
+    end.qpairs().listen(service, BACKLOG)?;
+    Ok(Shared::new(end)?)
+}
+
+/// The accepting end of a UDP address, for all its callers.
+pub(super) fn udp_end(
+    address: std::net::SocketAddr,
+    seal: Option<&QPairSeal>,
+    service: u32,
+) -> Result<(Arc<Shared>, std::net::SocketAddr), QPairSocketError> {
+    let keys = match seal {
+        None => None,
+        Some(QPairSeal::Keys(keys)) => Some(Arc::clone(keys)),
+        Some(QPairSeal::As(_)) => return Err(QPairSocketError::WrongSeal),
+    };
+    let socket = UdpSocket::bind(address)?;
+    let local = socket.local_addr();
+    let end = UdpEnd::alone(socket, listener_config()?, NoMemory, keys)?;
+    let mut end = End::UdpListener(Box::new(end));
+    end.qpairs().listen(service, BACKLOG)?;
+    Ok((Shared::new(end)?, local))
+}
+
+/// QPairs that may wait to be accepted.
+const BACKLOG: u16 = 128;

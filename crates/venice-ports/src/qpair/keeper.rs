@@ -1,0 +1,122 @@
+//! One thread for all QPair sockets of the process. It wakes tasks, and keeps links going whose
+//! program is busy elsewhere: frames are acknowledged and what is queued is sent.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::shared::Shared;
+use crate::{PortError, monotonic_ns};
+
+/// How often links that nobody drives are looked after. The other side takes frames for lost after
+/// 2 ms at the earliest, and a link for dead after two seconds.
+const TICK_NS: u64 = 5_000_000;
+
+#[derive(Debug)]
+struct Keeper {
+    epoll: OwnedFd,
+    sockets: Mutex<Sockets>,
+}
+
+#[derive(Debug, Default)]
+struct Sockets {
+    by_number: BTreeMap<u64, Weak<Shared>>,
+    /// Without sockets, but not all that they sent has arrived; and until when to wait for that.
+    held: Vec<(Arc<Shared>, u64)>,
+    next: u64,
+}
+
+static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
+
+fn keeper() -> Result<&'static Keeper, PortError> {
+    let started = KEEPER.get_or_init(|| {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let name = String::from("venice-qpair");
+        std::thread::Builder::new().name(name).spawn(run).ok()?;
+        Some(Keeper { epoll, sockets: Mutex::default() })
+    });
+    let none = PortError::System { step: "starting a thread", source: Errno::AGAIN };
+    started.as_ref().ok_or(none)
+}
+
+/// Looks after `shared` until it is dropped.
+pub(super) fn keep(shared: &Arc<Shared>) -> Result<(), PortError> {
+    let keeper = keeper()?;
+    let mut sockets = keeper.lock();
+    let number = sockets.next;
+    sockets.next += 1;
+    // Its events are asked for one at a time; the kernel forgets it when it is closed.
+    epoll::add(&keeper.epoll, shared.fd(), EventData::new_u64(number), EventFlags::ONESHOT)
+        .map_err(PortError::at("watching a socket"))?;
+    shared.set_number(number);
+    sockets.by_number.insert(number, Arc::downgrade(shared));
+    Ok(())
+}
+
+/// Attends to `shared` once it is readable.
+pub(super) fn watch(shared: &Shared) -> Result<(), PortError> {
+    let flags = EventFlags::IN | EventFlags::ONESHOT;
+    epoll::modify(&keeper()?.epoll, shared.fd(), EventData::new_u64(shared.number()), flags)
+        .map_err(PortError::at("watching a socket"))
+}
+
+/// Keeps the end of `shared` until all that was sent has arrived, at the latest until `until_ns`.
+pub(super) fn hold(shared: &Arc<Shared>, until_ns: u64) {
+    if let Ok(keeper) = keeper() {
+        keeper.lock().held.push((Arc::clone(shared), until_ns));
+    }
+}
+
+fn run() {
+    // It is being made by the thread that started this one.
+    let Some(keeper) = KEEPER.wait() else { return };
+    let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+    let (mut all, mut tended_ns) = (Vec::new(), 0);
+    loop {
+        let has_none = keeper.lock().by_number.is_empty();
+        let nap_ns = if has_none { 50 * TICK_NS } else { TICK_NS };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap_ns as i64 };
+        let count = epoll::wait(&keeper.epoll, &mut events[..], Some(&timeout)).unwrap_or(0);
+        for event in &events[..count] {
+            let shared = keeper.lock().by_number.get(&event.data.u64()).and_then(Weak::upgrade);
+            if let Some(shared) = shared {
+                shared.attend_tasks();
+            }
+        }
+        // However much comes for some, the others are looked after.
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(tended_ns) >= TICK_NS {
+            tended_ns = now_ns;
+            keeper.all(&mut all);
+            all.iter().for_each(|shared| shared.tend(TICK_NS));
+            keeper.let_go(now_ns);
+            // Those that have lost their last socket meanwhile end here.
+            all.clear();
+        }
+    }
+}
+
+impl Keeper {
+    fn lock(&self) -> MutexGuard<'_, Sockets> {
+        self.sockets.lock().expect("no thread panics with the sockets")
+    }
+
+    /// The sockets that still are; those that are no more are forgotten.
+    fn all(&self, all: &mut Vec<Arc<Shared>>) {
+        self.lock().by_number.retain(|_, shared| {
+            let shared = shared.upgrade();
+            let is_alive = shared.is_some();
+            all.extend(shared);
+            is_alive
+        });
+    }
+
+    /// Drops those held of which nothing is on its way any more.
+    fn let_go(&self, now_ns: u64) {
+        self.lock().held.retain(|(shared, until_ns)| now_ns < *until_ns && !shared.is_settled());
+    }
+}

@@ -1,0 +1,211 @@
+//! The waiting side.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use venice_fabric::{EndConfig, QPairId};
+
+use super::shared::{Shared, Wait, Watcher};
+use super::socket::Socket;
+use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
+use crate::ring::RingListener;
+use crate::{PortError, monotonic_ns};
+
+/// How long a connection may be silent before it asks for a QPair.
+const SILENCE_NS: u64 = 10_000_000_000;
+/// Connections that may be silent at once; more wait in the listener's backlog.
+const MAX_WAITING: usize = 128;
+/// How soon to try again to take a connection in, when there was no room for it.
+const FULL_NS: u64 = 10_000_000;
+
+/// A ring whose caller has not asked for its QPair yet.
+#[derive(Debug)]
+struct Waiting {
+    shared: Arc<Shared>,
+    since_ns: u64,
+    watcher: Watcher,
+}
+
+/// Waits for those who connect to a service. Whether messages or a stream travel is said by who
+/// connects, so accept what you expect.
+#[derive(Debug)]
+pub struct QPairListener {
+    way: Way,
+    service: u32,
+    end: EndConfig,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// Each ring has its own end; those whose caller has not asked for its QPair yet wait here,
+    /// with the time they came.
+    Ring {
+        listener: RingListener,
+        waiting: Vec<Waiting>,
+        /// No more can be taken in just now.
+        is_full: bool,
+    },
+    /// All callers come to one end.
+    Udp { shared: Arc<Shared>, local: SocketAddr, watcher: Watcher },
+}
+
+impl QPairListener {
+    /// Listens at `address` for `service`, any number that who connects must name too.
+    ///
+    /// # Errors
+    /// When the address is taken or cannot be used.
+    pub fn bind(address: &QPairAddress, service: u32) -> Result<Self, QPairSocketError> {
+        let way = match address {
+            QPairAddress::Ring { path, config } => {
+                let listener = RingListener::bind(path, *config)?;
+                Way::Ring { listener, waiting: Vec::new(), is_full: false }
+            }
+            QPairAddress::Udp { address, seal } => {
+                let (shared, local) = connect::udp_end(*address, seal.as_ref(), service)?;
+                Way::Udp { shared, local, watcher: Watcher::default() }
+            }
+        };
+        Ok(Self { way, service, end: EndConfig::default() })
+    }
+
+    /// Buffers and credits of what is accepted from now on.
+    pub fn set_end(&mut self, end: EndConfig) {
+        self.end = end;
+    }
+
+    /// The UDP address, with the port the system chose if it was to.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.way {
+            Way::Udp { local, .. } => Some(*local),
+            Way::Ring { .. } => None,
+        }
+    }
+
+    /// The next QPair of messages, within `timeout` (`None`: however long it takes).
+    ///
+    /// # Errors
+    /// [`QPairSocketError::TimedOut`], or when the port fails.
+    pub fn accept_messages(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<QPairMessages, QPairSocketError> {
+        Ok(QPairMessages { socket: self.accept(timeout)? })
+    }
+
+    /// The next QPair of a stream, within `timeout` (`None`: however long it takes).
+    ///
+    /// # Errors
+    /// [`QPairSocketError::TimedOut`], or when the port fails.
+    pub fn accept_stream(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<QPairStream, QPairSocketError> {
+        Ok(QPairStream { socket: self.accept(timeout)? })
+    }
+
+    fn accept(&mut self, timeout: Option<Duration>) -> Result<Socket, QPairSocketError> {
+        let timeout_ns = timeout.map_or(u64::MAX, |timeout| timeout.as_nanos() as u64);
+        let deadline_ns = monotonic_ns().saturating_add(timeout_ns);
+        loop {
+            if let Some(socket) = self.try_accept()? {
+                return Ok(socket);
+            }
+            let left_ns = deadline_ns.saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                return Err(QPairSocketError::TimedOut);
+            }
+            let is_full = matches!(self.way, Way::Ring { is_full: true, .. });
+            self.sleep(left_ns.min(if is_full { FULL_NS } else { 1_000_000_000 }));
+        }
+    }
+
+    fn try_accept(&mut self) -> Result<Option<Socket>, QPairSocketError> {
+        // Who asked may have given up meanwhile: then the next.
+        while let Some((shared, id)) = self.take_incoming()? {
+            let (socket, end) = (Socket::new(shared, id), self.end);
+            let accepted = socket.shared.send(Wait::Never, |qpairs, _| qpairs.accept(id, end));
+            if accepted.is_ok() {
+                return Ok(Some(socket));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next that asks for a QPair.
+    fn take_incoming(&mut self) -> Result<Option<(Arc<Shared>, QPairId)>, QPairSocketError> {
+        let Self { way, service, .. } = self;
+        Ok(match way {
+            Way::Udp { shared, .. } => shared.take_incoming().map(|id| (Arc::clone(shared), id)),
+            Way::Ring { listener, waiting, is_full } => {
+                *is_full = !admit(listener, waiting, *service)?;
+                let mut found = None;
+                let now_ns = monotonic_ns();
+                waiting.retain(|Waiting { shared, since_ns, .. }| {
+                    if found.is_some() {
+                        return true;
+                    }
+                    found = shared.take_incoming().map(|id| (Arc::clone(shared), id));
+                    found.is_none() && !shared.is_over() && now_ns - since_ns < SILENCE_NS
+                });
+                found
+            }
+        })
+    }
+
+    fn sleep(&self, timeout_ns: u64) {
+        let timeout = Timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        let ends: Vec<(&Arc<Shared>, &Watcher)> = match &self.way {
+            Way::Udp { shared, watcher, .. } => vec![(shared, watcher)],
+            Way::Ring { waiting, .. } => {
+                waiting.iter().map(|end| (&end.shared, &end.watcher)).collect()
+            }
+        };
+        let may_sleep = ends.iter().all(|(shared, watcher)| shared.arm(watcher));
+        let mut fds: Vec<_> = ends
+            .iter()
+            .map(|(shared, _)| PollFd::from_borrowed_fd(shared.fd(), PollFlags::IN))
+            .collect();
+        if let Way::Ring { listener, is_full: false, .. } = &self.way {
+            fds.push(PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN));
+        }
+        if may_sleep {
+            // Whatever it says, the caller looks again.
+            let _ = poll(&mut fds, Some(&timeout));
+        }
+        drop(fds);
+        ends.iter().for_each(|(shared, watcher)| shared.attend(watcher));
+    }
+}
+
+/// Takes in those that have connected; `false` if there is no room for more.
+fn admit(
+    listener: &RingListener,
+    waiting: &mut Vec<Waiting>,
+    service: u32,
+) -> Result<bool, QPairSocketError> {
+    while waiting.len() < MAX_WAITING {
+        let accepted = listener.try_accept().map_err(QPairSocketError::from);
+        let ends =
+            accepted.and_then(|port| port.map(|port| connect::ring_end(port, service)).transpose());
+        match ends {
+            Ok(Some(shared)) => {
+                let (since_ns, watcher) = (monotonic_ns(), Watcher::default());
+                waiting.push(Waiting { shared, since_ns, watcher });
+            }
+            Ok(None) => return Ok(true),
+            // Descriptors and memory come back when other sockets are dropped.
+            Err(QPairSocketError::Port(PortError::System {
+                source: Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS,
+                ..
+            })) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}

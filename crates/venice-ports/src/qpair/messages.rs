@@ -1,0 +1,122 @@
+//! Whole messages.
+
+use std::task::{Context, Poll};
+
+use venice_fabric::QPairKind;
+
+use super::shared::Wait;
+use super::socket::{Socket, common_calls};
+use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
+
+/// A socket for messages, each of which arrives whole, once and in order.
+#[derive(Debug)]
+pub struct QPairMessages {
+    pub(super) socket: Socket,
+}
+
+common_calls!(QPairMessages);
+
+impl QPairMessages {
+    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten
+    /// seconds at most.
+    ///
+    /// # Errors
+    /// When nobody listens there, it refuses, or does not answer in time.
+    pub fn connect(
+        address: &QPairAddress,
+        service: u32,
+        options: &QPairOptions,
+    ) -> Result<Self, QPairSocketError> {
+        let socket = connect::connect(address, service, QPairKind::Messages, options)?;
+        Ok(Self { socket })
+    }
+
+    /// Sends a message; waits while the other side has no room.
+    ///
+    /// # Errors
+    /// When it is empty or too long, the QPair is closed, or the time-out has passed.
+    #[inline]
+    pub fn send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+        self.send_waiting(self.socket.wait(), message)
+    }
+
+    /// Sends a message if there is room for it.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if there is none; else as [`QPairMessages::send`].
+    #[inline]
+    pub fn try_send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+        self.send_waiting(Wait::Never, message)
+    }
+
+    #[inline]
+    fn send_waiting(&mut self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.send(wait, |qpairs, now_ns| qpairs.send(now_ns, id, message))
+    }
+
+    /// Waits for the next message and copies it to the front of `into`; returns its length. 0: the
+    /// other side has ended its sending.
+    ///
+    /// # Errors
+    /// When `into` is too small for it (it can be asked for again), the QPair is closed, or the
+    /// time-out has passed.
+    #[inline]
+    pub fn recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.call(self.socket.wait(), |qpairs, _| qpairs.recv(id, into))
+    }
+
+    /// The next message if it is there.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if it is not; else as [`QPairMessages::recv`].
+    #[inline]
+    pub fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.call(Wait::Never, |qpairs, _| qpairs.recv(id, into))
+    }
+
+    /// As [`QPairMessages::send`], for tasks.
+    ///
+    /// # Errors
+    /// As [`QPairMessages::send`], but for the time-out.
+    pub async fn send_async(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_send(context, message)).await
+    }
+
+    /// As [`QPairMessages::recv`], for tasks.
+    ///
+    /// # Errors
+    /// As [`QPairMessages::recv`], but for the time-out.
+    pub async fn recv_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_recv(context, into)).await
+    }
+
+    /// One step of [`QPairMessages::send_async`].
+    pub fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        message: &[u8],
+    ) -> Poll<Result<(), QPairSocketError>> {
+        let id = self.socket.id;
+        let sent = self
+            .socket
+            .shared
+            .poll_call(context, |qpairs, now_ns| qpairs.send(now_ns, id, message));
+        if sent.is_ready() {
+            self.socket.shared.push();
+        }
+        sent
+    }
+
+    /// One step of [`QPairMessages::recv_async`].
+    pub fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<Result<usize, QPairSocketError>> {
+        let id = self.socket.id;
+        self.socket.shared.poll_call(context, |qpairs, _| qpairs.recv(id, into))
+    }
+}

@@ -1,0 +1,157 @@
+//! QPairs as sockets: messages ([`QPairMessages`]) and byte streams ([`QPairStream`]) between two
+//! programs, in order, each byte once, and never more than the reader has room for.
+//!
+//! A [`QPairListener`] waits on a unix socket's path (then frames travel through shared memory,
+//! [`crate::ring`]) or on a UDP address; who connects says which ([`QPairAddress`]). All calls come
+//! in three kinds: blocking with a time-out, `try_` and a descriptor to poll, and as futures that
+//! any executor can run.
+//!
+//! ```no_run
+//! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
+//!
+//! let address = QPairAddress::ring("/tmp/talk.sock");
+//! let mut listener = QPairListener::bind(&address, 7)?;
+//! # std::thread::spawn(move || {
+//! let mut theirs = listener.accept_messages(None)?;
+//! let mut buffer = [0; 4096];
+//! let len = theirs.recv(&mut buffer)?;
+//! theirs.send(&buffer[..len])?;
+//! # Ok::<(), venice_ports::qpair::QPairSocketError>(()) });
+//!
+//! let mut ours = QPairMessages::connect(&address, 7, &QPairOptions::default())?;
+//! ours.send(b"hello")?;
+//! assert_eq!(ours.recv(&mut [0; 64])?, 5);
+//! # Ok::<(), venice_ports::qpair::QPairSocketError>(())
+//! ```
+
+mod connect;
+mod end;
+mod keeper;
+mod listener;
+mod messages;
+mod shared;
+mod socket;
+mod stream;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use venice_fabric::{LinkModel, QPairError};
+
+pub use self::listener::QPairListener;
+pub use self::messages::QPairMessages;
+pub use self::stream::QPairStream;
+use crate::PortError;
+use crate::ring::RingConfig;
+use crate::seal::{SealKeys, SealedAs};
+
+/// Where a listener waits.
+#[derive(Clone, Debug)]
+pub enum QPairAddress {
+    /// On this host: through shared memory, by a unix socket at `path`.
+    Ring {
+        /// The socket's path.
+        path: PathBuf,
+        /// What the listener makes its rings like.
+        config: RingConfig,
+    },
+    /// Anywhere: in datagrams.
+    Udp {
+        /// The listener's address.
+        address: SocketAddr,
+        /// How datagrams are sealed. `None`: they are not, anyone on the way can read and forge.
+        seal: Option<QPairSeal>,
+    },
+}
+
+/// How datagrams are sealed: the listener knows keys, who connects bears one.
+#[derive(Clone)]
+pub enum QPairSeal {
+    /// For the listener.
+    Keys(Arc<dyn SealKeys + Send + Sync>),
+    /// For who connects.
+    As(SealedAs),
+}
+
+impl std::fmt::Debug for QPairSeal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QPairSeal")
+    }
+}
+
+impl QPairAddress {
+    /// A listener on this host.
+    pub fn ring(path: impl Into<PathBuf>) -> Self {
+        Self::Ring { path: path.into(), config: RingConfig::default() }
+    }
+
+    /// A listener on this host, behind an emulated link.
+    pub fn emulated(path: impl Into<PathBuf>, link: LinkModel) -> Self {
+        let config = RingConfig { link: Some(link), ..RingConfig::default() };
+        Self::Ring { path: path.into(), config }
+    }
+
+    /// A listener on any host, without protection.
+    pub fn plain_udp(address: SocketAddr) -> Self {
+        Self::Udp { address, seal: None }
+    }
+}
+
+/// What a socket sets for itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QPairOptions {
+    /// Buffers and credits of this end.
+    pub end: venice_fabric::EndConfig,
+    /// How credits travel, in both directions; the connecting end says.
+    pub credit: venice_fabric::CreditMode,
+}
+
+/// Why a call on a QPair socket did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum QPairSocketError {
+    /// The QPair says why.
+    #[error(transparent)]
+    QPair(QPairError),
+    /// The port cannot be made, or has failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The other side is gone, without a word.
+    #[error("the other side is gone")]
+    Closed,
+    /// It did not come to pass in the time given.
+    #[error("timed out")]
+    TimedOut,
+    /// Not now: wait for the descriptor.
+    #[error("the QPair cannot go on just now")]
+    WouldBlock,
+    /// An address for the other side: a key where a listener needs keys, or the reverse.
+    #[error("this kind of seal is for the other side")]
+    WrongSeal,
+}
+
+impl From<QPairError> for QPairSocketError {
+    fn from(error: QPairError) -> Self {
+        match error {
+            QPairError::WouldBlock => Self::WouldBlock,
+            error => Self::QPair(error),
+        }
+    }
+}
+
+impl From<QPairSocketError> for std::io::Error {
+    fn from(error: QPairSocketError) -> Self {
+        use std::io::ErrorKind;
+        let kind = match &error {
+            QPairSocketError::WouldBlock => ErrorKind::WouldBlock,
+            QPairSocketError::TimedOut => ErrorKind::TimedOut,
+            QPairSocketError::Closed => ErrorKind::ConnectionReset,
+            QPairSocketError::QPair(QPairError::Closed(_) | QPairError::Ended) => {
+                ErrorKind::BrokenPipe
+            }
+            QPairSocketError::WrongSeal => ErrorKind::InvalidInput,
+            QPairSocketError::QPair(_) | QPairSocketError::Port(_) => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

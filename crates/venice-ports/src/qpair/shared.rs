@@ -1,0 +1,467 @@
+//! What the sockets of one link share: the end itself, and who waits for it in which way.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use venice_fabric::{QPairError, QPairEvent, QPairId, QPairs};
+
+use super::QPairSocketError;
+use super::end::End;
+use super::keeper;
+use crate::ring::patience::{Next, Patience};
+use crate::{PortError, monotonic_ns};
+
+/// Longest sleep at once; then it looks whether anything was missed.
+const SLEEP_NS: u64 = 1_000_000_000;
+/// How long a socket that is dropped waits for what it has queued to be on its way.
+const LINGER_NS: u64 = 100_000_000;
+
+/// How long the end of the last socket is kept for what the other side has not acknowledged.
+const KEEP_NS: u64 = 2_000_000_000;
+
+/// One end and its waiters.
+///
+/// Whoever finds nothing to do sleeps: the first on the descriptors (the *leader*), others on the
+/// condition variable. Whoever takes frames in wakes all of them, as these may be for any.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The end's descriptors and the kick, in one: for the leader.
+    lead: OwnedFd,
+    /// Wakes the leader when somebody else has taken its frames in.
+    kick: OwnedFd,
+    /// The end's descriptors and the bell, in one: for those who poll.
+    watch: OwnedFd,
+    /// Wakes those who poll when somebody else has taken their frames in. It rings until all of
+    /// them have attended.
+    bell: OwnedFd,
+    /// The keeper, who polls for tasks.
+    tasks: Watcher,
+    /// The process that made it. After a fork the other one has the sockets too, but the link is
+    /// not its own.
+    owner: u32,
+    /// By which the keeper knows it.
+    number: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    end: End,
+    /// Asked for and not yet accepted.
+    incoming: VecDeque<QPairId>,
+    /// The port is closed, or has failed.
+    is_over: bool,
+    patience: Patience,
+    has_leader: bool,
+    /// Those who poll the descriptor.
+    armed: u32,
+    /// How often something has come.
+    arrivals: u64,
+    /// Threads in a blocking call.
+    callers: u32,
+    wakers: Vec<Waker>,
+    pumped_ns: u64,
+}
+
+/// One who polls the descriptor. What is in it changes under the lock of the state alone.
+#[derive(Debug, Default)]
+pub(super) struct Watcher {
+    is_armed: AtomicBool,
+    /// The arrivals when it was last told to look.
+    seen: AtomicU64,
+}
+
+/// How long a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    Never,
+    Until(u64),
+}
+
+impl Wait {
+    pub(super) fn at_most(timeout: Option<Duration>) -> Self {
+        let Some(timeout) = timeout else { return Self::Until(u64::MAX) };
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        Self::Until(monotonic_ns().saturating_add(timeout_ns))
+    }
+}
+
+impl Shared {
+    pub(super) fn new(end: End) -> Result<Arc<Self>, PortError> {
+        let ((lead, kick), (watch, bell)) = (wakeable(&end)?, wakeable(&end)?);
+        let state = State {
+            end,
+            incoming: VecDeque::new(),
+            is_over: false,
+            patience: Patience::default(),
+            has_leader: false,
+            armed: 0,
+            arrivals: 0,
+            callers: 0,
+            wakers: Vec::new(),
+            pumped_ns: 0,
+        };
+        let shared = Arc::new(Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            lead,
+            kick,
+            watch,
+            bell,
+            tasks: Watcher::default(),
+            owner: std::process::id(),
+            number: AtomicU64::new(0),
+        });
+        keeper::keep(&shared)?;
+        Ok(shared)
+    }
+
+    /// Readable when something may have come, after [`Shared::arm`].
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_number(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics with the end")
+    }
+
+    /// Tries `call` until it does not say [`QPairError::WouldBlock`].
+    #[inline]
+    pub(super) fn call<T>(
+        &self,
+        wait: Wait,
+        call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+    ) -> Result<T, QPairSocketError> {
+        self.call_locked(self.lock(), wait, call).1
+    }
+
+    /// As [`Shared::call`]; who did not wait has held the lock all the time.
+    #[inline]
+    fn call_locked<'a, T>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        wait: Wait,
+        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+    ) -> (MutexGuard<'a, State>, Result<T, QPairSocketError>) {
+        state.callers += 1;
+        let done = loop {
+            let now_ns = monotonic_ns();
+            match call(state.end.qpairs(), now_ns) {
+                Err(QPairError::WouldBlock) if state.is_over => {
+                    break Err(QPairSocketError::Closed);
+                }
+                Err(QPairError::WouldBlock) => {}
+                Err(error) => break Err(error.into()),
+                Ok(done) => break Ok(done),
+            }
+            if self.pump(&mut state, now_ns) || state.is_over {
+                continue;
+            }
+            match wait {
+                Wait::Never => break Err(QPairSocketError::WouldBlock),
+                Wait::Until(at_ns) if now_ns >= at_ns => break Err(QPairSocketError::TimedOut),
+                Wait::Until(at_ns) => state = self.rest(state, now_ns, at_ns),
+            }
+        };
+        state.callers -= 1;
+        (state, done)
+    }
+
+    /// As [`Shared::call`], for one that queues something: it is sent at once.
+    #[inline]
+    pub(super) fn send<T>(
+        &self,
+        wait: Wait,
+        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+    ) -> Result<T, QPairSocketError> {
+        // Nearly always there is room: one lock and one look at the clock.
+        let (mut state, now_ns) = (self.lock(), monotonic_ns());
+        match call(state.end.qpairs(), now_ns) {
+            Err(QPairError::WouldBlock) => drop(state),
+            Err(error) => return Err(error.into()),
+            Ok(done) => {
+                self.pump(&mut state, now_ns);
+                return Ok(done);
+            }
+        }
+        let done = self.call(wait, call)?;
+        self.push();
+        Ok(done)
+    }
+
+    /// Sends what a call has queued.
+    #[inline]
+    pub(super) fn push(&self) {
+        let mut state = self.lock();
+        self.pump(&mut state, monotonic_ns());
+    }
+
+    /// As [`Shared::call`] for a task: registers its waker before it answers that it is pending.
+    pub(super) fn poll_call<T>(
+        self: &Arc<Self>,
+        context: &Context<'_>,
+        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+    ) -> Poll<Result<T, QPairSocketError>> {
+        loop {
+            let (mut state, done) = self.call_locked(self.lock(), Wait::Never, &mut call);
+            if !matches!(done, Err(QPairSocketError::WouldBlock)) {
+                return Poll::Ready(done);
+            }
+            // Under the same lock: whatever comes from now on finds the waker.
+            if self.arm_locked(&mut state, &self.tasks) {
+                let waker = context.waker();
+                if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+                    state.wakers.push(waker.clone());
+                }
+                drop(state);
+                return match keeper::watch(self) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Err(error.into())),
+                };
+            }
+        }
+    }
+
+    /// Before waiting on [`Shared::fd`]: `false` if there is something now.
+    pub(super) fn arm(&self, watcher: &Watcher) -> bool {
+        let mut state = self.lock();
+        // Another may have taken in what this one is waiting for since it last looked.
+        if watcher.seen.swap(state.arrivals, Ordering::Relaxed) != state.arrivals {
+            return false;
+        }
+        self.arm_locked(&mut state, watcher)
+    }
+
+    fn arm_locked(&self, state: &mut State, watcher: &Watcher) -> bool {
+        if state.is_over || !state.end.prepare_wait() {
+            state.end.finish_wait();
+            return false;
+        }
+        state.armed += u32::from(!watcher.is_armed.swap(true, Ordering::Relaxed));
+        true
+    }
+
+    /// The last of those who poll stops the bell.
+    fn disarm(&self, state: &mut State, watcher: &Watcher) {
+        if watcher.is_armed.swap(false, Ordering::Relaxed) {
+            state.armed -= 1;
+            if state.armed == 0 {
+                quieten(&self.bell);
+            }
+        }
+    }
+
+    /// After [`Shared::fd`] was readable: takes in what has come and wakes whom it may concern.
+    pub(super) fn attend(&self, watcher: &Watcher) {
+        let mut state = self.lock();
+        self.disarm(&mut state, watcher);
+        state.end.finish_wait();
+        self.pump(&mut state, monotonic_ns());
+        if state.has_leader {
+            // Nothing rings for it any more: it has to say again that it sleeps.
+            ring(&self.kick);
+        }
+        // It tries again now, and finds what has come so far.
+        watcher.seen.store(state.arrivals, Ordering::Relaxed);
+        // The keeper polls for all tasks, and once only: they look for themselves.
+        state.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// [`Shared::attend`] for the keeper.
+    pub(super) fn attend_tasks(&self) {
+        self.attend(&self.tasks);
+    }
+
+    /// Acknowledges, replays and goes on sending while nobody calls.
+    pub(super) fn tend(&self, quiet_ns: u64) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(state.pumped_ns) >= quiet_ns && !state.has_leader {
+            self.pump(&mut state, now_ns);
+        }
+    }
+
+    /// Gives a QPair back. Waits a little until what it has queued is on its way, and for the last
+    /// socket of the end until it has arrived; beyond that the keeper has the end for a while.
+    pub(super) fn close(self: &Arc<Self>, id: QPairId, watcher: &Watcher) {
+        // Its lock may be held for ever by a thread that is not here.
+        if self.owner != std::process::id() {
+            return;
+        }
+        let mut state = self.lock();
+        self.disarm(&mut state, watcher);
+        state.end.qpairs().close(id);
+        state.callers += 1;
+        let deadline_ns = monotonic_ns() + LINGER_NS;
+        let is_settled = loop {
+            let now_ns = monotonic_ns();
+            self.pump(&mut state, now_ns);
+            let is_queued = state.end.qpairs().levels(id).is_ok_and(|it| it.queued_bytes > 0);
+            let is_settled = state.is_over || (!is_queued && state.end.is_settled());
+            let is_shared = Arc::strong_count(self) > 1;
+            if is_settled || (!is_queued && is_shared) || now_ns >= deadline_ns {
+                break is_settled;
+            }
+            state = self.rest(state, now_ns, deadline_ns);
+        };
+        state.callers -= 1;
+        if state.callers > 0 {
+            // It may have led the others.
+            self.changed.notify_all();
+        }
+        drop(state);
+        if !is_settled {
+            keeper::hold(self, monotonic_ns() + KEEP_NS);
+        }
+    }
+
+    /// Whether the end can be dropped without losing what was sent.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut state = self.lock();
+        state.is_over || state.end.is_settled()
+    }
+
+    /// The next that was asked for and is to be accepted.
+    pub(super) fn take_incoming(&self) -> Option<QPairId> {
+        let mut state = self.lock();
+        self.pump(&mut state, monotonic_ns());
+        state.incoming.pop_front()
+    }
+
+    /// Whether its link can still bring anything.
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
+    /// Moves frames; true if any came in.
+    #[inline]
+    fn pump(&self, state: &mut State, now_ns: u64) -> bool {
+        if state.is_over {
+            return false;
+        }
+        state.pumped_ns = now_ns;
+        let mut any = match state.end.pump(now_ns) {
+            Ok(any) => any,
+            Err(_) => {
+                state.is_over = true;
+                true
+            }
+        };
+        if any {
+            state.patience.found(now_ns);
+        }
+        // A link that is given up says so without a frame.
+        while let Some(event) = state.end.qpairs().poll_event() {
+            any = true;
+            if let QPairEvent::Incoming { qpair, .. } = event {
+                state.incoming.push_back(qpair);
+            }
+        }
+        if any {
+            self.notify(state);
+        }
+        any
+    }
+
+    fn notify(&self, state: &mut State) {
+        state.arrivals += 1;
+        if state.callers > 1 {
+            self.changed.notify_all();
+        }
+        if state.has_leader {
+            ring(&self.kick);
+        }
+        if state.armed > 0 {
+            ring(&self.bell);
+        }
+        state.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// Nothing is there: spins, yields or sleeps until there may be.
+    fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        now_ns: u64,
+        until_ns: u64,
+    ) -> MutexGuard<'a, State> {
+        // Who spins keeps the lock, which is fair to nobody else.
+        let next = if state.callers > 1 { Next::Sleep } else { state.patience.nothing(now_ns) };
+        match next {
+            Next::Look => std::hint::spin_loop(),
+            Next::Yield => {
+                drop(state);
+                rustix::thread::sched_yield();
+                return self.lock();
+            }
+            Next::Sleep => return self.sleep(state, until_ns.saturating_sub(now_ns)),
+        }
+        state
+    }
+
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        timeout_ns: u64,
+    ) -> MutexGuard<'a, State> {
+        let timeout_ns = timeout_ns.min(SLEEP_NS);
+        if state.has_leader {
+            let timeout = Duration::from_nanos(timeout_ns);
+            let woken = self.changed.wait_timeout(state, timeout);
+            return woken.expect("no thread panics with the end").0;
+        }
+        if state.end.prepare_wait() {
+            state.has_leader = true;
+            drop(state);
+            let timeout = Timespec {
+                tv_sec: (timeout_ns / 1_000_000_000) as i64,
+                tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+            };
+            // Whatever it says, the caller looks again.
+            let _ = poll(&mut [PollFd::new(&self.lead, PollFlags::IN)], Some(&timeout));
+            state = self.lock();
+            state.has_leader = false;
+            quieten(&self.kick);
+            if state.callers > 1 {
+                // One of the others leads from now on.
+                self.changed.notify_all();
+            }
+        }
+        state.end.finish_wait();
+        state
+    }
+}
+
+/// An epoll of the end's descriptors, and an eventfd in it to wake who sleeps on it.
+fn wakeable(end: &End) -> Result<(OwnedFd, OwnedFd), PortError> {
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(PortError::at("making an eventfd"))?;
+    let all =
+        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"))?;
+    end.watch(&all)?;
+    epoll::add(&all, &wake, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        .map_err(PortError::at("watching a descriptor"))?;
+    Ok((all, wake))
+}
+
+fn ring(wake: &OwnedFd) {
+    // It only fails when the counter is full, and then nobody sleeps.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+}
+
+fn quieten(wake: &OwnedFd) {
+    let _ = rustix::io::read(wake, &mut [0u8; 8]);
+}

@@ -1,0 +1,98 @@
+//! What message and stream sockets have in common.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use venice_fabric::QPairId;
+
+use super::QPairSocketError;
+use super::shared::{Shared, Wait, Watcher};
+
+/// One end of a QPair; given back on drop.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: QPairId,
+    pub(super) timeout: Option<Duration>,
+    pub(super) watcher: Watcher,
+}
+
+impl Socket {
+    pub(super) fn new(shared: Arc<Shared>, id: QPairId) -> Self {
+        Self { shared, id, timeout: None, watcher: Watcher::default() }
+    }
+
+    pub(super) fn wait(&self) -> Wait {
+        Wait::at_most(self.timeout)
+    }
+
+    pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
+        let id = self.id;
+        self.shared.call(self.wait(), |qpairs, _| qpairs.shutdown(id))?;
+        self.shared.push();
+        Ok(())
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.shared.close(self.id, &self.watcher);
+    }
+}
+
+/// The calls that both kinds of socket have under the same names.
+macro_rules! common_calls {
+    ($socket:ident) => {
+        impl $socket {
+            /// The longest a blocking call waits; `None`, as at first: for ever.
+            pub fn set_timeout(&mut self, timeout: Option<std::time::Duration>) {
+                self.socket.timeout = timeout;
+            }
+
+            /// Ends the sending: the other side gets all that was sent, and then the end.
+            /// Receiving goes on.
+            ///
+            /// # Errors
+            /// When the QPair is closed.
+            pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
+                self.socket.shutdown()
+            }
+
+            /// To be polled for input by who does not block: first [`Self::arm`], then poll, then
+            /// [`Self::attend`], then `try_` again. It becomes readable when anything changes.
+            pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.socket.fd()
+            }
+
+            /// Before polling [`Self::fd`]. `false`: do not wait, something has come since the last
+            /// call of this or of [`Self::attend`]; try again first.
+            pub fn arm(&self) -> bool {
+                self.socket.shared.arm(&self.socket.watcher)
+            }
+
+            /// After [`Self::fd`] was readable, or the wait for it was given up: until then it stays
+            /// readable for the other sockets of this address.
+            pub fn attend(&self) {
+                self.socket.shared.attend(&self.socket.watcher);
+            }
+        }
+
+        impl std::os::fd::AsFd for $socket {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.socket.fd()
+            }
+        }
+
+        impl std::os::fd::AsRawFd for $socket {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                self.socket.fd().as_raw_fd()
+            }
+        }
+    };
+}
+pub(super) use common_calls;

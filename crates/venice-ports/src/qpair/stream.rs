@@ -1,0 +1,126 @@
+//! Bytes.
+
+use std::io::{Read, Write};
+use std::task::{Context, Poll};
+
+use venice_fabric::QPairKind;
+
+use super::shared::Wait;
+use super::socket::{Socket, common_calls};
+use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
+
+/// A socket for a stream of bytes in each direction, like a TCP connection.
+#[derive(Debug)]
+pub struct QPairStream {
+    pub(super) socket: Socket,
+}
+
+common_calls!(QPairStream);
+
+impl QPairStream {
+    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten
+    /// seconds at most.
+    ///
+    /// # Errors
+    /// When nobody listens there, it refuses, or does not answer in time.
+    pub fn connect(
+        address: &QPairAddress,
+        service: u32,
+        options: &QPairOptions,
+    ) -> Result<Self, QPairSocketError> {
+        let socket = connect::connect(address, service, QPairKind::Stream, options)?;
+        Ok(Self { socket })
+    }
+
+    /// Sends as much of `bytes` as there is room for now; returns how much.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if there is none, or why the QPair is closed.
+    pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        self.write_waiting(Wait::Never, bytes)
+    }
+
+    fn write_waiting(&mut self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.send(wait, |qpairs, now_ns| qpairs.write(now_ns, id, bytes))
+    }
+
+    /// Takes what is there, as far as it fits; returns how much. 0: the other side has ended.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if nothing is there, or why the QPair is closed.
+    pub fn try_read(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        self.read_waiting(Wait::Never, into)
+    }
+
+    fn read_waiting(&mut self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.call(wait, |qpairs, _| qpairs.read(id, into))
+    }
+
+    /// As [`Read::read`], for tasks.
+    ///
+    /// # Errors
+    /// Why the QPair is closed.
+    pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_read(context, into)).await
+    }
+
+    /// As [`Write::write`], for tasks.
+    ///
+    /// # Errors
+    /// Why the QPair is closed.
+    pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    /// One step of [`QPairStream::read_async`].
+    pub fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<Result<usize, QPairSocketError>> {
+        let id = self.socket.id;
+        self.socket.shared.poll_call(context, |qpairs, _| qpairs.read(id, into))
+    }
+
+    /// One step of [`QPairStream::write_async`].
+    pub fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, QPairSocketError>> {
+        let id = self.socket.id;
+        let written =
+            self.socket.shared.poll_call(context, |qpairs, now_ns| qpairs.write(now_ns, id, bytes));
+        if written.is_ready() {
+            self.socket.shared.push();
+        }
+        written
+    }
+}
+
+/// Blocking, with the time-out of [`QPairStream::set_timeout`].
+impl Read for QPairStream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.read_waiting(self.socket.wait(), into)?)
+    }
+}
+
+/// Blocking, with the time-out of [`QPairStream::set_timeout`]. What is written is on its way at
+/// once: there is nothing to flush.
+impl Write for QPairStream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.write_waiting(self.socket.wait(), bytes)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

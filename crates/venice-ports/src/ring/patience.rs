@@ -1,0 +1,107 @@
+//! How long to look at a ring before going to sleep.
+
+/// Looks without a yield in between, after each of which a frame may be there within nanoseconds.
+const CLOSE_NS: u64 = 2_000;
+/// Longest time to look, yields included.
+const MAX_SPIN_NS: u64 = 50_000;
+/// Frames that come closer together than this are worth looking out for.
+const DENSE_NS: u64 = 100_000;
+/// A look and a yield take less than this, unless somebody else runs in between.
+const CROWDED_NS: u64 = 10_000;
+/// How long to sleep at once when that was seen.
+const CROWDED_PAUSE_NS: u64 = 2_000_000;
+
+/// What to do when there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Look again at once.
+    Look,
+    /// Let others run, then look again.
+    Yield,
+    /// Sleep until the other side rings.
+    Sleep,
+}
+
+/// To be woken takes 5 to 20 µs here, a frame through the ring a tenth of one. So whoever gets
+/// frames densely first looks without a pause; then lets others run between looks; and sleeps once
+/// looking was in vain for longer than waking takes, or when a yield shows that somebody else
+/// wants the processor: on a busy machine the other side may be waiting for this very core.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    /// When the last frame came.
+    last_ns: u64,
+    /// When it last let others run.
+    yielded_ns: Option<u64>,
+    dense: bool,
+    crowded_until_ns: u64,
+}
+
+impl Patience {
+    /// A frame came.
+    pub(crate) fn found(&mut self, now_ns: u64) {
+        self.dense = now_ns.saturating_sub(self.last_ns) < DENSE_NS;
+        self.last_ns = now_ns;
+        self.yielded_ns = None;
+    }
+
+    /// Nothing came.
+    pub(crate) fn nothing(&mut self, now_ns: u64) -> Next {
+        if self.yielded_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) > CROWDED_NS) {
+            self.crowded_until_ns = now_ns + CROWDED_PAUSE_NS;
+        }
+        let waited_ns = now_ns.saturating_sub(self.last_ns);
+        let in_vain = waited_ns >= MAX_SPIN_NS;
+        if !self.dense || in_vain || now_ns < self.crowded_until_ns {
+            self.dense &= !in_vain;
+            self.yielded_ns = None;
+            return Next::Sleep;
+        }
+        if waited_ns < CLOSE_NS {
+            return Next::Look;
+        }
+        self.yielded_ns = Some(now_ns);
+        Next::Yield
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn looks_closely_then_yields_then_sleeps() {
+        let mut patience = Patience::default();
+        patience.found(START_NS);
+        assert_eq!(patience.nothing(START_NS + 1), Next::Sleep, "one frame alone is not dense");
+        let second_ns = START_NS + 10_000;
+        patience.found(second_ns);
+        assert_eq!(patience.nothing(second_ns + 100), Next::Look);
+        assert_eq!(patience.nothing(second_ns + CLOSE_NS), Next::Yield);
+        assert_eq!(patience.nothing(second_ns + CLOSE_NS + 400), Next::Yield);
+        let mut now_ns = second_ns + CLOSE_NS;
+        while now_ns < second_ns + MAX_SPIN_NS {
+            assert_eq!(patience.nothing(now_ns), Next::Yield);
+            now_ns += 1000;
+        }
+        assert_eq!(patience.nothing(now_ns), Next::Sleep);
+        assert_eq!(patience.nothing(now_ns + 1), Next::Sleep, "until the next frame");
+    }
+
+    #[test]
+    fn leaves_the_processor_to_those_who_want_it() {
+        let mut patience = Patience::default();
+        patience.found(START_NS);
+        patience.found(START_NS + 1_000);
+        let now_ns = START_NS + 1_000 + CLOSE_NS;
+        assert_eq!(patience.nothing(now_ns), Next::Yield);
+        assert_eq!(patience.nothing(now_ns + CROWDED_NS + 1), Next::Sleep, "somebody else ran");
+        patience.found(now_ns + 20_000);
+        assert_eq!(patience.nothing(now_ns + 20_001), Next::Sleep, "not again so soon");
+        let later_ns = now_ns + CROWDED_PAUSE_NS + CROWDED_NS + 2;
+        patience.found(later_ns);
+        patience.found(later_ns + 1_000);
+        assert_eq!(patience.nothing(later_ns + 1_001), Next::Look);
+    }
+}

@@ -1,0 +1,120 @@
+//! How two processes come by their ring: one listens on a unix socket, the other connects.
+//!
+//! The listener speaks first: it makes the memory and hands it over with the connection, so nobody
+//! can keep it waiting.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::memory;
+use super::port::{RingConfig, RingPort};
+use crate::PortError;
+use crate::shm::client::{connect_to, parse_link, receive};
+use crate::shm::listener::Listener;
+use crate::shm::message::Reply;
+use crate::shm::server::send_reply;
+
+/// Offers a ring to every process that connects to a unix socket. The socket's file, mode 0660, is
+/// who may: it is removed on drop.
+#[derive(Debug)]
+pub struct RingListener {
+    listener: Listener,
+    config: RingConfig,
+}
+
+impl RingListener {
+    /// Listens on `path`. A socket left behind by a dead process is replaced.
+    ///
+    /// # Errors
+    /// When the path is too long, in use by another process, not a socket, or cannot be made.
+    pub fn bind(path: &Path, config: RingConfig) -> Result<Self, PortError> {
+        Ok(Self { listener: Listener::bind(path)?, config })
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        self.listener.path()
+    }
+
+    /// To be polled for input: somebody connects.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// The ring to the next process that has connected, if any. Does not wait.
+    ///
+    /// # Errors
+    /// When the system has no descriptor or memory left.
+    pub fn try_accept(&self) -> Result<Option<RingPort>, PortError> {
+        loop {
+            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(source) => {
+                    return Err(PortError::System { step: "accepting a connection", source });
+                }
+            };
+            let lines = memory::lines_for(self.config.ring_bytes);
+            let memory = [memory::create(lines)?];
+            let link = self.config.link.map(|link| link.to_string()).unwrap_or_default();
+            if send_reply(socket.as_fd(), &Reply::Ring { lines, link }, &memory) {
+                let [memory] = &memory;
+                let link = self.config.link;
+                return RingPort::new(socket, memory.as_fd(), lines, link, true).map(Some);
+            }
+        }
+    }
+
+    /// The ring to the next process that connects, within `timeout_ns`; `None` if nobody does.
+    ///
+    /// # Errors
+    /// As [`RingListener::try_accept`].
+    pub fn accept(&self, timeout_ns: u64) -> Result<Option<RingPort>, PortError> {
+        let deadline_ns = crate::monotonic_ns().saturating_add(timeout_ns);
+        loop {
+            if let Some(port) = self.try_accept()? {
+                return Ok(Some(port));
+            }
+            let left_ns = deadline_ns.saturating_sub(crate::monotonic_ns());
+            if left_ns == 0 {
+                return Ok(None);
+            }
+            let timeout = Timespec {
+                tv_sec: (left_ns / 1_000_000_000) as i64,
+                tv_nsec: (left_ns % 1_000_000_000) as i64,
+            };
+            match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(source) => {
+                    return Err(PortError::System { step: "waiting for a connection", source });
+                }
+            }
+        }
+    }
+}
+
+/// Connects to the process that listens on `path` and takes the ring it offers, with the link that
+/// it emulates.
+///
+/// # Errors
+/// When nobody listens there, makes an offer within five seconds, or what is offered is no ring.
+pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
+    let socket = connect_to(path)?;
+    let mut fds = Vec::with_capacity(1);
+    let reply = receive(&socket, &mut fds)?;
+    let (lines, link) = match reply {
+        Reply::Ring { lines, link } => (lines, link),
+        Reply::Refused { reason } => return Err(PortError::Refused { reason }),
+        Reply::Slabs { .. } => return Err(PortError::Protocol { what: "slabs, not a ring" }),
+    };
+    let link = parse_link(&link)?;
+    let [memory] = fds.as_slice() else {
+        return Err(PortError::Protocol { what: "a ring without its memory" });
+    };
+    RingPort::new(socket, memory.as_fd(), lines, link, false)
+}

@@ -1,0 +1,248 @@
+//! The donor's end: a thread that answers the accesses that come through any number of rings.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use rustix::io::Errno;
+use venice_fabric::{GrantedMemory, LinkConfig, PeerAddr, Target, TargetConfig};
+
+use super::patience::{Next, Patience};
+use super::port::TOO_SHORT_NS;
+use super::{RingListener, RingPort};
+use crate::udp::alarm::Alarm;
+use crate::{PortError, monotonic_ns};
+
+/// Rings served at once; more wait in the listener's backlog.
+const MAX_RINGS: usize = 1024;
+/// Frames taken from one ring before the next has its turn.
+const FRAMES_PER_TURN: usize = 64;
+/// How often to accept, to look for the ends of rings and for the order to stop, while nobody
+/// sleeps.
+const CHORES_NS: u64 = 1_000_000;
+/// How long nobody is accepted after there were no descriptors or no memory for it.
+const ACCEPT_PAUSE_NS: u64 = 10_000_000;
+
+/// Serves the accesses of recipients on this host, on a thread of its own, until dropped.
+///
+/// Each ring has a [`Target`] of its own, so that a recipient whose ring is full holds up nobody
+/// else.
+#[derive(Debug)]
+pub struct RingServer {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    wake: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl RingServer {
+    /// Starts to serve `memory` to those who connect to `listener`. Whatever `config` says, the
+    /// links are set up for a reliable port: no checksum, no replay.
+    ///
+    /// # Errors
+    /// When the thread or what it needs cannot be made.
+    pub fn start(
+        listener: RingListener,
+        mut config: TargetConfig,
+        memory: impl GrantedMemory + Send + 'static,
+    ) -> Result<Self, PortError> {
+        config.link = LinkConfig { checksum: false, replay: false, ..config.link };
+        config.max_links = 1;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(PortError::at("making an eventfd"))?;
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(PortError::at("making an epoll descriptor"))?;
+        let alarm = Alarm::new()?;
+        for fd in [wake.as_fd(), alarm.as_fd(), listener.fd()] {
+            add_to(&watch, fd)?;
+        }
+        let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false) });
+        let path = listener.path().to_path_buf();
+        let service = Service {
+            shared: Arc::clone(&shared),
+            listener,
+            config,
+            memory,
+            rings: Vec::new(),
+            watch,
+            alarm,
+            chores_ns: 0,
+            is_listening: true,
+            accepts_from_ns: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("venice-ring".into())
+            .spawn(move || service.run())
+            .map_err(|_| PortError::System { step: "starting a thread", source: Errno::AGAIN })?;
+        Ok(Self { shared, path, thread: Some(thread) })
+    }
+
+    /// The path of the listener's socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RingServer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn add_to(watch: &OwnedFd, fd: impl AsFd) -> Result<(), PortError> {
+    epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        .map_err(PortError::at("watching a descriptor"))
+}
+
+/// What the server's thread owns.
+struct Service<M> {
+    shared: Arc<Shared>,
+    listener: RingListener,
+    config: TargetConfig,
+    memory: M,
+    rings: Vec<Ring>,
+    /// All rings, the listener, the alarm and the order to stop, for one sleep.
+    watch: OwnedFd,
+    alarm: Alarm,
+    chores_ns: u64,
+    /// Whether `watch` has the listener.
+    is_listening: bool,
+    accepts_from_ns: u64,
+}
+
+/// One recipient.
+struct Ring {
+    port: RingPort,
+    target: Target,
+}
+
+impl<M: GrantedMemory> Service<M> {
+    fn run(mut self) {
+        let mut patience = Patience::default();
+        loop {
+            let now_ns = monotonic_ns();
+            if now_ns >= self.chores_ns {
+                self.chores_ns = now_ns + CHORES_NS;
+                if self.shared.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                self.rings.iter_mut().for_each(|ring| ring.port.look_for_end());
+                self.accept(now_ns);
+            }
+            if self.turn(now_ns) {
+                patience.found(now_ns);
+                continue;
+            }
+            match patience.nothing(now_ns) {
+                Next::Look => std::hint::spin_loop(),
+                Next::Yield => rustix::thread::sched_yield(),
+                Next::Sleep => self.sleep(),
+            }
+        }
+    }
+
+    /// Serves every ring once; true if any had a request. Rings that are over are dropped.
+    fn turn(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        let memory = &mut self.memory;
+        self.rings.retain_mut(|ring| match ring.serve(now_ns, memory) {
+            Ok(served) => {
+                any |= served;
+                true
+            }
+            Err(_) => false,
+        });
+        any
+    }
+
+    fn accept(&mut self, now_ns: u64) {
+        while self.may_accept(now_ns) {
+            match self.listener.try_accept() {
+                Ok(Some(port)) => {
+                    if add_to(&self.watch, port.fd()).is_ok() {
+                        self.rings.push(Ring { port, target: Target::new(self.config.clone()) });
+                    }
+                }
+                Ok(None) => break,
+                // Those who wait may have more luck later.
+                Err(_) => self.accepts_from_ns = now_ns.saturating_add(ACCEPT_PAUSE_NS),
+            }
+        }
+        self.listen_or_not(now_ns);
+    }
+
+    fn may_accept(&self, now_ns: u64) -> bool {
+        self.rings.len() < MAX_RINGS && now_ns >= self.accepts_from_ns
+    }
+
+    /// Somebody who waits for a ring wakes nobody while there is none to give.
+    fn listen_or_not(&mut self, now_ns: u64) {
+        let wants = self.may_accept(now_ns);
+        let done = match (self.is_listening, wants) {
+            (false, true) => add_to(&self.watch, self.listener.fd()).is_ok(),
+            (true, false) => epoll::delete(&self.watch, self.listener.fd()).is_ok(),
+            _ => false,
+        };
+        self.is_listening ^= done;
+    }
+
+    fn sleep(&mut self) {
+        let now_ns = monotonic_ns();
+        let mut due_ns = None;
+        // A ring that ended has left its place to whoever waits.
+        let mut may_sleep = self.is_listening || !self.may_accept(now_ns);
+        if self.rings.len() < MAX_RINGS && !self.is_listening {
+            due_ns = Some(self.accepts_from_ns);
+        }
+        for ring in &mut self.rings {
+            let sleeps = ring.port.prepare_wait();
+            let held_ns = ring.port.next_delivery_ns();
+            may_sleep &= match held_ns {
+                None => sleeps,
+                Some(at_ns) => at_ns >= now_ns + TOO_SHORT_NS,
+            };
+            due_ns = due_ns.into_iter().chain(ring.target.poll_timeout()).chain(held_ns).min();
+        }
+        if may_sleep {
+            self.alarm.set(now_ns, due_ns);
+            let _ = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], None);
+        }
+        self.rings.iter_mut().for_each(|ring| ring.port.finish_wait());
+        self.chores_ns = 0;
+    }
+}
+
+impl Ring {
+    /// Takes requests, answers them; true when there was any.
+    fn serve(&mut self, now_ns: u64, memory: &mut impl GrantedMemory) -> Result<bool, PortError> {
+        if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.target.handle_timeout(now_ns);
+        }
+        let mut received = 0;
+        while received < FRAMES_PER_TURN
+            && let Some(frame) = self.port.receive(now_ns)?
+        {
+            self.target.handle_frame(now_ns, PeerAddr(0), frame, memory);
+            received += 1;
+        }
+        while let Some(buffer) = self.port.reserve()?
+            && let Some((_, len_bytes)) = self.target.poll_transmit(now_ns, buffer)
+        {
+            self.port.commit(now_ns, len_bytes);
+        }
+        self.port.announce();
+        Ok(received > 0)
+    }
+}

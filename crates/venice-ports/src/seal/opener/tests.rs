@@ -1,0 +1,186 @@
+use super::*;
+use crate::seal::{SealedAs, Sealer, node_key};
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use venice_wire::{GrantId, NodeId, NodeSecret, SEAL_OVERHEAD_BYTES};
+
+const SECRET: NodeSecret = NodeSecret([9; 32]);
+
+fn grant(id: u64) -> KeyName {
+    KeyName::Grant(GrantId(id))
+}
+
+fn sealer(name: KeyName) -> Sealer {
+    Sealer::new(name, &node_key(&SECRET, name)).unwrap()
+}
+
+fn sealed(sealer: &mut Sealer, text: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; text.len() + SEAL_OVERHEAD_BYTES];
+    datagram[SEALED_HEADER_BYTES..][..text.len()].copy_from_slice(text);
+    assert_eq!(sealer.seal(&mut datagram, text.len()).unwrap(), datagram.len());
+    datagram
+}
+
+fn open(opener: &mut Opener<()>, datagram: &[u8]) -> Result<Vec<u8>, Dropped> {
+    let mut bytes = datagram.to_vec();
+    let opened = opener.open(0, &mut bytes, &SECRET)?;
+    Ok(bytes[opened.payload].to_vec())
+}
+
+#[test]
+fn every_algorithm_opens_what_it_sealed_and_hides_it() {
+    let name = grant(1);
+    for algorithm in [SealAlgorithm::Aes256Gcm, SealAlgorithm::ChaCha20Poly1305] {
+        let key = node_key(&SECRET, name);
+        let mut sealer = Sealer::with_algorithm(algorithm, name, &key).unwrap();
+        let mut opener = Opener::new(4);
+        let datagram = sealed(&mut sealer, b"nobody else reads this");
+        assert!(!datagram.windows(6).any(|bytes| bytes == b"nobody"));
+        assert_eq!(open(&mut opener, &datagram).unwrap(), b"nobody else reads this");
+        assert_eq!(open(&mut opener, &datagram), Err(Dropped::Replayed));
+    }
+}
+
+#[test]
+fn a_restarted_sender_never_repeats_a_nonce() {
+    let name = grant(1);
+    let mut seen = BTreeSet::new();
+    for _ in 0..50 {
+        let mut sealer = sealer(name);
+        for _ in 0..3 {
+            let datagram = sealed(&mut sealer, b"same text");
+            assert!(seen.insert(datagram[16..].to_vec()), "salt, counter and text repeat");
+        }
+    }
+}
+
+#[test]
+fn answers_are_for_who_asked_only() {
+    let name = grant(5);
+    let key = node_key(&SECRET, name);
+    let (mine, other) = (sealer(name), sealer(name));
+    let mut answerer = Sealer::answering(mine.algorithm(), name, &key, mine.salt()).unwrap();
+    let answer = sealed(&mut answerer, b"answer");
+    let own = SealedAs { name, key };
+    let opened_by =
+        |salt| Opener::<()>::of_answers(salt, 4).open(0, &mut answer.clone(), &own).map(|_| ());
+    assert_eq!(opened_by(mine.salt()), Ok(()));
+    assert_eq!(opened_by(other.salt()), Err(Dropped::Forged));
+    // Nor can it be sent back to the node as a request, or a request to its sender.
+    assert_eq!(open(&mut Opener::new(4), &answer), Err(Dropped::Forged));
+    let request = sealed(&mut sealer(name), b"request");
+    let reflected = Opener::<()>::of_answers(1, 4).open(0, &mut request.clone(), &own);
+    assert_eq!(reflected, Err(Dropped::Forged));
+}
+
+#[test]
+fn plain_and_foreign_datagrams_are_told_apart() {
+    let mut opener = Opener::new(4);
+    assert_eq!(open(&mut opener, b"VN plain"), Err(Dropped::Unsealed));
+    assert_eq!(open(&mut opener, b""), Err(Dropped::Unsealed));
+    assert_eq!(open(&mut opener, b"VS"), Err(Dropped::Forged), "cut short");
+    let own = SealedAs { name: grant(1), key: node_key(&SECRET, grant(1)) };
+    let mut stranger = sealed(&mut sealer(KeyName::Peer(NodeId(1))), b"x");
+    assert_eq!(opener.open(0, &mut stranger, &own), Err(Dropped::UnknownKey));
+    assert!(opener.is_empty(), "nobody is remembered who proved nothing");
+}
+
+/// Keys that can be withdrawn.
+struct Withdrawable(RefCell<BTreeSet<u64>>);
+
+impl SealKeys for Withdrawable {
+    fn key(&self, name: KeyName) -> Option<venice_wire::SealKey> {
+        self.0.borrow().contains(&name.id()).then(|| node_key(&SECRET, name))
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
+}
+
+#[test]
+fn a_key_dies_with_its_grant() {
+    let keys = Withdrawable(RefCell::new([1, 2].into()));
+    let mut opener = Opener::<()>::new(4);
+    let (mut first, mut second) = (sealer(grant(1)), sealer(grant(2)));
+    let mut open = |sealer: &mut Sealer| {
+        opener.open(0, &mut sealed(sealer, b"x"), &keys).map(|opened| opened.session)
+    };
+    let kept = open(&mut second).unwrap();
+    open(&mut first).unwrap();
+    keys.0.borrow_mut().remove(&1);
+    assert_eq!(open(&mut first), Err(Dropped::UnknownKey));
+    assert_eq!(open(&mut second), Ok(kept), "the other grant's sender is the same as before");
+}
+
+#[test]
+fn the_most_silent_sender_makes_room() {
+    let mut opener = Opener::<u32>::new(2);
+    let mut senders: Vec<_> = (0..3).map(|_| sealer(grant(1))).collect();
+    let mut sessions = Vec::new();
+    for (at, now_ns) in [(0, 10), (1, 20), (0, 30), (2, 40)] {
+        let mut datagram = sealed(&mut senders[at], b"x");
+        sessions.push(opener.open(now_ns, &mut datagram, &SECRET).unwrap().session);
+    }
+    *opener.kept(sessions[0]).unwrap() = 7;
+    assert_eq!(opener.kept(sessions[2]), Some(&mut 7), "the same sender");
+    assert_eq!(opener.kept(sessions[1]), None, "silent since 20");
+    assert_eq!(opener.kept(sessions[3]), Some(&mut 0));
+}
+
+#[test]
+fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
+    let mut opener = Opener::<()>::new(6);
+    let mut open = |sealer: &mut Sealer, now_ns| {
+        let opened = opener.open(now_ns, &mut sealed(sealer, b"x"), &SECRET).unwrap();
+        (opened.session, opened.is_first)
+    };
+    let mut quiet = [sealer(grant(1)), sealer(grant(1)), sealer(KeyName::Peer(NodeId(1)))];
+    let sessions: Vec<_> = quiet.iter_mut().map(|quiet| open(quiet, 1).0).collect();
+    for now_ns in 2..50 {
+        open(&mut sealer(grant(2)), now_ns);
+    }
+    for (quiet, session) in quiet.iter_mut().zip(sessions) {
+        assert_eq!(open(quiet, 60), (session, false), "silent longest, and still known");
+    }
+    // One more has its place too, from the key with most.
+    let mut late = sealer(grant(3));
+    let (session, _) = open(&mut late, 70);
+    open(&mut sealer(grant(2)), 80);
+    open(&mut sealer(grant(2)), 90);
+    assert_eq!(open(&mut late, 100), (session, false));
+}
+
+proptest! {
+    /// Whatever order datagrams come in, however often, and whatever is done to them: each is
+    /// taken once at most, and only as it was sent.
+    #[test]
+    fn only_what_was_sent_is_taken_and_only_once(
+        texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..20),
+        deliveries in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..4, any::<prop::sample::Index>(), 1u8..=255), 1..80),
+    ) {
+        let mut sealer = sealer(grant(3));
+        let mut opener = Opener::new(4);
+        let datagrams: Vec<_> = texts.iter().map(|text| sealed(&mut sealer, text)).collect();
+        let mut taken = BTreeSet::new();
+        for (which, treatment, place, flip) in deliveries {
+            let at = which.index(datagrams.len());
+            let mut datagram = datagrams[at].clone();
+            let harmed = match treatment {
+                0 => { let place = place.index(datagram.len()); datagram[place] ^= flip; true }
+                1 => { datagram.truncate(place.index(datagram.len())); true }
+                _ => false,
+            };
+            match open(&mut opener, &datagram) {
+                Ok(text) => {
+                    prop_assert!(!harmed);
+                    prop_assert_eq!(&text, &texts[at]);
+                    prop_assert!(taken.insert(at), "taken twice");
+                }
+                Err(Dropped::Replayed) => prop_assert!(taken.contains(&at) || harmed),
+                Err(_) => prop_assert!(harmed),
+            }
+        }
+    }
+}

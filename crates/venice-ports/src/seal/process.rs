@@ -1,0 +1,89 @@
+//! Which process made something. A child that was forked has a copy of all its parent has, and must
+//! not use a copy whose next nonce, or place in a link, the parent uses too.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::{PortError, random_u64};
+
+/// One page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, madvise(2)), however it is
+/// forked; its first word is the mark of this process, 0: not drawn yet. Null: not mapped yet.
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The kernel rounds up to its pages.
+const PAGE_BYTES: usize = 4096;
+
+/// The process that made it. Asking costs one read of memory, as it is asked for every datagram;
+/// nothing here needs thread-local storage or the libc's list of what to do at a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    mark: u64,
+}
+
+impl Process {
+    /// This one.
+    ///
+    /// # Errors
+    /// When the kernel has no memory or random numbers, or cannot wipe pages (before Linux 4.14).
+    pub(crate) fn current() -> Result<Self, PortError> {
+        let word = page()?;
+        let drawn = random_u64().map_err(PortError::at("drawing a random number"))?.max(1);
+        match word.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(Self { mark: drawn }),
+            Err(mark) => Ok(Self { mark }),
+        }
+    }
+
+    /// Whether this process is the one; `false` in its forked children.
+    pub(crate) fn is_current(self) -> bool {
+        mapped().is_some_and(|word| word.load(Ordering::Relaxed) == self.mark)
+    }
+
+    /// # Errors
+    /// [`PortError::Forked`] in a forked child.
+    pub(crate) fn check(self) -> Result<(), PortError> {
+        if self.is_current() { Ok(()) } else { Err(PortError::Forked) }
+    }
+}
+
+fn mapped() -> Option<&'static AtomicU64> {
+    // SAFETY: null, or a page that `page` mapped and nobody unmaps, of which every bit pattern is
+    // a valid word.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+fn page() -> Result<&'static AtomicU64, PortError> {
+    if let Some(word) = mapped() {
+        return Ok(word);
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = unsafe { mmap_anonymous(null_mut(), PAGE_BYTES, access, MapFlags::PRIVATE) }
+        .map_err(PortError::at("mapping a page"))?;
+    // SAFETY: the page is ours, and holds nothing yet.
+    let wiped = unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) };
+    let step = "having a page wiped in forked children (Linux 4.14 or later)";
+    let installed = wiped.map_err(PortError::at(step)).map(|()| {
+        PAGE.compare_exchange(null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    });
+    if !matches!(installed, Ok(true)) {
+        // SAFETY: the page is ours, and nobody has seen it.
+        let _ = unsafe { munmap(page, PAGE_BYTES) };
+    }
+    installed?;
+    Ok(mapped().expect("it was mapped just now, by us or by another thread"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself() {
+        let process = Process::current().unwrap();
+        assert!(process.is_current() && process.check().is_ok());
+        assert_eq!(Process::current().unwrap(), process);
+        assert!(!Process { mark: 0 }.is_current() && !Process { mark: !process.mark }.is_current());
+    }
+}

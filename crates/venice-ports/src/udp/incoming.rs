@@ -1,0 +1,130 @@
+//! Many datagrams per system call, coming in: `recvmmsg`, each message perhaps a train of equal
+//! datagrams that the kernel has kept together (`UDP_GRO`).
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use super::raw_address::RawAddress;
+use super::syscall::{Control, IoVec, MMsgHdr, MSG_TRUNC, recvmmsg};
+
+/// Messages of one batch.
+const MESSAGES: usize = 16;
+/// The longest a message can be, train or not.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// Room for a batch of messages. Allocates when made, never after.
+pub(super) struct Incoming {
+    headers: Box<[MMsgHdr]>,
+    addresses: Box<[RawAddress]>,
+    controls: Box<[Control]>,
+    /// Only what datagrams were written to becomes resident.
+    buffers: Box<[u8]>,
+    _iovecs: Box<[IoVec]>,
+    filled: usize,
+    /// How many to ask for: a look for a second message costs as much as one in vain.
+    asked: usize,
+}
+
+// SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone.
+unsafe impl Send for Incoming {}
+
+impl Incoming {
+    pub(super) fn new() -> Self {
+        let mut addresses = vec![RawAddress::EMPTY; MESSAGES].into_boxed_slice();
+        let mut controls = vec![Control::EMPTY; MESSAGES].into_boxed_slice();
+        let mut buffers = vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice();
+        let mut iovecs = vec![IoVec::EMPTY; MESSAGES].into_boxed_slice();
+        let mut headers = vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice();
+        let (first_buffer, first_iovec) = (buffers.as_mut_ptr(), iovecs.as_mut_ptr());
+        let (first_address, first_control) = (addresses.as_mut_ptr(), controls.as_mut_ptr());
+        for (index, header) in headers.iter_mut().enumerate() {
+            // SAFETY: within the buffers, which have room for all messages.
+            let base = unsafe { first_buffer.add(index * MESSAGE_BYTES) };
+            // SAFETY: within the io vectors, and nobody else uses them.
+            unsafe { *first_iovec.add(index) = IoVec { base: base.cast(), len: MESSAGE_BYTES } };
+            // SAFETY: all three have as many elements as there are headers.
+            unsafe {
+                header.name = first_address.add(index).cast();
+                header.control = first_control.add(index).cast();
+                header.iov = first_iovec.add(index);
+            }
+            header.iov_len = 1;
+            header.name_len = RawAddress::LEN;
+            header.control_len = Control::SPACE;
+        }
+        Self { headers, addresses, controls, buffers, _iovecs: iovecs, filled: 0, asked: 1 }
+    }
+
+    /// Whether the last batch has most likely left some behind. If there are others all the same,
+    /// the socket stays readable.
+    pub(super) fn is_full(&self) -> bool {
+        self.filled == self.asked && self.asked > 1
+    }
+
+    /// Receives what is there, without waiting; returns how many messages.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        // The kernel has written its lengths over ours in those it filled last.
+        for header in &mut self.headers[..self.filled] {
+            header.name_len = RawAddress::LEN;
+            header.control_len = Control::SPACE;
+        }
+        self.asked = (self.filled * 2).clamp(1, MESSAGES);
+        self.filled = 0;
+        let received = loop {
+            // SAFETY: every header points to a buffer, an address, a control message and an io
+            // vector that live as long as `self` and are not otherwise used until the call is over.
+            match unsafe { recvmmsg(socket, self.headers.as_mut_ptr(), self.asked) } {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break 0,
+                Err(errno) => return Err(errno),
+            }
+        };
+        if received == 0 {
+            // Nothing was written over, and how dense they come is not known to have changed.
+            return Ok(0);
+        }
+        for (address, header) in self.addresses.iter_mut().zip(&self.headers[..received]) {
+            address.len = header.name_len;
+        }
+        self.filled = received;
+        Ok(received)
+    }
+
+    /// Calls `take` with every datagram received last and its sender. One that did not fit is
+    /// left out.
+    pub(super) fn for_each(&mut self, mut take: impl FnMut(&RawAddress, &mut [u8])) {
+        self.for_each_train(|from, train| train.for_each(|datagram| take(from, datagram)));
+    }
+
+    /// As [`Incoming::for_each`], with what came together from one sender kept together.
+    pub(super) fn for_each_train(&mut self, mut take: impl FnMut(&RawAddress, Train<'_>)) {
+        let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
+        let messages = self.headers[..self.filled].iter().zip(&self.addresses).zip(&self.controls);
+        for (((header, address), control), buffer) in messages.zip(buffers) {
+            let len = header.len as usize;
+            if header.flags & MSG_TRUNC != 0 || len > MESSAGE_BYTES {
+                continue;
+            }
+            let each = if header.control_len > 0 { control.segment_bytes() } else { None };
+            take(address, Train { bytes: &mut buffer[..len], each });
+        }
+    }
+}
+
+/// Datagrams that came together, one behind the other.
+pub(super) struct Train<'a> {
+    bytes: &'a mut [u8],
+    /// Length of each but the last; `None`: it is only one.
+    each: Option<usize>,
+}
+
+impl Train<'_> {
+    pub(super) fn for_each(self, take: impl FnMut(&mut [u8])) {
+        match self.each {
+            None => std::iter::once(self.bytes).for_each(take),
+            Some(each) => self.bytes.chunks_mut(each).for_each(take),
+        }
+    }
+}

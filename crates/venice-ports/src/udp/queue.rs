@@ -1,0 +1,176 @@
+//! One thread of the server: one socket, one `Target`, and the senders that come to it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use venice_fabric::{GrantedMemory, Target, TargetConfig};
+
+use super::UdpSocket;
+use super::alarm::Alarm;
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
+use super::raw_address::RawAddress;
+use super::senders::{PlainSenders, SealedSenders, Senders};
+use super::server::Shared;
+use super::serving::{Serving, serve};
+use super::traffic::TELL_NS;
+use super::wait_set::WaitSet;
+use crate::PortError;
+use crate::seal::SealKeys;
+
+/// What the thread owns.
+pub(crate) struct Queue<M> {
+    socket: UdpSocket,
+    shared: Arc<Shared>,
+    target: Target,
+    memory: M,
+    senders: Senders,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    alarm: Alarm,
+    wait_set: WaitSet,
+    /// When it last told what it has moved.
+    told_ns: u64,
+}
+
+impl<M: GrantedMemory> Queue<M> {
+    pub(super) fn new(
+        number: usize,
+        socket: UdpSocket,
+        shared: Arc<Shared>,
+        target: TargetConfig,
+        memory: M,
+        keys: Option<Arc<dyn SealKeys + Send + Sync>>,
+    ) -> Result<Self, PortError> {
+        let senders = match keys {
+            None => Senders::Plain(PlainSenders::default()),
+            Some(keys) => Senders::Sealed(SealedSenders::new(number, keys, &target)),
+        };
+        let alarm = Alarm::new()?;
+        Ok(Self {
+            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), shared.wake.as_fd()])?,
+            outgoing: Outgoing::new(socket.offloads().segmentation),
+            socket,
+            shared,
+            target: Target::new(target),
+            memory,
+            senders,
+            incoming: Incoming::new(),
+            alarm,
+            told_ns: 0,
+        })
+    }
+
+    /// One that no server owns: its user drives it. `keys` as in [`super::UdpService`].
+    pub(crate) fn alone(
+        socket: UdpSocket,
+        mut target: TargetConfig,
+        memory: M,
+        keys: Option<Arc<dyn SealKeys + Send + Sync>>,
+    ) -> Result<Self, PortError> {
+        target.link.checksum &= keys.is_none();
+        Self::new(0, socket, Arc::new(Shared::new()?), target, memory, keys)
+    }
+
+    pub(crate) fn target(&mut self) -> &mut Target {
+        &mut self.target
+    }
+
+    /// What to sleep on after [`Queue::arm`].
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.as_fd(), self.alarm.as_fd()]
+    }
+
+    /// Before each sleep: sets the alarm for the fabric's next timer.
+    pub(crate) fn arm(&mut self, now_ns: u64) {
+        self.alarm.set(now_ns, self.target.poll_timeout());
+    }
+
+    /// Moves frames, for who drives it itself; true if any came.
+    pub(crate) fn drive(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        self.take_batch(now_ns).map_err(PortError::at("moving datagrams"))
+    }
+
+    pub(super) fn run(self) {
+        serve(self);
+    }
+
+    /// Takes one batch, answers it; true when there was any.
+    fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
+        if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.target.handle_timeout(now_ns);
+        }
+        let received = self.incoming.receive(self.socket.as_fd())?;
+        let Self { incoming, outgoing, senders, shared, target, memory, .. } = self;
+        let mut last: Option<RawAddress> = None;
+        incoming.for_each_train(|from, train| {
+            // Answers to one sender, gathered before the next one's, travel together.
+            if last.replace(*from).is_some_and(|last| last != *from) {
+                gather(now_ns, target, senders, outgoing);
+            }
+            train.for_each(|datagram| {
+                senders.take(now_ns, from, datagram, shared, |from, frame| {
+                    target.handle_frame(now_ns, from, frame, memory);
+                });
+            });
+        });
+        self.transmit(now_ns)?;
+        if received > 0 && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
+            self.told_ns = now_ns;
+            self.senders.publish(&self.shared.traffic);
+        }
+        Ok(received > 0)
+    }
+
+    fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
+        loop {
+            gather(now_ns, &mut self.target, &mut self.senders, &mut self.outgoing);
+            let more = self.outgoing.is_full();
+            if !self.outgoing.is_empty() {
+                self.outgoing.send(self.socket.as_fd())?;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn rest(&mut self, now_ns: u64) {
+        self.alarm.set(now_ns, self.target.poll_timeout());
+        let _ = self.wait_set.sleep();
+    }
+}
+
+impl<M: GrantedMemory> Serving for Queue<M> {
+    fn is_over(&self) -> bool {
+        self.shared.stop.load(Ordering::Acquire)
+    }
+
+    fn pump(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
+        self.take_batch(now_ns)
+    }
+
+    fn has_more(&self) -> bool {
+        self.incoming.is_full()
+    }
+
+    fn sleep(&mut self, now_ns: u64) {
+        self.rest(now_ns);
+    }
+}
+
+impl<M> std::fmt::Debug for Queue<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// Takes what the target has to send, as far as there is room.
+fn gather(now_ns: u64, target: &mut Target, senders: &mut Senders, outgoing: &mut Outgoing) {
+    while !outgoing.is_full() {
+        let buffer = senders.buffer(outgoing);
+        let Some((to, len)) = target.poll_transmit(now_ns, buffer) else { break };
+        senders.push(outgoing, to, len);
+    }
+}

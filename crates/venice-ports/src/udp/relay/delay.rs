@@ -1,0 +1,85 @@
+//! A hop link made slower: datagrams are held until the emulated link would have delivered them.
+
+use std::collections::VecDeque;
+
+use venice_fabric::{EmulatedLink, LinkModel};
+use venice_wire::{MAX_HOP_BYTES, SwitchPort};
+
+/// Datagrams held at once on one link: a window of packets and what goes with it.
+const MAX_HELD: usize = 256;
+
+/// The emulated links of a relay, one for each port.
+pub(super) struct Delays {
+    links: Vec<Held>,
+}
+
+struct Held {
+    link: EmulatedLink,
+    /// In the order they are delivered.
+    waiting: VecDeque<(u64, usize, usize)>,
+    /// Buffers; a ring, since the first in is the first out.
+    buffers: Box<[u8]>,
+    next: usize,
+}
+
+impl Delays {
+    pub(super) fn new(model: LinkModel, ports: u16) -> Self {
+        let held = |_| Held {
+            link: EmulatedLink::new(model),
+            waiting: VecDeque::with_capacity(MAX_HELD),
+            buffers: vec![0; MAX_HELD * MAX_HOP_BYTES].into(),
+            next: 0,
+        };
+        Self { links: (0..ports).map(held).collect() }
+    }
+
+    /// Takes a datagram; false when too many are held, and it is lost.
+    pub(super) fn hold(&mut self, now_ns: u64, port: SwitchPort, datagram: &[u8]) -> bool {
+        let held = &mut self.links[usize::from(port.0)];
+        if held.waiting.len() == MAX_HELD {
+            return false;
+        }
+        let start = held.next * MAX_HOP_BYTES;
+        held.buffers[start..start + datagram.len()].copy_from_slice(datagram);
+        held.next = (held.next + 1) % MAX_HELD;
+        let due_ns = held.link.depart(now_ns, datagram.len());
+        held.waiting.push_back((due_ns, start, datagram.len()));
+        true
+    }
+
+    /// A datagram whose time has come.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(SwitchPort, &[u8])> {
+        let is_due = |held: &Held| held.waiting.front().is_some_and(|(at_ns, ..)| *at_ns <= now_ns);
+        let port = self.links.iter().position(is_due)?;
+        let held = &mut self.links[port];
+        let (_, start, len) = held.waiting.pop_front()?;
+        Some((SwitchPort(port as u16), &held.buffers[start..start + len]))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        self.links.iter().filter_map(|held| Some(held.waiting.front()?.0)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_come_out_in_order_and_in_time() {
+        let mut delays = Delays::new("latency=5us".parse().unwrap(), 2);
+        for n in 0..MAX_HELD {
+            assert!(delays.hold(1000 + n as u64, SwitchPort(1), &[n as u8, 9]));
+        }
+        assert!(!delays.hold(2000, SwitchPort(1), b"too many"));
+        assert!(delays.hold(1500, SwitchPort(0), b"other"));
+        assert_eq!(delays.poll_timeout(), Some(6000));
+        assert!(delays.take_due(5999).is_none());
+        for n in 0..MAX_HELD {
+            let (port, datagram) = delays.take_due(6000 + n as u64).unwrap();
+            assert_eq!((port, datagram), (SwitchPort(1), [n as u8, 9].as_slice()));
+        }
+        assert_eq!(delays.take_due(6500).unwrap().0, SwitchPort(0));
+        assert_eq!(delays.poll_timeout(), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Who talks to a relay's own node: programs anywhere in the network, plain or sealed.
+//!
+//! What is sealed is sealed from end to end: packets carry whole sealed datagrams, which only the
+//! donor and the program have the key of. The relays in between see who talks to whom, no more.
+
+use std::sync::Arc;
+
+use venice_fabric::PeerAddr;
+use venice_wire::{Endpoint, NodeId, PacketAddr, SEALED_HEADER_BYTES, SealedHeader};
+
+use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
+use crate::udp::reassembly::Reassembly;
+
+/// Senders remembered, for each link the target keeps.
+const SENDERS_PER_LINK: usize = 4;
+
+/// The far ends, by their addresses or by their seals.
+pub(super) enum FarEnds {
+    Plain,
+    Sealed { keys: Arc<dyn SealKeys + Send + Sync>, opener: Box<Opener<Option<FarEnd>>> },
+}
+
+pub(super) struct FarEnd {
+    /// Where its latest genuine packet came from.
+    address: PacketAddr,
+    sealer: Sealer,
+    reassembly: Reassembly,
+}
+
+impl FarEnds {
+    pub(super) fn new(keys: Option<Arc<dyn SealKeys + Send + Sync>>, max_links: u16) -> Self {
+        match keys {
+            None => Self::Plain,
+            Some(keys) => {
+                let opener = Opener::new(usize::from(max_links) * SENDERS_PER_LINK);
+                Self::Sealed { keys, opener: Box::new(opener) }
+            }
+        }
+    }
+
+    /// Where in a packet's payload the frame of an answer lies.
+    pub(super) fn frame_at(&self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Sealed { .. } => SEALED_HEADER_BYTES,
+        }
+    }
+
+    /// Hands the frame in a packet's payload on, with a handle for answers.
+    pub(super) fn take(
+        &mut self,
+        now_ns: u64,
+        source: PacketAddr,
+        payload: &mut [u8],
+        hand_on: impl FnOnce(PeerAddr, &[u8]),
+    ) -> Result<(), Dropped> {
+        let Self::Sealed { keys, opener } = self else {
+            if SealedHeader::is_sealed(payload) {
+                return Err(Dropped::UnknownKey);
+            }
+            hand_on(peer_addr(source), payload);
+            return Ok(());
+        };
+        let opened = opener.open(now_ns, payload, &**keys)?;
+        let kept = opener.kept(opened.session).expect("it was opened just now");
+        if kept.is_none() {
+            *kept = FarEnd::meet(source, &opened.header, &**keys);
+        }
+        let far_end = kept.as_mut().ok_or(Dropped::UnknownKey)?;
+        far_end.address = source;
+        if let Some(frame) = far_end.reassembly.take(&opened.header, &payload[opened.payload]) {
+            hand_on(PeerAddr(opened.session.0), frame);
+        }
+        Ok(())
+    }
+
+    /// Makes the payload of a packet of the frame that lies at [`FarEnds::frame_at`] in `payload`;
+    /// returns for whom it is and how long. `None`: whoever asked is forgotten.
+    pub(super) fn wrap(
+        &mut self,
+        to: PeerAddr,
+        frame_len: usize,
+        payload: &mut [u8],
+    ) -> Option<(PacketAddr, usize)> {
+        match self {
+            Self::Plain => Some((packet_addr(to), frame_len)),
+            Self::Sealed { opener, .. } => {
+                let far_end = opener.kept(SessionId(to.0))?.as_mut()?;
+                Some((far_end.address, far_end.sealer.seal(payload, frame_len).ok()?))
+            }
+        }
+    }
+}
+
+impl FarEnd {
+    /// `None` when its key has died this moment, or there are no random numbers.
+    fn meet(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+        let key = keys.key(header.key)?;
+        let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
+        Some(Self { address, sealer, reassembly: Reassembly::default() })
+    }
+}
+
+/// Both parts of a packet's address fit into the fabric's handle.
+fn peer_addr(addr: PacketAddr) -> PeerAddr {
+    PeerAddr(u64::from(addr.node.0) << 32 | u64::from(addr.endpoint.0))
+}
+
+fn packet_addr(addr: PeerAddr) -> PacketAddr {
+    PacketAddr { node: NodeId((addr.0 >> 32) as u32), endpoint: Endpoint(addr.0 as u32) }
+}

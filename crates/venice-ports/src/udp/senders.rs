@@ -1,0 +1,235 @@
+//! Who sends to the server: by address, or by the seal of their datagrams.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use venice_fabric::{PeerAddr, TargetConfig};
+
+use super::address::AddressBook;
+use super::offload::datagram_limit;
+use super::outgoing::Outgoing;
+use super::raw_address::RawAddress;
+use super::reassembly::Reassembly;
+use super::server::Shared;
+use super::traffic::{Traffic, TrafficTable};
+use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
+use venice_wire::SealedHeader;
+
+/// Senders remembered by the queue of a node, for each link its target keeps.
+const SENDERS_PER_LINK: usize = 4;
+
+/// The senders of one queue.
+pub(super) enum Senders {
+    Plain(PlainSenders),
+    Sealed(SealedSenders),
+}
+
+impl Senders {
+    /// Hands the frame in a datagram on, if there is one to be had, with a handle for answers.
+    pub(super) fn take(
+        &mut self,
+        now_ns: u64,
+        from: &RawAddress,
+        datagram: &mut [u8],
+        shared: &Shared,
+        hand_on: impl FnOnce(PeerAddr, &[u8]),
+    ) {
+        let taken = match self {
+            Self::Plain(plain) => plain.take(from, datagram, hand_on),
+            Self::Sealed(sealed) => sealed.take(now_ns, from, datagram, shared, hand_on),
+        };
+        if let Err(dropped) = taken {
+            shared.counters.count(dropped);
+        }
+    }
+
+    /// Where the next frame goes.
+    pub(super) fn buffer<'a>(&self, outgoing: &'a mut Outgoing) -> &'a mut [u8] {
+        match self {
+            Self::Plain(_) => outgoing.plain_buffer(),
+            Self::Sealed(_) => outgoing.sealed_buffer(),
+        }
+    }
+
+    /// Sends the frame in the buffer to whom the handle stands for, if that is still known.
+    pub(super) fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
+        match self {
+            Self::Plain(plain) => plain.push(outgoing, to, len),
+            Self::Sealed(sealed) => sealed.push(outgoing, to, len),
+        }
+    }
+
+    /// Tells what was moved since the last time.
+    pub(super) fn publish(&mut self, table: &TrafficTable) {
+        match self {
+            Self::Plain(plain) => plain.traffic.take().into_iter().for_each(|more| table.add(more)),
+            Self::Sealed(sealed) => {
+                let kept = sealed.opener.iter_mut();
+                let counted = kept.filter_map(|(_, sender)| sender.as_mut()?.traffic.take());
+                counted.for_each(|more| table.add(more));
+            }
+        }
+    }
+}
+
+/// Senders without protection: each is its address.
+#[derive(Default)]
+pub(super) struct PlainSenders {
+    addresses: AddressBook,
+    traffic: Traffic,
+}
+
+/// Datagrams without protection are fragmented by IP where they are too long for the way: the
+/// limit only matters for trains, and what cannot go as a train goes singly, and is remembered.
+const PLAIN_LIMIT: usize = usize::MAX;
+
+impl PlainSenders {
+    fn take(
+        &mut self,
+        from: &RawAddress,
+        datagram: &[u8],
+        hand_on: impl FnOnce(PeerAddr, &[u8]),
+    ) -> Result<(), Dropped> {
+        if SealedHeader::is_sealed(datagram) {
+            return Err(Dropped::UnknownKey);
+        }
+        if let Some(from) = from.decode() {
+            self.traffic.received_bytes += datagram.len() as u64;
+            hand_on(self.addresses.handle(from), datagram);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
+        if let Some(to) = self.addresses.address(to) {
+            self.traffic.sent_bytes += len as u64;
+            outgoing.push(&RawAddress::encode(to), len, PLAIN_LIMIT);
+        }
+    }
+}
+
+/// Senders that are known by the seals of their datagrams, whatever address those come from.
+pub(super) struct SealedSenders {
+    queue: usize,
+    keys: Arc<dyn SealKeys + Send + Sync>,
+    opener: Opener<Option<Sender>>,
+}
+
+/// One of them.
+struct Sender {
+    /// Where its latest genuine datagram came from.
+    address: RawAddress,
+    limit: usize,
+    sealer: Sealer,
+    reassembly: Reassembly,
+    traffic: Traffic,
+}
+
+impl SealedSenders {
+    pub(super) fn new(
+        queue: usize,
+        keys: Arc<dyn SealKeys + Send + Sync>,
+        target: &TargetConfig,
+    ) -> Self {
+        let opener = Opener::new(usize::from(target.max_links) * SENDERS_PER_LINK);
+        Self { queue, keys, opener }
+    }
+
+    fn take(
+        &mut self,
+        now_ns: u64,
+        from: &RawAddress,
+        datagram: &mut [u8],
+        shared: &Shared,
+        hand_on: impl FnOnce(PeerAddr, &[u8]),
+    ) -> Result<(), Dropped> {
+        let opened = self.opener.open(now_ns, datagram, &*self.keys)?;
+        if opened.is_first && !shared.owners.claim(opened.header.salt, self.queue) {
+            self.opener.forget_session(opened.session);
+            return Err(Dropped::Replayed);
+        }
+        let kept = self.opener.kept(opened.session).expect("it was opened just now");
+        if kept.is_none() {
+            *kept = Sender::meet(from, &opened.header, &*self.keys);
+        }
+        let Some(sender) = kept else { return Err(Dropped::UnknownKey) };
+        if sender.address != *from {
+            sender.address = *from;
+            sender.limit = from.decode().map_or(sender.limit, datagram_limit);
+        }
+        sender.traffic.received_bytes += datagram.len() as u64;
+        let text = &datagram[opened.payload];
+        if let Some(frame) = sender.reassembly.take(&opened.header, text) {
+            hand_on(PeerAddr(opened.session.0), frame);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
+        let Some(Some(sender)) = self.opener.kept(SessionId(to.0)) else { return };
+        sender.traffic.sent_bytes += (len + venice_wire::SEAL_OVERHEAD_BYTES) as u64;
+        outgoing.push_sealed(&sender.address, len, sender.limit, &mut sender.sealer);
+    }
+}
+
+impl Sender {
+    /// `None` when its key has died this moment, or there are no random numbers.
+    fn meet(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+        let key = keys.key(header.key)?;
+        let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
+        Some(Self {
+            address: *from,
+            limit: datagram_limit(from.decode()?),
+            sealer,
+            reassembly: Reassembly::default(),
+            traffic: Traffic { name: Some(header.key), ..Traffic::default() },
+        })
+    }
+}
+
+/// Salts remembered of all queues together.
+const MAX_OWNED: usize = 16_384;
+
+/// Which queue a sender belongs to: another queue, which does not know what came of it already,
+/// takes nothing of it.
+#[derive(Debug, Default)]
+pub(super) struct Owners(Mutex<Owned>);
+
+#[derive(Debug, Default)]
+struct Owned {
+    by_salt: BTreeMap<u64, usize>,
+    oldest: VecDeque<u64>,
+}
+
+impl Owners {
+    /// Whether `queue` may take what the sender of this salt sends.
+    fn claim(&self, salt: u64, queue: usize) -> bool {
+        let mut owned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(owner) = owned.by_salt.get(&salt) {
+            return *owner == queue;
+        }
+        owned.by_salt.insert(salt, queue);
+        owned.oldest.push_back(salt);
+        if owned.oldest.len() > MAX_OWNED
+            && let Some(oldest) = owned.oldest.pop_front()
+        {
+            owned.by_salt.remove(&oldest);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_stays_with_its_queue() {
+        let owners = Owners::default();
+        assert!(owners.claim(1, 0) && owners.claim(1, 0) && !owners.claim(1, 1));
+        for salt in 2..2 + MAX_OWNED as u64 {
+            assert!(owners.claim(salt, 1));
+        }
+        assert!(owners.claim(1, 1), "forgotten long ago");
+    }
+}

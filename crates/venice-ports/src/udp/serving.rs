@@ -1,0 +1,46 @@
+//! What a thread of the port does until it is over: takes what came, answers, looks out for more,
+//! sleeps.
+
+use std::time::Duration;
+
+use super::spin::Spin;
+use crate::monotonic_ns;
+
+/// What a thread serves.
+pub(super) trait Serving {
+    /// Whether the thread is to end.
+    fn is_over(&self) -> bool;
+
+    /// Takes one batch and sends what can go; true when something came in.
+    fn pump(&mut self, now_ns: u64) -> rustix::io::Result<bool>;
+
+    /// Whether the last batch was full, and so more is likely there.
+    fn has_more(&self) -> bool;
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, now_ns: u64);
+}
+
+/// Serves until it is over.
+pub(super) fn serve(mut serving: impl Serving) {
+    let mut spin = Spin::default();
+    while !serving.is_over() {
+        let now_ns = monotonic_ns();
+        let pumped = serving.pump(now_ns);
+        if let Ok(true) = pumped {
+            spin.busy(now_ns);
+            if serving.has_more() {
+                continue;
+            }
+            spin.begin(monotonic_ns());
+        }
+        match pumped {
+            // First a turn for others: one of them may be who sends the next.
+            Ok(_) if spin.goes_on(now_ns) => rustix::thread::sched_yield(),
+            Ok(_) => serving.sleep(now_ns),
+            // Out of kernel memory, or the interface is going down: neither is a reason to give
+            // up on the others, nor to spin.
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}

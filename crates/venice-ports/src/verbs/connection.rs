@@ -1,0 +1,160 @@
+//! One recipient's connection at the donor: its request comes in, the answer goes out, and then it
+//! stays open as long as the grant is used.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::event::PollFlags;
+use venice_wire::GrantId;
+
+use super::queue::QueuePair;
+use super::server::watch_over;
+use super::set_up::{HELLO_LEN, Hello, REVOKED, Welcome};
+
+/// A connection that has not named a grant for so long is closed.
+const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
+/// How long a revoked recipient's queue pair is kept, so that what it has under way is refused by
+/// name and not lost in silence.
+const FAREWELL_NS: u64 = 1_000_000_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// The request, as far as it has come.
+    hello: [u8; HELLO_LEN],
+    hello_len: usize,
+    /// What is still to be sent.
+    answer: Vec<u8>,
+    sent: usize,
+    admitted: Option<(GrantId, QueuePair)>,
+    /// When it is closed at the latest.
+    closes_ns: Option<u64>,
+    closed: bool,
+}
+
+impl Connection {
+    /// `None` for one that failed already.
+    pub(super) fn new(stream: TcpStream, now_ns: u64) -> Option<Self> {
+        stream.set_nonblocking(true).ok()?;
+        watch_over(&stream);
+        Some(Self {
+            stream,
+            hello: [0; HELLO_LEN],
+            hello_len: 0,
+            answer: Vec::new(),
+            sent: 0,
+            admitted: None,
+            closes_ns: Some(now_ns + SILENCE_LIMIT_NS),
+            closed: false,
+        })
+    }
+
+    /// The grant it is about, once it was admitted.
+    pub(super) fn grant(&self) -> Option<GrantId> {
+        self.admitted.as_ref().map(|(grant, _)| *grant)
+    }
+
+    /// What to poll it for.
+    pub(super) fn wants(&self) -> PollFlags {
+        match self.sent < self.answer.len() {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        }
+    }
+
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        self.closed || self.closes_ns.is_some_and(|at_ns| at_ns <= now_ns)
+    }
+
+    /// Reads and writes what it can; `admit` decides about its request.
+    pub(super) fn serve(
+        &mut self,
+        admit: impl FnOnce(&Hello, IpAddr) -> Result<(Vec<u8>, QueuePair), String>,
+    ) {
+        if self.read() {
+            self.decide(admit);
+        }
+        self.write();
+    }
+
+    /// The grant was taken back: says so, and closes a little later.
+    pub(super) fn revoke(&mut self, now_ns: u64) {
+        self.answer.push(REVOKED);
+        self.closes_ns = Some(now_ns + FAREWELL_NS);
+        self.write();
+    }
+
+    /// True when the request is complete, once.
+    fn read(&mut self) -> bool {
+        let mut more = [0; 64];
+        loop {
+            let missing = HELLO_LEN - self.hello_len;
+            // After its request a recipient has no more to say: what comes is dropped.
+            let into = match missing {
+                0 => &mut more[..],
+                _ => &mut self.hello[self.hello_len..],
+            };
+            match self.stream.read(into) {
+                Ok(0) => {
+                    self.closed = true;
+                    return false;
+                }
+                Ok(_) if missing == 0 => {}
+                Ok(len) => {
+                    self.hello_len += len;
+                    if len == missing {
+                        return true;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.closed = true;
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        admit: impl FnOnce(&Hello, IpAddr) -> Result<(Vec<u8>, QueuePair), String>,
+    ) {
+        let ip = self.stream.local_addr().map(|address| address.ip());
+        let decided = Hello::decode(&self.hello).map_err(str::to_owned).and_then(|hello| {
+            let ip = ip.map_err(|error| format!("the connection broke: {error}"))?;
+            admit(&hello, ip).map(|(answer, pair)| (answer, (hello.grant, pair)))
+        });
+        match decided {
+            Ok((answer, admitted)) => {
+                self.answer = answer;
+                self.admitted = Some(admitted);
+                self.closes_ns = None;
+            }
+            // It reads the reason and goes, or is closed when its time is up.
+            Err(reason) => self.answer = Welcome::refusal(&reason),
+        }
+    }
+
+    fn write(&mut self) {
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.closed = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

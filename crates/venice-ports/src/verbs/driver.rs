@@ -1,0 +1,544 @@
+//! The recipient's end: accesses in, completions out, carried out by the devices alone.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use venice_fabric::{AccessError, Completion, DownReason, FabricError, PeerIndex};
+use venice_wire::{GrantId, GrantKey, MAX_PAYLOAD_BYTES};
+
+use super::abi::{SendWr, Sge, Wc, constants};
+use super::link::{Link, Place};
+use super::memory::{Buffer, Domain};
+use super::operations::{Operation, Operations, Rest};
+use super::queue::CompletionQueue;
+use super::{Device, VerbsError};
+use crate::windows::{Target, Windows};
+
+/// Completions taken from the device at once.
+const BATCH: usize = 32;
+/// A bulk transfer goes in requests of so many bytes, so that it does not hold up what is small.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Event of the completion channel; those of links are their numbers.
+const COMPLETIONS: u64 = u64::MAX;
+
+/// In the number of a request: it is a read or an atomic.
+const BRINGS_DATA: u64 = 1 << 63;
+
+/// How much a [`VerbsDriver`] may have under way.
+#[derive(Clone, Copy, Debug)]
+pub struct VerbsConfig {
+    /// Accesses, 1 to 32 768, each with a page of buffer.
+    pub accesses: u16,
+    /// Requests posted for one grant.
+    pub requests_per_grant: u32,
+}
+
+impl Default for VerbsConfig {
+    fn default() -> Self {
+        Self { accesses: 256, requests_per_grant: 128 }
+    }
+}
+
+/// A buffer for bulk transfers, made by [`VerbsDriver::add_buffer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferId(u32);
+
+/// Which way a bulk transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    /// From the donor into the buffer.
+    Read,
+    /// From the buffer to the donor.
+    Write,
+}
+
+/// Windows on to donors' memory, reached by an RDMA device.
+///
+/// Single accesses to one grant are carried out in the order given; a write waits for the reads
+/// before it. Bulk transfers have an order of their own. Start accesses, then poll completions; [`VerbsDriver::wait`] sleeps until there is
+/// one. After construction, [`VerbsDriver::add_grant`] and [`VerbsDriver::add_buffer`] nothing
+/// allocates.
+#[derive(Debug)]
+pub struct VerbsDriver {
+    // Declared in the order of their end: queue pairs, then the memory they reach.
+    pub(super) links: Vec<Link>,
+    buffers: Vec<Buffer>,
+    /// A page for each access.
+    pages: Buffer,
+    completions: Arc<CompletionQueue>,
+    domain: Arc<Domain>,
+    windows: Windows,
+    operations: Operations,
+    events: OwnedFd,
+    config: VerbsConfig,
+    /// Requests the completion queue has room for.
+    room: usize,
+}
+
+impl VerbsDriver {
+    /// A driver on `device`, without windows.
+    ///
+    /// # Errors
+    /// When the device or the kernel has no room for its queues.
+    pub fn new(device: &Arc<Device>, config: VerbsConfig) -> Result<Self, VerbsError> {
+        let accesses = config.accesses.clamp(1, 1 << 15);
+        let depth = (usize::from(accesses) * 2 + config.requests_per_grant as usize)
+            .min(device.limits().max_cqe.max(1) as usize);
+        let domain = Domain::new(device)?;
+        let completions = CompletionQueue::new(device, depth)?;
+        let pages = Buffer::new(&domain, usize::from(accesses) * MAX_PAYLOAD_BYTES)?;
+        let system = |errno: Errno| VerbsError::System {
+            step: "making an epoll descriptor",
+            source: errno.into(),
+        };
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let interest = epoll::EventData::new_u64(COMPLETIONS);
+        epoll::add(&events, completions.fd(), interest, epoll::EventFlags::IN).map_err(system)?;
+        Ok(Self {
+            links: Vec::new(),
+            buffers: Vec::new(),
+            pages,
+            completions,
+            domain,
+            windows: Windows::default(),
+            operations: Operations::new(accesses),
+            events,
+            config,
+            room: depth,
+        })
+    }
+
+    /// Connects to the donor at `address` for one grant. It takes a round trip of TCP, and the
+    /// first time the donor registers the slabs (milliseconds each).
+    ///
+    /// # Errors
+    /// When the donor does not answer, refuses (unknown grant, wrong key), or the devices cannot be
+    /// joined.
+    pub fn add_grant(
+        &mut self,
+        address: SocketAddr,
+        grant: GrantId,
+        key: GrantKey,
+    ) -> Result<PeerIndex, VerbsError> {
+        let depth = self.config.requests_per_grant.max(2);
+        let (domain, completions) = (&self.domain, &self.completions);
+        let link = Link::connect(domain, completions, depth, address, grant, key)?;
+        let index = self.links.len();
+        let interest = epoll::EventData::new_u64(index as u64);
+        epoll::add(&self.events, &link.stream, interest, epoll::EventFlags::IN).map_err(
+            |errno| VerbsError::System { step: "watching a connection", source: errno.into() },
+        )?;
+        self.links.push(link);
+        Ok(PeerIndex(index as u32))
+    }
+
+    /// Maps `len_bytes` from `window_addr` on to a grant, from `remote_addr` of it on.
+    ///
+    /// # Errors
+    /// [`FabricError::Overlap`]; [`FabricError::BadLength`] also for what reaches beyond the grant.
+    ///
+    /// # Panics
+    /// If the grant is not of this driver.
+    pub fn map_window(
+        &mut self,
+        window_addr: u64,
+        len_bytes: u64,
+        peer: PeerIndex,
+        remote_addr: u64,
+    ) -> Result<(), FabricError> {
+        let grant_bytes = self.links[peer.0 as usize].grant_bytes();
+        if remote_addr.checked_add(len_bytes).is_none_or(|end| end > grant_bytes) {
+            return Err(FabricError::BadLength { window_addr, len_bytes });
+        }
+        self.windows.map(window_addr, Target { peer, remote_addr, room_bytes: len_bytes })
+    }
+
+    /// Takes a window away; accesses under way go on.
+    ///
+    /// # Errors
+    /// [`FabricError::NotMapped`] if no window starts there.
+    pub fn unmap_window(&mut self, window_addr: u64) -> Result<(), FabricError> {
+        match self.windows.unmap(window_addr) {
+            true => Ok(()),
+            false => Err(FabricError::NotMapped { window_addr, len_bytes: 0 }),
+        }
+    }
+
+    /// Bytes from `addr` to the end of its window; `None` if no window covers it.
+    pub fn room_at(&self, addr: u64) -> Option<u64> {
+        self.windows.find(addr).map(|target| target.room_bytes)
+    }
+
+    /// Why a grant can no longer be reached, if so.
+    ///
+    /// # Panics
+    /// If the grant is not of this driver.
+    pub fn peer_error(&self, peer: PeerIndex) -> Option<AccessError> {
+        self.links[peer.0 as usize].down()
+    }
+
+    /// Asks for `len` bytes, 1 to 4096, that lie in one window. They come with the completion.
+    ///
+    /// # Errors
+    /// Any [`FabricError`] but `Overlap`; the access was not taken.
+    pub fn read(&mut self, token: u64, window_addr: u64, len: u32) -> Result<(), FabricError> {
+        self.access(token, window_addr, len.into(), constants::WR_RDMA_READ, |_| {}, (0, 0))
+    }
+
+    /// Writes `data`, 1 to 4096 bytes, into one window.
+    ///
+    /// # Errors
+    /// As [`VerbsDriver::read`].
+    pub fn write(&mut self, token: u64, window_addr: u64, data: &[u8]) -> Result<(), FabricError> {
+        let fill = |page: *mut u8| {
+            // SAFETY: the access's own page, with no request of the device on it yet; the length
+            // was checked to be a page at most.
+            unsafe { page.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        };
+        let len = data.len() as u64;
+        self.access(token, window_addr, len, constants::WR_RDMA_WRITE, fill, (0, 0))
+    }
+
+    /// Adds to the u64 at an address that is a multiple of 8 at the donor, in one step; the old value comes with
+    /// the completion, little-endian. It is atomic towards accesses by way of the same device.
+    ///
+    /// # Errors
+    /// As [`VerbsDriver::read`].
+    pub fn fetch_add(&mut self, token: u64, addr: u64, add: u64) -> Result<(), FabricError> {
+        self.atomic(token, addr, constants::WR_ATOMIC_FETCH_AND_ADD, (add, 0))
+    }
+
+    /// Replaces the u64 at an address that is a multiple of 8 at the donor by `new` if it is `expected`; the old
+    /// value comes with the completion, little-endian. Atomic as [`VerbsDriver::fetch_add`].
+    ///
+    /// # Errors
+    /// As [`VerbsDriver::read`].
+    pub fn compare_swap(
+        &mut self,
+        token: u64,
+        addr: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<(), FabricError> {
+        self.atomic(token, addr, constants::WR_ATOMIC_CMP_AND_SWP, (expected, new))
+    }
+
+    fn atomic(
+        &mut self,
+        token: u64,
+        addr: u64,
+        opcode: i32,
+        operands: (u64, u64),
+    ) -> Result<(), FabricError> {
+        let target = self.windows.find(addr);
+        if target.is_some_and(|target| !target.remote_addr.is_multiple_of(8)) {
+            return Err(FabricError::Unaligned { window_addr: addr });
+        }
+        self.access(token, addr, 8, opcode, |_| {}, operands)
+    }
+
+    /// A buffer for bulk transfers, zeroed, registered with the device.
+    ///
+    /// # Errors
+    /// When there is no memory for it, or it may not be locked.
+    pub fn add_buffer(&mut self, len_bytes: usize) -> Result<BufferId, VerbsError> {
+        self.buffers.push(Buffer::new(&self.domain, len_bytes)?);
+        Ok(BufferId(self.buffers.len() as u32 - 1))
+    }
+
+    /// Where a buffer is. The device writes into it while a bulk read is under way: use raw copies
+    /// then, and no references.
+    pub fn buffer(&self, id: BufferId) -> *mut [u8] {
+        let buffer = &self.buffers[id.0 as usize];
+        std::ptr::slice_from_raw_parts_mut(buffer.as_ptr(), buffer.len_bytes())
+    }
+
+    /// Moves `len_bytes` between one window and a buffer, without a copy, in requests of a MiB.
+    /// Transfers take turns with each other and with single accesses.
+    ///
+    /// # Errors
+    /// Any [`FabricError`] but `Overlap`; nothing was moved. [`FabricError::BadLength`] also when it
+    /// does not fit into the buffer.
+    pub fn transfer(
+        &mut self,
+        token: u64,
+        direction: Bulk,
+        window_addr: u64,
+        buffer: BufferId,
+        offset: usize,
+        len_bytes: usize,
+    ) -> Result<(), FabricError> {
+        let memory = &self.buffers[buffer.0 as usize];
+        let len = len_bytes as u64;
+        if len == 0 || offset.checked_add(len_bytes).is_none_or(|end| end > memory.len_bytes()) {
+            return Err(FabricError::BadLength { window_addr, len_bytes: len });
+        }
+        let local_addr = memory.as_ptr() as u64 + offset as u64;
+        let lkey = memory.lkey();
+        let target = self.translate(window_addr, len)?;
+        let (link, remote_addr) = (target.peer.0, target.remote_addr);
+        let opcode = match direction {
+            Bulk::Read => constants::WR_RDMA_READ,
+            Bulk::Write => constants::WR_RDMA_WRITE,
+        };
+        let rest = Rest { link, opcode, remote_addr, local_addr, lkey, left_bytes: len };
+        let operation = Operation::new(token, 0);
+        let index = self.operations.begin(operation).ok_or(FabricError::WouldBlock)?;
+        self.operations.put_off(index, rest);
+        self.go_on();
+        Ok(())
+    }
+
+    /// The next access that is over. Never waits. Its data are valid until the next call.
+    pub fn poll_completion(&mut self) -> Option<Completion<'_>> {
+        if !self.operations.any_done() {
+            self.collect();
+        }
+        let (index, operation) = self.operations.take_done()?;
+        let data = match operation.result {
+            Ok(()) => {
+                // SAFETY: the access is over, so the device has no request on its page any more,
+                // and the page is not given to another access before the next call.
+                unsafe {
+                    let page = self.pages.as_ptr().add(usize::from(index) * MAX_PAYLOAD_BYTES);
+                    std::slice::from_raw_parts(page, usize::from(operation.data_len))
+                }
+            }
+            Err(_) => &[],
+        };
+        Some(Completion { token: operation.token, result: operation.result, data })
+    }
+
+    /// Sleeps until a completion can be polled, a donor is gone, or `timeout_ns` have passed; it
+    /// may come back earlier.
+    ///
+    /// # Errors
+    /// When the kernel cannot wait.
+    pub fn wait(&mut self, timeout_ns: u64) -> Result<(), VerbsError> {
+        if self.arm() {
+            return Ok(());
+        }
+        let timeout = Timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        self.take_events(Some(&timeout))
+    }
+
+    /// For those who wait for more than this driver alone: has the device announce the next
+    /// completion, so that [`VerbsDriver::fd`] becomes readable. True if there is one already.
+    /// Call [`VerbsDriver::handle_events`] after the wait.
+    pub fn arm(&mut self) -> bool {
+        self.completions.arm();
+        self.collect();
+        self.operations.any_done()
+    }
+
+    /// Readable when a completion was announced or a donor is gone; see [`VerbsDriver::arm`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// All descriptors of this driver and of the library beneath it, for those who must keep others
+    /// from closing them.
+    pub fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
+        let own = [self.events.as_raw_fd(), self.completions.fd().as_raw_fd()];
+        let device = self.domain.device().raw_fds();
+        own.into_iter().chain(device).chain(self.links.iter().map(|link| link.stream.as_raw_fd()))
+    }
+
+    /// Takes note of what made [`VerbsDriver::fd`] readable.
+    ///
+    /// # Errors
+    /// When the kernel cannot tell.
+    pub fn handle_events(&mut self) -> Result<(), VerbsError> {
+        self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    fn take_events(&mut self, timeout: Option<&Timespec>) -> Result<(), VerbsError> {
+        let none =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; 8];
+        let count = match epoll::wait(&self.events, &mut events[..], timeout) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(errno) => {
+                let step = "waiting for completions";
+                return Err(VerbsError::System { step, source: errno.into() });
+            }
+        };
+        for event in &events[..count] {
+            match { event.data }.u64() {
+                COMPLETIONS => self.completions.hush(),
+                index => self.listen(index as usize),
+            }
+        }
+        self.collect();
+        Ok(())
+    }
+
+    /// The connection of a link has something to tell.
+    fn listen(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        link.listen();
+        if link.down().is_some() {
+            // It stays readable for ever.
+            let _ = epoll::delete(&self.events, &link.stream);
+        }
+    }
+
+    fn translate(&mut self, window_addr: u64, len_bytes: u64) -> Result<Target, FabricError> {
+        if len_bytes == 0 {
+            return Err(FabricError::BadLength { window_addr, len_bytes });
+        }
+        let target = self.windows.find(window_addr);
+        let target = target.filter(|target| target.room_bytes >= len_bytes);
+        let target = target.ok_or(FabricError::NotMapped { window_addr, len_bytes })?;
+        match self.links[target.peer.0 as usize].down() {
+            None => Ok(target),
+            Some(AccessError::Refused(_)) => Err(FabricError::Revoked { window_addr }),
+            Some(AccessError::PeerDown(reason)) => Err(FabricError::PeerDown(reason)),
+            Some(_) => Err(FabricError::PeerDown(DownReason::LinkLost)),
+        }
+    }
+
+    /// A single access: one request, or two when it crosses from one slab to the next.
+    fn access(
+        &mut self,
+        token: u64,
+        window_addr: u64,
+        len_bytes: u64,
+        opcode: i32,
+        fill: impl FnOnce(*mut u8),
+        operands: (u64, u64),
+    ) -> Result<(), FabricError> {
+        if len_bytes > MAX_PAYLOAD_BYTES as u64 {
+            return Err(FabricError::BadLength { window_addr, len_bytes });
+        }
+        let target = self.translate(window_addr, len_bytes)?;
+        let link_index = target.peer.0;
+        if self.links[link_index as usize].room < 2 || self.room < 2 {
+            self.collect();
+            if self.links[link_index as usize].room < 2 || self.room < 2 {
+                return Err(FabricError::WouldBlock);
+            }
+        }
+        let data_len = if opcode == constants::WR_RDMA_WRITE { 0 } else { len_bytes as u16 };
+        let operation = Operation::new(token, data_len);
+        let index = self.operations.begin(operation).ok_or(FabricError::WouldBlock)?;
+        // SAFETY: the buffer has a page for each access.
+        let page = unsafe { self.pages.as_ptr().add(usize::from(index) * MAX_PAYLOAD_BYTES) };
+        fill(page);
+        let mut rest = Rest {
+            link: link_index,
+            opcode,
+            remote_addr: target.remote_addr,
+            local_addr: page as u64,
+            lkey: self.pages.lkey(),
+            left_bytes: len_bytes,
+        };
+        while rest.left_bytes > 0 {
+            assert!(self.post(index, &mut rest, operands), "there is room for both requests");
+        }
+        Ok(())
+    }
+
+    /// Posts the next request of an operation; false when nothing more can be posted now. When the
+    /// link is down the operation ends with that error.
+    fn post(&mut self, index: u16, rest: &mut Rest, operands: (u64, u64)) -> bool {
+        let link = &mut self.links[rest.link as usize];
+        if let Some(reason) = link.down() {
+            rest.left_bytes = 0;
+            self.operations.fail(index, reason);
+            return true;
+        }
+        if link.room == 0 || self.room == 0 {
+            return false;
+        }
+        let Place { addr, rkey, room_bytes } =
+            link.place(rest.remote_addr).expect("windows lie within their grants");
+        let len = rest.left_bytes.min(room_bytes).min(CHUNK_BYTES);
+        let mut piece = Sge { addr: rest.local_addr, length: len as u32, lkey: rest.lkey };
+        let mut request = SendWr::zeroed();
+        request.send_flags = constants::SEND_SIGNALED;
+        request.wr_id = u64::from(rest.link) << 16 | u64::from(index);
+        if rest.opcode == constants::WR_RDMA_WRITE {
+            if link.reads > 0 {
+                request.send_flags |= constants::SEND_FENCE;
+            }
+        } else {
+            request.wr_id |= BRINGS_DATA;
+        }
+        request.sg_list = &mut piece;
+        request.num_sge = 1;
+        request.opcode = rest.opcode;
+        request.remote_addr = addr;
+        match rest.opcode {
+            constants::WR_RDMA_READ => request.set_rdma_rkey(rkey),
+            constants::WR_RDMA_WRITE => {
+                request.set_rdma_rkey(rkey);
+                if len <= u64::from(link.pair.inline_bytes()) {
+                    request.send_flags |= constants::SEND_INLINE;
+                }
+            }
+            _ => {
+                (request.compare_add, request.swap) = operands;
+                request.atomic_rkey = rkey;
+            }
+        }
+        // SAFETY: the piece lies in a buffer of this driver, which outlives the queue pair; the
+        // operation keeps its page until the completion.
+        match unsafe { link.pair.post(&mut request) } {
+            Ok(()) => {
+                link.room -= 1;
+                self.room -= 1;
+                link.reads += u32::from(rest.opcode != constants::WR_RDMA_WRITE);
+                self.operations.posted(index);
+                rest.advance(len);
+            }
+            // The queue pair has room, so it is not that: the device has failed.
+            Err(_) => link.fail(AccessError::PeerDown(DownReason::LinkLost)),
+        }
+        true
+    }
+
+    /// Takes what the device has completed, and posts what had to wait.
+    fn collect(&mut self) {
+        let mut batch = [Wc::default(); BATCH];
+        loop {
+            let completions = Arc::clone(&self.completions);
+            let taken = completions.poll(&mut batch);
+            for completion in taken {
+                let link = (completion.wr_id & !BRINGS_DATA) >> 16;
+                let link = &mut self.links[link as usize];
+                link.reads -= u32::from(completion.wr_id & BRINGS_DATA != 0);
+                link.room += 1;
+                self.room += 1;
+                let result = link.judge(completion.status);
+                self.operations.completed(completion.wr_id as u16, result);
+            }
+            if taken.len() < BATCH {
+                break;
+            }
+        }
+        self.go_on();
+    }
+
+    /// Posts requests of transfers that had to wait, each in turn.
+    fn go_on(&mut self) {
+        let mut in_vain = 0;
+        while in_vain < self.operations.put_off_count() {
+            let Some((index, mut rest)) = self.operations.next_put_off() else { return };
+            match self.post(index, &mut rest, (0, 0)) {
+                true => in_vain = 0,
+                false => in_vain += 1,
+            }
+            if rest.left_bytes > 0 {
+                self.operations.put_off(index, rest);
+            }
+        }
+    }
+}

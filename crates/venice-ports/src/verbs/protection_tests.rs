@@ -1,0 +1,125 @@
+//! A recipient that does not keep to its windows: keys made up or taken from elsewhere, ranges
+//! beyond a slab. The donor's device must refuse what the driver would never ask for.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use venice_fabric::{AccessError, Refusal};
+use venice_guest_test::{GuestPlan, Room, inside};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+
+use super::{Device, VerbsConfig, VerbsDriver, VerbsServer};
+use crate::shm::{SlabBatch, SlabSource};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const KEY: GrantKey = GrantKey(99);
+
+static ROOM: Room = Room::new(GuestPlan {
+    set_up: "ip link add venice0 type veth peer name venice1 && \
+             ip addr add 10.77.0.1/24 dev venice0 && \
+             ip link set venice0 up && ip link set venice1 up && \
+             rdma link add rxe0 type rxe netdev venice0",
+    ..GuestPlan::new("verbs-protection", &["veth", "rdma_rxe"])
+});
+
+/// Every grant is one slab of its own number.
+struct Numbered(Vec<OwnedFd>);
+
+impl SlabSource for Numbered {
+    fn slabs(
+        &self,
+        id: GrantId,
+        _: GrantKey,
+        first: usize,
+        count: usize,
+    ) -> Result<SlabBatch, String> {
+        let fd = self.0.get(id.0 as usize).ok_or("no such grant")?.try_clone().unwrap();
+        assert_eq!((first, count), (0, 1), "it has one slab");
+        Ok(SlabBatch { total: 1, fds: vec![fd] })
+    }
+}
+
+fn start() -> (Arc<Device>, VerbsServer) {
+    let slab = |_| {
+        let fd = memfd_create("test-slab", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, SLAB_BYTES).unwrap();
+        fd
+    };
+    let device = Device::open(None).unwrap();
+    let source = Numbered((0..2).map(slab).collect());
+    let address = "10.77.0.1:0".parse().unwrap();
+    let server = VerbsServer::start(Arc::clone(&device), address, source).unwrap();
+    (device, server)
+}
+
+/// A driver with both grants, each in a window of its own at 2^40 times its number.
+fn connect(device: &Arc<Device>, server: &VerbsServer) -> VerbsDriver {
+    let mut driver = VerbsDriver::new(device, VerbsConfig::default()).unwrap();
+    for number in 0..2u64 {
+        let peer = driver.add_grant(server.local_addr(), GrantId(number), KEY).unwrap();
+        driver.map_window(number << 40, SLAB_BYTES, peer, 0).unwrap();
+    }
+    driver
+}
+
+fn read(driver: &mut VerbsDriver, addr: u64) -> Result<(), AccessError> {
+    driver.read(1, addr, 8).unwrap();
+    let start = Instant::now();
+    loop {
+        if let Some(done) = driver.poll_completion() {
+            assert!(done.result.is_ok() || done.data.is_empty());
+            return done.result;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "no completion");
+        driver.wait(1_000_000_000).unwrap();
+    }
+}
+
+const REFUSED: Result<(), AccessError> = Err(AccessError::Refused(Refusal::UnknownGrant));
+
+#[test]
+fn a_made_up_key_is_refused_by_the_device() {
+    inside(&ROOM, "verbs::protection_tests::a_made_up_key_is_refused_by_the_device", LIMIT, || {
+        let (device, server) = start();
+        for wrong in [1u32, 0x100, 0xffff_ffff] {
+            let mut driver = connect(&device, &server);
+            read(&mut driver, 0).unwrap();
+            driver.links[0].keys[0] ^= wrong;
+            assert_eq!(read(&mut driver, 0), REFUSED, "key xor {wrong:#x}");
+            read(&mut driver, 1 << 40).unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_key_of_another_grant_opens_nothing() {
+    inside(&ROOM, "verbs::protection_tests::the_key_of_another_grant_opens_nothing", LIMIT, || {
+        let (device, server) = start();
+        let mut driver = connect(&device, &server);
+        // The right key of a slab that is lent, at the donor, now: but in another domain.
+        driver.links[0].keys[0] = driver.links[1].keys[0];
+        assert_eq!(read(&mut driver, 0), REFUSED);
+        read(&mut driver, 1 << 40).unwrap();
+    });
+}
+
+#[test]
+fn beyond_the_end_of_a_slab_the_device_refuses() {
+    inside(
+        &ROOM,
+        "verbs::protection_tests::beyond_the_end_of_a_slab_the_device_refuses",
+        LIMIT,
+        || {
+            let (device, server) = start();
+            let mut driver = connect(&device, &server);
+            let peer = venice_fabric::PeerIndex(0);
+            // The driver is made to believe in a second slab under the first one's key.
+            let key = driver.links[0].keys[0];
+            driver.links[0].keys.push(key);
+            driver.map_window(2 << 40, SLAB_BYTES, peer, SLAB_BYTES).unwrap();
+            assert_eq!(read(&mut driver, 2 << 40), REFUSED);
+        },
+    );
+}

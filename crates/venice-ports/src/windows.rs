@@ -1,0 +1,110 @@
+//! Which addresses lead to which grant: the RAMT of the ports that reach memory without frames.
+
+use venice_fabric::{FabricError, PeerIndex};
+
+/// Where an address of a window leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub peer: PeerIndex,
+    /// Address within the grant.
+    pub remote_addr: u64,
+    /// Bytes from there to the end of the window.
+    pub room_bytes: u64,
+}
+
+/// The table: windows in the order of their addresses, without overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Vec<Window>);
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    start: u64,
+    target: Target,
+}
+
+impl Window {
+    fn end(&self) -> u64 {
+        self.start + self.target.room_bytes
+    }
+}
+
+impl Windows {
+    /// Puts a window in, as long as the target has room.
+    pub(crate) fn map(&mut self, start: u64, target: Target) -> Result<(), FabricError> {
+        let len_bytes = target.room_bytes;
+        if len_bytes == 0 || start.checked_add(len_bytes).is_none() {
+            return Err(FabricError::BadLength { window_addr: start, len_bytes });
+        }
+        let at = self.0.partition_point(|window| window.end() <= start);
+        if let Some(next) = self.0.get(at).filter(|next| next.start < start + len_bytes) {
+            return Err(FabricError::Overlap { window_addr: next.start });
+        }
+        self.0.insert(at, Window { start, target });
+        Ok(())
+    }
+
+    /// Takes away the window that starts there; false if none does.
+    pub(crate) fn unmap(&mut self, start: u64) -> bool {
+        let found = self.0.binary_search_by_key(&start, |window| window.start);
+        found.map(|at| self.0.remove(at)).is_ok()
+    }
+
+    /// What lies behind an address.
+    #[inline]
+    pub(crate) fn find(&self, addr: u64) -> Option<Target> {
+        let at = self.0.partition_point(|window| window.end() <= addr);
+        let window = self.0.get(at).filter(|window| window.start <= addr)?;
+        let into = addr - window.start;
+        let Target { peer, remote_addr, room_bytes } = window.target;
+        Some(Target { peer, remote_addr: remote_addr + into, room_bytes: room_bytes - into })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Windows of up to 40 bytes in 200, against an array of what lies behind each byte.
+        #[test]
+        fn behaves_like_an_array(
+            ops in proptest::collection::vec((any::<bool>(), 0u64..200, 0u64..40), 1..80)
+        ) {
+            let mut windows = Windows::default();
+            let mut model = [None; 250];
+            for (number, (put, start, len)) in ops.into_iter().enumerate() {
+                let span = start as usize..(start + len) as usize;
+                if put {
+                    let peer = PeerIndex(number as u32);
+                    let target = Target { peer, remote_addr: 1000, room_bytes: len };
+                    let free = len > 0 && model[span.clone()].iter().all(Option::is_none);
+                    prop_assert_eq!(windows.map(start, target).is_ok(), free);
+                    for at in span.filter(|_| free) {
+                        let into = at as u64 - start;
+                        let remote_addr = 1000 + into;
+                        model[at] = Some(Target { peer, remote_addr, room_bytes: len - into });
+                    }
+                } else {
+                    let there = model[start as usize].filter(|target| target.remote_addr == 1000);
+                    prop_assert_eq!(windows.unmap(start), there.is_some());
+                    if let Some(target) = there {
+                        model[start as usize..][..target.room_bytes as usize].fill(None);
+                    }
+                }
+                for (addr, expected) in model.iter().enumerate() {
+                    prop_assert_eq!(windows.find(addr as u64), *expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_address_space_is_the_end() {
+        let mut windows = Windows::default();
+        let target = Target { peer: PeerIndex(0), remote_addr: 0, room_bytes: 2 };
+        assert!(matches!(windows.map(u64::MAX, target), Err(FabricError::BadLength { .. })));
+        windows.map(u64::MAX - 2, target).unwrap();
+        assert_eq!(windows.find(u64::MAX), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! A failing scenario made smaller, as long as it fails in the same way.
+
+use crate::checkers::Checker;
+use crate::rack::{self, Options, Sabotage};
+use crate::report::Report;
+use crate::scenario::{Impairment, Scenario};
+use crate::units::Share;
+
+/// Makes a scenario that fails smaller: fewer faults, fewer nodes, less to do, links that do less
+/// wrong. Gives up after `tries` runs; returns the smallest that failed and its report. `None` if
+/// the scenario does not fail.
+pub fn minimise(
+    scenario: &Scenario,
+    sabotage: Option<Sabotage>,
+    tries: u32,
+) -> Option<(Scenario, Report)> {
+    let mut search = Search { sabotage, tries, checker: Checker::Progress };
+    let report = search.run(scenario)?;
+    search.checker = report.violations.first()?.checker;
+    let mut best = (scenario.clone(), report);
+    loop {
+        let smaller = candidates(&best.0).into_iter().find_map(|candidate| {
+            let report = search.run(&candidate)?;
+            let is_same = report.violations.first()?.checker == search.checker;
+            is_same.then_some((candidate, report))
+        });
+        match smaller {
+            Some(smaller) => best = smaller,
+            None => return Some(best),
+        }
+    }
+}
+
+struct Search {
+    sabotage: Option<Sabotage>,
+    tries: u32,
+    checker: Checker,
+}
+
+impl Search {
+    /// The report of a run that fails, while there are tries left.
+    fn run(&mut self, scenario: &Scenario) -> Option<Report> {
+        self.tries = self.tries.checked_sub(1)?;
+        let options = Options { sabotage: self.sabotage, ..Options::default() };
+        rack::run(scenario, options).ok().filter(|report| !report.is_ok())
+    }
+}
+
+/// Scenarios a little smaller than this one, the largest steps first.
+fn candidates(scenario: &Scenario) -> Vec<Scenario> {
+    let mut smaller = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Scenario)| {
+        let mut candidate = scenario.clone();
+        change(&mut candidate);
+        if candidate != *scenario && candidate.check().is_ok() {
+            smaller.push(candidate);
+        }
+    };
+    with(&|it| it.faults.clear());
+    for n in 0..scenario.faults.len() {
+        with(&|it| {
+            it.faults.remove(n);
+        });
+    }
+    for nodes in [2, scenario.nodes / 2, scenario.nodes.saturating_sub(1)] {
+        with(&|it| {
+            it.nodes = nodes.max(2);
+            it.workload.donors = it.workload.donors.min(it.nodes - 1);
+            it.faults.retain(|fault| fault.nodes().iter().all(|&node| node < nodes));
+        });
+    }
+    with(&|it| it.topology = "all-to-all".into());
+    with(&|it| it.workload.donors = 1);
+    with(&|it| it.workload.accesses = (it.workload.accesses / 2).max(1));
+    with(&|it| it.impairment = Impairment::default());
+    let shares: [fn(&mut Impairment) -> &mut Share; 5] = [
+        |it| &mut it.loss,
+        |it| &mut it.duplicate,
+        |it| &mut it.corrupt,
+        |it| &mut it.reorder,
+        |it| &mut it.stale,
+    ];
+    for share in shares {
+        with(&|it| *share(&mut it.impairment) = Share(0));
+    }
+    smaller
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Bounds;
+
+    #[test]
+    fn a_failing_scenario_becomes_smaller_and_still_fails() {
+        let bounds = Bounds { max_nodes: 12, ..Bounds::default() };
+        let sabotage = Some(Sabotage::DropWrite);
+        let failing = (0..).map(|seed| Scenario::random(seed, &bounds)).find(|scenario| {
+            let options = Options { sabotage, ..Options::default() };
+            rack::run(scenario, options).is_ok_and(|report| !report.is_ok())
+        });
+        let failing = failing.expect("one of them fails");
+        let (smallest, report) = minimise(&failing, sabotage, 100).expect("it fails");
+        assert!(!report.is_ok());
+        assert!(smallest.nodes < failing.nodes && smallest.faults.is_empty(), "{smallest:?}");
+    }
+
+    #[test]
+    fn what_does_not_fail_cannot_be_made_smaller() {
+        assert_eq!(minimise(&Scenario::default(), None, 10), None);
+    }
+}

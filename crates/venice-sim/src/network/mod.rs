@@ -1,0 +1,115 @@
+//! The links between the nodes, and what travels on them.
+
+mod link;
+
+use std::collections::BTreeMap;
+
+pub use self::link::{Arrival, Link, LinkCounts, Passage};
+use crate::random::Stream;
+use crate::scenario::{Impairment, Scenario};
+use venice_fabric::LinkModel;
+
+/// Which end of a node a frame comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// The program that borrows.
+    Recipient,
+    /// The agent that lends.
+    Donor,
+    /// The switch that passes packets on.
+    Switch,
+}
+
+/// A frame on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The node it comes from.
+    pub from: u16,
+    /// And which end there.
+    pub from_end: End,
+    /// The node it goes to.
+    pub to: u16,
+    /// And which end there.
+    pub to_end: End,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// All links of a rack. A link comes into being when it is first used.
+#[derive(Debug)]
+pub struct Network {
+    root: Stream,
+    model: LinkModel,
+    queue_bytes: u32,
+    /// What links do all the time.
+    usual: Impairment,
+    /// Impairments of the storms that rage at present, by fault.
+    storms: BTreeMap<usize, Impairment>,
+    links: BTreeMap<(u16, u16), Link>,
+    /// What happened to frames.
+    pub counts: LinkCounts,
+}
+
+impl Network {
+    /// The links of a rack.
+    pub fn new(scenario: &Scenario) -> Self {
+        Self {
+            root: Stream::new(scenario.seed).split("links", &[]),
+            model: scenario.link,
+            queue_bytes: scenario.queue_bytes,
+            usual: scenario.impairment,
+            storms: BTreeMap::new(),
+            links: BTreeMap::new(),
+            counts: LinkCounts::default(),
+        }
+    }
+
+    /// The direction of the link from one node to another.
+    pub fn link(&mut self, from: u16, to: u16) -> &mut Link {
+        let (root, model, queue_bytes) = (&self.root, self.model, self.queue_bytes);
+        self.links.entry((from, to)).or_insert_with(|| {
+            Link::new(model, queue_bytes, root.split("link", &[from.into(), to.into()]))
+        })
+    }
+
+    /// Sends a frame; what arrives comes with the number of [`Link::cut_epoch`].
+    pub fn send(&mut self, now_ns: u64, datagram: &Datagram) -> (Passage, u32) {
+        let impairment = self.impairment();
+        let mut counts = self.counts;
+        let link = self.link(datagram.from, datagram.to);
+        let passage = link.send(now_ns, &impairment, &datagram.bytes, &mut counts);
+        let epoch = link.cut_epoch();
+        self.counts = counts;
+        (passage, epoch)
+    }
+
+    /// Whether a frame sent under `cut_epoch` still arrives; counts it.
+    pub fn arrives(&mut self, from: u16, to: u16, cut_epoch: u32) -> bool {
+        let arrives = self.link(from, to).cut_epoch() == cut_epoch;
+        let count = if arrives { &mut self.counts.delivered } else { &mut self.counts.cut };
+        *count += 1;
+        arrives
+    }
+
+    /// A storm begins.
+    pub fn begin_storm(&mut self, fault: usize, impairment: Impairment) {
+        self.storms.insert(fault, impairment);
+    }
+
+    /// A storm is over.
+    pub fn end_storm(&mut self, fault: usize) {
+        self.storms.remove(&fault);
+    }
+
+    /// What links do at present: the worst of their own and every storm's.
+    fn impairment(&self) -> Impairment {
+        self.storms.values().fold(self.usual, |worst, storm| Impairment {
+            loss: worst.loss.max(storm.loss),
+            duplicate: worst.duplicate.max(storm.duplicate),
+            corrupt: worst.corrupt.max(storm.corrupt),
+            reorder: worst.reorder.max(storm.reorder),
+            jitter: worst.jitter.max(storm.jitter),
+            stale: worst.stale.max(storm.stale),
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! What the Monitor Node does in a real rack: brings recipients and donors together. Here it takes a
+//! moment and never fails; the simulator tries the fabric.
+
+use venice_wire::{GrantId, GrantKey};
+
+use super::client::window_addr;
+use super::memory::Grant;
+use super::node::Node;
+use super::oracle::RegionId;
+use super::sabotage::Sabotage;
+use super::{Event, Rack};
+use crate::checkers::Checker;
+use crate::random::Stream;
+
+impl Rack<'_> {
+    /// A session needs a link or a grant: it gets it after a while.
+    pub(super) fn reconnect_later(&mut self, number: u16, session: usize) {
+        let Node { life_number: life, client, .. } = &mut self.nodes[usize::from(number)];
+        let Some(wanting) = client.sessions.get(session) else { return };
+        let seed = Stream::new(self.scenario.seed);
+        let labels = [number.into(), session as u64, wanting.lane.into(), self.now_ns];
+        // At first all begin together; later it takes a while to notice and to ask.
+        let longest_ns = match self.now_ns {
+            0 => 10_000,
+            _ => self.scenario.protocol.keepalive.0,
+        };
+        let delay_ns = seed.split("reconnect", &labels).between(1, longest_ns);
+        let at_ns = self.now_ns + delay_ns;
+        self.events.push(at_ns, Event::Reconnect { node: number, life: *life, session });
+    }
+
+    /// Gives a session what it needs, if the donor can be asked.
+    pub(super) fn reconnect(&mut self, number: u16, life: u32, session: usize) {
+        let node = &self.nodes[usize::from(number)];
+        if node.life_number != life || node.is_dead {
+            return;
+        }
+        let donor = node.client.sessions[session].donor;
+        let lender = &self.nodes[usize::from(donor)];
+        if !lender.is_awake() || lender.revokes > 0 || !node.is_awake() {
+            return self.reconnect_later(number, session);
+        }
+        let (grant, key, region) = self.lend(donor, number);
+        let len_bytes = self.scenario.workload.region_bytes.into();
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[usize::from(number)];
+        let peer = match node.client.sessions[session].peer {
+            Some(peer) => peer,
+            None => {
+                node.client.sessions[session].lane += 1;
+                node.add_peer(donor, now_ns)
+            }
+        };
+        let addr = window_addr(session);
+        node.initiator
+            .map_window(addr, len_bytes, peer, 0, grant, key)
+            .expect("the window's place is free");
+        let session = &mut node.client.sessions[session];
+        session.peer = Some(peer);
+        session.region = Some(region);
+        session.grant = Some((grant, key));
+        (session.is_mapped, session.is_reconnecting) = (true, false);
+        self.pump(number);
+    }
+
+    /// The grant of a donor to a recipient, made if there is none.
+    fn lend(&mut self, donor: u16, recipient: u16) -> (GrantId, GrantKey, RegionId) {
+        if let Some((id, grant)) = self.nodes[usize::from(donor)].lent.to(recipient) {
+            return (id, grant.key, grant.region);
+        }
+        let id = GrantId(self.next_grant);
+        self.next_grant += 1;
+        let mut rng = Stream::new(self.scenario.seed).split("grant", &[id.0]);
+        let key = GrantKey(rng.draw());
+        let region = self.lend_as(donor, recipient, id, key);
+        (id, key, region)
+    }
+
+    /// Lends fresh memory under a given grant and key.
+    pub(super) fn lend_as(
+        &mut self,
+        donor: u16,
+        recipient: u16,
+        id: GrantId,
+        key: GrantKey,
+    ) -> RegionId {
+        let len_bytes = self.scenario.workload.region_bytes;
+        let region = self.oracle.add_region(self.scenario.seed ^ self.now_ns, len_bytes);
+        let grant = Grant { key, recipient, region, bytes: vec![0; len_bytes as usize] };
+        let lent = &mut self.nodes[usize::from(donor)].lent;
+        lent.grants.insert(id, grant);
+        region
+    }
+
+    /// A donor ends all it has lent.
+    pub(super) fn revoke_all(&mut self, donor: u16) {
+        let keeps = self.saboteur.is(Sabotage::KeepGrant);
+        let lent = &mut self.nodes[usize::from(donor)].lent;
+        for grant in lent.grants.values() {
+            self.oracle.region(grant.region).is_revoked = true;
+        }
+        if keeps {
+            // The grants live on under another recipient's name.
+            lent.grants.values_mut().for_each(|grant| grant.recipient = u16::MAX);
+        } else {
+            lent.grants.clear();
+        }
+    }
+
+    /// With nothing under way: memory, both ends' tables and the counters of the links.
+    pub(super) fn check_when_quiet(&mut self) {
+        let now_ns = self.now_ns;
+        for node in &self.nodes {
+            for (id, grant) in &node.lent.grants {
+                let history = &self.oracle.region(grant.region).history;
+                let result = history.check_memory(&grant.bytes);
+                let result =
+                    result.map_err(|what| format!("memory of node {}: {what}", node.number));
+                self.oracle.findings.check(Checker::History, now_ns, result);
+                let result = self.check_lent(node, *id, grant);
+                self.oracle.findings.check(Checker::Agreement, now_ns, result);
+            }
+            for session in &node.client.sessions {
+                let lent = &self.nodes[usize::from(session.donor)].lent.grants;
+                let (id, key) = session.grant.unwrap_or_default();
+                let result = match lent.get(&id) {
+                    Some(grant) if grant.key == key && grant.recipient == node.number => Ok(()),
+                    _ => Err(format!(
+                        "node {} uses grant {id} of node {}, which knows no such grant",
+                        node.number, session.donor
+                    )),
+                };
+                self.oracle.findings.check(Checker::Agreement, now_ns, result);
+            }
+        }
+        self.check_links_when_quiet();
+    }
+
+    fn check_lent(&self, donor: &Node, id: GrantId, grant: &Grant) -> Result<(), String> {
+        let recipient = self.nodes.get(usize::from(grant.recipient));
+        let uses = |node: &Node| {
+            let mut sessions = node.client.sessions.iter();
+            sessions.any(|session| {
+                session.donor == donor.number && session.grant == Some((id, grant.key))
+            })
+        };
+        match recipient.is_some_and(uses) {
+            true => Ok(()),
+            false => Err(format!("node {} lends grant {id}, which nobody uses", donor.number)),
+        }
+    }
+
+    /// Nobody was sent more than there were buffers for, and nothing is left under way.
+    fn check_links_when_quiet(&mut self) {
+        let now_ns = self.now_ns;
+        for node in &self.nodes {
+            for session in &node.client.sessions {
+                let Some(peer) = session.peer else { continue };
+                let overruns = node.initiator.peer_stats(peer).overruns;
+                let outstanding = node.initiator.outstanding(peer);
+                let result = match (overruns, outstanding) {
+                    (0, 0) => Ok(()),
+                    _ => Err(format!(
+                        "node {}: {overruns} overruns, {outstanding} requests left over",
+                        node.number
+                    )),
+                };
+                self.oracle.findings.check(Checker::Wire, now_ns, result);
+            }
+            if let Some(relay) = &node.relay {
+                let result = relay.check_quiet();
+                let result = result.map_err(|what| format!("switch {}: {what}", node.number));
+                self.oracle.findings.check(Checker::Wire, now_ns, result);
+            }
+            for (_, from, stats) in node.target.link_stats() {
+                let result = match stats.overruns {
+                    0 => Ok(()),
+                    overruns => Err(format!("node {}: {overruns} overruns by {from}", node.number)),
+                };
+                self.oracle.findings.check(Checker::Wire, now_ns, result);
+            }
+        }
+    }
+}

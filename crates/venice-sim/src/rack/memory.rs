@@ -1,0 +1,102 @@
+//! A donor's memory: grants with keys, each a few pages that somebody watches.
+
+use std::collections::BTreeMap;
+
+use venice_fabric::{GrantedMemory, Refusal};
+use venice_wire::{GrantId, GrantKey};
+
+use super::oracle::{Oracle, RegionId};
+use super::sabotage::{Sabotage, Saboteur};
+
+/// What one node lends.
+#[derive(Debug, Default)]
+pub(super) struct Lent {
+    pub grants: BTreeMap<GrantId, Grant>,
+    /// What it would lend again under the same keys after a crash.
+    pub remembered: Vec<(GrantId, GrantKey, u16)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub key: GrantKey,
+    pub recipient: u16,
+    pub region: RegionId,
+    pub bytes: Vec<u8>,
+}
+
+/// The memory as the target gets it: every access is told to the oracle.
+pub(super) struct Watched<'a> {
+    pub lent: &'a mut Lent,
+    pub oracle: &'a mut Oracle,
+    pub saboteur: &'a mut Saboteur,
+    pub now_ns: u64,
+}
+
+impl Lent {
+    /// The grant lent to a recipient, if there is one.
+    pub fn to(&self, recipient: u16) -> Option<(GrantId, &Grant)> {
+        let mut grants = self.grants.iter().filter(|(_, grant)| grant.recipient == recipient);
+        grants.next().map(|(&id, grant)| (id, grant))
+    }
+
+    fn check(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<(&mut Grant, usize), Refusal> {
+        let grant = self.grants.get_mut(&grant).ok_or(Refusal::UnknownGrant)?;
+        if grant.key != key {
+            return Err(Refusal::WrongKey);
+        }
+        let end = addr.checked_add(len as u64).ok_or(Refusal::OutOfRange)?;
+        if end > grant.bytes.len() as u64 {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok((grant, addr as usize))
+    }
+}
+
+impl GrantedMemory for Watched<'_> {
+    fn read(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        into: &mut [u8],
+    ) -> Result<(), Refusal> {
+        let (grant, at) = self.lent.check(grant, key, addr, into.len())?;
+        into.copy_from_slice(&grant.bytes[at..at + into.len()]);
+        if self.saboteur.strikes(Sabotage::StaleRead) {
+            into.fill(0);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        from: &[u8],
+    ) -> Result<(), Refusal> {
+        let (grant, at) = self.lent.check(grant, key, addr, from.len())?;
+        if self.saboteur.strikes(Sabotage::DropWrite) {
+            return Ok(());
+        }
+        grant.bytes[at..at + from.len()].copy_from_slice(from);
+        self.oracle.executed(self.now_ns, grant.region, addr as u32, from);
+        if self.saboteur.strikes(Sabotage::FlipBit) {
+            grant.bytes[at] ^= 1;
+        }
+        if let Some((region, addr, bytes)) = self.saboteur.repeat_write(grant.region, addr, from) {
+            self.oracle.executed(self.now_ns, region, addr as u32, &bytes);
+            let old = self.lent.grants.values_mut().find(|grant| grant.region == region);
+            if let Some(grant) = old {
+                grant.bytes[addr as usize..][..bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
+}

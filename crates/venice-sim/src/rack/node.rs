@@ -1,0 +1,327 @@
+//! A node: its program with an initiator, its agent with a target, and the memory it lends.
+
+use std::collections::VecDeque;
+
+use venice_fabric::{
+    Initiator, InitiatorConfig, LinkConfig, PeerAddr, PeerIndex, PeerState, Target, TargetConfig,
+    Topology,
+};
+use venice_wire::{MAX_FRAME_BYTES, NodeId};
+
+use super::client::Client;
+use super::memory::{Lent, Watched};
+use super::oracle::Oracle;
+use super::relay::Relay;
+use super::sabotage::Saboteur;
+use super::talk::{SERVICE, Talks};
+use crate::network::{Datagram, End};
+use crate::random::Stream;
+use crate::report::LinkTotals;
+use crate::scenario::{Protocol, Scenario};
+
+/// Frames that wait for a node that does nothing; more are lost, as in a socket's buffer.
+const MAX_WAITING: usize = 256;
+
+pub(super) struct Node {
+    pub number: u16,
+    /// Counts crashes and restarts.
+    pub life_number: u32,
+    pub is_dead: bool,
+    /// How many faults keep it dead.
+    pub crashes: u32,
+    /// How many faults freeze it.
+    pub freezes: u32,
+    /// How many faults keep it from lending.
+    pub revokes: u32,
+    /// Each node's clock begins somewhere else.
+    pub clock_ahead_ns: u64,
+    pub timer_ns: Option<u64>,
+    pub wants: bool,
+    pub initiator: Initiator,
+    pub target: Target,
+    pub lent: Lent,
+    pub client: Client,
+    /// What its QPairs are for: the program's, the agent's.
+    pub talks: [Talks; 2],
+    /// Where frames go through other nodes.
+    pub relay: Option<Relay>,
+    /// The donor behind each peer, and the latest peer of each donor.
+    peers: Vec<u16>,
+    topology: Topology,
+    protocol: Protocol,
+    waiting: VecDeque<Datagram>,
+    /// What the links of earlier lives counted.
+    past: LinkTotals,
+    rng: Stream,
+}
+
+impl Node {
+    pub fn new(scenario: &Scenario, topology: Topology, number: u16) -> Self {
+        let root = Stream::new(scenario.seed).split("node", &[number.into()]);
+        let mut rng = root.split("life", &[]);
+        let donors = draw_donors(&mut root.split("donors", &[]), scenario, number);
+        let mut client = Client::new(scenario.workload, &donors, root.split("client", &[]));
+        if donors.is_empty() {
+            client.accesses_left = 0;
+        }
+        let (initiator, target) = fresh(&scenario.protocol, number, &mut rng);
+        let relay = new_relay(topology, number, &scenario.protocol, &mut rng);
+        Self {
+            topology,
+            relay,
+            talks: Default::default(),
+            number,
+            life_number: 0,
+            is_dead: false,
+            crashes: 0,
+            freezes: 0,
+            revokes: 0,
+            clock_ahead_ns: root.split("clock", &[]).below(1 << 40),
+            timer_ns: None,
+            wants: false,
+            initiator,
+            target,
+            lent: Lent::default(),
+            client,
+            peers: Vec::new(),
+            protocol: scenario.protocol,
+            waiting: VecDeque::new(),
+            past: LinkTotals::default(),
+            rng,
+        }
+    }
+
+    /// Whether it does anything at all.
+    pub fn is_awake(&self) -> bool {
+        !self.is_dead && self.freezes == 0
+    }
+
+    /// Whether its program has done all it wanted and has all its memory.
+    pub fn is_content(&self) -> bool {
+        self.is_awake()
+            && self.client.is_done()
+            && self.client.sessions.iter().all(|session| session.is_mapped)
+            && self.waiting.is_empty()
+    }
+
+    /// For a complaint: what it waits for.
+    pub fn tell(&self) -> String {
+        let client = &self.client;
+        let mapped = client.sessions.iter().filter(|session| session.is_mapped).count();
+        format!(
+            "node {}: {} accesses to go, idle: {}, {mapped} of {} windows mapped",
+            self.number,
+            client.accesses_left,
+            client.is_idle(),
+            client.sessions.len()
+        )
+    }
+
+    /// All state is lost; the next life begins with fresh numbers.
+    pub fn restart(&mut self) {
+        self.life_number += 1;
+        self.past = self.link_totals();
+        (self.initiator, self.target) = fresh(&self.protocol, self.number, &mut self.rng);
+        self.relay = new_relay(self.topology, self.number, &self.protocol, &mut self.rng);
+        self.peers.clear();
+        self.waiting.clear();
+        let sessions = &mut self.client.sessions;
+        sessions.iter_mut().for_each(|session| session.is_reconnecting = false);
+        (self.timer_ns, self.wants) = (None, false);
+    }
+
+    /// What all its links counted so far.
+    pub fn link_totals(&self) -> LinkTotals {
+        let peers = (0..self.peers.len() as u32).map(PeerIndex);
+        let called = peers.map(|peer| self.initiator.peer_stats(peer));
+        let answered = self.target.link_stats().map(|(_, _, stats)| stats);
+        called.chain(answered).fold(self.past, |sum, stats| LinkTotals {
+            sent: sum.sent + stats.sent,
+            replayed: sum.replayed + stats.replayed,
+            duplicates: sum.duplicates + stats.duplicates,
+            early: sum.early + stats.early,
+            naks: sum.naks + stats.naks_sent,
+            pings: sum.pings + stats.pings,
+        })
+    }
+
+    /// The program alone begins a new life.
+    pub fn restart_recipient(&mut self) {
+        (self.initiator, _) = fresh(&self.protocol, self.number, &mut self.rng);
+        self.peers.clear();
+    }
+
+    /// Whether its program has a link that is up with this donor.
+    pub fn is_up_with(&self, donor: u16) -> bool {
+        let mut sessions = self.client.sessions.iter().filter(|session| session.donor == donor);
+        sessions.any(|session| {
+            session.peer.is_some_and(|peer| self.initiator.peer_state(peer) == PeerState::Up)
+        })
+    }
+
+    /// A new link to a donor.
+    pub fn add_peer(&mut self, donor: u16, now_ns: u64) -> PeerIndex {
+        let local_ns = now_ns + self.clock_ahead_ns;
+        let peer = self.initiator.add_peer(node_id(donor), local_ns);
+        self.peers.push(donor);
+        peer
+    }
+
+    /// A frame arrives; `true`: the node took it in.
+    pub fn take_in(
+        &mut self,
+        datagram: Datagram,
+        now_ns: u64,
+        oracle: &mut Oracle,
+        saboteur: &mut Saboteur,
+    ) -> bool {
+        if self.is_dead {
+            return false;
+        }
+        if self.freezes > 0 {
+            if self.waiting.len() < MAX_WAITING {
+                self.waiting.push_back(datagram);
+            }
+            return false;
+        }
+        self.handle(&datagram, now_ns, oracle, saboteur);
+        true
+    }
+
+    /// Takes in what came while it did nothing.
+    pub fn catch_up(&mut self, now_ns: u64, oracle: &mut Oracle, saboteur: &mut Saboteur) {
+        while let Some(datagram) = self.waiting.pop_front() {
+            self.handle(&datagram, now_ns, oracle, saboteur);
+        }
+        self.handle_timeout(now_ns);
+    }
+
+    fn handle(
+        &mut self,
+        datagram: &Datagram,
+        now_ns: u64,
+        oracle: &mut Oracle,
+        saboteur: &mut Saboteur,
+    ) {
+        let local_ns = now_ns + self.clock_ahead_ns;
+        match datagram.to_end {
+            End::Switch => {
+                let relay = self.relay.as_mut().expect("only switches talk to switches");
+                relay.handle(local_ns, datagram);
+            }
+            End::Donor => {
+                let mut memory = Watched { lent: &mut self.lent, oracle, saboteur, now_ns };
+                let from = PeerAddr(datagram.from.into());
+                self.target.handle_frame(local_ns, from, &datagram.bytes, &mut memory);
+            }
+            End::Recipient => {
+                let latest = self.peers.iter().rposition(|&donor| donor == datagram.from);
+                if let Some(peer) = latest {
+                    let peer = PeerIndex(peer as u32);
+                    self.initiator.handle_frame(local_ns, peer, &datagram.bytes);
+                }
+            }
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        let local_ns = now_ns + self.clock_ahead_ns;
+        self.initiator.handle_timeout(local_ns);
+        self.target.handle_timeout(local_ns);
+        if let Some(relay) = &mut self.relay {
+            relay.switch.handle_timeout(local_ns);
+        }
+    }
+
+    /// When it wants to be woken, in the rack's time.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let ends = [self.initiator.poll_timeout(), self.target.poll_timeout()];
+        let local_ns = match &self.relay {
+            None => ends.into_iter().flatten().min()?,
+            // What they have to send waits for the switch, which tells when it has room.
+            Some(relay) if !relay.has_room() => relay.switch.poll_timeout(),
+            Some(relay) => ends.into_iter().flatten().fold(relay.switch.poll_timeout(), u64::min),
+        };
+        Some(local_ns.saturating_sub(self.clock_ahead_ns))
+    }
+
+    /// Takes in the next frame that the switch has for this node. `true`: there was one.
+    pub fn take_local(
+        &mut self,
+        now_ns: u64,
+        oracle: &mut Oracle,
+        saboteur: &mut Saboteur,
+    ) -> bool {
+        let local_ns = now_ns + self.clock_ahead_ns;
+        let Some(frame) = self.relay.as_mut().and_then(|relay| relay.poll_local(local_ns)) else {
+            return false;
+        };
+        self.handle(&frame, now_ns, oracle, saboteur);
+        true
+    }
+
+    /// The next frame it sends.
+    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Datagram> {
+        let local_ns = now_ns + self.clock_ahead_ns;
+        let mut buf = [0; MAX_FRAME_BYTES];
+        let (to, from_end, to_end, len) =
+            if let Some((peer, len)) = self.initiator.poll_transmit(local_ns, &mut buf) {
+                (self.peers[peer.0 as usize], End::Recipient, End::Donor, len)
+            } else {
+                let (to, len) = self.target.poll_transmit(local_ns, &mut buf)?;
+                (to.0 as u16, End::Donor, End::Recipient, len)
+            };
+        let bytes = buf[..len].to_vec();
+        Some(Datagram { from: self.number, from_end, to, to_end, bytes })
+    }
+}
+
+/// Nodes have the same numbers on the wire, from 0.
+pub(crate) fn node_id(number: u16) -> NodeId {
+    NodeId(number.into())
+}
+
+fn fresh(protocol: &Protocol, number: u16, rng: &mut Stream) -> (Initiator, Target) {
+    let link = LinkConfig {
+        // Both ends of a link need not have as many buffers.
+        window: protocol.window << (number % 2),
+        ack_delay_ns: protocol.ack_delay.0,
+        replay_min_ns: protocol.replay_min.0,
+        replay_max_ns: protocol.replay_max.0,
+        keepalive_ns: protocol.keepalive.0,
+        silence_ns: protocol.silence.0,
+        ..LinkConfig::default()
+    };
+    let id = node_id(number);
+    let initiator = Initiator::new(InitiatorConfig {
+        link: link.clone(),
+        crma_depth: protocol.crma_depth,
+        rdma_depth: 8,
+        max_qpairs: 16,
+        ..InitiatorConfig::new(id, rng.draw())
+    });
+    let config = TargetConfig { link, max_qpairs: 64, ..TargetConfig::new(id, rng.draw()) };
+    let mut target = Target::new(config);
+    target.qpairs_mut().listen(SERVICE, 64).expect("nobody else listens");
+    (initiator, target)
+}
+
+fn new_relay(
+    topology: Topology,
+    number: u16,
+    protocol: &Protocol,
+    rng: &mut Stream,
+) -> Option<Relay> {
+    topology.has_relays().then(|| Relay::new(topology, number, protocol, rng.draw()))
+}
+
+/// Whom a node borrows from: others, each once.
+fn draw_donors(rng: &mut Stream, scenario: &Scenario, number: u16) -> Vec<u16> {
+    if number >= scenario.nodes {
+        // The router has no program.
+        return Vec::new();
+    }
+    let mut others: Vec<u16> = (0..scenario.nodes).filter(|&other| other != number).collect();
+    let draw = |_| others.swap_remove(rng.below(others.len() as u64) as usize);
+    (0..scenario.workload.donors).map(draw).collect()
+}

@@ -1,0 +1,142 @@
+//! What is known of all regions, and what the checkers found.
+
+use crate::checkers::{Checker, Conversations, Executions, Findings, History, ReadId, WriteId};
+
+/// A region of lent memory, from the time it is lent until it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct RegionId(pub u32);
+
+#[derive(Debug)]
+pub(super) struct Region {
+    pub history: History,
+    pub executions: Executions,
+    /// Failed writes that may still be carried out, with their lanes.
+    unsettled: Vec<(u32, WriteId)>,
+    /// The donor has ended the grant: accesses may be refused.
+    pub is_revoked: bool,
+    /// Lanes below have been closed.
+    open_lane: u32,
+}
+
+/// Sees everything, and takes no part.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    regions: Vec<Region>,
+    pub conversations: Conversations,
+    pub findings: Findings,
+}
+
+/// A write under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writing {
+    pub write: WriteId,
+    pub lane: u32,
+    pub is_bulk: bool,
+}
+
+impl Oracle {
+    /// A new region of zeros.
+    pub fn add_region(&mut self, salt: u64, len_bytes: u32) -> RegionId {
+        self.regions.push(Region {
+            history: History::new(salt, len_bytes),
+            executions: Executions::default(),
+            unsettled: Vec::new(),
+            is_revoked: false,
+            open_lane: 0,
+        });
+        RegionId(self.regions.len() as u32 - 1)
+    }
+
+    pub fn region(&mut self, id: RegionId) -> &mut Region {
+        &mut self.regions[id.0 as usize]
+    }
+
+    pub fn ask_read(&mut self, region: RegionId, at: u32, len: u32, lane: Option<u32>) -> ReadId {
+        self.region(region).history.ask_read(at, len, lane)
+    }
+
+    /// A write is asked for; returns it with its bytes.
+    pub fn ask_write(
+        &mut self,
+        region: RegionId,
+        at: u32,
+        len: u32,
+        lane: u32,
+        is_bulk: bool,
+    ) -> (Writing, Vec<u8>) {
+        let Region { history, executions, .. } = self.region(region);
+        let write = history.ask_write(at, len, (!is_bulk).then_some(lane));
+        let mut bytes = vec![0; len as usize];
+        history.fill(write, at, &mut bytes);
+        match is_bulk {
+            true => executions.ask_bulk(lane, write, at, len),
+            false => executions.ask(lane, write, at, len),
+        }
+        (Writing { write, lane, is_bulk }, bytes)
+    }
+
+    /// The write was not taken after all.
+    pub fn withdraw(&mut self, region: RegionId, writing: Writing) {
+        let Region { history, executions, .. } = self.region(region);
+        history.write_refused(writing.write);
+        let _ = executions.refused(writing.write);
+    }
+
+    /// A donor's memory has stored bytes.
+    pub fn executed(&mut self, now_ns: u64, region: RegionId, at: u32, bytes: &[u8]) {
+        let Region { history, executions, .. } = &mut self.regions[region.0 as usize];
+        let is = |write, at: u32, bytes: &[u8]| {
+            (at..).zip(bytes).all(|(at, &byte)| history.value(write, at) == byte)
+        };
+        let result = executions.executed(at, bytes, is);
+        self.findings.check(Checker::Executions, now_ns, result);
+    }
+
+    pub fn read_done(&mut self, now_ns: u64, region: RegionId, read: &ReadId, data: &[u8]) {
+        let result = self.region(region).history.read_done(read, data);
+        let result = result.map_err(|what| format!("{region:?}: {what}"));
+        self.findings.check(Checker::History, now_ns, result);
+    }
+
+    pub fn write_done(&mut self, now_ns: u64, region: RegionId, writing: Writing) {
+        self.lane_works(region, writing.lane);
+        let Region { history, executions, .. } = self.region(region);
+        history.write_done(writing.write);
+        let result = executions.answered(writing.write);
+        let result = result.map_err(|what| format!("{region:?}: {what}"));
+        self.findings.check(Checker::Executions, now_ns, result);
+    }
+
+    /// A write has failed and may have been carried out, or may yet be.
+    pub fn write_failed(&mut self, region: RegionId, writing: Writing) {
+        let Region { unsettled, .. } = self.region(region);
+        unsettled.push((writing.lane, writing.write));
+    }
+
+    /// A single write was refused: it was not carried out.
+    pub fn write_refused(&mut self, now_ns: u64, region: RegionId, writing: Writing) {
+        if writing.is_bulk {
+            return self.write_failed(region, writing);
+        }
+        let Region { history, executions, .. } = self.region(region);
+        history.write_refused(writing.write);
+        let result = executions.refused(writing.write);
+        let result = result.map_err(|what| format!("{region:?}: {what}"));
+        self.findings.check(Checker::Executions, now_ns, result);
+    }
+
+    /// An access on this lane has succeeded: nothing of an earlier lane will be carried out now.
+    pub fn lane_works(&mut self, region: RegionId, lane: u32) {
+        let Region { history, executions, unsettled, open_lane, .. } = self.region(region);
+        while *open_lane < lane {
+            executions.close_lane(*open_lane);
+            *open_lane += 1;
+        }
+        unsettled.retain(|&(of, write)| {
+            if of < lane {
+                history.write_over(write);
+            }
+            of >= lane
+        });
+    }
+}

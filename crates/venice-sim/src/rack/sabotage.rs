@@ -1,0 +1,146 @@
+//! Things broken on purpose, to prove that the checkers notice.
+
+use std::str::FromStr;
+
+use venice_wire::{Frame, HeaderRepr, MAX_FRAME_BYTES, Opcode, REPLAY_FLAG};
+
+use super::oracle::RegionId;
+use crate::random::Stream;
+
+/// What to break. It happens a few times in a run, at moments drawn from the seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A donor answers a write without carrying it out.
+    DropWrite,
+    /// A donor stores a bit the wrong way round.
+    FlipBit,
+    /// A donor carries out a write a second time later, as if its frame had got past the datalink
+    /// twice.
+    RepeatWrite,
+    /// A donor answers a read with zeros.
+    StaleRead,
+    /// A recipient gets the bytes of another read.
+    SwapReads,
+    /// A recipient never learns that an access is over.
+    LoseCompletion,
+    /// A sender alters a frame that it replays.
+    AlterReplay,
+    /// A sender takes one more credit than it has.
+    OverdrawCredit,
+    /// A donor keeps a grant that has ended.
+    KeepGrant,
+    /// Two messages of a QPair change places.
+    SwapMessages,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::DropWrite,
+        Self::FlipBit,
+        Self::RepeatWrite,
+        Self::StaleRead,
+        Self::SwapReads,
+        Self::LoseCompletion,
+        Self::AlterReplay,
+        Self::OverdrawCredit,
+        Self::KeepGrant,
+        Self::SwapMessages,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DropWrite => "drop-write",
+            Self::FlipBit => "flip-bit",
+            Self::RepeatWrite => "repeat-write",
+            Self::StaleRead => "stale-read",
+            Self::SwapReads => "swap-reads",
+            Self::LoseCompletion => "lose-completion",
+            Self::AlterReplay => "alter-replay",
+            Self::OverdrawCredit => "overdraw-credit",
+            Self::KeepGrant => "keep-grant",
+            Self::SwapMessages => "swap-messages",
+        }
+    }
+}
+
+impl FromStr for Sabotage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        let known = Self::ALL.into_iter().find(|sabotage| sabotage.name() == text);
+        known.ok_or_else(|| format!("'{text}' is none of {}", names()))
+    }
+}
+
+/// Decides when to strike.
+#[derive(Debug)]
+pub(super) struct Saboteur {
+    what: Option<Sabotage>,
+    rng: Stream,
+    /// A write to be carried out again.
+    kept: Option<(RegionId, u64, Vec<u8>)>,
+}
+
+impl Saboteur {
+    pub fn new(what: Option<Sabotage>, seed: u64) -> Self {
+        Self { what, rng: Stream::new(seed).split("saboteur", &[]), kept: None }
+    }
+
+    /// Whether to do this now: once in a while if it is what there is to do.
+    pub fn strikes(&mut self, what: Sabotage) -> bool {
+        self.what == Some(what) && self.rng.chance(30_000)
+    }
+
+    /// Whether this is what there is to do.
+    pub fn is(&self, what: Sabotage) -> bool {
+        self.what == Some(what)
+    }
+
+    /// Alters a frame where everybody can see it.
+    pub fn alter(&mut self, bytes: &mut Vec<u8>) {
+        if self.is(Sabotage::AlterReplay)
+            && let Ok(frame) = Frame::parse(bytes)
+            && frame.flags() & REPLAY_FLAG != 0
+        {
+            let header = HeaderRepr { address: frame.address() ^ 1, ..frame.repr() };
+            *bytes = emit(header, frame.payload());
+        }
+    }
+
+    /// Alters a frame behind the back of who watches the wire.
+    pub fn alter_unseen(&mut self, bytes: &mut Vec<u8>) {
+        if self.is(Sabotage::OverdrawCredit)
+            && let Ok(frame) = Frame::parse(bytes)
+            && frame.opcode() == Opcode::Welcome
+        {
+            *bytes = emit(HeaderRepr { access_len: 1024, ..frame.repr() }, &[]);
+        }
+    }
+
+    /// An earlier write to carry out again.
+    pub fn repeat_write(
+        &mut self,
+        region: RegionId,
+        addr: u64,
+        bytes: &[u8],
+    ) -> Option<(RegionId, u64, Vec<u8>)> {
+        if self.what != Some(Sabotage::RepeatWrite) {
+            return None;
+        }
+        if self.kept.is_none() {
+            self.kept = Some((region, addr, bytes.to_vec()));
+            return None;
+        }
+        if self.rng.chance(30_000) { self.kept.take() } else { None }
+    }
+}
+
+fn emit(header: HeaderRepr, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; MAX_FRAME_BYTES];
+    let len = header.emit(payload, &mut bytes).expect("it was a frame before");
+    bytes.truncate(len);
+    bytes
+}

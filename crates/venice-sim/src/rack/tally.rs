@@ -1,0 +1,118 @@
+//! What happened in a run, counted.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use venice_fabric::{AccessError, DownReason};
+
+/// Kinds of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A single read.
+    Read,
+    /// A single write.
+    Write,
+    /// A bulk read.
+    BulkRead,
+    /// A bulk write.
+    BulkWrite,
+    /// A message over a QPair; its time is that from one end to the other.
+    Message,
+}
+
+/// Counts of one run.
+#[derive(Debug)]
+pub(super) struct Tally {
+    kinds: [KindTally; Kind::ALL.len()],
+    pub failed: u64,
+    pub refused: u64,
+    pub links_down: u64,
+}
+
+#[derive(Debug)]
+struct KindTally {
+    count: u64,
+    bytes: u64,
+    latency: Histogram<u64>,
+}
+
+/// What became of the accesses of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Accesses {
+    /// Which kind.
+    pub kind: Kind,
+    /// How many succeeded.
+    pub succeeded: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Half of them took no longer, in virtual nanoseconds.
+    pub p50_ns: u64,
+    /// All but one in a hundred took no longer.
+    pub p99_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Read, Self::Write, Self::BulkRead, Self::BulkWrite, Self::Message];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::BulkRead => "bulk read",
+            Self::BulkWrite => "bulk write",
+            Self::Message => "message",
+        }
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let kind = |_| KindTally {
+            count: 0,
+            bytes: 0,
+            // Up to an hour, to one part in a hundred.
+            latency: Histogram::new_with_bounds(1, 3_600_000_000_000, 2).expect("they make sense"),
+        };
+        Self { kinds: Kind::ALL.map(kind), failed: 0, refused: 0, links_down: 0 }
+    }
+}
+
+impl Tally {
+    pub fn succeeded(&mut self, kind: Kind, len_bytes: u32, took_ns: u64) {
+        let tally = &mut self.kinds[kind as usize];
+        tally.count += 1;
+        tally.bytes += u64::from(len_bytes);
+        tally.latency.saturating_record(took_ns);
+    }
+
+    pub fn failed(&mut self, error: AccessError) {
+        match error {
+            AccessError::Refused(_) => self.refused += 1,
+            _ => self.failed += 1,
+        }
+    }
+
+    pub fn link_down(&mut self, _reason: DownReason) {
+        self.links_down += 1;
+    }
+
+    pub fn accesses(&self) -> Vec<Accesses> {
+        let of = |&kind: &Kind| {
+            let KindTally { count, bytes, latency } = &self.kinds[kind as usize];
+            Accesses {
+                kind,
+                succeeded: *count,
+                bytes: *bytes,
+                p50_ns: latency.value_at_quantile(0.5),
+                p99_ns: latency.value_at_quantile(0.99),
+                max_ns: latency.max(),
+            }
+        };
+        Kind::ALL.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,13 @@
+//! Fields in byte slices whose length has been checked.
+
+/// Writes `bytes` at `at`, which must lie inside.
+pub(crate) fn put<const N: usize>(into: &mut [u8], at: usize, bytes: [u8; N]) {
+    into[at..at + N].copy_from_slice(&bytes);
+}
+
+/// The `N` bytes at `at`, which must lie inside.
+pub(crate) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
+}
