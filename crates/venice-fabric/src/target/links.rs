@@ -24,6 +24,8 @@ pub(super) struct Entry {
     proposal: LinkId,
     window: u16,
     id: LinkId,
+    /// Greeted before another one, or after it: link numbers do not tell.
+    serial: u64,
     pub heard_ns: u64,
     pub welcome_due: bool,
     /// A write that was done and not answered yet: an answer to it answers those before it too.
@@ -43,6 +45,7 @@ pub(super) struct Links {
     entries: Vec<Option<Entry>>,
     by_id: BTreeMap<LinkId, usize>,
     numbers: LinkNumbers,
+    next_serial: u64,
     /// Links that are gone since [`Links::next_removed`] was last asked.
     removed: Vec<(usize, DownReason)>,
 }
@@ -54,6 +57,7 @@ impl Links {
             entries: (0..max_links).map(|_| None).collect(),
             by_id: BTreeMap::new(),
             numbers: LinkNumbers::new(config.incarnation),
+            next_serial: 0,
             removed: Vec::with_capacity(max_links),
         }
     }
@@ -117,6 +121,8 @@ impl Links {
         let at = self.make_room(now_ns, config)?;
         let id = self.draw_id();
         self.by_id.insert(id, at);
+        let serial = self.next_serial;
+        self.next_serial += 1;
         self.entries[at] = Some(Entry {
             addr: from,
             node: hello.source(),
@@ -124,6 +130,7 @@ impl Links {
             proposal: hello.link(),
             window: hello.access_len(),
             id,
+            serial,
             heard_ns: now_ns,
             welcome_due: true,
             done_due: None,
@@ -172,11 +179,12 @@ impl Links {
         link.open(entry.id, entry.window, now_ns);
         entry.link = Some(link);
         entry.opened.reserve();
-        let caller = (entry.addr, entry.node);
+        let (addr, node, serial) = (entry.addr, entry.node, entry.serial);
         for older in 0..self.entries.len() {
-            let is_superseded = |entry: &Entry| {
-                older != at && (entry.addr, entry.node) == caller && entry.link.is_some()
-            };
+            // Those never confirmed as well: frames of a caller's earlier life may still be on
+            // their way, and one of them would open its link again.
+            let is_superseded =
+                |entry: &Entry| (entry.addr, entry.node) == (addr, node) && entry.serial < serial;
             if self.entries[older].as_ref().is_some_and(is_superseded) {
                 self.remove(older, DownReason::Restarted);
             }
