@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs simulated racks with fresh seeds, then the program tests, again and again for SOAK_MINUTES
-# (default 30); stops at the first failure.
+# Runs simulated racks with fresh seeds, the properties of the state machines with many fresh
+# operation sequences, then the program tests, again and again for SOAK_MINUTES (default 30); stops at
+# the first failure.
 #
 #   SOAK_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks, all night
 #
@@ -13,8 +14,8 @@ export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 minutes="${SOAK_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | sim | programs) ;;
-    *) echo "soak: SOAK_WHAT is all, sim or programs, not '$what'" >&2; exit 2 ;;
+    all | sim | properties | programs) ;;
+    *) echo "soak: SOAK_WHAT is all, sim, properties or programs, not '$what'" >&2; exit 2 ;;
 esac
 end=$((SECONDS + minutes * 60))
 
@@ -37,15 +38,25 @@ racks() { # racks MINUTES: simulated racks on fresh seeds, on every core
     return "$failed"
 }
 
+properties() { # a sequence that fails is printed, and kept for the next run in tests/*.proptest-regressions
+    PROPTEST_CASES="${PROPTEST_CASES:-10000}" timeout --kill-after=60s 60m \
+        cargo test --locked -p venice-wire -p venice-fabric -p venice-rack </dev/null
+}
+
+wants() { [[ $what == all || $what == "$1" ]]; }
+
 round=0
 while ((SECONDS < end)); do
     round=$((round + 1))
     left=$(((end - SECONDS + 59) / 60))
     echo "== soak: round $round, $left minutes left"
-    if [[ $what != programs ]]; then
+    if wants sim; then
         racks "$([[ $what == sim ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
-    if [[ $what != sim ]]; then
+    if wants properties; then
+        properties
+    fi
+    if wants programs; then
         timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \
             --test-threads=1 </dev/null
     fi
