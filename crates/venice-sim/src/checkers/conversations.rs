@@ -1,13 +1,13 @@
 //! Messages of QPairs: each received once, whole, in the order sent, and none made up.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::random::mix;
 
 /// All conversations of a rack, each over one QPair.
 #[derive(Debug, Default)]
 pub struct Conversations {
-    all: Vec<Conversation>,
+    all: BTreeMap<ConversationId, Conversation>,
 }
 
 /// A number that every message of a conversation carries.
@@ -42,19 +42,29 @@ const HEADER_BYTES: usize = 9;
 impl Conversations {
     /// A new conversation.
     pub fn begin(&mut self) -> ConversationId {
-        self.all.push(Conversation::default());
-        ConversationId(self.all.len() as u32 - 1)
+        let id = self.all.last_key_value().map_or(0, |(id, _)| id.0 + 1);
+        self.begin_as(ConversationId(id));
+        ConversationId(id)
+    }
+
+    /// A new conversation under a number that was drawn elsewhere.
+    ///
+    /// # Panics
+    /// If there is one of that number.
+    pub fn begin_as(&mut self, id: ConversationId) {
+        let before = self.all.insert(id, Conversation::default());
+        assert!(before.is_none(), "{id:?} begins twice");
     }
 
     /// The next message to send one way, at most `longest` bytes. It counts as sent after
     /// [`Conversations::sent`].
     pub fn next_message(&self, id: ConversationId, to: Direction, longest: usize) -> Vec<u8> {
-        message(id, to, self.all[id.0 as usize].directions[to as usize].sent, longest)
+        message(id, to, self.all[&id].directions[to as usize].sent, longest)
     }
 
     /// The next message was taken by the QPair.
     pub fn sent(&mut self, now_ns: u64, id: ConversationId, to: Direction) {
-        let flow = &mut self.all[id.0 as usize].directions[to as usize];
+        let flow = &mut self.get(id).directions[to as usize];
         flow.sent += 1;
         flow.sent_ns.push_back(now_ns);
     }
@@ -81,7 +91,7 @@ impl Conversations {
         if known.is_some_and(|known| known != id) {
             return Err(format!("{id:?} on the QPair of {known:?}"));
         }
-        let Some(conversation) = self.all.get_mut(id.0 as usize) else {
+        let Some(conversation) = self.all.get_mut(&id) else {
             return Err(format!("a message of {id:?}, which never was"));
         };
         let flow = &mut conversation.directions[to as usize];
@@ -101,7 +111,11 @@ impl Conversations {
 
     /// Nothing more of this conversation need arrive.
     pub fn close(&mut self, id: ConversationId) {
-        self.all[id.0 as usize].is_closed = true;
+        self.get(id).is_closed = true;
+    }
+
+    fn get(&mut self, id: ConversationId) -> &mut Conversation {
+        self.all.get_mut(&id).expect("it has begun")
     }
 
     /// Whether everything sent in conversations that are not closed has arrived.
@@ -109,11 +123,14 @@ impl Conversations {
     /// # Errors
     /// Says what has not.
     pub fn check_settled(&self) -> Result<(), String> {
-        let open = self.all.iter().enumerate().filter(|(_, it)| !it.is_closed);
+        let open = self.all.iter().filter(|(_, it)| !it.is_closed);
         for (id, conversation) in open {
             for Flow { sent, received, .. } in &conversation.directions {
                 if sent != received {
-                    return Err(format!("conversation {id}: {received} of {sent} messages came"));
+                    return Err(format!(
+                        "conversation {}: {received} of {sent} messages came",
+                        id.0
+                    ));
                 }
             }
         }
@@ -121,8 +138,9 @@ impl Conversations {
     }
 }
 
-/// The message with this number: header, then bytes that follow from it.
-fn message(id: ConversationId, to: Direction, index: u32, longest: usize) -> Vec<u8> {
+/// The message with this number, at most `longest` bytes: header, then bytes that follow from it. The
+/// first four bytes are the conversation's number, little-endian.
+pub fn message(id: ConversationId, to: Direction, index: u32, longest: usize) -> Vec<u8> {
     let seed = mix((u64::from(id.0) << 33) | (u64::from(index) << 1) | to as u64);
     let room = longest.saturating_sub(HEADER_BYTES) as u64 + 1;
     // Small ones more often than large ones.

@@ -69,25 +69,12 @@ impl History {
             return 0;
         }
         // Never zero, so that what was lost and what was never written differ.
-        self.word(write, at / 8)[at as usize % 8].max(1)
-    }
-
-    fn word(&self, write: WriteId, n: u32) -> [u8; 8] {
-        mix(self.salt ^ (u64::from(write.0) << 32) ^ u64::from(n)).to_le_bytes()
+        word(self.salt, write, at / 8)[at as usize % 8].max(1)
     }
 
     /// The bytes of a write.
     pub fn fill(&self, write: WriteId, at: u32, into: &mut [u8]) {
-        if write.0 == 0 {
-            return into.fill(0);
-        }
-        let mut word = (u32::MAX, [0; 8]);
-        for (at, byte) in (at..).zip(into) {
-            if word.0 != at / 8 {
-                word = (at / 8, self.word(write, at / 8));
-            }
-            *byte = word.1[at as usize % 8].max(1);
-        }
+        written(self.salt, write, at, into);
     }
 
     /// A write of `len` bytes is asked for. Writes of one lane are carried out in the order asked
@@ -225,6 +212,24 @@ impl History {
         self.clock += 1;
         self.clock
     }
+}
+
+/// The bytes from `at` on of a write to the region of that salt.
+pub fn written(salt: u64, write: WriteId, at: u32, into: &mut [u8]) {
+    if write.0 == 0 {
+        return into.fill(0);
+    }
+    let mut kept = (u32::MAX, [0; 8]);
+    for (at, byte) in (at..).zip(into) {
+        if kept.0 != at / 8 {
+            kept = (at / 8, word(salt, write, at / 8));
+        }
+        *byte = kept.1[at as usize % 8].max(1);
+    }
+}
+
+fn word(salt: u64, write: WriteId, n: u32) -> [u8; 8] {
+    mix(salt ^ (u64::from(write.0) << 32) ^ u64::from(n)).to_le_bytes()
 }
 
 /// Whether one write was carried out, if at all, before the other.

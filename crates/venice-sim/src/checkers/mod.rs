@@ -13,13 +13,15 @@
 mod conversations;
 mod executions;
 mod history;
+mod oracle;
 mod wire_watch;
 
 use serde::Serialize;
 
-pub use self::conversations::{ConversationId, Conversations, Direction};
+pub use self::conversations::{ConversationId, Conversations, Direction, message};
 pub use self::executions::Executions;
-pub use self::history::{History, ReadId, WriteId};
+pub use self::history::{History, ReadId, WriteId, written};
+pub use self::oracle::{Oracle, Region, RegionId, Writing};
 pub use self::wire_watch::WireWatch;
 
 /// Which checker.

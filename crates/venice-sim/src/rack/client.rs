@@ -8,13 +8,12 @@ use venice_fabric::{
 };
 use venice_wire::{GrantId, GrantKey};
 
-use super::oracle::{Oracle, RegionId, Writing};
 use super::sabotage::{Sabotage, Saboteur};
 use super::talk::{self, Talks};
-use super::tally::{Kind, Tally};
-use crate::checkers::{Checker, Direction, ReadId};
+use super::tally::Tally;
+use crate::checkers::{Checker, Direction, Oracle, ReadId, RegionId, Writing};
 use crate::random::Stream;
-use crate::scenario::Workload;
+use crate::scenario::{Access, Kind, Workload};
 
 /// Distance of a node's windows.
 const WINDOW_SPAN: u64 = 1 << 24;
@@ -49,14 +48,6 @@ pub(super) struct Session {
     pub is_reconnecting: bool,
     /// The QPair to the donor.
     pub talk: Option<QPairId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Access {
-    session: usize,
-    kind: Kind,
-    at: u32,
-    len: u32,
 }
 
 #[derive(Debug)]
@@ -133,10 +124,7 @@ impl Client {
 
     /// Nanoseconds until the next access is wanted.
     pub fn think_ns(&mut self) -> u64 {
-        match self.workload.think.0 {
-            0 => 0,
-            mean_ns => self.rng.below(2 * mean_ns) + 1,
-        }
+        self.workload.draw_pause_ns(&mut self.rng)
     }
 
     /// Wants one access more, and asks for what can be asked for. `true`: something was taken.
@@ -169,44 +157,7 @@ impl Client {
         if usable.is_empty() {
             return None;
         }
-        let session = *self.rng.pick(&usable);
-        let kind = self.draw_kind();
-        let region_bytes = self.workload.region_bytes;
-        let longest = match kind {
-            Kind::Read | Kind::Write | Kind::Message => u32::from(self.workload.max_access_bytes),
-            Kind::BulkRead | Kind::BulkWrite => self.workload.max_bulk_bytes,
-        };
-        let longest = longest.min(region_bytes);
-        let len = match self.rng.below(4) {
-            0 => longest,
-            1 => self.rng.between(1, longest.min(16).into()) as u32,
-            _ => self.rng.between(1, longest.into()) as u32,
-        };
-        // Half of all accesses meet at the front.
-        let room = region_bytes - len;
-        let room = if self.rng.chance(500_000) { room.min(64) } else { room };
-        let at = self.rng.between(0, room.into()) as u32;
-        Some(Access { session, kind, at, len })
-    }
-
-    fn draw_kind(&mut self) -> Kind {
-        let mix = self.workload.mix;
-        let weights = [
-            (Kind::Read, mix.read),
-            (Kind::Write, mix.write),
-            (Kind::BulkRead, mix.bulk_read),
-            (Kind::BulkWrite, mix.bulk_write),
-            (Kind::Message, mix.message),
-        ];
-        let total: u32 = weights.iter().map(|(_, weight)| weight).sum();
-        let mut drawn = self.rng.below(total.into()) as u32;
-        for (kind, weight) in weights {
-            match drawn.checked_sub(weight) {
-                Some(rest) => drawn = rest,
-                None => return kind,
-            }
-        }
-        unreachable!("the weights add up to their sum")
+        Some(self.workload.draw_access(&mut self.rng, &usable))
     }
 
     /// Reads the whole of each region, to see at the end that all of it is there.

@@ -6,10 +6,9 @@ use venice_wire::{GrantId, GrantKey};
 use super::client::window_addr;
 use super::memory::Grant;
 use super::node::Node;
-use super::oracle::RegionId;
 use super::sabotage::Sabotage;
 use super::{Event, Rack};
-use crate::checkers::Checker;
+use crate::checkers::{Checker, RegionId};
 use crate::random::Stream;
 
 impl Rack<'_> {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use venice_fabric::{GrantedMemory, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
-use super::oracle::{Oracle, RegionId};
 use super::sabotage::{Sabotage, Saboteur};
+use crate::checkers::{Oracle, RegionId};
 
 /// What one node lends.
 #[derive(Debug, Default)]

@@ -9,7 +9,6 @@ mod control;
 mod faults;
 mod memory;
 mod node;
-mod oracle;
 mod relay;
 mod sabotage;
 mod talk;
@@ -17,7 +16,7 @@ mod tally;
 
 use std::collections::BTreeMap;
 
-use crate::checkers::{Checker, WireWatch};
+use crate::checkers::{Checker, Oracle, WireWatch};
 use crate::events::Events;
 use crate::network::{Datagram, Network};
 use crate::report::Report;
@@ -26,12 +25,11 @@ use crate::trace::Trace;
 
 use self::client::Desk;
 use self::node::Node;
-use self::oracle::Oracle;
 use self::relay::Relay;
 pub use self::sabotage::Sabotage;
 use self::sabotage::Saboteur;
+pub use self::tally::Accesses;
 use self::tally::Tally;
-pub use self::tally::{Accesses, Kind};
 
 /// Listens to the links.
 pub trait Tap {

@@ -10,10 +10,10 @@ use venice_wire::{MAX_FRAME_BYTES, NodeId};
 
 use super::client::Client;
 use super::memory::{Lent, Watched};
-use super::oracle::Oracle;
 use super::relay::Relay;
 use super::sabotage::Saboteur;
 use super::talk::{SERVICE, Talks};
+use crate::checkers::Oracle;
 use crate::network::{Datagram, End};
 use crate::random::Stream;
 use crate::report::LinkTotals;
@@ -57,9 +57,9 @@ pub(super) struct Node {
 
 impl Node {
     pub fn new(scenario: &Scenario, topology: Topology, number: u16) -> Self {
-        let root = Stream::new(scenario.seed).split("node", &[number.into()]);
+        let root = scenario.node_stream(number);
         let mut rng = root.split("life", &[]);
-        let donors = draw_donors(&mut root.split("donors", &[]), scenario, number);
+        let donors = scenario.donors_of(number);
         let mut client = Client::new(scenario.workload, &donors, root.split("client", &[]));
         if donors.is_empty() {
             client.accesses_left = 0;
@@ -313,15 +313,4 @@ fn new_relay(
     rng: &mut Stream,
 ) -> Option<Relay> {
     topology.has_relays().then(|| Relay::new(topology, number, protocol, rng.draw()))
-}
-
-/// Whom a node borrows from: others, each once.
-fn draw_donors(rng: &mut Stream, scenario: &Scenario, number: u16) -> Vec<u16> {
-    if number >= scenario.nodes {
-        // The router has no program.
-        return Vec::new();
-    }
-    let mut others: Vec<u16> = (0..scenario.nodes).filter(|&other| other != number).collect();
-    let draw = |_| others.swap_remove(rng.below(others.len() as u64) as usize);
-    (0..scenario.workload.donors).map(draw).collect()
 }

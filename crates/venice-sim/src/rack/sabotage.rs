@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use venice_wire::{Frame, HeaderRepr, MAX_FRAME_BYTES, Opcode, REPLAY_FLAG};
 
-use super::oracle::RegionId;
+use crate::checkers::RegionId;
 use crate::random::Stream;
 
 /// What to break. It happens a few times in a run, at moments drawn from the seed.

@@ -8,11 +8,11 @@ use venice_fabric::{
 
 use super::Rack;
 use super::client::Desk;
-use super::oracle::Oracle;
 use super::sabotage::{Sabotage, Saboteur};
-use super::tally::{Kind, Tally};
-use crate::checkers::{Checker, ConversationId, Direction};
+use super::tally::Tally;
+use crate::checkers::{Checker, ConversationId, Direction, Oracle};
 use crate::network::End;
+use crate::scenario::Kind;
 
 /// The service that every donor offers.
 pub(super) const SERVICE: u32 = 1;

@@ -4,21 +4,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use venice_fabric::{AccessError, DownReason};
 
-/// Kinds of access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A single read.
-    Read,
-    /// A single write.
-    Write,
-    /// A bulk read.
-    BulkRead,
-    /// A bulk write.
-    BulkWrite,
-    /// A message over a QPair; its time is that from one end to the other.
-    Message,
-}
+use crate::scenario::Kind;
 
 /// Counts of one run.
 #[derive(Debug)]
@@ -51,23 +37,6 @@ pub struct Accesses {
     pub p99_ns: u64,
     /// None took longer.
     pub max_ns: u64,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Read, Self::Write, Self::BulkRead, Self::BulkWrite, Self::Message];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::BulkRead => "bulk read",
-            Self::BulkWrite => "bulk write",
-            Self::Message => "message",
-        }
-    }
 }
 
 impl Default for Tally {

@@ -3,11 +3,13 @@
 //! A scenario is a TOML file or is drawn from a seed ([`Scenario::random`]). It names
 //! nothing that only the simulator has.
 
+mod access;
 mod draw;
 mod fault;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::access::{Access, Kind};
 pub use self::draw::Bounds;
 pub use self::fault::{Fault, FaultKind};
 use crate::units::{Nanos, Share};

@@ -1,14 +1,18 @@
-//! What is known of all regions, and what the checkers found.
+//! What is known of all regions, and what the checkers found. It is told what happens in the order of
+//! time, by the simulator as it happens, by real racks from what their processes have noted.
 
-use crate::checkers::{Checker, Conversations, Executions, Findings, History, ReadId, WriteId};
+use super::{Checker, Conversations, Executions, Findings, History, ReadId, WriteId};
 
 /// A region of lent memory, from the time it is lent until it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RegionId(pub u32);
+pub struct RegionId(pub u32);
 
+/// What is known of one.
 #[derive(Debug)]
-pub(super) struct Region {
+pub struct Region {
+    /// What it may hold.
     pub history: History,
+    /// What the donor's memory is to be asked.
     pub executions: Executions,
     /// Failed writes that may still be carried out, with their lanes.
     unsettled: Vec<(u32, WriteId)>,
@@ -20,17 +24,22 @@ pub(super) struct Region {
 
 /// Sees everything, and takes no part.
 #[derive(Debug, Default)]
-pub(super) struct Oracle {
+pub struct Oracle {
     regions: Vec<Region>,
+    /// The messages of QPairs.
     pub conversations: Conversations,
+    /// What was found.
     pub findings: Findings,
 }
 
 /// A write under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Writing {
+pub struct Writing {
+    /// Which.
     pub write: WriteId,
+    /// The link it goes over.
     pub lane: u32,
+    /// Whether it is cut into pieces, which keep no order.
     pub is_bulk: bool,
 }
 
@@ -47,10 +56,12 @@ impl Oracle {
         RegionId(self.regions.len() as u32 - 1)
     }
 
+    /// What is known of a region.
     pub fn region(&mut self, id: RegionId) -> &mut Region {
         &mut self.regions[id.0 as usize]
     }
 
+    /// A read is asked for on a lane; `None` keeps no order.
     pub fn ask_read(&mut self, region: RegionId, at: u32, len: u32, lane: Option<u32>) -> ReadId {
         self.region(region).history.ask_read(at, len, lane)
     }
@@ -92,12 +103,14 @@ impl Oracle {
         self.findings.check(Checker::Executions, now_ns, result);
     }
 
+    /// A read has succeeded with `data`.
     pub fn read_done(&mut self, now_ns: u64, region: RegionId, read: &ReadId, data: &[u8]) {
         let result = self.region(region).history.read_done(read, data);
         let result = result.map_err(|what| format!("{region:?}: {what}"));
         self.findings.check(Checker::History, now_ns, result);
     }
 
+    /// A write has succeeded.
     pub fn write_done(&mut self, now_ns: u64, region: RegionId, writing: Writing) {
         self.lane_works(region, writing.lane);
         let Region { history, executions, .. } = self.region(region);
