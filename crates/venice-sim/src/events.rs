@@ -1,25 +1,28 @@
 //! What is to happen, in the order of time; what happens at one instant, in the order it was put in.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A queue of events in virtual time.
+/// A queue of events in virtual time. The heap holds small keys; events stay where they are.
 #[derive(Debug)]
 pub struct Events<E> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+    heap: BinaryHeap<Reverse<Key>>,
     serial: u64,
+    events: Vec<Option<E>>,
+    free: Vec<u32>,
 }
 
-#[derive(Debug)]
-struct Entry<E> {
+/// By time, then by the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
     at_ns: u64,
     serial: u64,
-    event: E,
+    place: u32,
 }
 
 impl<E> Default for Events<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), serial: 0 }
+        Self { heap: BinaryHeap::new(), serial: 0, events: Vec::new(), free: Vec::new() }
     }
 }
 
@@ -27,17 +30,25 @@ impl<E> Events<E> {
     /// Puts an event in.
     pub fn push(&mut self, at_ns: u64, event: E) {
         self.serial += 1;
-        self.heap.push(Reverse(Entry { at_ns, serial: self.serial, event }));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.events.push(None);
+            self.events.len() as u32 - 1
+        });
+        self.events[place as usize] = Some(event);
+        self.heap.push(Reverse(Key { at_ns, serial: self.serial, place }));
     }
 
     /// When the next event is.
     pub fn next_ns(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse(entry)| entry.at_ns)
+        self.heap.peek().map(|Reverse(key)| key.at_ns)
     }
 
     /// Takes the next event out, with its time.
     pub fn pop(&mut self) -> Option<(u64, E)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.at_ns, entry.event))
+        let Reverse(Key { at_ns, place, .. }) = self.heap.pop()?;
+        self.free.push(place);
+        let event = self.events[place as usize].take().expect("each key has its event");
+        Some((at_ns, event))
     }
 
     /// Events in the queue.
@@ -50,26 +61,6 @@ impl<E> Events<E> {
         self.heap.is_empty()
     }
 }
-
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at_ns, self.serial).cmp(&(other.at_ns, other.serial))
-    }
-}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<E> Eq for Entry<E> {}
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,7 @@
 //! One direction of one link: when a frame arrives, if at all, and what has become of it.
 
+use smallvec::SmallVec;
+
 use crate::random::Stream;
 use crate::scenario::Impairment;
 use venice_fabric::{EmulatedLink, LinkModel};
@@ -59,7 +61,7 @@ pub struct Arrival {
 #[derive(Debug, Default)]
 pub struct Passage {
     /// What arrives, none to three.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: SmallVec<[Arrival; 2]>,
     /// Why the frame itself does not.
     pub lost: Option<&'static str>,
 }

@@ -45,31 +45,39 @@ pub struct Network {
     usual: Impairment,
     /// Impairments of the storms that rage at present, by fault.
     storms: BTreeMap<usize, Impairment>,
-    links: BTreeMap<(u16, u16), Link>,
+    nodes: usize,
+    /// The place in `links` of each pair of nodes, plus 1; 0: not used yet.
+    places: Vec<u32>,
+    links: Vec<Link>,
     /// What happened to frames.
     pub counts: LinkCounts,
 }
 
 impl Network {
-    /// The links of a rack.
-    pub fn new(scenario: &Scenario) -> Self {
+    /// The links of a rack with so many nodes, the router included.
+    pub fn new(scenario: &Scenario, nodes: usize) -> Self {
         Self {
             root: Stream::new(scenario.seed).split("links", &[]),
             model: scenario.link,
             queue_bytes: scenario.queue_bytes,
             usual: scenario.impairment,
             storms: BTreeMap::new(),
-            links: BTreeMap::new(),
+            nodes,
+            places: vec![0; nodes * nodes],
+            links: Vec::new(),
             counts: LinkCounts::default(),
         }
     }
 
     /// The direction of the link from one node to another.
     pub fn link(&mut self, from: u16, to: u16) -> &mut Link {
-        let (root, model, queue_bytes) = (&self.root, self.model, self.queue_bytes);
-        self.links.entry((from, to)).or_insert_with(|| {
-            Link::new(model, queue_bytes, root.split("link", &[from.into(), to.into()]))
-        })
+        let place = &mut self.places[usize::from(from) * self.nodes + usize::from(to)];
+        if *place == 0 {
+            let rng = self.root.split("link", &[from.into(), to.into()]);
+            self.links.push(Link::new(self.model, self.queue_bytes, rng));
+            *place = self.links.len() as u32;
+        }
+        &mut self.links[*place as usize - 1]
     }
 
     /// Sends a frame; what arrives comes with the number of [`Link::cut_epoch`].

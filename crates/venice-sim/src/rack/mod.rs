@@ -74,6 +74,8 @@ struct Rack<'a> {
     scenario: &'a Scenario,
     now_ns: u64,
     calm_ns: u64,
+    patience_ns: u64,
+    is_harmless: bool,
     events: Events<Event>,
     events_count: u64,
     network: Network,
@@ -96,9 +98,11 @@ impl<'a> Rack<'a> {
             scenario,
             now_ns: 0,
             calm_ns: scenario.calm_ns(),
+            patience_ns: patience_ns(scenario, topology),
+            is_harmless: scenario.is_harmless(),
             events: Events::default(),
             events_count: 0,
-            network: Network::new(scenario),
+            network: Network::new(scenario, topology.switches() as usize),
             nodes: Vec::new(),
             next_grant: 1,
             oracle: Oracle::default(),
@@ -178,7 +182,7 @@ impl<'a> Rack<'a> {
         }
         let oldest_ns = self.nodes.iter().filter_map(|node| node.client.oldest_ns()).min();
         let waits_ns = |since_ns: u64| self.now_ns.saturating_sub(since_ns.max(self.calm_ns));
-        oldest_ns.is_some_and(|since_ns| waits_ns(since_ns) > self.patience_ns())
+        oldest_ns.is_some_and(|since_ns| waits_ns(since_ns) > self.patience_ns)
     }
 
     fn complain(&mut self, what: String) -> bool {
@@ -197,17 +201,7 @@ impl<'a> Rack<'a> {
     fn bound_ns(&self) -> u64 {
         let accesses = u64::from(self.scenario.workload.accesses) + 10;
         let each_ns = self.scenario.protocol.replay_max.0 + 2 * self.scenario.workload.think.0;
-        accesses * each_ns + 3 * self.patience_ns()
-    }
-
-    /// How long one access may take once the rack is calm.
-    fn patience_ns(&self) -> u64 {
-        let protocol = &self.scenario.protocol;
-        let queue = u64::from(self.scenario.workload.depth.max(protocol.window)) + 10;
-        let direct_ns = 20 * protocol.silence.0 + queue * 4 * protocol.replay_max.0;
-        // What goes through others waits for what they have to send.
-        let has_relays = self.nodes.iter().any(|node| node.relay.is_some());
-        if has_relays { 10 * direct_ns } else { direct_ns }
+        accesses * each_ns + 3 * self.patience_ns
     }
 
     /// The next event; `false`: there is none.
@@ -379,8 +373,14 @@ impl<'a> Rack<'a> {
         if let Some(why) = passage.lost {
             self.tap(&datagram, Some(why));
         }
-        for arrival in passage.arrivals {
-            let bytes = arrival.altered.unwrap_or_else(|| datagram.bytes.clone());
+        let mut original = datagram.bytes;
+        let last = passage.arrivals.len().saturating_sub(1);
+        for (n, arrival) in passage.arrivals.into_iter().enumerate() {
+            let bytes = match arrival.altered {
+                Some(altered) => altered,
+                None if n == last => std::mem::take(&mut original),
+                None => original.clone(),
+            };
             let datagram = Datagram { bytes, ..datagram };
             let remark = arrival.remark;
             self.events.push(arrival.at_ns, Event::Arrive { datagram, cut_epoch, remark });
@@ -399,14 +399,13 @@ impl<'a> Rack<'a> {
         number: u16,
         act: impl FnOnce(&mut client::Client, &mut Desk<'_>) -> T,
     ) -> T {
-        let patience_ns = self.patience_ns();
         let node = &mut self.nodes[usize::from(number)];
         let mut desk = Desk {
             now_ns: self.now_ns,
             local_ns: self.now_ns + node.clock_ahead_ns,
             calm_ns: self.calm_ns,
-            patience_ns,
-            is_harmless: self.scenario.is_harmless(),
+            patience_ns: self.patience_ns,
+            is_harmless: self.is_harmless,
             node: number,
             initiator: &mut node.initiator,
             talks: &mut node.talks[0],
@@ -439,4 +438,13 @@ impl<'a> Rack<'a> {
             violations: self.oracle.findings.violations().to_vec(),
         }
     }
+}
+
+/// How long one access may take once the rack is calm.
+fn patience_ns(scenario: &Scenario, topology: Topology) -> u64 {
+    let protocol = &scenario.protocol;
+    let queue = u64::from(scenario.workload.depth.max(protocol.window)) + 10;
+    let direct_ns = 20 * protocol.silence.0 + queue * 4 * protocol.replay_max.0;
+    // What goes through others waits for what they have to send.
+    if topology.has_relays() { 10 * direct_ns } else { direct_ns }
 }

@@ -53,6 +53,8 @@ pub(super) struct Node {
     /// What the links of earlier lives counted.
     past: LinkTotals,
     rng: Stream,
+    /// Where frames are written.
+    buf: Box<[u8]>,
 }
 
 impl Node {
@@ -88,6 +90,7 @@ impl Node {
             waiting: VecDeque::new(),
             past: LinkTotals::default(),
             rng,
+            buf: vec![0; MAX_FRAME_BYTES].into(),
         }
     }
 
@@ -263,15 +266,15 @@ impl Node {
     /// The next frame it sends.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Datagram> {
         let local_ns = now_ns + self.clock_ahead_ns;
-        let mut buf = [0; MAX_FRAME_BYTES];
+        let buf = &mut self.buf[..];
         let (to, from_end, to_end, len) =
-            if let Some((peer, len)) = self.initiator.poll_transmit(local_ns, &mut buf) {
+            if let Some((peer, len)) = self.initiator.poll_transmit(local_ns, buf) {
                 (self.peers[peer.0 as usize], End::Recipient, End::Donor, len)
             } else {
-                let (to, len) = self.target.poll_transmit(local_ns, &mut buf)?;
+                let (to, len) = self.target.poll_transmit(local_ns, buf)?;
                 (to.0 as u16, End::Donor, End::Recipient, len)
             };
-        let bytes = buf[..len].to_vec();
+        let bytes = self.buf[..len].to_vec();
         Some(Datagram { from: self.number, from_end, to, to_end, bytes })
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Relay {
     own: Position,
     /// A packet the switch had no room for yet.
     held: Option<Vec<u8>>,
+    /// Where packets and datagrams are written.
+    buf: Box<[u8]>,
 }
 
 impl Relay {
@@ -38,7 +40,8 @@ impl Relay {
             ..usual.link
         };
         let config = SwitchConfig { link, channel_packets: protocol.hop_packets, ..usual };
-        Self { switch: Switch::new(config), topology, own, held: None }
+        let buf = vec![0; MAX_HOP_BYTES.max(MAX_PACKET_BYTES)].into();
+        Self { switch: Switch::new(config), topology, own, held: None, buf }
     }
 
     /// Whether another frame can be taken.
@@ -49,11 +52,11 @@ impl Relay {
     /// Puts a frame on its way. What no way leads to is lost.
     pub fn send(&mut self, local_ns: u64, frame: &Datagram) {
         let (from, to) = (place(frame.from, frame.from_end), place(frame.to, frame.to_end));
-        let mut packet = vec![0; MAX_PACKET_BYTES];
-        let len = PacketRepr::new(from, to).emit(&frame.bytes, &mut packet).expect("a frame fits");
-        packet.truncate(len);
-        self.held = Some(packet);
-        self.push_held(local_ns);
+        let packet = PacketRepr::new(from, to);
+        let len = packet.emit(&frame.bytes, &mut self.buf).expect("a frame fits");
+        if let Err(InjectError::WouldBlock) = self.switch.inject(local_ns, &self.buf[..len]) {
+            self.held = Some(self.buf[..len].to_vec());
+        }
     }
 
     /// Tries again to put on its way what had no room. `true`: it worked.
@@ -99,15 +102,14 @@ impl Relay {
 
     /// The next datagram to a neighbour.
     pub fn poll_transmit(&mut self, local_ns: u64) -> Option<Datagram> {
-        let mut buf = [0; MAX_HOP_BYTES];
-        let (port, len) = self.switch.poll_transmit(local_ns, &mut buf)?;
+        let (port, len) = self.switch.poll_transmit(local_ns, &mut self.buf)?;
         let to = self.neighbour(port);
         Some(Datagram {
             from: self.own.0 as u16,
             from_end: End::Switch,
             to,
             to_end: End::Switch,
-            bytes: buf[..len].to_vec(),
+            bytes: self.buf[..len].to_vec(),
         })
     }
 

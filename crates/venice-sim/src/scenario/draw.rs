@@ -66,14 +66,14 @@ fn draw_nodes(rng: &mut Stream, bounds: &Bounds) -> u16 {
     rng.between(low, twice) as u16
 }
 
-/// Every other rack has switches; a mesh has as many nodes as its shape.
+/// Three racks of eight have switches; a mesh has as many nodes as its shape.
 fn draw_topology(rng: &mut Stream, bounds: &Bounds, nodes: u16) -> (String, u16) {
     let shapes = [(2, 2, 2), (3, 3, 1), (4, 3, 1), (8, 1, 1), (4, 4, 1), (3, 3, 3), (4, 4, 4)];
     let fits = |(x, y, z): &&(u16, u16, u16)| {
         (bounds.min_nodes..=nodes.max(bounds.min_nodes)).contains(&(x * y * z))
     };
     let fitting: Vec<_> = shapes.iter().filter(fits).collect();
-    match rng.below(6) {
+    match rng.below(8) {
         0 => ("router".into(), nodes),
         n @ 1..3 if !fitting.is_empty() => {
             let (x, y, z) = **rng.pick(&fitting);
