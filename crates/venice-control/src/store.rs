@@ -3,6 +3,7 @@
 //! [`Store`] is what the Monitor Node needs of one; [`RedbStore`] keeps it in a file. What a
 //! record means is its owner's business.
 
+mod failed;
 mod file_guard;
 mod redb_file;
 

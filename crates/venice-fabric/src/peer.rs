@@ -10,7 +10,7 @@ use venice_wire::{Channel, Frame, HeaderRepr, Integrity, Opcode, Refusal, Sequen
 
 use self::bulk_window::BulkWindow;
 pub(crate) use self::{
-    grants::{GrantSlot, Grants, IsRevoked},
+    grants::{Grants, IsRevoked},
     request::Request,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     crma::Crma,
     datalink::{Caller, Verdict},
     qpair::QPairs,
-    ramt::Mapping,
+    ramt::{GrantSlot, Mapping},
     rdma::{FairQueue, Rdma},
 };
 

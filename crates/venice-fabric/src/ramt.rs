@@ -3,7 +3,11 @@
 
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
-use crate::{FabricError, PeerIndex, peer::GrantSlot};
+use crate::{FabricError, PeerIndex};
+
+/// A donor's grant, by its place in the recipient's list of that donor's grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GrantSlot(pub u32);
 
 /// What lies behind an address of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@
 //! ([`workload`]); every value is checked against the bytes its key stands for.
 
 mod dataset;
-mod modes;
+mod mode;
 mod redis;
 mod report;
 mod resp;
+mod run;
 mod workload;
 
 use std::path::PathBuf;
@@ -18,14 +19,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 use venice_wire::ByteSize;
 
-pub use modes::Mode;
+pub use mode::Mode;
 pub use report::{DemoReport, ModeReport, UnmeasuredMode};
 
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::progress::note;
 use dataset::Dataset;
-use modes::Budget;
+use mode::Budget;
 use workload::Plan;
 
 /// The smallest data set that still says something.
@@ -142,21 +143,21 @@ fn measure_modes(setting: &mut Setting, started: Instant) -> Result<DemoReport> 
     modes.dedup();
     let mut outcomes = Vec::new();
     let held_bytes = if modes.first() == Some(&Mode::Local) {
-        let outcome = modes::run(Mode::Local, setting, Budget::NONE)?;
+        let outcome = run::run(Mode::Local, setting, Budget::NONE)?;
         let held_bytes = outcome.held_bytes();
-        if matches!(outcome, modes::Outcome::Failed { .. }) {
+        if matches!(outcome, report::Outcome::Failed { .. }) {
             bail!("redis does not even run on plain local memory");
         }
         outcomes.push((modes.remove(0), outcome));
         held_bytes
     } else {
         note("measuring how much memory redis takes for this data");
-        modes::size_of_data(setting)?
+        run::size_of_data(setting)?
     };
     let budget = Budget::of(held_bytes, setting.args.local_share);
     for mode in modes {
         interrupt::check()?;
-        outcomes.push((mode, modes::run(mode, setting, budget)?));
+        outcomes.push((mode, run::run(mode, setting, budget)?));
     }
     Ok(report::summarize(&setting.dataset, budget, outcomes, started.elapsed()))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::dataset::Dataset;
-use super::modes::{Budget, Mode, Outcome};
+use super::mode::{Budget, Mode};
 use super::workload::{Checked, Measured};
 use crate::machine::Machine;
 use crate::report::{grouped, micros, table};
@@ -102,6 +102,24 @@ impl ModeReport {
             cut_short: uniform.cut_short || zipf.cut_short,
             values_checked: checked.values,
             values_wrong: checked.wrong,
+        }
+    }
+}
+
+/// What became of a mode.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    Measured { report: ModeReport, held_bytes: u64 },
+    Skipped { reason: String },
+    Failed { reason: String },
+}
+
+impl Outcome {
+    /// Resident bytes after loading; 0 for a mode that did not run.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        match self {
+            Self::Measured { held_bytes, .. } => *held_bytes,
+            Self::Skipped { .. } | Self::Failed { .. } => 0,
         }
     }
 }

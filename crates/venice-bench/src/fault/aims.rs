@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::report::FaultReport;
 use super::touch::{CaseReport, Operation, Pattern};
-use super::ways::Way;
+use super::udp_round_trip::RoundTrip;
+use super::way::{Way, WayReport};
 
 /// One aim and how far this run got.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,9 +38,9 @@ impl Aim {
 }
 
 /// Judges every aim whose figures are there.
-pub(crate) fn judge(report: &FaultReport) -> Vec<Aim> {
-    let random = |way| find(report, way, Pattern::Random);
-    let sequential = |way| find(report, way, Pattern::Sequential);
+pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> Vec<Aim> {
+    let random = |way| find(ways, way, Pattern::Random);
+    let sequential = |way| find(ways, way, Pattern::Sequential);
     let floor = random(Way::UffdFloor);
     let shm = random(Way::VeniceShm);
     let mut aims = Vec::new();
@@ -52,9 +52,7 @@ pub(crate) fn judge(report: &FaultReport) -> Vec<Aim> {
         let name = "random read over shm, p99 / p50";
         aims.push(Aim::at_most(name, shm.p99_us / shm.p50_us, 10.0, ""));
     }
-    if let (Some(udp), Some(floor), Some(trip)) =
-        (random(Way::VeniceUdp), floor, &report.udp_round_trip)
-    {
+    if let (Some(udp), Some(floor), Some(trip)) = (random(Way::VeniceUdp), floor, udp_round_trip) {
         let bound = 1.3 * trip.unpinned.p50_us;
         let name = "random read over udp, p50 - floor p50 (1.3 bare round trips)";
         aims.push(Aim::at_most(name, udp.p50_us - floor.p50_us, bound, "µs"));
@@ -73,8 +71,8 @@ pub(crate) fn judge(report: &FaultReport) -> Vec<Aim> {
 }
 
 /// The case with reads by one thread.
-fn find(report: &FaultReport, way: Way, pattern: Pattern) -> Option<&CaseReport> {
-    report.ways.iter().find(|measured| measured.way == way)?.cases.iter().find(|case| {
+fn find(ways: &[WayReport], way: Way, pattern: Pattern) -> Option<&CaseReport> {
+    ways.iter().find(|measured| measured.way == way)?.cases.iter().find(|case| {
         case.pattern == pattern && case.operation == Operation::Read && case.threads == 1
     })
 }
@@ -94,13 +92,13 @@ mod tests {
         ];
         report.ways[2].cases = vec![case(Pattern::Random, 34.0, 60.0, 30_000.0)];
         report.udp_round_trip.as_mut().unwrap().unpinned.p50_us = 20.0;
-        let aims = judge(&report);
+        let aims = judge(&report.ways, report.udp_round_trip.as_ref());
         let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
         // No sequential figure to compare with: that aim is not judged.
         assert_eq!(seen, [(1.25, true), (12.0, false), (30.0, false)]);
 
         report.ways[0].cases.push(case(Pattern::Sequential, 4.0, 9.0, 200_000.0));
-        let last = judge(&report).pop().unwrap();
+        let last = judge(&report.ways, report.udp_round_trip.as_ref()).pop().unwrap();
         assert_eq!((last.measured, last.met()), (4.5, true));
         assert!(last.name.ends_with("floor"));
     }

@@ -11,9 +11,10 @@ mod cpu_time;
 mod floor;
 mod region;
 mod report;
+mod run;
 mod touch;
 mod udp_round_trip;
-mod ways;
+mod way;
 mod worker;
 
 use std::path::PathBuf;
@@ -24,16 +25,16 @@ use clap::Args;
 use venice_wire::ByteSize;
 
 pub use aims::Aim;
-pub use report::{FailedWay, FaultReport, SkippedWay, WayReport};
+pub use report::FaultReport;
 pub use touch::{CaseReport, Operation, Pattern};
 pub use udp_round_trip::{RoundTrip, TripLatency};
-pub use ways::Way;
+pub use way::{FailedWay, SkippedWay, Way, WayReport};
 pub use worker::{WorkerArgs, WorkerReport, execute_worker};
 
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::progress::{Phase, note};
-use ways::Outcome;
+use run::Outcome;
 
 /// Pages of memory, as the kernel sees them.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -87,13 +88,13 @@ pub fn execute(args: FaultArgs) -> Result<()> {
     let mut report = FaultReport::new(&args, machine, udp_round_trip);
     for way in ways {
         interrupt::check()?;
-        match ways::run(way, &args)? {
+        match run::run(way, &args)? {
             Outcome::Measured(measured) => report.ways.push(measured),
             Outcome::Skipped(skipped) => report.skipped.push(skipped),
             Outcome::Failed(failed) => report.failed.push(failed),
         }
     }
-    report.aims = aims::judge(&report);
+    report.aims = aims::judge(&report.ways, report.udp_round_trip.as_ref());
     report.seconds = started.elapsed().as_secs_f64();
 
     crate::report::publish(&report.text(), args.json.as_deref(), &report)?;

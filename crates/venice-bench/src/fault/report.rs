@@ -7,7 +7,7 @@ use super::FaultArgs;
 use super::aims::Aim;
 use super::touch::CaseReport;
 use super::udp_round_trip::{RoundTrip, TripLatency};
-use super::ways::Way;
+use super::way::{FailedWay, SkippedWay, Way, WayReport};
 use crate::machine::Machine;
 use crate::report::{grouped, micros, table};
 
@@ -34,39 +34,6 @@ pub struct FaultReport {
     pub aims: Vec<Aim>,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
-}
-
-/// One way to get a page.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct WayReport {
-    /// Which way.
-    pub way: Way,
-    /// How it was set up, where that is a choice of the machine.
-    pub detail: Option<String>,
-    /// Duration of writing every page for the first time, in seconds; 0 at the floor.
-    pub fill_s: f64,
-    /// Cost of the clock that was taken off every latency, in nanoseconds.
-    pub clock_cost_ns: u64,
-    /// Its figures.
-    pub cases: Vec<CaseReport>,
-}
-
-/// A way that the machine does not have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedWay {
-    /// Which way.
-    pub way: Way,
-    /// What is missing.
-    pub reason: String,
-}
-
-/// A way that went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailedWay {
-    /// Which way.
-    pub way: Way,
-    /// What happened.
-    pub reason: String,
 }
 
 impl FaultReport {
@@ -269,7 +236,7 @@ pub(crate) mod tests {
     fn the_report_survives_json_and_names_what_is_missing() {
         let mut report = sample();
         report.ways[1].cases = vec![case(Pattern::Random, 5.0, 60.0, 150_000.0)];
-        report.aims = super::super::aims::judge(&report);
+        report.aims = super::super::aims::judge(&report.ways, report.udp_round_trip.as_ref());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["ways"][1]["way"], "venice-shm");
         assert_eq!(json["ways"][1]["cases"][0]["pattern"], "random");

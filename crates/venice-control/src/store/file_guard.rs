@@ -4,7 +4,7 @@
 //! dying process or another starting one is still writing.
 
 use super::StoreError;
-use super::redb_file::Failed;
+use super::failed::Failed;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, Permissions};

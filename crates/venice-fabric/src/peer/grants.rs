@@ -9,9 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use venice_wire::GrantId;
 
-/// A place in [`Grants`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct GrantSlot(pub u32);
+use crate::ramt::GrantSlot;
 
 #[derive(Debug, Default)]
 pub(crate) struct Grants {

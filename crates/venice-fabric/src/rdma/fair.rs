@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use venice_wire::MAX_PAYLOAD_BYTES;
 
 use super::Rdma;
-use crate::peer::GrantSlot;
+use crate::ramt::GrantSlot;
 
 /// Bytes a grant may send in a turn: the longest chunk, so that no turn is in vain twice.
 const QUANTUM_BYTES: u32 = MAX_PAYLOAD_BYTES as u32;

@@ -1,17 +1,15 @@
-//! The ways to get a page that are compared.
+//! Runs one way: sets up what it needs, and a worker that touches pages.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use venice_wire::ByteSize;
 
-use super::report::{FailedWay, SkippedWay, WayReport};
 use super::touch::Pattern;
+use super::way::{FailedWay, SkippedWay, Way, WayReport};
 use super::worker::WorkerReport;
 use super::{FaultArgs, PAGE_BYTES};
 use crate::child::ChildGuard;
@@ -22,59 +20,6 @@ use crate::kernel_swap::zram::ZramSwap;
 use crate::launch::Launch;
 use crate::progress::{Phase, note};
 use crate::rack::{Port, Rack};
-
-/// How a touched page comes to be there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Plain memory, all of it resident.
-    Resident,
-    /// A bare userfaultfd handler with a local copy, and no eviction.
-    UffdFloor,
-    /// Venice, from donors over shared memory.
-    VeniceShm,
-    /// Venice over shared memory, with read-ahead off: one page for each fault.
-    VeniceShmOnePage,
-    /// Venice, from donors over udp.
-    VeniceUdp,
-    /// Kernel swap to compressed local memory.
-    Zram,
-    /// Kernel swap to memory behind nbdkit, FUSE and a loop device.
-    FuseLoop,
-}
-
-impl Way {
-    /// Every way, in the order they run.
-    pub const ALL: [Self; 7] = [
-        Self::Resident,
-        Self::UffdFloor,
-        Self::VeniceShm,
-        Self::VeniceShmOnePage,
-        Self::VeniceUdp,
-        Self::Zram,
-        Self::FuseLoop,
-    ];
-
-    /// The name in arguments and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Resident => "resident",
-            Self::UffdFloor => "uffd-floor",
-            Self::VeniceShm => "venice-shm",
-            Self::VeniceShmOnePage => "venice-shm-one-page",
-            Self::VeniceUdp => "venice-udp",
-            Self::Zram => "zram",
-            Self::FuseLoop => "fuse-loop",
-        }
-    }
-}
-
-impl std::fmt::Display for Way {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What became of a way.
 #[derive(Debug)]
@@ -232,17 +177,4 @@ fn read_report(folder: &TempDir, json: &PathBuf) -> Result<WorkerReport> {
         format!("the worker left no report; it said: {}", log.trim())
     })?;
     serde_json::from_str(&text).context("the worker's report cannot be read")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ways_have_the_names_of_the_report() {
-        for way in Way::ALL {
-            assert_eq!(serde_json::to_value(way).unwrap(), way.name());
-            assert_eq!(Way::from_str(way.name(), false), Ok(way));
-        }
-    }
 }
