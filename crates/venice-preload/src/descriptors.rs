@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
-use crate::start::pager;
+use crate::the_pager::pager;
 use crate::{c, patch};
 
 /// Puts the functions of this file in place.

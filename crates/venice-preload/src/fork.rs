@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 use venice_memory::paged::{ForkedChild, sys};
 
 use crate::c;
-use crate::start::pager;
+use crate::the_pager::pager;
 
 /// The fork under way. The structure lock, held from `prepare` on, keeps it to one thread.
 struct UnderWay(UnsafeCell<Option<ForkedChild>>);

@@ -12,6 +12,7 @@ mod heap;
 mod mappings;
 mod patch;
 mod start;
+mod the_pager;
 
 /// Runs when the shim is loaded.
 #[used]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{PAGE, Pager, Structure, is_manageable};
 
-use crate::start::pager;
+use crate::the_pager::pager;
 use crate::{c, patch};
 
 const MAP_FIXED: usize = 0x10;

@@ -2,21 +2,13 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_memory::paged::{self, Pager, PagerSetup, sys};
 
-use crate::{descriptors, fork, heap, mappings};
-
-static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The pager of this process, if it pages by itself.
-pub fn pager() -> Option<&'static Pager> {
-    // SAFETY: set once, to something that is never dropped.
-    unsafe { PAGER.load(Ordering::Acquire).as_ref() }.filter(|pager| pager.is_paging())
-}
+use crate::{descriptors, fork, heap, mappings, the_pager};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a
 /// budget must not run without one unnoticed.
@@ -52,8 +44,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         supervisor: attached.supervisor,
         lowest_fd: lowest_fd(),
     };
-    let pager = paged::start(setup).map_err(|e| e.to_string())?;
-    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    the_pager::set(paged::start(setup).map_err(|e| e.to_string())?);
     let unpatched = |(name, why)| {
         format!(
             "the C library's {name} cannot be replaced ({why:?}): use `--mode swap` when it is there"

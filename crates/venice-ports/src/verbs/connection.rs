@@ -9,8 +9,8 @@ use rustix::event::PollFlags;
 use venice_wire::GrantId;
 
 use super::queue::QueuePair;
-use super::server::watch_over;
 use super::set_up::{HELLO_LEN, Hello, REVOKED, Welcome};
+use super::silence::watch_over;
 
 /// A connection that has not named a grant for so long is closed.
 const SILENCE_LIMIT_NS: u64 = 5_000_000_000;

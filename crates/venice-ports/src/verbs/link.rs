@@ -15,8 +15,8 @@ use super::abi::constants;
 use super::admission::first_packet;
 use super::memory::Domain;
 use super::queue::{CompletionQueue, QueuePair, QueuePairAddress};
-use super::server::watch_over;
 use super::set_up::{Hello, REVOKED, WELCOME_LEN, Welcome};
+use super::silence::watch_over;
 
 /// How long a donor that lives may take to answer, registration of its slabs included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

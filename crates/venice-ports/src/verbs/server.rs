@@ -1,8 +1,8 @@
 //! The donor's side: a thread of the agent that lets recipients in, and then has no more to do.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -220,17 +220,4 @@ impl<S: SlabSource> Service<S> {
 struct Ready {
     listener: bool,
     connections: Vec<bool>,
-}
-
-/// Both ends notice within seconds when the other's machine is gone without a word.
-pub(super) fn watch_over(stream: &TcpStream) {
-    use rustix::net::sockopt;
-    let fd = stream.as_fd();
-    let second = std::time::Duration::from_secs(1);
-    // Without it the end comes later, by the device's own time-outs.
-    let _ = sockopt::set_socket_keepalive(fd, true);
-    let _ = sockopt::set_tcp_keepidle(fd, second);
-    let _ = sockopt::set_tcp_keepintvl(fd, second);
-    let _ = sockopt::set_tcp_keepcnt(fd, 5);
-    let _ = sockopt::set_tcp_nodelay(fd, true);
 }
