@@ -1,6 +1,6 @@
 //! The lending itself: the core's decisions carried out on slabs, grants and ports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -9,11 +9,18 @@ use tokio::sync::futures::Notified;
 use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
-use venice_ports::shm::ShmServer;
-use venice_ports::verbs::VerbsServer;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
 use venice_wire::{GrantId, GrantKey};
 
+use crate::ports::Ports;
+
+/// How long those who use a grant are heard after its end, to be told. Their link is given up after
+/// as long a silence: whoever has not heard by then finds out that way.
+const TELL_FOR: Duration = Duration::from_secs(2);
+/// Grants that have ended and are remembered at once; beyond, the oldest is forgotten early.
+const MAX_ENDED: usize = 4096;
+/// How long an agent that stops waits for those who use its memory to hear of it.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// How long to wait before another attempt at slabs for which there was no memory.
 const REPLENISH_PAUSE: Duration = Duration::from_secs(1);
 
@@ -23,10 +30,8 @@ pub(crate) struct Lender {
     state: Mutex<State>,
     pool: SlabPool,
     grants: SharedGrants,
-    /// `None` without such a port, and once the agent has stopped.
-    shm: Mutex<Option<ShmServer>>,
-    /// As `shm`.
-    verbs: Mutex<Option<VerbsServer>>,
+    /// None once the agent has stopped.
+    ports: Mutex<Ports>,
     /// Deadlines may have changed.
     deadlines: Notify,
     /// Slabs have become free again.
@@ -41,14 +46,15 @@ struct State {
     core: DonorCore,
     /// Slabs of grants that are prepared and not committed: nobody can reach them yet.
     set_aside: BTreeMap<GrantId, Vec<Slab>>,
+    /// Grants that have ended, and until when their recipients are told. The oldest first.
+    ended: VecDeque<(u64, GrantId)>,
 }
 
 impl Lender {
     pub(crate) fn new(
         pool: SlabPool,
         grants: SharedGrants,
-        shm: Option<ShmServer>,
-        verbs: Option<VerbsServer>,
+        ports: Ports,
         prepare_timeout: Duration,
     ) -> Self {
         let settings = DonorSettings {
@@ -56,24 +62,39 @@ impl Lender {
             prepare_timeout_ns: prepare_timeout.as_nanos() as u64,
         };
         let core = DonorCore::new(settings);
-        let state = Mutex::new(State { core, set_aside: BTreeMap::new() });
+        let state = State { core, set_aside: BTreeMap::new(), ended: VecDeque::new() };
         Self {
-            state,
+            state: Mutex::new(state),
             pool,
             grants,
-            shm: Mutex::new(shm),
-            verbs: Mutex::new(verbs),
+            ports: Mutex::new(ports),
             deadlines: Notify::new(),
             freed: Notify::new(),
             replacing: Mutex::new(()),
         }
     }
 
-    /// Closes the one-sided ports, which tells their recipients that this donor is gone. Tasks
-    /// that still hold the lender then do no harm.
+    /// Closes the ports; those that are one-sided tell their recipients thereby that this donor is
+    /// gone. Tasks that still hold the lender then do no harm.
     pub(crate) fn close(&self) {
-        *self.shm() = None;
-        *self.verbs() = None;
+        *self.ports() = Ports::default();
+    }
+
+    /// Ends all grants, as a donor does that stops, and returns when those who use them by frames
+    /// have said that they know, or soon. The one-sided ports tell theirs by closing.
+    pub(crate) async fn say_goodbye(&self) {
+        let grants = self.grants.lock().ids();
+        for grant in grants {
+            let slabs = self.grants.lock().end(grant);
+            self.ports().revoke(grant);
+            drop(slabs);
+        }
+        let are_told = async {
+            while !self.ports().are_told() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let _ = tokio::time::timeout(GOODBYE, are_told).await;
     }
 
     pub(crate) fn set_epoch(&self, epoch: u64) {
@@ -121,6 +142,7 @@ impl Lender {
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
             let view = state.core.grant(grant).expect("it was committed just now");
+            self.ports().share(grant);
             self.grants.lock().insert(grant, view.key, slabs);
         }
         self.carry_out(state);
@@ -195,9 +217,22 @@ impl Lender {
         let now_ns = monotonic_ns();
         let mut state = self.state();
         state.core.handle_timeout(now_ns);
+        self.forget_ended(now_ns, &mut state.ended);
         let next_ns = state.core.poll_timeout();
+        let next_ns =
+            next_ns.into_iter().chain(state.ended.front().map(|(until_ns, _)| *until_ns)).min();
         self.carry_out(state);
         next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+    }
+
+    /// From here on nobody is heard under their keys.
+    fn forget_ended(&self, now_ns: u64, ended: &mut VecDeque<(u64, GrantId)>) {
+        while let Some((until_ns, grant)) = ended.front().copied()
+            && (until_ns <= now_ns || ended.len() > MAX_ENDED)
+        {
+            ended.pop_front();
+            self.grants.lock().forget(grant);
+        }
     }
 
     /// Does what the core wants done, and unlocks it. Making fresh slabs takes long and happens
@@ -209,16 +244,22 @@ impl Lender {
             let set_aside = state.set_aside.remove(&grant);
             // Out of the table first: from then on no port reaches the slabs, and no recipient
             // can fetch them anew after its connections are cut.
-            let slabs = set_aside.or_else(|| self.grants.lock().remove(grant)).unwrap_or_default();
-            if let Some(shm) = &*self.shm() {
-                shm.revoke(grant);
-            }
-            if let Some(verbs) = &*self.verbs() {
-                verbs.revoke(grant);
-            }
+            let slabs = match set_aside {
+                Some(slabs) => slabs,
+                None => {
+                    let slabs = self.grants.lock().end(grant).unwrap_or_default();
+                    let until_ns = monotonic_ns().saturating_add(TELL_FOR.as_nanos() as u64);
+                    state.ended.push_back((until_ns, grant));
+                    self.ports().revoke(grant);
+                    slabs
+                }
+            };
             ended.push((grant, reason, slabs));
         }
         drop(state);
+        if !ended.is_empty() {
+            self.deadlines.notify_one();
+        }
         for (grant, reason, slabs) in ended {
             self.free(grant, reason, slabs);
         }
@@ -252,12 +293,8 @@ impl Lender {
         self.replacing.lock().expect("no task panics while it replaces slabs")
     }
 
-    fn shm(&self) -> MutexGuard<'_, Option<ShmServer>> {
-        self.shm.lock().expect("no task panics with the shm server")
-    }
-
-    fn verbs(&self) -> MutexGuard<'_, Option<VerbsServer>> {
-        self.verbs.lock().expect("no task panics with the verbs server")
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().expect("no task panics with the ports")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -274,8 +311,12 @@ mod tests {
 
     fn lender(slabs: u64) -> Arc<Lender> {
         let pool = SlabPool::new(slabs * SLAB_BYTES).unwrap();
-        let lender =
-            Lender::new(pool, SharedGrants::default(), None, None, Duration::from_millis(200));
+        let lender = Lender::new(
+            pool,
+            SharedGrants::default(),
+            Ports::default(),
+            Duration::from_millis(200),
+        );
         lender.set_epoch(1);
         Arc::new(lender)
     }
@@ -354,6 +395,27 @@ mod tests {
         lender.prepare(request(2, 1, 60_000)).unwrap();
         all_free(&lender).await;
         assert_eq!(lender.commit(GrantId(2), 1), Err(Refusal::UnknownGrant));
+    }
+
+    #[tokio::test]
+    async fn a_grant_that_has_ended_is_remembered_a_while() {
+        let lender = lender(1);
+        tokio::spawn(Arc::clone(&lender).watch_deadlines());
+        let id = GrantId(1);
+        lender.prepare(request(1, 1, 60_000)).unwrap();
+        lender.commit(id, 1).unwrap();
+        let ended = std::time::Instant::now();
+        lender.release(&[id]).await;
+        let forgotten = async {
+            while lender.grants.lock().remembers(id) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("it is never over");
+        assert!(ended.elapsed() >= TELL_FOR, "nobody could be told");
+        lender.prepare(request(1, 1, 60_000)).unwrap();
+        lender.commit(id, 1).unwrap();
+        assert!(lender.grants.lock().contains(id), "a number may come again");
     }
 
     #[tokio::test]

@@ -12,8 +12,8 @@ use venice_control::{
 use crate::AgentError;
 use crate::lender::Lender;
 use crate::link_test::LinkTests;
+use crate::ports::FramePorts;
 use crate::relay_host::RelayHost;
-use crate::udp_host::UdpHost;
 
 /// First and longest pause between two attempts to reach the Monitor Node.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -27,9 +27,7 @@ pub(crate) struct Member {
     pub(crate) monitor: String,
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
-    pub(crate) udp: UdpHost,
-    /// Where the rack is wired as a network of relays.
-    pub(crate) relay: Option<RelayHost>,
+    pub(crate) frames: FramePorts,
 }
 
 impl Member {
@@ -79,7 +77,7 @@ impl Member {
         let identity = registered.identity;
         tracing::info!(node = %identity.node, epoch = identity.epoch, "in the rack");
         self.lender.set_epoch(identity.epoch);
-        self.udp.serve_as(identity.node, registered.secret)?;
+        self.frames.udp().serve_as(identity.node, registered.secret)?;
         self.registration.previous = Some(identity);
         self.registration.secret = registered.secret;
         Ok(())
@@ -157,11 +155,13 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         let own = registered.identity.node;
-        match &mut self.relay {
-            Some(relay) => relay.learn(own, registered.secret, &ack)?,
-            None => links.test(own, ack.peers),
+        match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
+            Some(learnt) => learnt,
+            None => {
+                links.test(own, ack.peers);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     async fn heartbeat(
@@ -170,9 +170,8 @@ impl Member {
         registered: &Registered,
         links: &LinkTests,
     ) -> Result<HeartbeatAck, ControlError> {
-        let mut port = self.udp.report();
-        if let Some(relay) = &self.relay {
-            let dropped = relay.dropped();
+        let mut port = self.frames.udp().report();
+        if let Some(dropped) = self.frames.with_relay(|relay| relay.dropped()) {
             port.dropped.replayed += dropped.replayed;
             port.dropped.forged += dropped.forged;
             port.dropped.unsealed += dropped.unsealed;
@@ -182,7 +181,7 @@ impl Member {
             identity: registered.identity,
             instance: self.registration.instance,
             memory: self.lender.report(),
-            links: self.relay.as_mut().map_or_else(|| links.take(), RelayHost::reports),
+            links: self.frames.with_relay(RelayHost::reports).unwrap_or_else(|| links.take()),
             port,
         };
         client.heartbeat(report).await

@@ -14,7 +14,7 @@ use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealCounts, SealedAs};
 use venice_ports::udp::{Relay, RelayConfig, UdpSocket, neighbour_ports};
-use venice_wire::{KeyName, NodeId, NodeSecret};
+use venice_wire::{GrantId, KeyName, NodeId, NodeSecret};
 
 use crate::AgentError;
 use crate::link_test::protection;
@@ -134,6 +134,21 @@ impl RelayHost {
             keys: secret.map(|secret| node_keys(secret, self.grants.clone())),
         };
         Ok(Relay::start(self.socket.try_clone()?, config, self.grants.clone())?)
+    }
+
+    /// See [`Relay::share`].
+    pub(crate) fn share(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.relay.share(grant));
+    }
+
+    /// See [`Relay::revoke`].
+    pub(crate) fn revoke(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.relay.revoke(grant));
+    }
+
+    /// See [`Relay::are_told`].
+    pub(crate) fn are_told(&self) -> bool {
+        self.serving.as_ref().is_none_or(|serving| serving.relay.are_told())
     }
 
     /// What the relay has dropped because of its seal, since it started.

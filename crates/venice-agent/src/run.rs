@@ -21,6 +21,7 @@ use venice_wire::SLAB_BYTES;
 use crate::handler::Handler;
 use crate::lender::Lender;
 use crate::member::Member;
+use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
 use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
@@ -57,6 +58,9 @@ pub async fn run(
         served = &mut service => served.map_err(AgentError::from),
     };
     // The recipients notice at once.
+    if result.is_ok() {
+        lending.lender.say_goodbye().await;
+    }
     drop(lending);
     drop(stop);
     if result.is_ok() {
@@ -127,14 +131,15 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     };
 
     let prepare_timeout = Duration::from_secs_f64(config.prepare_timeout_s);
-    let lender = Arc::new(Lender::new(pool, grants.clone(), shm, verbs, prepare_timeout));
+    let frames = FramePorts::new(UdpHost::new(sockets, grants.clone()), relay);
+    let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
+    let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
     let handler = Handler { lender: Arc::clone(&lender), name: config.name.clone(), instance };
     let member = Member {
         monitor: config.monitor.clone(),
         registration,
         lender: Arc::clone(&lender),
-        udp: UdpHost::new(sockets, grants),
-        relay,
+        frames,
     };
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");

@@ -9,7 +9,7 @@ use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, node_key};
 use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
-use venice_wire::{KeyName, NodeId, NodeSecret, SealKey};
+use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SealKey};
 
 use crate::AgentError;
 
@@ -57,6 +57,21 @@ impl UdpHost {
         Ok(())
     }
 
+    /// See [`UdpServer::share`].
+    pub(crate) fn share(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.server.share(grant));
+    }
+
+    /// See [`UdpServer::revoke`].
+    pub(crate) fn revoke(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.server.revoke(grant));
+    }
+
+    /// See [`UdpServer::are_told`].
+    pub(crate) fn are_told(&self) -> bool {
+        self.serving.as_ref().is_none_or(|serving| serving.server.are_told())
+    }
+
     /// What the port has seen, for the heartbeat.
     pub(crate) fn report(&mut self) -> PortReport {
         let Some(Serving { server, .. }) = &self.serving else { return PortReport::default() };
@@ -93,7 +108,8 @@ pub(crate) fn node_keys(
     Arc::new(NodeKeys { secret, grants })
 }
 
-/// A node's keys: those of its grants as long as they live, and one for every other node.
+/// A node's keys: those of its grants as long as they live, and one for every other node. Who is
+/// known under a grant's key is heard a little longer, to be told that the grant is over.
 struct NodeKeys {
     secret: NodeSecret,
     grants: SharedGrants,
@@ -106,6 +122,13 @@ impl SealKeys for NodeKeys {
             KeyName::Peer(_) => true,
         };
         is_good.then(|| node_key(&self.secret, name))
+    }
+
+    fn is_heard(&self, name: KeyName) -> bool {
+        match name {
+            KeyName::Grant(grant) => self.grants.lock().remembers(grant),
+            KeyName::Peer(_) => true,
+        }
     }
 
     fn generation(&self) -> u64 {
@@ -148,7 +171,6 @@ fn key_of(with: FlowPeer) -> Option<KeyName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_wire::GrantId;
 
     const S: u64 = 1_000_000_000;
 
@@ -172,7 +194,10 @@ mod tests {
         let before = keys.generation();
         grants.lock().insert(GrantId(4), venice_wire::GrantKey(1), Vec::new());
         assert!(keys.key(name).is_some() && keys.generation() != before);
-        grants.lock().remove(GrantId(4));
-        assert!(keys.key(name).is_none());
+        grants.lock().end(GrantId(4));
+        assert!(keys.key(name).is_none() && keys.is_heard(name));
+        let before = keys.generation();
+        grants.lock().forget(GrantId(4));
+        assert!(!keys.is_heard(name) && keys.generation() != before);
     }
 }

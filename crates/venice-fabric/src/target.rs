@@ -103,7 +103,8 @@ impl Target {
     }
 
     /// Stops sharing a grant: every recipient that uses it is told, until it says that it has no
-    /// window and no access on its way there any more; no link may begin to use it. Returns how
+    /// window and no access on its way there any more, or has not answered for as long as a link
+    /// may be silent; no link may begin to use it. Returns how
     /// many recipients are told. Accesses already on their way are still carried out, so keep the
     /// memory until [`Target::mappings`] shows the grant no more, or for as long as you are
     /// willing to wait.
@@ -125,6 +126,11 @@ impl Target {
             self.wake_by(Some(now_ns));
         }
         told
+    }
+
+    /// Shares a grant that was revoked again: for numbers that are given out anew.
+    pub fn share(&mut self, grant: GrantId) {
+        self.revoked.forget(grant);
     }
 
     /// The donor's mapping table: which recipient uses which grant.

@@ -27,6 +27,7 @@ struct Opened {
 
 #[derive(Clone, Copy, Debug)]
 struct Notice {
+    since_ns: u64,
     at_ns: u64,
     sent: u32,
 }
@@ -82,24 +83,29 @@ impl OpenedGrants {
     pub(super) fn revoke(&mut self, grant: GrantId, now_ns: u64) -> bool {
         let Ok(at) = self.find(grant) else { return false };
         if self.entries[at].notice.is_none() {
-            self.entries[at].notice = Some(Notice { at_ns: now_ns, sent: 0 });
+            self.entries[at].notice = Some(Notice { since_ns: now_ns, at_ns: now_ns, sent: 0 });
             self.revoking += 1;
         }
         true
     }
 
-    /// A grant the recipient is to be told of now; the next time is noted.
+    /// A grant the recipient is to be told of now; the next time is noted. One that has not answered
+    /// for as long as a link may be silent is gone, and its entry with it.
     pub(super) fn next_notice(&mut self, now_ns: u64, config: &LinkConfig) -> Option<GrantId> {
-        if self.revoking == 0 {
-            return None;
+        while self.revoking > 0 {
+            let is_due = |entry: &Opened| entry.notice.is_some_and(|it| it.at_ns <= now_ns);
+            let entry = self.entries.iter_mut().find(|entry| is_due(entry))?;
+            let grant = entry.grant;
+            let notice = entry.notice.as_mut()?;
+            if now_ns.saturating_sub(notice.since_ns) < config.silence_ns {
+                let wait_ns = config.replay_min_ns.max(1).saturating_mul(1 << notice.sent.min(16));
+                notice.at_ns = now_ns.saturating_add(wait_ns.min(config.replay_max_ns.max(1)));
+                notice.sent = notice.sent.saturating_add(1);
+                return Some(grant);
+            }
+            self.close(grant);
         }
-        self.entries.iter_mut().find_map(|entry| {
-            let notice = entry.notice.as_mut().filter(|notice| notice.at_ns <= now_ns)?;
-            let wait_ns = config.replay_min_ns.saturating_mul(1 << notice.sent.min(16));
-            notice.at_ns = now_ns.saturating_add(wait_ns.clamp(1, config.replay_max_ns.max(1)));
-            notice.sent = notice.sent.saturating_add(1);
-            Some(entry.grant)
-        })
+        None
     }
 
     /// When the recipient is to be told of something next.
@@ -140,6 +146,10 @@ impl Revoked {
         self.grants.push_back(grant);
     }
 
+    pub(super) fn forget(&mut self, grant: GrantId) {
+        self.grants.retain(|each| *each != grant);
+    }
+
     fn contains(&self, grant: GrantId) -> bool {
         self.grants.contains(&grant)
     }
@@ -161,11 +171,13 @@ mod tests {
         assert_eq!(opened.admit(GrantId(4), &revoked), Ok(()), "and never entered");
         revoked.push(GrantId(4));
         assert_eq!(opened.admit(GrantId(4), &revoked), Err(Refusal::UnknownGrant));
+        revoked.forget(GrantId(4));
+        assert_eq!(opened.admit(GrantId(4), &revoked), Ok(()), "shared again");
         assert!(opened.iter().eq([(GrantId(3), false)]));
     }
 
     #[test]
-    fn a_notice_is_repeated_until_it_is_answered() {
+    fn a_notice_is_repeated_until_it_is_answered_or_nobody_is_there() {
         let config = LinkConfig::default();
         let mut opened = OpenedGrants::new(8);
         opened.enter(GrantId(1));
@@ -180,6 +192,12 @@ mod tests {
         assert_eq!(times_ns[1] - times_ns[0], config.replay_min_ns);
         assert_eq!(times_ns[11] - times_ns[10], config.replay_max_ns);
         opened.close(GrantId(1));
+        assert_eq!((opened.iter().count(), opened.poll_timeout()), (0, None));
+
+        opened.enter(GrantId(2));
+        opened.revoke(GrantId(2), 100);
+        assert_eq!(opened.next_notice(99 + config.silence_ns, &config), Some(GrantId(2)));
+        assert_eq!(opened.next_notice(100 + 2 * config.silence_ns, &config), None);
         assert_eq!((opened.iter().count(), opened.poll_timeout()), (0, None));
     }
 }

@@ -1,6 +1,6 @@
 //! The donor's table of grants: which slabs a grant is made of, and who may touch them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -14,6 +14,8 @@ use super::Slab;
 #[derive(Debug, Default)]
 pub struct GrantTable {
     grants: BTreeMap<GrantId, Arc<Entry>>,
+    /// Those that are over, and whose recipients are being told.
+    ended: BTreeSet<GrantId>,
     /// Counts the changes.
     generation: Arc<AtomicU64>,
 }
@@ -35,15 +37,35 @@ impl GrantTable {
     pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
         let old = self.grants.insert(id, Arc::new(Entry { key, slabs: RwLock::new(slabs) }));
         assert!(old.is_none(), "{id:?} was granted twice");
+        self.ended.remove(&id);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes a grant out; no access reaches its slabs from then on.
-    pub fn remove(&mut self, id: GrantId) -> Option<Vec<Slab>> {
+    /// Ends a grant: no access reaches its slabs from then on. It is remembered, so that those who
+    /// use it are heard and can be told, until [`GrantTable::forget`].
+    pub fn end(&mut self, id: GrantId) -> Option<Vec<Slab>> {
         let entry = self.grants.remove(&id)?;
+        self.ended.insert(id);
         self.generation.fetch_add(1, Ordering::Release);
         let mut slabs = entry.slabs.write().unwrap_or_else(PoisonError::into_inner);
         Some(std::mem::take(&mut *slabs))
+    }
+
+    /// Forgets a grant that has ended: it is as if it had never been.
+    pub fn forget(&mut self, id: GrantId) {
+        if self.ended.remove(&id) {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Whether the grant is there, or has ended and is not forgotten yet.
+    pub fn remembers(&self, id: GrantId) -> bool {
+        self.contains(id) || self.ended.contains(&id)
+    }
+
+    /// The grants that are there.
+    pub fn ids(&self) -> Vec<GrantId> {
+        self.grants.keys().copied().collect()
     }
 
     /// Whether the grant is there.
@@ -331,7 +353,7 @@ mod tests {
         let last = SLAB_BYTES - 8;
         assert_eq!(table.atomic(ID, KEY, last, Atomic::FetchAdd(1)), Ok(7 << 56));
         assert_eq!(table.atomic(ID, KEY, 4, Atomic::FetchAdd(1)), Err(Refusal::Malformed));
-        assert_eq!(table.remove(ID).unwrap().len(), 1);
+        assert_eq!(table.end(ID).unwrap().len(), 1);
         assert_eq!(table.read(ID, KEY, 0, &mut byte), Err(Refusal::UnknownGrant));
         assert!(table.slab_fds(ID, KEY, 0, 1).is_err());
     }
@@ -354,7 +376,7 @@ mod tests {
         shared.lock().insert(ID, KEY, vec![Slab::new().unwrap()]);
         mine.write(ID, KEY, 5, &[7]).unwrap();
         let kept = Arc::clone(&mine.copy[&ID]);
-        assert_eq!(shared.lock().remove(ID).unwrap().len(), 1);
+        assert_eq!(shared.lock().end(ID).unwrap().len(), 1);
         assert_eq!(mine.read(ID, KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
         // Even one that had looked it up before.
         assert_eq!(kept.read(KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));

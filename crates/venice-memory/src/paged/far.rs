@@ -100,6 +100,14 @@ impl Far {
         }
     }
 
+    /// Hears of donors that took their memory back, and has the pager know; for a thread that asks
+    /// for nothing at present.
+    pub fn attend(&mut self, block: &RunBlockMap) {
+        if let Far::Udp(udp) = self {
+            udp.attend(block);
+        }
+    }
+
     /// The next page that came (`true`) or will not come: its donor is dead (`false`).
     pub fn poll(
         &mut self,

@@ -2,15 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
-use super::run_block::{Process, RunBlockMap};
+use super::run_block::{Fate, Process, RunBlockMap};
 
 /// What is to be told of a lost page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The process that touched it.
     pub pid: u32,
-    /// The donor that died.
+    /// The donor that is lost.
     pub donor: String,
+    /// How it was.
+    pub fate: Fate,
     /// Where the page is.
     pub address: u64,
     /// The mapping it is in.
@@ -32,9 +34,11 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
         let address = process.lost_address.swap(0, Ordering::AcqRel).checked_sub(1)?;
         let start = process.lost_region_start.load(Ordering::Relaxed);
         let donor = process.lost_donor.load(Ordering::Relaxed) as usize;
+        let donor = block.donors().get(donor)?;
         Some(Loss {
             pid: process.pid.load(Ordering::Relaxed),
-            donor: block.donors().get(donor)?.name(),
+            donor: donor.name(),
+            fate: donor.fate().unwrap_or(Fate::Died),
             address,
             region: start..process.lost_region_end.load(Ordering::Relaxed),
         })

@@ -5,6 +5,8 @@
 //! for each far slot the set of processes that hold it. Everything in it is atomic and no
 //! process ever waits for another one here, so a process killed at any instruction harms none.
 
+mod donor;
+
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
-use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
 
+pub use self::donor::{Donor, Fate};
 use super::sys;
 
 /// Most processes of one run that page at a time; a holder is one bit of a word.
@@ -27,7 +29,7 @@ pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u3
 /// Buckets of the fault-time histogram: 16 to each power of two.
 pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN04");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN05");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +41,6 @@ pub enum PortKind {
     Udp = 2,
     /// Requests of an RDMA device.
     Verbs = 3,
-}
-
-/// A donor of this run.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Donor {
-    dead: AtomicU32,
-    /// Node id on the fabric.
-    pub node: AtomicU32,
-    name: [AtomicU64; 8],
-    udp_address: [AtomicU64; 8],
-    /// The address is the relay's of the recipient's home node, and the donor is behind it.
-    is_via: AtomicU32,
-    /// The grant that datagrams to it are sealed under, and its key; 0: they are plain.
-    seal_grant: AtomicU64,
-    seal_key: [AtomicU64; 4],
 }
 
 /// A slab of this run: far slots `index * SLAB_SLOTS ..`.
@@ -317,9 +303,7 @@ impl RunBlock {
         let index = self.donors_in_use.load(Ordering::Relaxed) as usize;
         let too_many = RunBlockError::TooMany { what: "donors", limit: MAX_DONORS };
         let donor = self.donors.get(index).ok_or(too_many)?;
-        donor.node.store(node, Ordering::Relaxed);
-        store_text(&donor.name, name);
-        store_text(&donor.udp_address, udp);
+        donor.set_up(name, node, udp);
         self.donors_in_use.store(index as u32 + 1, Ordering::Release);
         Ok(index)
     }
@@ -364,9 +348,14 @@ impl RunBlock {
         self.slabs[(slot / SLAB_SLOTS) as usize].donor()
     }
 
-    /// Is the slot's donor alive?
+    /// Is the slot's donor still there?
     pub fn slot_is_alive(&self, slot: u32) -> bool {
-        !self.donors[self.donor_of_slot(slot)].is_dead()
+        !self.donors[self.donor_of_slot(slot)].is_lost()
+    }
+
+    /// Says that the slot's donor is lost.
+    pub fn lose_donor_of(&self, slot: u32, fate: Fate) {
+        self.donors[self.donor_of_slot(slot)].lose(fate);
     }
 
     /// Processes that page now.
@@ -447,56 +436,6 @@ impl RunBlock {
     }
 }
 
-impl Donor {
-    /// Its name.
-    pub fn name(&self) -> String {
-        load_text(&self.name)
-    }
-
-    /// Its address for UDP frames.
-    pub fn udp_address(&self) -> String {
-        load_text(&self.udp_address)
-    }
-
-    /// The address is not the donor's own, but that of the relay of the recipient's home node.
-    pub fn set_via(&self) {
-        self.is_via.store(1, Ordering::Relaxed);
-    }
-
-    /// Whether it is reached through relays.
-    pub fn is_via(&self) -> bool {
-        self.is_via.load(Ordering::Relaxed) != 0
-    }
-
-    /// Has what goes to it by UDP sealed under this grant's key.
-    pub fn set_seal(&self, grant: GrantId, key: SealKey) {
-        for (word, bytes) in self.seal_key.iter().zip(key.0.chunks_exact(8)) {
-            word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
-        }
-        self.seal_grant.store(grant.0, Ordering::Release);
-    }
-
-    /// The grant and the key that what goes to it by UDP is sealed under; `None`: it goes plain.
-    pub fn seal(&self) -> Option<(GrantId, SealKey)> {
-        let grant = self.seal_grant.load(Ordering::Acquire);
-        let mut key = SealKey([0; SEAL_KEY_BYTES]);
-        for (bytes, word) in key.0.chunks_exact_mut(8).zip(&self.seal_key) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        (grant != 0).then_some((GrantId(grant), key))
-    }
-
-    /// Has it died? It does not come back: what it held is lost.
-    pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire) != 0
-    }
-
-    /// Says that it died; `true` if that is news.
-    pub fn mark_dead(&self) -> bool {
-        self.dead.swap(1, Ordering::AcqRel) == 0
-    }
-}
-
 impl SlabDescriptor {
     /// Index of its donor.
     pub fn donor(&self) -> usize {
@@ -516,25 +455,10 @@ fn bucket_floor(bucket: usize) -> u64 {
     (16 + sixteenth as u64) << (power - 4)
 }
 
-fn store_text(words: &[AtomicU64; 8], text: &str) {
-    let mut bytes = [0u8; 64];
-    let len = text.len().min(63);
-    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
-    for (word, chunk) in words.iter().zip(bytes.chunks_exact(8)) {
-        word.store(u64::from_ne_bytes(chunk.try_into().expect("8 bytes")), Ordering::Relaxed);
-    }
-}
-
-fn load_text(words: &[AtomicU64; 8]) -> String {
-    let bytes: Vec<u8> =
-        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_wire::{GrantId, SealKey};
 
     #[test]
     fn both_mappings_see_one_block() {
@@ -551,7 +475,9 @@ mod tests {
         assert_eq!(there.donors()[0].name(), "node7");
         assert_eq!(there.donor_of_slot(SLAB_SLOTS + 3), donor);
         assert_eq!(there.holders().len(), 2 * SLAB_SLOTS as usize);
-        assert!(here.donors()[0].mark_dead());
+        here.donors()[0].lose(Fate::TookBack);
+        here.donors()[0].lose(Fate::Died);
+        assert_eq!(there.donors()[0].fate(), Some(Fate::TookBack), "the first word stands");
         assert!(!there.slot_is_alive(0));
     }
 

@@ -147,7 +147,7 @@ mod tests {
     fn slots_run_out_and_dead_donors_are_passed_over() {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
-        block.donors()[0].mark_dead();
+        block.donors()[0].lose(super::super::run_block::Fate::Died);
         for taken in 0..SLAB_SLOTS {
             assert_eq!(slots.take(&block), Some(SLAB_SLOTS + taken));
         }

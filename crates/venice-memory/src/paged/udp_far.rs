@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use venice_fabric::{FabricError, InitiatorConfig};
+use venice_fabric::{AccessError, FabricError, InitiatorConfig, Refusal};
 use venice_ports::random_u64;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
@@ -11,7 +11,7 @@ use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SLAB_BYTES};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
-use super::run_block::RunBlockMap;
+use super::run_block::{Fate, RunBlockMap};
 use super::sys::{self, Errno, SysResult};
 use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
 
@@ -120,8 +120,8 @@ impl UdpFar {
                 Fetch::Pending
             }
             Err(FabricError::WouldBlock) => Fetch::Full,
-            Err(_) => {
-                block.donors()[block.donor_of_slot(slot)].mark_dead();
+            Err(error) => {
+                block.lose_donor_of(slot, fate_of(error));
                 Fetch::Lost
             }
         }
@@ -145,8 +145,18 @@ impl UdpFar {
         if let Some(done) = self.next_completion(block, buffer) {
             return Some((done.0 as u32, done.1));
         }
-        self.flush();
+        self.attend(block);
         self.next_completion(block, buffer).map(|(token, arrived)| (token as u32, arrived))
+    }
+
+    /// Moves frames, and heeds what donors say of themselves: one that has taken its memory back
+    /// is lost as one that died.
+    pub fn attend(&mut self, block: &RunBlockMap) {
+        self.flush();
+        while let Some(revoked) = self.driver.initiator().poll_revoked() {
+            // A peer for each donor, in their order.
+            block.donors()[revoked.peer.0 as usize].lose(Fate::TookBack);
+        }
     }
 
     fn next_completion(
@@ -155,14 +165,13 @@ impl UdpFar {
         buffer: &mut [u64; PAGE / 8],
     ) -> Option<(u64, bool)> {
         let completion = self.driver.initiator().poll_completion()?;
-        let (token, arrived) = (completion.token, completion.result.is_ok());
-        if arrived {
-            copy_bytes(buffer, completion.data);
-        } else if token != AT_ONCE {
-            let slot = self.slots[token as usize];
-            block.donors()[block.donor_of_slot(slot)].mark_dead();
+        let token = completion.token;
+        match completion.result {
+            Ok(()) => copy_bytes(buffer, completion.data),
+            Err(_) if token == AT_ONCE => {}
+            Err(error) => block.lose_donor_of(self.slots[token as usize], fate_of_access(error)),
         }
-        Some((token, arrived))
+        Some((token, completion.result.is_ok()))
     }
 
     /// Asks for a page and waits for it; `false`: its donor is dead.
@@ -210,8 +219,8 @@ impl UdpFar {
             while let Some(completion) = self.driver.initiator().poll_completion() {
                 let page = &mut pages[completion.token as usize];
                 page.lost = completion.result.is_err();
-                if page.lost {
-                    block.donors()[block.donor_of_slot(page.slot)].mark_dead();
+                if let Err(error) = completion.result {
+                    block.lose_donor_of(page.slot, fate_of_access(error));
                 }
                 done += 1;
                 heard = true;
@@ -230,9 +239,9 @@ impl UdpFar {
         match self.driver.initiator().write(sys::monotonic_ns(), token, address, bytes) {
             Ok(()) => Fetch::Pending,
             Err(FabricError::WouldBlock) => Fetch::Full,
-            Err(_) => {
+            Err(error) => {
                 page.lost = true;
-                block.donors()[block.donor_of_slot(page.slot)].mark_dead();
+                block.lose_donor_of(page.slot, fate_of(error));
                 Fetch::Lost
             }
         }
@@ -243,6 +252,24 @@ impl UdpFar {
         self.flush();
         let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
         self.flush();
+    }
+}
+
+/// What became of a donor that an access cannot be given to.
+fn fate_of(error: FabricError) -> Fate {
+    match error {
+        // The window is gone once nothing is on its way to what was revoked.
+        FabricError::Revoked { .. } | FabricError::NotMapped { .. } => Fate::TookBack,
+        _ => Fate::Died,
+    }
+}
+
+/// What became of a donor that did not carry an access out.
+fn fate_of_access(error: AccessError) -> Fate {
+    match error {
+        AccessError::Refused(Refusal::UnknownGrant) => Fate::TookBack,
+        AccessError::Revoked | AccessError::NotMapped => Fate::TookBack,
+        AccessError::Refused(_) | AccessError::PeerDown(_) => Fate::Died,
     }
 }
 

@@ -14,7 +14,7 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
-use super::run_block::RunBlockMap;
+use super::run_block::{Fate, RunBlockMap};
 use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
 
 /// Token of [`VerbsFar::fetch_at_once`]; the others are small.
@@ -203,7 +203,7 @@ impl VerbsFar {
 
 /// The donor of `slot` is dead.
 fn lose(block: &RunBlockMap, slot: u32) {
-    block.donors()[block.donor_of_slot(slot)].mark_dead();
+    block.lose_donor_of(slot, Fate::Died);
 }
 
 fn address(text: &str) -> Result<SocketAddr, VerbsError> {

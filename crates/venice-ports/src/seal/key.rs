@@ -9,8 +9,14 @@ pub trait SealKeys {
     /// The key of this name, as long as it is good.
     fn key(&self, name: KeyName) -> Option<SealKey>;
 
-    /// Changes whenever a key that was good may be so no more; an [`super::Opener`] then asks for
-    /// every key again.
+    /// Whether the senders that are known under this name are still heard. A node may hear them a
+    /// little longer than the key is good for new ones, so that they can be told of its end.
+    fn is_heard(&self, name: KeyName) -> bool {
+        self.key(name).is_some()
+    }
+
+    /// Changes whenever a name that was heard may be so no more; an [`super::Opener`] then asks
+    /// for each again.
     fn generation(&self) -> u64 {
         0
     }

@@ -36,7 +36,7 @@ pub struct Opened {
 /// At most as many as it was made for are remembered. Room is made among the senders under the key
 /// that has most of them, where the one that has been silent longest is forgotten: whoever makes
 /// senders without end drives out its own, never those under keys with fewer. A sender is forgotten
-/// too when its key is good no more.
+/// too when its key is heard no more ([`SealKeys::is_heard`]).
 pub struct Opener<T> {
     direction: SealDirection,
     /// Answers: the salt of who asked.
@@ -227,7 +227,7 @@ impl<T: Default> Opener<T> {
         }
         self.generation = generation;
         for at in 0..self.sessions.len() {
-            let is_bad = |session: &Session<T>| keys.key(session.name).is_none();
+            let is_bad = |session: &Session<T>| !keys.is_heard(session.name);
             if self.sessions[at].as_ref().is_some_and(is_bad) {
                 self.forget(at);
             }

@@ -16,6 +16,7 @@ mod batch_tests;
 mod driver;
 mod incoming;
 mod offload;
+mod orders;
 mod outgoing;
 mod queue;
 mod raw_address;

@@ -21,6 +21,7 @@ use crate::seal::SealKeys;
 
 /// What the thread owns.
 pub(crate) struct Queue<M> {
+    number: usize,
     socket: UdpSocket,
     shared: Arc<Shared>,
     target: Target,
@@ -32,6 +33,8 @@ pub(crate) struct Queue<M> {
     wait_set: WaitSet,
     /// When it last told what it has moved.
     told_ns: u64,
+    /// Recipients are being told of the end of a grant.
+    is_telling: bool,
 }
 
 impl<M: GrantedMemory> Queue<M> {
@@ -48,8 +51,10 @@ impl<M: GrantedMemory> Queue<M> {
             Some(keys) => Senders::Sealed(SealedSenders::new(number, keys, &target)),
         };
         let alarm = Alarm::new()?;
+        let orders = shared.orders[number].as_fd();
         Ok(Self {
-            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), shared.wake.as_fd()])?,
+            number,
+            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), orders])?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             socket,
             shared,
@@ -59,6 +64,7 @@ impl<M: GrantedMemory> Queue<M> {
             incoming: Incoming::new(),
             alarm,
             told_ns: 0,
+            is_telling: false,
         })
     }
 
@@ -70,7 +76,7 @@ impl<M: GrantedMemory> Queue<M> {
         keys: Option<Arc<dyn SealKeys + Send + Sync>>,
     ) -> Result<Self, PortError> {
         target.link.checksum &= keys.is_none();
-        Self::new(0, socket, Arc::new(Shared::new()?), target, memory, keys)
+        Self::new(0, socket, Arc::new(Shared::of(1)?), target, memory, keys)
     }
 
     pub(crate) fn target(&mut self) -> &mut Target {
@@ -98,6 +104,7 @@ impl<M: GrantedMemory> Queue<M> {
 
     /// Takes one batch, answers it; true when there was any.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
+        self.is_telling |= self.shared.orders[self.number].carry_out(now_ns, &mut self.target);
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }
@@ -116,6 +123,9 @@ impl<M: GrantedMemory> Queue<M> {
             });
         });
         self.transmit(now_ns)?;
+        if self.is_telling {
+            self.is_telling = self.shared.orders[self.number].note_untold(&self.target);
+        }
         if received > 0 && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
             self.told_ns = now_ns;
             self.senders.publish(&self.shared.traffic);

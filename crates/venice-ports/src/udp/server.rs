@@ -1,16 +1,16 @@
 //! The donor's end: threads that join a `Target` each to one of the agent's sockets.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use venice_fabric::{GrantedMemory, TargetConfig};
+use venice_wire::GrantId;
 
 use super::UdpSocket;
+use super::orders::Orders;
 use super::queue::Queue;
 use super::senders::Owners;
 use super::traffic::{Traffic, TrafficTable};
@@ -39,8 +39,8 @@ pub struct UdpServer {
 /// What the threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Readable when it is over.
-    pub(super) wake: OwnedFd,
+    /// By the number of the queue.
+    pub(super) orders: Vec<Orders>,
     pub(super) stop: AtomicBool,
     pub(super) counters: SealCounters,
     pub(super) owners: Owners,
@@ -48,11 +48,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new() -> Result<Self, PortError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(PortError::at("making an eventfd"))?;
+    pub(super) fn of(queues: usize) -> Result<Self, PortError> {
         Ok(Self {
-            wake,
+            orders: (0..queues).map(|_| Orders::new()).collect::<Result<_, _>>()?,
             stop: AtomicBool::new(false),
             counters: SealCounters::default(),
             owners: Owners::default(),
@@ -90,7 +88,7 @@ impl UdpServer {
         let UdpService { sockets, mut target, keys } = service;
         let local = sockets.first().expect("a service has sockets").local_addr();
         target.link.checksum &= keys.is_none();
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(Shared::of(sockets.len())?);
         let mut server = Self { shared, local, threads: Vec::new() };
         for (number, socket) in sockets.into_iter().enumerate() {
             let shared = Arc::clone(&server.shared);
@@ -113,6 +111,24 @@ impl UdpServer {
         self.local
     }
 
+    /// Tells every recipient that uses the grant that it is over, on all queues; see
+    /// [`venice_fabric::Target::revoke`]. The memory must refuse the grant already. Does not wait.
+    pub fn revoke(&self, grant: GrantId) {
+        self.shared.orders.iter().for_each(|orders| orders.revoke(grant));
+    }
+
+    /// A grant of this number is shared from here on, and may have been revoked before; see
+    /// [`venice_fabric::Target::share`].
+    pub fn share(&self, grant: GrantId) {
+        self.shared.orders.iter().for_each(|orders| orders.share(grant));
+    }
+
+    /// Whether all recipients that had to be told of the end of a grant have said that they know,
+    /// or are gone.
+    pub fn are_told(&self) -> bool {
+        self.shared.orders.iter().all(Orders::are_done)
+    }
+
     /// Datagrams dropped so far, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.shared.counters.counts()
@@ -128,8 +144,7 @@ impl UdpServer {
 impl Drop for UdpServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Nobody takes it out: it wakes all of them.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        self.shared.orders.iter().for_each(Orders::wake);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

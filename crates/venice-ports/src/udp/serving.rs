@@ -37,6 +37,8 @@ pub(super) fn serve(mut serving: impl Serving) {
         match pumped {
             // First a turn for others: one of them may be who sends the next.
             Ok(_) if spin.goes_on(now_ns) => rustix::thread::sched_yield(),
+            // What was to wake it for the end may have woken it for something else.
+            Ok(_) if serving.is_over() => return,
             Ok(_) => serving.sleep(now_ns),
             // Out of kernel memory, or the interface is going down: neither is a reason to give
             // up on the others, nor to spin.

@@ -13,7 +13,7 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_memory::paged::run_block::{Process, RunBlockMap};
+use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
 use venice_memory::paged::{attach, loss, slots};
 
 use crate::terminal::remark;
@@ -111,8 +111,12 @@ fn attend(
 /// Finds processes that ended, whoever their parent is, and tells of lost pages.
 fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     for lost in loss::take(block) {
+        let what = match lost.fate {
+            Fate::Died => "died with",
+            Fate::TookBack => "took back",
+        };
         remark(format!(
-            "venice: node {} died with the only copy of a page of this program: region \
+            "venice: node {} {what} the only copy of a page of this program: region \
              {:#x}-{:#x}, address {:#x}, process {}: SIGBUS",
             lost.donor, lost.region.start, lost.region.end, lost.address, lost.pid
         ));

@@ -1,9 +1,9 @@
 //! Keeping what was borrowed: renewals at the donors, and an eye on whether they live.
 //!
 //! Leases are renewed at the donors themselves, so a dead Monitor Node stops nothing. A donor
-//! that is gone (its shm connection ended, its address refuses, it does not know the grant any
-//! more, or it has been silent for a whole lease) is marked dead in the run block; the pagers
-//! look there before every access.
+//! that is lost (its shm connection ended, its address refuses, it does not know the grant any
+//! more, or it has been silent for a whole lease) is marked so in the run block; the pagers look
+//! there before every access, and mark those themselves that they find lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use venice_control::Grant;
 use venice_control::client::AgentClient;
 use venice_control::{ControlError, LeaseState};
-use venice_memory::paged::run_block::RunBlockMap;
+use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use super::borrow::{ANSWER_WITHIN, Loan};
 
@@ -62,31 +62,34 @@ fn keep(loan: &Loan, block: &RunBlockMap, stop: &AtomicBool) {
     let lease = Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0));
     let renew_every = (lease / 4).min(Duration::from_secs(1));
     let mut heard = vec![Instant::now(); loan.grants.len()];
+    let mut told = vec![false; loan.grants.len()];
     let mut next = Instant::now();
     while !stop.load(Ordering::Acquire) {
         for (index, connection) in loan.connections.iter().enumerate() {
             if connection.is_closed() {
-                lost(block, index);
+                block.donors()[index].lose(Fate::Died);
             }
         }
         if Instant::now() >= next {
             next = Instant::now() + renew_every;
             runtime.block_on(renew_all(loan, block, &mut heard, lease));
         }
+        tell(block, &mut told);
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
 async fn renew_all(loan: &Loan, block: &RunBlockMap, heard: &mut [Instant], lease: Duration) {
     for (index, grant) in loan.grants.iter().enumerate() {
-        if block.donors()[index].is_dead() {
+        let donor = &block.donors()[index];
+        if donor.is_lost() {
             continue;
         }
         match renew(grant).await {
             Ok(LeaseState::Live { .. }) => heard[index] = Instant::now(),
-            Ok(LeaseState::Unknown) => lost(block, index),
-            Err(ControlError::Unreachable { refused: true, .. }) => lost(block, index),
-            Err(_) if heard[index].elapsed() > lease => lost(block, index),
+            Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
+            Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
+            Err(_) if heard[index].elapsed() > lease => donor.lose(Fate::Died),
             Err(_) => {}
         }
     }
@@ -98,11 +101,20 @@ async fn renew(grant: &Grant) -> Result<LeaseState, ControlError> {
     Ok(states.into_iter().next().unwrap_or(LeaseState::Unknown))
 }
 
-fn lost(block: &RunBlockMap, donor: usize) {
-    if block.donors()[donor].mark_dead() {
-        let name = block.donors()[donor].name();
-        crate::terminal::remark(format!(
-            "venice: node {name} died; what only it held of this program is lost"
-        ));
+/// Says once of each donor that is lost, whoever found out, that it is.
+fn tell(block: &RunBlockMap, told: &mut [bool]) {
+    for (donor, told) in block.donors().iter().zip(told) {
+        if let Some(fate) = donor.fate()
+            && !std::mem::replace(told, true)
+        {
+            let what = match fate {
+                Fate::Died => "died",
+                Fate::TookBack => "took its memory back",
+            };
+            crate::terminal::remark(format!(
+                "venice: node {} {what}; what only it held of this program is lost",
+                donor.name()
+            ));
+        }
     }
 }

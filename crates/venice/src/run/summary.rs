@@ -43,9 +43,9 @@ pub fn print(block: &RunBlockMap, local_bytes: u64) {
         get(&counters.zero_drops),
     ));
     remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
-    for donor in block.donors().iter().filter(|donor| donor.is_dead()) {
+    for donor in block.donors().iter().filter(|donor| donor.is_lost()) {
         remark(format!(
-            "venice: node {} died: {} lost pages were touched",
+            "venice: node {} is lost: {} lost pages were touched",
             donor.name(),
             get(&counters.lost_pages)
         ));

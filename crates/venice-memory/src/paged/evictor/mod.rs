@@ -95,6 +95,7 @@ impl Evictor {
         let resident = || pager.resident().load(Ordering::Relaxed);
         if resident() <= high_watermark(limit()) {
             pager.evictor_stuck.store(0, Ordering::Relaxed);
+            self.far.attend(&pager.block);
             sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
             return;
         }

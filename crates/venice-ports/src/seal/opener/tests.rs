@@ -114,6 +114,35 @@ fn a_key_dies_with_its_grant() {
     assert_eq!(open(&mut second), Ok(kept), "the other grant's sender is the same as before");
 }
 
+/// Keys that are good for nobody new.
+struct Ending;
+
+impl SealKeys for Ending {
+    fn key(&self, _: KeyName) -> Option<venice_wire::SealKey> {
+        None
+    }
+
+    fn is_heard(&self, _: KeyName) -> bool {
+        true
+    }
+
+    fn generation(&self) -> u64 {
+        7
+    }
+}
+
+#[test]
+fn senders_that_are_known_may_be_heard_after_the_end_of_their_key() {
+    let mut opener = Opener::<()>::new(4);
+    let (mut known, mut stranger) = (sealer(grant(1)), sealer(grant(1)));
+    let mut first = sealed(&mut known, b"x");
+    let session = opener.open(0, &mut first, &SECRET).unwrap().session;
+    let again = opener.open(0, &mut sealed(&mut known, b"y"), &Ending);
+    assert_eq!(again.map(|opened| opened.session), Ok(session));
+    let opened = opener.open(0, &mut sealed(&mut stranger, b"x"), &Ending);
+    assert_eq!(opened, Err(Dropped::UnknownKey));
+}
+
 #[test]
 fn the_most_silent_sender_makes_room() {
     let mut opener = Opener::<u32>::new(2);

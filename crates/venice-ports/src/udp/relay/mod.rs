@@ -13,20 +13,19 @@ mod neighbours;
 mod thread;
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use venice_fabric::switch::{HopStats, SwitchConfig, SwitchStats};
 use venice_fabric::{GrantedMemory, LinkModel, Position, TargetConfig};
-use venice_wire::SwitchPort;
+use venice_wire::{GrantId, SwitchPort};
 
 use self::neighbours::Told;
 use self::thread::RelayThread;
 use super::UdpSocket;
+use super::orders::Orders;
 use crate::PortError;
 use crate::seal::{SealCounters, SealCounts, SealKeys, SealedAs};
 
@@ -55,7 +54,7 @@ pub struct Relay {
 /// What the relay's thread and its owner share.
 #[derive(Debug)]
 struct Shared {
-    wake: OwnedFd,
+    orders: Orders,
     stop: AtomicBool,
     /// By port; a change is told by the generation.
     neighbours: Mutex<Vec<Option<Told>>>,
@@ -88,11 +87,9 @@ impl Relay {
         config: RelayConfig,
         memory: impl GrantedMemory + Send + 'static,
     ) -> Result<Self, PortError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(PortError::at("making an eventfd"))?;
         let (topology, own) = (config.switch.topology, config.switch.position);
         let shared = Arc::new(Shared {
-            wake,
+            orders: Orders::new()?,
             stop: AtomicBool::new(false),
             neighbours: Mutex::new(vec![None; usize::from(topology.ports(own))]),
             generation: AtomicU64::new(0),
@@ -121,8 +118,24 @@ impl Relay {
         let told = Told { address, seal };
         if neighbour.replace(told) != Some(told) {
             self.shared.generation.fetch_add(1, Ordering::Release);
-            self.shared.wake();
+            self.shared.orders.wake();
         }
+    }
+
+    /// Tells every recipient that reaches the grant through the network that it is over; see
+    /// [`super::UdpServer::revoke`].
+    pub fn revoke(&self, grant: GrantId) {
+        self.shared.orders.revoke(grant);
+    }
+
+    /// See [`super::UdpServer::share`].
+    pub fn share(&self, grant: GrantId) {
+        self.shared.orders.share(grant);
+    }
+
+    /// See [`super::UdpServer::are_told`].
+    pub fn are_told(&self) -> bool {
+        self.shared.orders.are_done()
     }
 
     /// Datagrams and accesses dropped so far because of their seals, by reason.
@@ -139,16 +152,10 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.orders.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 

@@ -58,6 +58,8 @@ pub(super) struct RelayThread<M> {
     wait_set: WaitSet,
     stats: RelayStats,
     told_ns: u64,
+    /// Recipients are being told of the end of a grant.
+    is_telling: bool,
 }
 
 impl<M: GrantedMemory> RelayThread<M> {
@@ -74,7 +76,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         let ports = switch.topology.ports(switch.position);
         let alarm = Alarm::new()?;
         Ok(Self {
-            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), shared.wake.as_fd()])?,
+            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), shared.orders.as_fd()])?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             incoming: Incoming::new(),
             socket,
@@ -94,6 +96,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             alarm,
             stats: RelayStats::default(),
             told_ns: 0,
+            is_telling: false,
         })
     }
 
@@ -104,6 +107,7 @@ impl<M: GrantedMemory> RelayThread<M> {
     /// Takes one batch and sends all that can go; true when something came in.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         self.learn_neighbours();
+        self.is_telling |= self.shared.orders.carry_out(now_ns, &mut self.target);
         if self.switch.poll_timeout() <= now_ns {
             self.switch.handle_timeout(now_ns);
         }
@@ -121,6 +125,9 @@ impl<M: GrantedMemory> RelayThread<M> {
                 break;
             }
         }
+        if self.is_telling {
+            self.is_telling = self.shared.orders.note_untold(&self.target);
+        }
         if now_ns.saturating_sub(self.told_ns) >= STATS_NS {
             self.tell(now_ns);
         }
@@ -133,7 +140,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             return;
         }
         self.generation = generation;
-        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        self.shared.orders.hear_wake();
         self.neighbours.learn(&self.shared.neighbours.lock().expect("nobody panics with them"));
     }
 

@@ -1,0 +1,114 @@
+//! A donor as all processes of a run see it: where it is, and whether it is still there.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
+
+/// How a donor was lost, and with it what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fate {
+    /// It died, or cannot be reached.
+    Died = 1,
+    /// It ended the grant.
+    TookBack = 2,
+}
+
+/// A donor of this run.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Donor {
+    /// A [`Fate`]; 0: none yet.
+    fate: AtomicU32,
+    /// Node id on the fabric.
+    pub node: AtomicU32,
+    name: [AtomicU64; 8],
+    udp_address: [AtomicU64; 8],
+    /// The address is the relay's of the recipient's home node, and the donor is behind it.
+    is_via: AtomicU32,
+    /// The grant that datagrams to it are sealed under, and its key; 0: they are plain.
+    seal_grant: AtomicU64,
+    seal_key: [AtomicU64; 4],
+}
+
+impl Donor {
+    pub(super) fn set_up(&self, name: &str, node: u32, udp: &str) {
+        self.node.store(node, Ordering::Relaxed);
+        store_text(&self.name, name);
+        store_text(&self.udp_address, udp);
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        load_text(&self.name)
+    }
+
+    /// Its address for UDP frames.
+    pub fn udp_address(&self) -> String {
+        load_text(&self.udp_address)
+    }
+
+    /// The address is not the donor's own, but that of the relay of the recipient's home node.
+    pub fn set_via(&self) {
+        self.is_via.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is reached through relays.
+    pub fn is_via(&self) -> bool {
+        self.is_via.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has what goes to it by UDP sealed under this grant's key.
+    pub fn set_seal(&self, grant: GrantId, key: SealKey) {
+        for (word, bytes) in self.seal_key.iter().zip(key.0.chunks_exact(8)) {
+            word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
+        }
+        self.seal_grant.store(grant.0, Ordering::Release);
+    }
+
+    /// The grant and the key that what goes to it by UDP is sealed under; `None`: it goes plain.
+    pub fn seal(&self) -> Option<(GrantId, SealKey)> {
+        let grant = self.seal_grant.load(Ordering::Acquire);
+        let mut key = SealKey([0; SEAL_KEY_BYTES]);
+        for (bytes, word) in key.0.chunks_exact_mut(8).zip(&self.seal_key) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        (grant != 0).then_some((GrantId(grant), key))
+    }
+
+    /// Is it lost? It does not come back: what it held is lost with it.
+    pub fn is_lost(&self) -> bool {
+        self.fate().is_some()
+    }
+
+    /// How it was lost, if it is.
+    pub fn fate(&self) -> Option<Fate> {
+        match self.fate.load(Ordering::Acquire) {
+            0 => None,
+            2 => Some(Fate::TookBack),
+            _ => Some(Fate::Died),
+        }
+    }
+
+    /// Says that it is lost. The first word stands.
+    pub fn lose(&self, fate: Fate) {
+        let none_yet = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.fate.compare_exchange(0, fate as u32, none_yet.0, none_yet.1);
+    }
+}
+
+fn store_text(words: &[AtomicU64; 8], text: &str) {
+    let mut bytes = [0u8; 64];
+    let len = text.len().min(63);
+    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+    for (word, chunk) in words.iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(chunk.try_into().expect("8 bytes")), Ordering::Relaxed);
+    }
+}
+
+fn load_text(words: &[AtomicU64; 8]) -> String {
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
