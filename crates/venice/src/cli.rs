@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, listing, paperwork, rack, run, sim};
+use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -18,7 +18,7 @@ use crate::{daemon, doctor, failure, listing, paperwork, rack, run, sim};
 )]
 struct Cli {
     /// Address of the Monitor Node [default: VENICE_MONITOR, else the rack of `venice up`]
-    #[arg(long, global = true, value_name = "ADDR", value_parser = address)]
+    #[arg(long, global = true, value_name = "ADDR", value_parser = host_port::check)]
     monitor: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -142,15 +142,6 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Router(args) => daemon::router(args, monitor),
         Command::Completions(args) => paperwork::completions(args, Cli::command()),
         Command::Man(args) => paperwork::man(args, Cli::command()),
-    }
-}
-
-/// `HOST:PORT`, checked here so that a slip of the pen is a usage error.
-pub fn address(text: &str) -> Result<String, String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    match port.map(|(_, port)| port.parse::<u16>()) {
-        Some(Ok(_)) => Ok(text.to_string()),
-        _ => Err("write HOST:PORT, for example 127.0.0.1:7470".to_string()),
     }
 }
 
@@ -289,15 +280,6 @@ mod tests {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("EXAMPLES:"), "{} has no examples", command.get_name());
-        }
-    }
-
-    #[test]
-    fn addresses_are_checked() {
-        assert!(address("127.0.0.1:7470").is_ok());
-        assert!(address("[::1]:7470").is_ok());
-        for wrong in ["localhost", ":7470", "host:port", "host:99999"] {
-            assert!(address(wrong).is_err(), "{wrong}");
         }
     }
 }

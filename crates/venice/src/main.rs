@@ -9,6 +9,7 @@ mod cli;
 mod daemon;
 mod doctor;
 mod failure;
+mod host_port;
 mod listing;
 mod paperwork;
 mod rack;

@@ -27,10 +27,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
     /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
-    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::cli::address)]
+    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
     /// Where to answer fabric packets; port 0 takes a free one [default: the --listen host, port 0]
-    #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN", value_parser = crate::cli::address)]
+    #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN", value_parser = crate::host_port::check)]
     udp_listen: Option<String>,
     /// Socket that hands memory to programs on this host [default: none]
     #[arg(long, value_name = "PATH", env = "VENICE_SHM_SOCKET")]
@@ -59,7 +59,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "VENICE_POSITION")]
     position: Option<u32>,
     /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
-    #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::cli::address)]
+    #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
     /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
     #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]

@@ -17,7 +17,7 @@ pub struct MonitorArgs {
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
     /// Where to answer; port 0 takes a free one [default: 127.0.0.1:7470]
-    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::cli::address)]
+    #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
     /// Where the tables are kept [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
