@@ -278,10 +278,53 @@ any = function(tvb, tree)
   return layer[2](tvb, subtree)
 end
 
+-- What a frame, a packet or a hop datagram says of its own length; nil where it is cut short.
+local lengths = {
+  VN = function(tvb) return tvb:len() >= 8 and 64 + tvb(6, 2):le_uint() end,
+  VP = function(tvb)
+    return tvb:len() >= 26 and 28 + 2 * tvb(5, 1):uint() + tvb(24, 2):le_uint()
+  end,
+  VH = function(tvb) return tvb:len() >= 8 and 40 + tvb(6, 2):le_uint() end,
+}
+
+-- Where the second of a train of sealed datagrams begins: none says its length, but it bears the
+-- key and the salt of the first, and the next number.
+lengths.VS = function(tvb)
+  if tvb:len() < 96 then return nil end
+  local raw, number = tvb():raw(), tvb(24, 8):le_uint64()
+  local same, from = raw:sub(9, 24), 49
+  while true do
+    local at = raw:find(same, from + 8, true)
+    if not at or at + 23 > #raw then return nil end
+    local start = at - 9
+    if raw:sub(start + 1, start + 6) == raw:sub(1, 6)
+      and tvb(start + 24, 8):le_uint64() == number + 1 then
+      return start
+    end
+    from = at - 7
+  end
+end
+
+-- Where the kernel cuts trains of datagrams up and keeps them together (UDP_SEGMENT, UDP_GRO), a
+-- capture on the same machine has them whole: one behind the other.
+local function train(tvb, tree)
+  local texts = {}
+  while true do
+    local magic = tvb(0, 2):string()
+    local len = lengths[magic](tvb)
+    local goes_on = len and tvb:len() >= len + 3 and tvb(len, 2):string() == magic
+    texts[#texts + 1] = any(goes_on and tvb(0, len):tvb() or tvb, tree)
+    if not goes_on then break end
+    tvb = tvb(len):tvb()
+  end
+  if #texts == 1 then return texts[1] end
+  return "train of " .. #texts .. ": " .. texts[1] .. " … " .. texts[#texts]
+end
+
 function venice.dissector(tvb, pinfo, tree)
   if tvb:len() < 3 or not layers[tvb(0, 2):string()] then return 0 end
   pinfo.cols.protocol = "Venice"
-  pinfo.cols.info = any(tvb, tree)
+  pinfo.cols.info = train(tvb, tree)
   return tvb:len()
 end
 

@@ -131,9 +131,7 @@ fn golden_and_malformed_frames() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("golden.pcapng");
     let mut capture = Capture::new(File::create(&path).unwrap(), None).unwrap();
-    let mut sealed = vec![b'V', b'S', 1, 1, 1, 0, 0x11, 0];
-    sealed.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-    sealed.extend([0xee; 80]);
+    let sealed = sealed(3, 64);
     let mut wrong = GOLDEN_WRITE;
     wrong[68] ^= 1;
     let mut unknown = GOLDEN_WRITE;
@@ -187,4 +185,42 @@ fn golden_and_malformed_frames() {
     assert!(experts[2][0].contains("says 69 bytes and has 66"), "{experts:?}");
     assert!(experts[3][0].contains("no such opcode"), "{experts:?}");
     assert_eq!(experts[4][1..], ["7", "3"]);
+}
+
+/// A sealed datagram of `text_len` bytes, with number `number` under a key and a salt of its own.
+fn sealed(number: u8, text_len: usize) -> Vec<u8> {
+    let mut datagram = vec![b'V', b'S', 1, 1, 1, 0, 0x11, 0];
+    datagram.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, number, 0, 0, 0, 0, 0, 0, 0]);
+    datagram.extend(vec![0xee; text_len + 16]);
+    datagram
+}
+
+#[test]
+fn trains_are_taken_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trains.pcapng");
+    let mut capture = Capture::new(File::create(&path).unwrap(), None).unwrap();
+    let frames = GOLDEN_WRITE.repeat(3);
+    let cut_short = &frames[..frames.len() - 2];
+    let in_a_row = [sealed(3, 64), sealed(4, 64), sealed(5, 9)].concat();
+    // What looks like a header within the encrypted text is none.
+    let mut alone = sealed(3, 100);
+    let header: Vec<u8> = alone[..32].to_vec();
+    alone[60..92].copy_from_slice(&header);
+    for (n, bytes) in [&frames, cut_short, &in_a_row, &alone].into_iter().enumerate() {
+        let (from_end, to_end) = (End::Recipient, End::Donor);
+        let datagram = Datagram { from: 0, from_end, to: 1, to_end, bytes: bytes.to_vec() };
+        capture.frame(n as u64, &datagram, None);
+    }
+    capture.finish().unwrap();
+    let fields =
+        ["venice.checksum.status", "venice.sealed.counter", "_ws.expert.message", "_ws.col.Info"];
+    let shown = tshark(&path, &fields);
+    assert_eq!(shown[0][..2], ["1,1,1", ""]);
+    assert!(!shown[0][2].contains("says"), "{shown:?}");
+    assert!(shown[0][3].starts_with("train of 3: Write"), "{shown:?}");
+    assert_eq!(shown[1][0], "1,1");
+    assert!(shown[1][2].contains("says 69 bytes and has 67"), "{shown:?}");
+    assert_eq!(shown[2][..3], ["", "3,4,5", ""]);
+    assert_eq!(shown[3][..3], ["", "3", ""]);
 }
