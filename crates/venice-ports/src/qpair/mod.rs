@@ -23,6 +23,31 @@
 //! assert_eq!(ours.recv(&mut [0; 64])?, 5);
 //! # Ok::<(), venice_ports::qpair::QPairSocketError>(())
 //! ```
+//!
+//! Tasks use `send_async`, `recv_async`, `read_async` and `write_async` as they are: a thread of
+//! this module wakes them, so they need no reactor, and one that is dropped half-way has taken and
+//! sent nothing. Connecting and accepting block, and so go where an executor keeps its blocking
+//! calls. With tokio (whole: `examples/qpair_tokio.rs`):
+//!
+//! ```
+//! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("talk.sock");
+//! # tokio::runtime::Builder::new_multi_thread().build()?.block_on(async {
+//! let address = QPairAddress::ring(path);
+//! let mut listener = QPairListener::bind(&address, 7)?;
+//! let accepting = tokio::task::spawn_blocking(move || listener.accept_messages(None));
+//! let connect = move || QPairMessages::connect(&address, 7, &QPairOptions::default());
+//! let mut ours = tokio::task::spawn_blocking(connect).await??;
+//! let mut theirs = accepting.await??;
+//!
+//! tokio::spawn(async move { ours.send_async(b"hello").await });
+//! assert_eq!(theirs.recv_async(&mut [0; 64]).await?, 5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod connect;
 mod end;
