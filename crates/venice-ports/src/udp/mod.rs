@@ -36,5 +36,5 @@ pub use offload::UdpOffloads;
 pub(crate) use queue::Queue as UdpEnd;
 pub use relay::{Relay, RelayConfig, RelayStats, neighbour_ports};
 pub use server::{UdpServer, UdpService};
-pub use socket::{UdpSocket, unspecified_like};
+pub use socket::{UDP_BUFFER_BYTES, UdpSocket, unspecified_like};
 pub use traffic::Traffic;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_reuseport,
-    set_socket_send_buffer_size, set_socket_send_buffer_size_force,
+    set_socket_send_buffer_size, set_socket_send_buffer_size_force, socket_recv_buffer_size,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
@@ -15,7 +15,7 @@ use crate::PortError;
 
 /// What the kernel may hold for us in each direction: a burst of some hundred pages from each of
 /// many recipients.
-const BUFFER_BYTES: usize = 8 << 20;
+pub const UDP_BUFFER_BYTES: usize = 8 << 20;
 
 /// A bound UDP socket.
 #[derive(Debug)]
@@ -100,6 +100,19 @@ impl UdpSocket {
     }
 }
 
+impl UdpSocket {
+    /// How much the kernel holds of what comes in: [`UDP_BUFFER_BYTES`], or less where this user
+    /// may have no more (`net.core.rmem_max`).
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn receive_buffer_bytes(&self) -> Result<usize, PortError> {
+        // The kernel doubles what it is asked for, for what it keeps beside the bytes.
+        let doubled = socket_recv_buffer_size(&self.fd);
+        Ok(doubled.map_err(PortError::at("asking for a socket's buffer size"))? / 2)
+    }
+}
+
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -116,11 +129,11 @@ pub fn unspecified_like(peer: SocketAddr) -> SocketAddr {
 
 /// As large as root may, else as the system allows. Small buffers lose more, and are right too.
 fn raise_buffers(fd: BorrowedFd<'_>) {
-    if set_socket_recv_buffer_size_force(fd, BUFFER_BYTES) == Err(Errno::PERM) {
-        let _ = set_socket_recv_buffer_size(fd, BUFFER_BYTES);
+    if set_socket_recv_buffer_size_force(fd, UDP_BUFFER_BYTES) == Err(Errno::PERM) {
+        let _ = set_socket_recv_buffer_size(fd, UDP_BUFFER_BYTES);
     }
-    if set_socket_send_buffer_size_force(fd, BUFFER_BYTES) == Err(Errno::PERM) {
-        let _ = set_socket_send_buffer_size(fd, BUFFER_BYTES);
+    if set_socket_send_buffer_size_force(fd, UDP_BUFFER_BYTES) == Err(Errno::PERM) {
+        let _ = set_socket_send_buffer_size(fd, UDP_BUFFER_BYTES);
     }
 }
 

@@ -4,8 +4,6 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
-use venice_ports::udp::UdpOffloads;
-use venice_ports::verbs::{Device, VerbsError};
 
 use super::{Finding, kernel};
 
@@ -13,8 +11,6 @@ use super::{Finding, kernel};
 pub fn examine() -> Vec<Finding> {
     vec![
         network_namespaces(),
-        rdma(),
-        datagram_trains(),
         device(
             "FUSE",
             "/dev/fuse",
@@ -45,51 +41,6 @@ fn network_namespaces() -> Finding {
         return Finding::warn(what, "there, but this user may not make any", mend);
     }
     Finding::ok(what, "can be made (venice up --netns)")
-}
-
-/// The verbs port: rdma-core, and a device with an active port.
-fn rdma() -> Finding {
-    let what = "RDMA";
-    match Device::open(None) {
-        Ok(device) => {
-            let atomics = if device.has_atomics() { "" } else { ", without atomic operations" };
-            Finding::ok(what, format!("device {}{atomics}", device.name()))
-        }
-        Err(VerbsError::Library { reason }) => Finding::missing(
-            what,
-            format!("rdma-core cannot be loaded ({reason})"),
-            "install libibverbs1 and ibverbs-providers (the verbs port needs them)",
-        ),
-        Err(VerbsError::NoDevice { .. }) => Finding::missing(
-            what,
-            "rdma-core is there, but no device with an active port",
-            "`rdma link` shows devices; without an RDMA NIC, soft RoCE: `modprobe rdma_rxe && rdma \
-             link add rxe0 type rxe netdev eth0`",
-        ),
-        Err(error) => Finding::warn(what, with_cause(&error), "run as root; see `rdma link`"),
-    }
-}
-
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
-fn datagram_trains() -> Finding {
-    let what = "trains of datagrams";
-    let mend = "boot a kernel of version 5.0 or later: the udp port works without, slower";
-    match UdpOffloads::detect() {
-        Ok(UdpOffloads { segmentation: true, coalescing: true }) => {
-            Finding::ok(what, "sent and received as one (UDP_SEGMENT, UDP_GRO)")
-        }
-        Ok(UdpOffloads { segmentation: true, .. }) => {
-            Finding::warn(what, "sent as one, received singly (no UDP_GRO)", mend)
-        }
-        Ok(_) => Finding::warn(what, "sent singly (no UDP_SEGMENT)", mend),
-        Err(error) => Finding::warn(what, format!("{error}"), mend),
-    }
 }
 
 fn device(what: &'static str, path: &str, mend: &str) -> Finding {

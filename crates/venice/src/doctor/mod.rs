@@ -5,6 +5,7 @@ mod finding;
 mod kernel;
 mod limits;
 mod memory;
+mod ports;
 mod shim;
 
 use std::io::IsTerminal;
@@ -42,6 +43,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(shim::examine());
     findings.extend(memory::examine());
     findings.extend(limits::examine());
+    findings.extend(ports::examine());
     findings.extend(facilities::examine());
     findings
 }
@@ -105,7 +107,17 @@ mod tests {
     #[test]
     fn this_machine_can_be_examined() {
         let findings = examine();
-        for what in ["kernel", "userfaultfd", "memory cgroup", "overcommit", "huge pages"] {
+        for what in [
+            "kernel",
+            "userfaultfd",
+            "memory cgroup",
+            "overcommit",
+            "huge pages",
+            "trains of datagrams",
+            "socket buffers",
+            "encryption",
+            "RDMA",
+        ] {
             assert!(findings.iter().any(|f| f.what == what), "no row about {what}");
         }
         for finding in &findings {
