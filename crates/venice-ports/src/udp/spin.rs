@@ -6,8 +6,11 @@ const MAX_SPIN_NS: u64 = 20_000;
 const DENSE_NS: u64 = 40_000;
 /// A look and a yield take less than this, unless somebody else runs in between.
 const CROWDED_NS: u64 = 10_000;
-/// How long not to spin once that was seen.
-const CROWDED_PAUSE_NS: u64 = 2_000_000;
+/// For how many times as long as somebody else ran it does not spin then, so that it costs those
+/// who want the processor for long no more than a fifth of it, and a short errand hardly counts.
+const CROWDED_PAUSES: u64 = 4;
+/// And no longer than this.
+const MAX_CROWDED_PAUSE_NS: u64 = 20_000_000;
 
 /// How long to look for more before sleeping. A sleeping thread takes microseconds to wake, which
 /// a recipient with one page fault after the other would pay every time; but a spinning one takes
@@ -40,8 +43,10 @@ impl Spin {
 
     /// Nothing came: whether to look again.
     pub(super) fn goes_on(&mut self, now_ns: u64) -> bool {
-        if self.dense && now_ns.saturating_sub(self.looked_ns) > CROWDED_NS {
-            self.crowded_until_ns = now_ns + CROWDED_PAUSE_NS;
+        let away_ns = now_ns.saturating_sub(self.looked_ns);
+        if self.dense && away_ns > CROWDED_NS {
+            let pause_ns = away_ns.saturating_mul(CROWDED_PAUSES).min(MAX_CROWDED_PAUSE_NS);
+            self.crowded_until_ns = now_ns + pause_ns;
             self.dense = false;
         }
         self.looked_ns = now_ns;
@@ -69,17 +74,22 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_processor_to_those_who_want_it() {
-        let mut spin = Spin::default();
-        let start_ns = 1_000_000_000;
-        spin.busy(start_ns);
-        spin.busy(start_ns + 1_000);
-        assert!(!spin.goes_on(start_ns + 1_000 + CROWDED_NS + 1), "somebody else ran");
-        spin.busy(start_ns + 20_000);
-        assert!(!spin.goes_on(start_ns + 21_000), "not again so soon");
-        let later_ns = start_ns + CROWDED_PAUSE_NS + 50_000;
-        spin.busy(later_ns);
-        spin.busy(later_ns + 10_000);
-        assert!(spin.goes_on(later_ns + 11_000));
+    fn leaves_the_processor_to_those_who_want_it_for_as_long_as_they_do() {
+        for (away_ns, pause_ns) in
+            [(12_000, 48_000), (4_000_000, 16_000_000), (1 << 40, 20_000_000)]
+        {
+            let mut spin = Spin::default();
+            let start_ns = 1_000_000_000;
+            spin.busy(start_ns);
+            spin.busy(start_ns + 1_000);
+            let back_ns = start_ns + 1_000 + away_ns;
+            assert!(!spin.goes_on(back_ns), "somebody else ran");
+            for asked_ns in [back_ns + pause_ns - 2_000, back_ns + pause_ns - 1_000] {
+                spin.busy(asked_ns);
+                assert!(!spin.goes_on(asked_ns + 500), "not again so soon");
+            }
+            spin.busy(back_ns + pause_ns);
+            assert!(spin.goes_on(back_ns + pause_ns + 500));
+        }
     }
 }
