@@ -18,7 +18,7 @@ case "$level" in
 esac
 
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
-minimum_rust="1.88"
+minimum_rust="1.89"
 missing=()
 
 at_least() { # at_least LEVEL: is the level asked for LEVEL or above?

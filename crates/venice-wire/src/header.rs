@@ -2,7 +2,7 @@
 
 use crate::{
     Channel, GrantId, GrantKey, HEADER_BYTES, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId, Opcode,
-    Sequence, VERSION, WireError,
+    Sequence, VERSION, WireError, checksum::checksum_without,
 };
 
 /// Bit of `flags`: this frame was sent before and is replayed. For captures and statistics; it
@@ -162,6 +162,5 @@ fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
 
 /// CRC-32C over the whole frame, the checksum field itself left out.
 pub(crate) fn checksum(frame: &[u8]) -> u32 {
-    let before = crc32c::crc32c(&frame[..offset::CHECKSUM]);
-    crc32c::crc32c_append(before, &frame[offset::CHECKSUM + 4..])
+    checksum_without(offset::CHECKSUM, frame)
 }

@@ -1,6 +1,9 @@
 //! The hop header: what two neighbouring switches say to each other, packets included.
 
-use crate::{HOP_VERSION, MAX_PACKET_BYTES, NodeId, Sequence, WireError, bytes::get, bytes::put};
+use crate::{
+    HOP_VERSION, MAX_PACKET_BYTES, NodeId, Sequence, WireError, bytes::get, bytes::put,
+    checksum::checksum_without,
+};
 
 /// First two bytes of every hop datagram, read as a little-endian `u16`: the letters `VH`.
 pub const HOP_MAGIC: u16 = u16::from_le_bytes(*b"VH");
@@ -259,8 +262,7 @@ impl<'a> Hop<'a> {
 
 /// CRC-32C over the whole datagram, the checksum field itself left out.
 fn checksum(hop: &[u8]) -> u32 {
-    let before = crc32c::crc32c(&hop[..offset::CHECKSUM]);
-    crc32c::crc32c_append(before, &hop[offset::CHECKSUM + 4..])
+    checksum_without(offset::CHECKSUM, hop)
 }
 
 /// Length of a [`Greeting`].

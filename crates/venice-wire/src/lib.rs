@@ -22,6 +22,7 @@
 
 mod byte_size;
 mod bytes;
+mod checksum;
 mod error;
 mod frame;
 mod header;
