@@ -68,6 +68,26 @@ fn a_grant_that_one_side_has_forgotten() {
 }
 
 #[test]
+fn an_atomic_carried_out_twice() {
+    assert_found_by(Sabotage::RepeatAtomic, Checker::Counters, &[]);
+}
+
+#[test]
+fn an_atomic_that_brings_what_it_left() {
+    assert_found_by(Sabotage::StaleAtomic, Checker::Counters, &[]);
+}
+
+#[test]
+fn a_fence_that_waits_for_nothing() {
+    assert_found_by(Sabotage::EarlyFence, Checker::Executions, &[]);
+}
+
+#[test]
+fn a_window_that_only_the_table_knows() {
+    assert_found_by(Sabotage::LeakWindow, Checker::Agreement, &[]);
+}
+
+#[test]
 fn two_messages_in_each_others_place() {
     assert_found_by(Sabotage::SwapMessages, Checker::Conversations, &[]);
 }

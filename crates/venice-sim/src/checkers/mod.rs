@@ -5,12 +5,14 @@
 //! |---|---|---|
 //! | [`History`] | what the recipient asks for and gets | every byte read is one that was written and not yet overwritten |
 //! | [`Executions`] | what the donor's memory is asked to do | every write is carried out once, whole, in order, and before it is answered |
+//! | [`Counters`] | atomics asked for and their results | each is carried out once, and the results are those of one order |
 //! | [`Conversations`] | both ends of QPairs | messages come once, whole and in order |
 //! | [`WireWatch`] | the frames as they are sent | credits are kept, positions and acknowledgements make sense, replays repeat |
 //! | progress | the clock | every access completes within a bound once the faults are over |
-//! | agreement | both ends' tables when all is quiet | they name the same grants |
+//! | agreement | both ends' own mapping tables, and what is lent, when all is quiet | they name the same windows and grants |
 
 mod conversations;
+mod counters;
 mod executions;
 mod history;
 mod oracle;
@@ -19,6 +21,7 @@ mod wire_watch;
 use serde::Serialize;
 
 pub use self::conversations::{ConversationId, Conversations, Direction, message};
+pub use self::counters::{AtomicId, Change, Counters};
 pub use self::executions::Executions;
 pub use self::history::{History, ReadId, WriteId, written};
 pub use self::oracle::{Oracle, Region, RegionId, Writing};
@@ -32,6 +35,8 @@ pub enum Checker {
     History,
     /// [`Executions`].
     Executions,
+    /// [`Counters`].
+    Counters,
     /// [`Conversations`].
     Conversations,
     /// [`WireWatch`].
@@ -79,9 +84,10 @@ const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::History,
         Self::Executions,
+        Self::Counters,
         Self::Conversations,
         Self::Wire,
         Self::Progress,
@@ -94,6 +100,7 @@ impl Checker {
         match self {
             Self::History => "history",
             Self::Executions => "executions",
+            Self::Counters => "counters",
             Self::Conversations => "conversations",
             Self::Wire => "wire",
             Self::Progress => "progress",

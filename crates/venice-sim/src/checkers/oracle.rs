@@ -1,7 +1,10 @@
 //! What is known of all regions, and what the checkers found. It is told what happens in the order of
 //! time, by the simulator as it happens, by real racks from what their processes have noted.
 
-use super::{Checker, Conversations, Executions, Findings, History, ReadId, WriteId};
+use super::{
+    AtomicId, Change, Checker, Conversations, Counters, Executions, Findings, History, ReadId,
+    WriteId,
+};
 
 /// A region of lent memory, from the time it is lent until it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +17,8 @@ pub struct Region {
     pub history: History,
     /// What the donor's memory is to be asked.
     pub executions: Executions,
+    /// What the words for atomics may hold.
+    pub counters: Counters,
     /// Failed writes that may still be carried out, with their lanes.
     unsettled: Vec<(u32, WriteId)>,
     /// The donor has ended the grant: accesses may be refused.
@@ -44,11 +49,12 @@ pub struct Writing {
 }
 
 impl Oracle {
-    /// A new region of zeros.
-    pub fn add_region(&mut self, salt: u64, len_bytes: u32) -> RegionId {
+    /// A new region of zeros, with so many words for atomics besides.
+    pub fn add_region(&mut self, salt: u64, len_bytes: u32, counters: u32) -> RegionId {
         self.regions.push(Region {
             history: History::new(salt, len_bytes),
             executions: Executions::default(),
+            counters: Counters::new(counters),
             unsettled: Vec::new(),
             is_revoked: false,
             open_lane: 0,
@@ -118,6 +124,43 @@ impl Oracle {
         let result = executions.answered(writing.write);
         let result = result.map_err(|what| format!("{region:?}: {what}"));
         self.findings.check(Checker::Executions, now_ns, result);
+    }
+
+    /// An atomic on one of the region's words is asked for.
+    pub fn ask_atomic(
+        &mut self,
+        region: RegionId,
+        word: u32,
+        lane: u32,
+        change: Change,
+    ) -> AtomicId {
+        self.region(region).counters.ask(word, lane, change)
+    }
+
+    /// An atomic has succeeded, and brought what was there before; `None`: it was refused.
+    pub fn atomic_done(
+        &mut self,
+        now_ns: u64,
+        region: RegionId,
+        lane: u32,
+        id: AtomicId,
+        old: Option<u64>,
+    ) {
+        self.lane_works(region, lane);
+        let counters = &mut self.region(region).counters;
+        let result = match old {
+            Some(old) => counters.done(id, old),
+            None => counters.refused(id),
+        };
+        let result = result.map_err(|what| format!("{region:?}: {what}"));
+        self.findings.check(Checker::Counters, now_ns, result);
+    }
+
+    /// An atomic has failed and may have been carried out, or may yet be.
+    pub fn atomic_failed(&mut self, now_ns: u64, region: RegionId, id: AtomicId) {
+        let result = self.region(region).counters.failed(id);
+        let result = result.map_err(|what| format!("{region:?}: {what}"));
+        self.findings.check(Checker::Counters, now_ns, result);
     }
 
     /// A write has failed and may have been carried out, or may yet be.

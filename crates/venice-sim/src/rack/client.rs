@@ -4,17 +4,22 @@ use std::collections::BTreeMap;
 
 use venice_fabric::{
     AccessError, DownReason, FabricError, Initiator, PeerIndex, PeerState, QPairError, QPairId,
-    Refusal,
+    Refusal, Revocation,
 };
 use venice_wire::{GrantId, GrantKey};
 
+use super::ask::{Asking, ask};
 use super::sabotage::{Sabotage, Saboteur};
 use super::talk::{self, Talks};
 use super::tally::Tally;
-use crate::checkers::{Checker, Direction, Oracle, ReadId, RegionId, Writing};
+use crate::checkers::{AtomicId, Checker, Direction, Oracle, ReadId, RegionId, Writing};
 use crate::random::Stream;
 use crate::scenario::{Access, Kind, Workload};
 
+/// For the posted writes of all regions.
+const FENCE: Access = Access { session: 0, kind: Kind::Fence, at: 0, len: 0 };
+/// Where a saboteur's window is.
+const LEAKED_ADDR: u64 = 1 << 40;
 /// Distance of a node's windows.
 const WINDOW_SPAN: u64 = 1 << 24;
 
@@ -31,6 +36,8 @@ pub(super) struct Client {
     is_blocked: bool,
     pending: BTreeMap<u64, Pending>,
     next_token: u64,
+    /// Posted, with no fence behind them yet.
+    posted: Vec<Posted>,
 }
 
 /// Memory borrowed from one donor.
@@ -42,6 +49,8 @@ pub(super) struct Session {
     pub peer: Option<PeerIndex>,
     /// The window is mapped and its grant not known to be over.
     pub is_mapped: bool,
+    /// Counts the windows that are gone.
+    pub unmaps: u32,
     /// Counts the links to the donor.
     pub lane: u32,
     /// A reconnection is on its way.
@@ -55,13 +64,25 @@ struct Pending {
     access: Access,
     region: RegionId,
     asked_ns: u64,
+    /// The session's count when it was asked for.
+    unmaps: u32,
     what: What,
 }
 
+/// What the checkers call an access under way.
 #[derive(Debug)]
-enum What {
+pub(super) enum What {
     Read { read: ReadId, lane: u32 },
     Write(Writing),
+    Atomic { id: AtomicId, lane: u32 },
+    Fence(Vec<Posted>),
+}
+
+/// A posted write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posted {
+    pub region: RegionId,
+    pub writing: Writing,
 }
 
 /// What a client works with.
@@ -91,6 +112,7 @@ impl Client {
             grant: None,
             peer: None,
             is_mapped: false,
+            unmaps: 0,
             lane: 0,
             is_reconnecting: false,
             talk: None,
@@ -104,6 +126,7 @@ impl Client {
             is_blocked: false,
             pending: BTreeMap::new(),
             next_token: 0,
+            posted: Vec::new(),
         }
     }
 
@@ -114,7 +137,7 @@ impl Client {
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.held.is_none()
+        self.pending.is_empty() && self.held.is_none() && self.posted.is_empty()
     }
 
     /// When the oldest access under way was asked for.
@@ -133,6 +156,9 @@ impl Client {
             self.held = self.draw();
             self.accesses_left -= u32::from(self.held.is_some());
         }
+        if self.wants_fence() {
+            self.held = Some(FENCE);
+        }
         self.is_blocked = false;
         self.issue_held(desk)
     }
@@ -144,7 +170,13 @@ impl Client {
 
     /// Whether another access could be wanted now.
     pub fn has_time(&self) -> bool {
-        self.held.is_none() && self.accesses_left > 0 && self.pending.len() < self.depth()
+        let has_room = self.accesses_left > 0 && self.pending.len() < self.depth();
+        (self.held.is_none() && has_room) || self.wants_fence()
+    }
+
+    /// When all is done, the last posted writes need a fence.
+    fn wants_fence(&self) -> bool {
+        self.held.is_none() && self.accesses_left == 0 && !self.posted.is_empty()
     }
 
     fn depth(&self) -> usize {
@@ -177,35 +209,46 @@ impl Client {
             return false;
         }
         let Some(access) = self.held else { return false };
-        let session = &self.sessions[access.session];
-        if !session.is_mapped {
+        let session = &mut self.sessions[access.session];
+        if !session.is_mapped && access.kind != Kind::Fence {
             // Its donor is gone meanwhile; nothing was asked for yet.
             self.held = None;
             self.accesses_left += 1;
             return false;
         }
-        if access.kind == Kind::Message {
-            return self.issue_message(desk, access.session);
+        match access.kind {
+            Kind::Message => return self.issue_message(desk, access.session),
+            Kind::Unmap => {
+                session.give_back(access.session, desk);
+                self.held = None;
+                return true;
+            }
+            _ => {}
         }
-        let (region, lane) = (session.region.expect("mapped"), session.lane);
-        let token = self.next_token;
+        let (unmaps, lane) = (session.unmaps, session.lane);
+        // A fence is for all regions.
+        let region = session.region.unwrap_or(RegionId(0));
         let addr = window_addr(access.session) + u64::from(access.at);
-        let (what, taken) = ask(desk, access, region, lane, token, addr);
-        match taken {
-            Ok(()) => {
+        let asking = Asking { region, lane, token: self.next_token, addr, access };
+        match ask(desk, &asking, &mut self.posted, &self.workload) {
+            Ok(what) => {
                 self.held = None;
                 self.next_token += 1;
-                let pending = Pending { access, region, asked_ns: desk.now_ns, what };
-                self.pending.insert(token, pending);
+                let Some(what) = what else { return true };
+                let pending = Pending { access, region, asked_ns: desk.now_ns, unmaps, what };
+                self.pending.insert(asking.token, pending);
+                if access.kind == Kind::Fence && desk.saboteur.strikes(Sabotage::EarlyFence) {
+                    self.complete(desk, asking.token, Ok(Vec::new()));
+                }
                 true
             }
             Err(error) => {
                 self.is_blocked = true;
-                if let What::Write(writing) = what {
-                    desk.oracle.withdraw(region, writing);
-                }
-                let is_expected =
-                    matches!(error, FabricError::WouldBlock | FabricError::PeerDown(_));
+                let is_expected = match error {
+                    FabricError::WouldBlock | FabricError::PeerDown(_) => true,
+                    FabricError::Revoked { .. } => desk.oracle.region(region).is_revoked,
+                    _ => false,
+                };
                 let result = if is_expected { Ok(()) } else { Err(format!("{access:?}: {error}")) };
                 desk.oracle.findings.check(Checker::Blame, desk.now_ns, result);
                 false
@@ -255,10 +298,36 @@ impl Client {
             any = true;
             self.complete(desk, done.token, done.result.map(|()| done.buffer));
         }
+        while let Some(revocation) = desk.initiator.poll_revoked() {
+            any = true;
+            self.lose(desk, revocation);
+        }
         any
     }
 
+    /// A donor has stopped sharing a grant: its window is gone.
+    fn lose(&mut self, desk: &mut Desk<'_>, Revocation { peer, grant, .. }: Revocation) {
+        let mut sessions = self.sessions.iter_mut();
+        let lost = sessions.find(|session| {
+            (session.peer, session.grant.map(|(id, _)| id)) == (Some(peer), Some(grant))
+        });
+        let mut is_revoked = false;
+        if let Some(session) = lost {
+            // It may have heard of it by a refusal before.
+            session.unmaps += u32::from(std::mem::take(&mut session.is_mapped));
+            is_revoked = session.region.is_some_and(|it| desk.oracle.region(it).is_revoked);
+        }
+        let result = match is_revoked {
+            true => Ok(()),
+            false => Err(format!("node {}: told that {grant} is revoked, which is not", desk.node)),
+        };
+        desk.oracle.findings.check(Checker::Agreement, desk.now_ns, result);
+    }
+
     fn complete(&mut self, desk: &mut Desk<'_>, token: u64, outcome: Result<Vec<u8>, AccessError>) {
+        if desk.saboteur.is(Sabotage::EarlyFence) && !self.pending.contains_key(&token) {
+            return;
+        }
         if desk.saboteur.strikes(Sabotage::LoseCompletion) {
             return;
         }
@@ -276,7 +345,7 @@ impl Client {
         self.is_blocked = false;
         match outcome {
             Ok(data) => self.succeed(desk, &pending, data, took_ns),
-            Err(error) => self.fail(desk, &pending, error),
+            Err(error) => self.fail(desk, pending, error),
         }
     }
 
@@ -293,35 +362,40 @@ impl Client {
             What::Write(writing) => {
                 desk.oracle.write_done(desk.now_ns, pending.region, *writing);
             }
+            What::Atomic { id, lane } => {
+                let old = data.first_chunk().map(|old| u64::from_le_bytes(*old));
+                desk.oracle.atomic_done(desk.now_ns, pending.region, *lane, *id, old);
+            }
+            What::Fence(posted) => posted.iter().for_each(|it| {
+                desk.oracle.write_done(desk.now_ns, it.region, it.writing);
+            }),
         }
     }
 
-    fn fail(&mut self, desk: &mut Desk<'_>, pending: &Pending, error: AccessError) {
+    fn fail(&mut self, desk: &mut Desk<'_>, pending: Pending, error: AccessError) {
         desk.tally.failed(error);
-        let is_revoked = desk.oracle.region(pending.region).is_revoked;
+        let regions = pending.regions();
+        let is_revoked = regions.iter().any(|&region| desk.oracle.region(region).is_revoked);
+        let session = &mut self.sessions[pending.access.session];
+        let is_unmapped = session.unmaps != pending.unmaps;
         let is_expected = match error {
             AccessError::Refused(Refusal::UnknownGrant) => is_revoked,
             AccessError::Refused(_) | AccessError::PeerDown(DownReason::Protocol) => false,
-            _ => !desk.is_harmless,
+            AccessError::NotMapped => is_unmapped,
+            AccessError::Revoked => is_revoked,
+            AccessError::PeerDown(_) => !desk.is_harmless,
         };
         let result = match is_expected {
             true => Ok(()),
             false => Err(format!("node {}: {:?} failed: {error}", desk.node, pending.access)),
         };
         desk.oracle.findings.check(Checker::Blame, desk.now_ns, result);
-        if let What::Write(writing) = pending.what {
-            match error {
-                AccessError::Refused(_) => {
-                    desk.oracle.write_refused(desk.now_ns, pending.region, writing);
-                }
-                _ => desk.oracle.write_failed(pending.region, writing),
-            }
-        }
-        let session = &mut self.sessions[pending.access.session];
         let is_of_now = session.region == Some(pending.region);
-        if matches!(error, AccessError::Refused(_)) && is_of_now && session.is_mapped {
+        let is_single = pending.access.kind != Kind::Fence;
+        if matches!(error, AccessError::Refused(_)) && is_single && is_of_now && session.is_mapped {
             session.unmap(pending.access.session, desk.initiator);
         }
+        pending.give_up(desk, matches!(error, AccessError::Refused(_)));
     }
 
     /// Sees which donors are down; returns the sessions that need a new link or grant.
@@ -345,13 +419,15 @@ impl Client {
     }
 
     /// The program is killed: what was under way will never be heard of.
-    pub fn die(&mut self, oracle: &mut Oracle) {
+    pub fn die(&mut self, now_ns: u64, oracle: &mut Oracle) {
         for pending in std::mem::take(&mut self.pending).into_values() {
-            if let What::Write(writing) = pending.what {
-                oracle.write_failed(pending.region, writing);
-            }
+            pending.may_have_been(now_ns, oracle);
         }
-        self.accesses_left += u32::from(self.held.take().is_some());
+        for Posted { region, writing } in std::mem::take(&mut self.posted) {
+            oracle.write_failed(region, writing);
+        }
+        let held = self.held.take().filter(|access| *access != FENCE);
+        self.accesses_left += u32::from(held.is_some());
         for session in &mut self.sessions {
             session.peer = None;
             session.talk = None;
@@ -360,36 +436,37 @@ impl Client {
     }
 }
 
-/// Tells the checkers and asks the fabric.
-fn ask(
-    desk: &mut Desk<'_>,
-    access: Access,
-    region: RegionId,
-    lane: u32,
-    token: u64,
-    addr: u64,
-) -> (What, Result<(), FabricError>) {
-    let Access { kind, at, len, .. } = access;
-    let local_ns = desk.local_ns;
-    match kind {
-        Kind::Message => unreachable!("messages are sent, and need no answer"),
-        Kind::Read => {
-            let read = desk.oracle.ask_read(region, at, len, Some(lane));
-            (What::Read { read, lane }, desk.initiator.read(local_ns, token, addr, len))
+impl Pending {
+    /// The regions it concerns.
+    fn regions(&self) -> Vec<RegionId> {
+        match &self.what {
+            What::Fence(posted) => posted.iter().map(|it| it.region).collect(),
+            _ => vec![self.region],
         }
-        Kind::Write => {
-            let (writing, bytes) = desk.oracle.ask_write(region, at, len, lane, false);
-            (What::Write(writing), desk.initiator.write(local_ns, token, addr, &bytes))
+    }
+
+    /// It has failed.
+    fn give_up(self, desk: &mut Desk<'_>, was_refused: bool) {
+        match self.what {
+            What::Write(writing) if was_refused => {
+                desk.oracle.write_refused(desk.now_ns, self.region, writing);
+            }
+            What::Atomic { id, lane } if was_refused => {
+                desk.oracle.atomic_done(desk.now_ns, self.region, lane, id, None);
+            }
+            _ => self.may_have_been(desk.now_ns, desk.oracle),
         }
-        Kind::BulkRead => {
-            let read = desk.oracle.ask_read(region, at, len, None);
-            let taken = desk.initiator.rdma_read(local_ns, token, addr, vec![0; len as usize]);
-            (What::Read { read, lane }, taken.map_err(|rejected| rejected.error))
-        }
-        Kind::BulkWrite => {
-            let (writing, bytes) = desk.oracle.ask_write(region, at, len, lane, true);
-            let taken = desk.initiator.rdma_write(local_ns, token, addr, bytes);
-            (What::Write(writing), taken.map_err(|rejected| rejected.error))
+    }
+
+    /// Nobody knows whether it was carried out. Of a fence, which of its writes.
+    fn may_have_been(self, now_ns: u64, oracle: &mut Oracle) {
+        match self.what {
+            What::Read { .. } => {}
+            What::Write(writing) => oracle.write_failed(self.region, writing),
+            What::Atomic { id, .. } => oracle.atomic_failed(now_ns, self.region, id),
+            What::Fence(posted) => {
+                posted.iter().for_each(|it| oracle.write_failed(it.region, it.writing));
+            }
         }
     }
 }
@@ -401,7 +478,19 @@ pub(super) fn window_addr(session: usize) -> u64 {
 
 impl Session {
     fn unmap(&mut self, n: usize, initiator: &mut Initiator) {
-        self.is_mapped = false;
-        initiator.unmap_window(window_addr(n)).expect("it was mapped");
+        (self.is_mapped, self.unmaps) = (false, self.unmaps + 1);
+        // Its donor may have taken it back, and the program not have heard of it.
+        let _ = initiator.unmap_window(window_addr(n));
+    }
+
+    /// The program has no use for the window just now.
+    fn give_back(&mut self, n: usize, desk: &mut Desk<'_>) {
+        if let (Some(peer), Some((grant, key))) = (self.peer, self.grant)
+            && desk.saboteur.is(Sabotage::LeakWindow)
+        {
+            let _ = desk.initiator.map_window(LEAKED_ADDR, 64, peer, 0, grant, key);
+        }
+        self.unmap(n, desk.initiator);
+        desk.tally.succeeded(Kind::Unmap, 0, 0);
     }
 }

@@ -40,7 +40,7 @@ impl Rack<'_> {
             return self.reconnect_later(number, session);
         }
         let (grant, key, region) = self.lend(donor, number);
-        let len_bytes = self.scenario.workload.region_bytes.into();
+        let len_bytes = self.scenario.workload.window_bytes().into();
         let now_ns = self.now_ns;
         let node = &mut self.nodes[usize::from(number)];
         let peer = match node.client.sessions[session].peer {
@@ -83,27 +83,41 @@ impl Rack<'_> {
         id: GrantId,
         key: GrantKey,
     ) -> RegionId {
-        let len_bytes = self.scenario.workload.region_bytes;
-        let region = self.oracle.add_region(self.scenario.seed ^ self.now_ns, len_bytes);
-        let grant = Grant { key, recipient, region, bytes: vec![0; len_bytes as usize] };
+        let workload = &self.scenario.workload;
+        let salt = self.scenario.seed ^ self.now_ns;
+        let region = self.oracle.add_region(salt, workload.region_bytes, workload.counters.into());
+        let bytes = vec![0; workload.window_bytes() as usize];
+        let grant = Grant { key, recipient, region, bytes, is_ending: false };
         let lent = &mut self.nodes[usize::from(donor)].lent;
         lent.grants.insert(id, grant);
         region
     }
 
-    /// A donor ends all it has lent.
-    pub(super) fn revoke_all(&mut self, donor: u16) {
-        let keeps = self.saboteur.is(Sabotage::KeepGrant);
-        let lent = &mut self.nodes[usize::from(donor)].lent;
-        for grant in lent.grants.values() {
+    /// A donor ends all it has lent: at once, or by telling those who use it.
+    pub(super) fn revoke_all(&mut self, donor: u16, abrupt: bool) {
+        let local_ns = self.now_ns + self.nodes[usize::from(donor)].clock_ahead_ns;
+        let Node { lent, target, .. } = &mut self.nodes[usize::from(donor)];
+        for (&id, grant) in &mut lent.grants {
             self.oracle.region(grant.region).is_revoked = true;
+            if self.saboteur.is(Sabotage::KeepGrant) {
+                // It lives on under another recipient's name.
+                grant.recipient = u16::MAX;
+            } else if !abrupt {
+                grant.is_ending = true;
+                target.revoke(local_ns, id);
+            }
         }
-        if keeps {
-            // The grants live on under another recipient's name.
-            lent.grants.values_mut().for_each(|grant| grant.recipient = u16::MAX);
-        } else {
+        if abrupt && !self.saboteur.is(Sabotage::KeepGrant) {
             lent.grants.clear();
         }
+        self.pump(donor);
+    }
+
+    /// Frees the memory that nobody uses any more; before a donor lends anew, all that it ends.
+    pub(super) fn free_ended(&mut self, donor: u16, all: bool) {
+        let Node { lent, target, .. } = &mut self.nodes[usize::from(donor)];
+        let is_used = |id| target.mappings().any(|mapping| mapping.grant == id);
+        lent.grants.retain(|&id, grant| !grant.is_ending || (!all && is_used(id)));
     }
 
     /// With nothing under way: memory, both ends' tables and the counters of the links.
@@ -111,11 +125,13 @@ impl Rack<'_> {
         let now_ns = self.now_ns;
         for node in &self.nodes {
             for (id, grant) in &node.lent.grants {
-                let history = &self.oracle.region(grant.region).history;
-                let result = history.check_memory(&grant.bytes);
-                let result =
-                    result.map_err(|what| format!("memory of node {}: {what}", node.number));
+                let tell = |what| format!("memory of node {}: {what}", node.number);
+                let (bytes, words) = self.scenario.workload.split_window(&grant.bytes);
+                let region = self.oracle.region(grant.region);
+                let result = region.history.check_memory(bytes).map_err(tell);
+                let counted = region.counters.check_memory(&words).map_err(tell);
                 self.oracle.findings.check(Checker::History, now_ns, result);
+                self.oracle.findings.check(Checker::Counters, now_ns, counted);
                 let result = self.check_lent(node, *id, grant);
                 self.oracle.findings.check(Checker::Agreement, now_ns, result);
             }

@@ -21,9 +21,9 @@ impl Rack<'_> {
             FaultKind::KillRecipient { node } => self.kill_recipient(node),
             FaultKind::Freeze { node } => self.nodes[usize::from(node)].freezes += 1,
             FaultKind::Storm { impairment } => self.network.begin_storm(n, impairment),
-            FaultKind::Revoke { node } => {
+            FaultKind::Revoke { node, abrupt } => {
                 self.nodes[usize::from(node)].revokes += 1;
-                self.revoke_all(node);
+                self.revoke_all(node, abrupt);
             }
         }
     }
@@ -46,7 +46,10 @@ impl Rack<'_> {
             FaultKind::KillRecipient { .. } => {}
             FaultKind::Freeze { node } => self.thaw(node),
             FaultKind::Storm { .. } => self.network.end_storm(n),
-            FaultKind::Revoke { node } => self.nodes[usize::from(node)].revokes -= 1,
+            FaultKind::Revoke { node, .. } => {
+                self.nodes[usize::from(node)].revokes -= 1;
+                self.free_ended(node, true);
+            }
         }
     }
 
@@ -73,11 +76,11 @@ impl Rack<'_> {
         for (id, grant) in std::mem::take(&mut node.lent.grants) {
             self.oracle.region(grant.region).is_revoked = true;
             // Who was not connected could not tell the new memory from the old, and need not.
-            if same_keys && callers.contains(&grant.recipient) {
+            if same_keys && !grant.is_ending && callers.contains(&grant.recipient) {
                 node.lent.remembered.push((id, grant.key, grant.recipient));
             }
         }
-        node.client.die(&mut self.oracle);
+        node.client.die(self.now_ns, &mut self.oracle);
         node.talks.iter_mut().for_each(|talks| talks.die(&mut self.oracle));
     }
 
@@ -100,7 +103,7 @@ impl Rack<'_> {
         if node.is_dead {
             return;
         }
-        node.client.die(&mut self.oracle);
+        node.client.die(self.now_ns, &mut self.oracle);
         node.talks[0].die(&mut self.oracle);
         node.restart_recipient();
         self.pump(number);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use venice_fabric::{GrantedMemory, Refusal};
+use venice_fabric::{Atomic, GrantedMemory, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
 use super::sabotage::{Sabotage, Saboteur};
@@ -21,7 +21,10 @@ pub(super) struct Grant {
     pub key: GrantKey,
     pub recipient: u16,
     pub region: RegionId,
+    /// The region, then its words for atomics.
     pub bytes: Vec<u8>,
+    /// Recipients are being told that it is not shared any more.
+    pub is_ending: bool,
 }
 
 /// The memory as the target gets it: every access is told to the oracle.
@@ -35,8 +38,14 @@ pub(super) struct Watched<'a> {
 impl Lent {
     /// The grant lent to a recipient, if there is one.
     pub fn to(&self, recipient: u16) -> Option<(GrantId, &Grant)> {
-        let mut grants = self.grants.iter().filter(|(_, grant)| grant.recipient == recipient);
+        let is_for = |grant: &Grant| grant.recipient == recipient && !grant.is_ending;
+        let mut grants = self.grants.iter().filter(|(_, grant)| is_for(grant));
         grants.next().map(|(&id, grant)| (id, grant))
+    }
+
+    /// Whether recipients are being told that something is not shared any more.
+    pub fn has_ending(&self) -> bool {
+        self.grants.values().any(|grant| grant.is_ending)
     }
 
     fn check(
@@ -98,5 +107,22 @@ impl GrantedMemory for Watched<'_> {
             }
         }
         Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        let (grant, at) = self.lent.check(grant, key, addr, Atomic::BYTES)?;
+        let (word, _) = grant.bytes[at..].split_first_chunk_mut().expect("the length was checked");
+        let old = u64::from_le_bytes(*word);
+        let new = atomic.apply(old).unwrap_or(old);
+        let is_twice = self.saboteur.strikes(Sabotage::RepeatAtomic);
+        let new = if is_twice { atomic.apply(new).unwrap_or(new) } else { new };
+        *word = new.to_le_bytes();
+        Ok(if self.saboteur.strikes(Sabotage::StaleAtomic) { new } else { old })
     }
 }

@@ -4,6 +4,7 @@
 //! One event after another: a frame arrives, a timer ends, a program wants an access, a fault begins
 //! or ends. After each, the node it concerns does all it can do at that instant.
 
+mod ask;
 mod client;
 mod control;
 mod faults;
@@ -11,6 +12,7 @@ mod memory;
 mod node;
 mod relay;
 mod sabotage;
+mod tables;
 mod talk;
 mod tally;
 
@@ -145,6 +147,7 @@ impl<'a> Rack<'a> {
         let jitter_ns = self.scenario.longest_jitter_ns();
         let end_ns = self.now_ns + 2 * jitter_ns + self.scenario.protocol.keepalive.0;
         self.run_until("late frames have come", |rack| rack.now_ns >= end_ns);
+        self.wait_for_tables();
         self.check_when_quiet();
     }
 
@@ -290,6 +293,9 @@ impl<'a> Rack<'a> {
             if !busy {
                 break;
             }
+        }
+        if self.nodes[usize::from(number)].lent.has_ending() {
+            self.free_ended(number, false);
         }
         let wanting = self.with_client(number, |client, desk| client.take_stock(desk));
         for session in wanting {

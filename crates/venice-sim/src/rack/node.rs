@@ -162,6 +162,11 @@ impl Node {
         })
     }
 
+    /// The donor behind a peer.
+    pub fn donor_of(&self, peer: PeerIndex) -> u16 {
+        self.peers[peer.0 as usize]
+    }
+
     /// A new link to a donor.
     pub fn add_peer(&mut self, donor: u16, now_ns: u64) -> PeerIndex {
         let local_ns = now_ns + self.clock_ahead_ns;

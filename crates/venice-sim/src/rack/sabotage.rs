@@ -29,13 +29,21 @@ pub enum Sabotage {
     OverdrawCredit,
     /// A donor keeps a grant that has ended.
     KeepGrant,
+    /// A donor carries out an atomic twice.
+    RepeatAtomic,
+    /// A donor answers an atomic with what is there afterwards.
+    StaleAtomic,
+    /// A recipient takes a fence to be complete when it is asked for.
+    EarlyFence,
+    /// A recipient leaves a second window to a grant behind.
+    LeakWindow,
     /// Two messages of a QPair change places.
     SwapMessages,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::DropWrite,
         Self::FlipBit,
         Self::RepeatWrite,
@@ -45,6 +53,10 @@ impl Sabotage {
         Self::AlterReplay,
         Self::OverdrawCredit,
         Self::KeepGrant,
+        Self::RepeatAtomic,
+        Self::StaleAtomic,
+        Self::EarlyFence,
+        Self::LeakWindow,
         Self::SwapMessages,
     ];
 
@@ -60,6 +72,10 @@ impl Sabotage {
             Self::AlterReplay => "alter-replay",
             Self::OverdrawCredit => "overdraw-credit",
             Self::KeepGrant => "keep-grant",
+            Self::RepeatAtomic => "repeat-atomic",
+            Self::StaleAtomic => "stale-atomic",
+            Self::EarlyFence => "early-fence",
+            Self::LeakWindow => "leak-window",
             Self::SwapMessages => "swap-messages",
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Scenario, Workload};
+use super::{Mix, Scenario, Workload};
 use crate::random::Stream;
 
 /// Kinds of access.
@@ -19,6 +19,16 @@ pub enum Kind {
     BulkWrite,
     /// A message over a QPair; its time is that from one end to the other.
     Message,
+    /// An atomic that adds.
+    FetchAdd,
+    /// An atomic that compares and swaps.
+    CompareSwap,
+    /// A write that nobody waits for.
+    Post,
+    /// A fence behind the posted writes.
+    Fence,
+    /// A window is given back, and asked for again.
+    Unmap,
 }
 
 /// One access of a program.
@@ -36,8 +46,18 @@ pub struct Access {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Read, Self::Write, Self::BulkRead, Self::BulkWrite, Self::Message];
+    pub const ALL: [Self; 10] = [
+        Self::Read,
+        Self::Write,
+        Self::BulkRead,
+        Self::BulkWrite,
+        Self::Message,
+        Self::FetchAdd,
+        Self::CompareSwap,
+        Self::Post,
+        Self::Fence,
+        Self::Unmap,
+    ];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -47,6 +67,11 @@ impl Kind {
             Self::BulkRead => "bulk read",
             Self::BulkWrite => "bulk write",
             Self::Message => "message",
+            Self::FetchAdd => "fetch-add",
+            Self::CompareSwap => "compare-swap",
+            Self::Post => "posted write",
+            Self::Fence => "fence",
+            Self::Unmap => "unmap",
         }
     }
 }
@@ -60,8 +85,13 @@ impl Workload {
         let session = *rng.pick(usable);
         let kind = self.draw_kind(rng);
         let longest = match kind {
-            Kind::Read | Kind::Write | Kind::Message => u32::from(self.max_access_bytes),
+            Kind::Read | Kind::Write | Kind::Post | Kind::Message => self.max_access_bytes.into(),
             Kind::BulkRead | Kind::BulkWrite => self.max_bulk_bytes,
+            Kind::FetchAdd | Kind::CompareSwap => {
+                let word = rng.below(self.counters.into()) as u32;
+                return Access { session, kind, at: self.counter_at(word), len: 8 };
+            }
+            Kind::Fence | Kind::Unmap => return Access { session, kind, at: 0, len: 0 },
         };
         let longest = longest.min(self.region_bytes);
         let len = match rng.below(4) {
@@ -77,14 +107,7 @@ impl Workload {
     }
 
     fn draw_kind(&self, rng: &mut Stream) -> Kind {
-        let mix = self.mix;
-        let weights = [
-            (Kind::Read, mix.read),
-            (Kind::Write, mix.write),
-            (Kind::BulkRead, mix.bulk_read),
-            (Kind::BulkWrite, mix.bulk_write),
-            (Kind::Message, mix.message),
-        ];
+        let weights = self.mix.weights();
         let total: u32 = weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = rng.below(total.into()) as u32;
         for (kind, weight) in weights {
@@ -96,12 +119,47 @@ impl Workload {
         unreachable!("the weights add up to their sum")
     }
 
+    /// Where a word for atomics is: behind the bytes of the region.
+    pub fn counter_at(&self, word: u32) -> u32 {
+        self.region_bytes.next_multiple_of(8) + 8 * word
+    }
+
+    /// Bytes that a donor lends for one region: its bytes, then the words for atomics.
+    pub fn window_bytes(&self) -> u32 {
+        self.counter_at(self.counters.into())
+    }
+
+    /// The bytes of a region and its words for atomics, from the memory that was lent for both.
+    pub fn split_window<'a>(&self, memory: &'a [u8]) -> (&'a [u8], Vec<u64>) {
+        let (words, _) = memory[self.counter_at(0) as usize..].as_chunks();
+        let words = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        (&memory[..self.region_bytes as usize], words)
+    }
+
     /// Nanoseconds until the next access is wanted.
     pub fn draw_pause_ns(&self, rng: &mut Stream) -> u64 {
         match self.think.0 {
             0 => 0,
             mean_ns => rng.below(2 * mean_ns) + 1,
         }
+    }
+}
+
+impl Mix {
+    /// How often each kind comes.
+    pub fn weights(&self) -> [(Kind, u32); Kind::ALL.len()] {
+        [
+            (Kind::Read, self.read),
+            (Kind::Write, self.write),
+            (Kind::BulkRead, self.bulk_read),
+            (Kind::BulkWrite, self.bulk_write),
+            (Kind::Message, self.message),
+            (Kind::FetchAdd, self.fetch_add),
+            (Kind::CompareSwap, self.compare_swap),
+            (Kind::Post, self.post),
+            (Kind::Fence, self.fence),
+            (Kind::Unmap, self.unmap),
+        ]
     }
 }
 

@@ -109,18 +109,34 @@ fn draw_protocol(rng: &mut Stream, has_relays: bool) -> Protocol {
 }
 
 fn draw_workload(rng: &mut Stream, bounds: &Bounds, nodes: u16) -> Workload {
+    let weights = Mix::default();
+    let nothing = Mix {
+        read: 0,
+        write: 0,
+        bulk_read: 0,
+        bulk_write: 0,
+        message: 0,
+        fetch_add: 0,
+        compare_swap: 0,
+        post: 0,
+        fence: 0,
+        ..weights
+    };
     let mixes = [
         Mix::default(),
-        Mix { bulk_read: 0, bulk_write: 0, ..Mix::default() },
-        Mix { read: 1, write: 1, bulk_read: 1, bulk_write: 1, message: 1 },
-        Mix { read: 1, write: 8, bulk_read: 0, bulk_write: 1, message: 0 },
-        Mix { read: 1, write: 1, bulk_read: 0, bulk_write: 0, message: 8 },
+        Mix { bulk_read: 0, bulk_write: 0, unmap: 1, ..Mix::default() },
+        Mix { read: 1, write: 1, bulk_read: 1, bulk_write: 1, message: 1, ..nothing },
+        Mix { read: 1, write: 8, bulk_write: 1, post: 4, ..nothing },
+        Mix { read: 1, write: 1, message: 8, ..nothing },
+        Mix { read: 2, fetch_add: 4, compare_swap: 4, write: 1, ..nothing },
+        Mix { read: 4, post: 8, fence: 1, bulk_read: 1, unmap: 1, ..nothing },
     ];
     Workload {
         accesses: (bounds.accesses / u32::from(nodes)).max(8),
         depth: *rng.pick(&[1, 4, 16, 64]),
         donors: rng.between(1, 3) as u16,
         region_bytes: *rng.pick(&[256, 4096, 12 << 10]),
+        counters: *rng.pick(&[1, 4]),
         max_access_bytes: *rng.pick(&[16, 256, 4096]),
         max_bulk_bytes: *rng.pick(&[4096, 24 << 10]),
         think: Nanos(*rng.pick(&[2 * US, 50 * US, 500 * US])),
@@ -169,7 +185,7 @@ fn draw_fault(rng: &mut Stream, nodes: u16, protocol: &Protocol, span_ns: u64) -
         3 => FaultKind::Crash { node: node(rng), same_keys: rng.chance(500_000) },
         4 => FaultKind::KillRecipient { node: node(rng) },
         5 => FaultKind::Freeze { node: node(rng) },
-        6 => FaultKind::Revoke { node: node(rng) },
+        6 => FaultKind::Revoke { node: node(rng), abrupt: rng.chance(300_000) },
         _ => FaultKind::Storm { impairment: draw_impairment(rng) },
     };
     Fault { at, lasts, kind }

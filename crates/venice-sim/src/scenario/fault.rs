@@ -66,6 +66,10 @@ pub enum FaultKind {
     Revoke {
         /// Which.
         node: u16,
+        /// The memory is gone at once, and nobody is told; otherwise recipients are told, and the
+        /// memory stays until they have said that they are done with it, or lending begins again.
+        #[serde(default)]
+        abrupt: bool,
     },
 }
 
@@ -96,7 +100,7 @@ impl Fault {
             | FaultKind::Crash { node, .. }
             | FaultKind::KillRecipient { node }
             | FaultKind::Freeze { node }
-            | FaultKind::Revoke { node } => vec![node],
+            | FaultKind::Revoke { node, .. } => vec![node],
             FaultKind::Storm { .. } => Vec::new(),
         }
     }

@@ -96,6 +96,8 @@ pub struct Workload {
     pub donors: u16,
     /// Bytes borrowed from each.
     pub region_bytes: u32,
+    /// Words of eight bytes behind each region, for atomics.
+    pub counters: u16,
     /// Longest single access.
     pub max_access_bytes: u16,
     /// Longest bulk transfer.
@@ -120,6 +122,16 @@ pub struct Mix {
     pub bulk_write: u32,
     /// Messages over QPairs.
     pub message: u32,
+    /// Atomics that add.
+    pub fetch_add: u32,
+    /// Atomics that compare and swap.
+    pub compare_swap: u32,
+    /// Posted writes.
+    pub post: u32,
+    /// Fences behind posted writes.
+    pub fence: u32,
+    /// Windows given back and asked for again.
+    pub unmap: u32,
 }
 
 /// A scenario that makes no sense, and why.
@@ -168,11 +180,14 @@ impl Scenario {
         if self.workload.depth == 0 {
             return bad("a node must be allowed at least one access at a time".into());
         }
-        let Mix { read, write, bulk_read, bulk_write, message } = self.workload.mix;
-        if read + write + bulk_read + bulk_write + message == 0 {
+        let mix = self.workload.mix;
+        if mix.weights().iter().all(|&(_, weight)| weight == 0) {
             return bad("all weights of the mix are 0: there is nothing to do".into());
         }
-        if bulk_read + bulk_write > 0 && self.workload.max_bulk_bytes == 0 {
+        if mix.fetch_add + mix.compare_swap > 0 && self.workload.counters == 0 {
+            return bad("atomics need counters above 0".into());
+        }
+        if mix.bulk_read + mix.bulk_write > 0 && self.workload.max_bulk_bytes == 0 {
             return bad("bulk transfers need max_bulk_bytes above 0".into());
         }
         if self.protocol.keepalive.0 == 0 || self.protocol.silence.0 == 0 {
@@ -273,6 +288,7 @@ impl Default for Workload {
             depth: 16,
             donors: 2,
             region_bytes: 16 << 10,
+            counters: 4,
             max_access_bytes: 4096,
             max_bulk_bytes: 16 << 10,
             think: Nanos(20_000),
@@ -283,7 +299,18 @@ impl Default for Workload {
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { read: 4, write: 4, bulk_read: 1, bulk_write: 1, message: 2 }
+        Self {
+            read: 4,
+            write: 4,
+            bulk_read: 1,
+            bulk_write: 1,
+            message: 2,
+            fetch_add: 1,
+            compare_swap: 1,
+            post: 2,
+            fence: 1,
+            unmap: 0,
+        }
     }
 }
 
@@ -343,7 +370,8 @@ mod tests {
             "nodes = 1",
             "nodes = 4\n[workload]\ndonors = 4",
             "[workload]\nmax_access_bytes = 5000",
-            "[workload.mix]\nread = 0\nwrite = 0\nbulk_read = 0\nbulk_write = 0\nmessage = 0",
+            "[workload.mix]\nread = 0\nwrite = 0\nbulk_read = 0\nbulk_write = 0\nmessage = 0\n\
+             fetch_add = 0\ncompare_swap = 0\npost = 0\nfence = 0",
             "link = \"latency=soon\"",
             "[impairment]\nspeed = 7",
             "[[fault]]\nat = \"1ms\"\nfor = \"1ms\"\nkind = \"crash\"\nnode = 8",

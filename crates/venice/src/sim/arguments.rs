@@ -239,7 +239,7 @@ fn freeze(text: &str) -> Result<Fault, String> {
 }
 
 fn revoke(text: &str) -> Result<Fault, String> {
-    fault(text, |node, to| to.is_none().then_some(FaultKind::Revoke { node }))
+    fault(text, |node, to| to.is_none().then_some(FaultKind::Revoke { node, abrupt: false }))
 }
 
 fn fault(
