@@ -203,6 +203,30 @@ impl Link {
         self.send.push(header, payload_len, true);
     }
 
+    /// Whether a frame can be written at once, without being queued: the link is eager, has nothing
+    /// else to say, and keeps no copy for a replay.
+    pub(crate) fn is_direct(&self) -> bool {
+        let has_word = self.pong_due.is_some() || !self.notices.is_empty();
+        !self.config.replay && !has_word && self.is_eager()
+    }
+
+    /// Writes a sequenced frame into `buf` whose `payload_len` bytes `fill` puts where they belong;
+    /// returns its length. The link must be direct.
+    pub(crate) fn emit_direct(
+        &mut self,
+        header: HeaderRepr,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]),
+        buf: &mut [u8],
+    ) -> usize {
+        assert!(!self.config.replay, "a frame without a copy cannot be sent again");
+        let (link, ack) = (self.id.unwrap_or_default(), self.receive.next());
+        let header = HeaderRepr { link, sequence: self.send.pass(), ack, ..header };
+        self.ack_is_sent();
+        self.stats.sent += 1;
+        header.emit_with(payload_len, fill, buf).expect(LARGE_ENOUGH)
+    }
+
     /// Takes note of what every frame of the link tells, and of link frames all they tell.
     /// Sequenced frames go to [`Link::accept`] next.
     pub(crate) fn note(&mut self, now_ns: u64, frame: &Frame<'_>) {
@@ -349,7 +373,7 @@ impl Link {
     /// When [`Link::handle_timeout`] or [`Link::poll_transmit`] has something to do by itself.
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         self.id?;
-        [self.replay_at_ns, self.ack_at_ns].into_iter().flatten().min()
+        earlier(self.replay_at_ns, self.ack_at_ns)
     }
 
     /// Marks frames for replay whose time is up. A side that has heard nothing for a long time
@@ -450,6 +474,16 @@ impl Link {
 
     fn ack_is_sent(&mut self) {
         (self.ack_at_ns, self.ack_owed) = (None, 0);
+    }
+}
+
+/// The earlier of two times, if there is any.
+#[inline]
+pub(crate) fn earlier(one_ns: Option<u64>, other_ns: Option<u64>) -> Option<u64> {
+    // By value: an array of both would be read back whole before its halves are written.
+    match (one_ns, other_ns) {
+        (Some(one_ns), Some(other_ns)) => Some(one_ns.min(other_ns)),
+        (None, at_ns) | (at_ns, None) => at_ns,
     }
 }
 

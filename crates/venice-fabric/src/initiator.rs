@@ -14,7 +14,7 @@ use crate::{
     Completion, DownReason, DropStats, InitiatorConfig, LinkConfig, LinkStats, PeerState,
     QPairConfig, QPairError, QPairId,
     crma::Crma,
-    datalink::{Caller, LinkNumbers},
+    datalink::{Caller, LinkNumbers, earlier},
     peer::{Channels, Peer},
     qpair::QPairs,
     ramt::Ramt,
@@ -163,16 +163,18 @@ impl Initiator {
     /// If the peer is not of this initiator.
     pub fn handle_frame(&mut self, now_ns: u64, peer: PeerIndex, frame: &[u8]) {
         let integrity = self.peers[peer.0 as usize].caller().link.integrity();
-        let frame = match Frame::parse_with(frame, integrity) {
+        // Looked at where it is: moved, it would be read back before its parts are written.
+        let parsed = Frame::parse_with(frame, integrity);
+        let frame = match &parsed {
             Ok(frame) => frame,
-            Err(error) => return self.dropped.note(error),
+            Err(error) => return self.dropped.note(*error),
         };
         if frame.destination() != self.config.node {
             self.dropped.not_for_here += 1;
             return;
         }
         self.latest_ns = now_ns;
-        self.peers[peer.0 as usize].handle_frame(now_ns, &frame, &mut self.channels);
+        self.peers[peer.0 as usize].handle_frame(now_ns, frame, &mut self.channels);
         self.tidy_grants(peer);
         self.issue_chunks_to(now_ns, peer);
     }
@@ -191,8 +193,10 @@ impl Initiator {
     /// When to call [`Initiator::handle_timeout`], and then [`Initiator::poll_transmit`], if nothing
     /// happens before. A time in the past means at once.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let links = self.peers.iter().filter_map(|peer| peer.caller().poll_timeout());
-        links.chain(self.channels.qpairs.poll_timeout()).min()
+        let of_qpairs = self.channels.qpairs.poll_timeout();
+        self.peers
+            .iter()
+            .fold(of_qpairs, |at_ns, peer| earlier(at_ns, peer.caller().poll_timeout()))
     }
 
     /// Writes the next frame to send into `buf`; returns whom it is for and its length in bytes.

@@ -308,7 +308,9 @@ impl Peer {
                 return Some(len);
             }
             let share = link.outstanding_limit().div_ceil(2);
-            from.qpairs.fill(now_ns, *number, link, share);
+            if let Some(len) = from.qpairs.transmit(now_ns, *number, link, share, buf) {
+                return Some(len);
+            }
         }
         let lender = |transaction: u32, room: &mut [u8]| {
             let at = transaction.wrapping_sub(*first_transaction) as usize;

@@ -19,7 +19,8 @@ use self::{
 };
 use crate::{
     DownReason, DropStats, LinkStats, QPairConfig, QPairError, QPairId, TargetConfig,
-    datalink::Link, qpair::QPairs,
+    datalink::{Link, earlier},
+    qpair::QPairs,
 };
 
 /// Where a frame came from and its answer goes: a handle the port makes of a socket address.
@@ -160,23 +161,25 @@ impl Target {
         frame: &[u8],
         memory: &mut impl GrantedMemory,
     ) {
-        let frame = match Frame::parse_with(frame, self.config.link.integrity()) {
+        // Looked at where it is: moved, it would be read back before its parts are written.
+        let parsed = Frame::parse_with(frame, self.config.link.integrity());
+        let frame = match &parsed {
             Ok(frame) => frame,
-            Err(error) => return self.dropped.note(error),
+            Err(error) => return self.dropped.note(*error),
         };
         if frame.destination() != self.config.node {
             self.dropped.not_for_here += 1;
             return;
         }
-        match (frame.opcode(), self.links.find(from, &frame)) {
-            (Opcode::Hello, _) => self.handle_hello(now_ns, from, &frame),
+        match (frame.opcode(), self.links.find(from, frame)) {
+            (Opcode::Hello, _) => self.handle_hello(now_ns, from, frame),
             (Opcode::Reset, Some(at)) => self.handle_reset(at, frame.address()),
             (Opcode::Welcome | Opcode::Reset, _) => {}
             (_, None) => {
                 self.dropped.unknown_link += 1;
-                self.queue_reset(from, &frame);
+                self.queue_reset(from, frame);
             }
-            (_, Some(at)) => self.handle_link_frame(now_ns, at, &frame, memory),
+            (_, Some(at)) => self.handle_link_frame(now_ns, at, frame, memory),
         }
         self.end_qpairs_of_removed();
     }
@@ -291,13 +294,13 @@ impl Target {
     }
 
     fn wake_by(&mut self, at_ns: Option<u64>) {
-        self.wake_ns = self.wake_ns.into_iter().chain(at_ns).min();
+        self.wake_ns = earlier(self.wake_ns, at_ns);
     }
 
     /// When to call [`Target::handle_timeout`], and then [`Target::poll_transmit`], if nothing
     /// happens before. It may be early, never late.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.wake_ns.into_iter().chain(self.qpairs.poll_timeout()).min()
+        earlier(self.wake_ns, self.qpairs.poll_timeout())
     }
 
     /// Does what the time asks for: replays, acknowledgements, forgetting idle links.
@@ -403,7 +406,9 @@ impl Entry {
         }
         // While frames are kept for replay, answers must find room beside those of QPairs.
         let share = link.outstanding_limit().div_ceil(if link.is_lossy() { 4 } else { 2 });
-        qpairs.fill(now_ns, at, link, share);
+        if let Some(len) = qpairs.transmit(now_ns, at, link, share, buf) {
+            return Some(len);
+        }
         let lender = |_, _: &mut [u8]| unreachable!("answers are staged, never lent");
         link.poll_transmit(now_ns, lender, buf)
     }

@@ -145,6 +145,15 @@ impl SendWindow {
         self.end = self.end.plus(1);
     }
 
+    /// The position of a frame that is sent at once and never queued; the window must be eager and
+    /// keep nothing.
+    pub(super) fn pass(&mut self) -> Sequence {
+        assert!(!self.keeps_sent && self.is_eager(), "the caller checks both");
+        let sequence = self.end;
+        (self.unsent, self.end) = (sequence.plus(1), sequence.plus(1));
+        sequence
+    }
+
     /// The frame to send now, if any: replays first, then new ones as credits allow. With it,
     /// whether it is a replay.
     pub(super) fn next(&mut self) -> Option<(Sequence, bool)> {

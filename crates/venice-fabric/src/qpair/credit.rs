@@ -130,6 +130,10 @@ impl InBandCredits {
         Some(credit)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     pub(super) fn clear(&mut self) {
         self.count = 0;
     }

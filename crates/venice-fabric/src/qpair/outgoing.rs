@@ -27,13 +27,38 @@ enum Next {
     Probe,
 }
 
+/// What became of a frame.
+enum Sent {
+    /// The link has it.
+    Queued,
+    /// It is in the buffer, so many bytes long.
+    Written(usize),
+}
+
+impl Sent {
+    fn written_bytes(&self) -> Option<usize> {
+        match *self {
+            Self::Queued => None,
+            Self::Written(len) => Some(len),
+        }
+    }
+}
+
 impl QPairs {
     /// Hands the link the next frame of its QPairs, each in turn, if the link could send it at
-    /// once and fewer than `share` of theirs are on their way.
-    pub(crate) fn fill(&mut self, now_ns: u64, at: u32, link: &mut Link, share: usize) {
-        let Some(queues) = self.links.get_mut(at as usize) else { return };
-        if !link.is_eager() || queues.in_flight(link.acked()) >= share {
-            return;
+    /// once and fewer than `share` of theirs are on their way. A segment that the link keeps no
+    /// copy of goes straight into `buf`: then its length is returned.
+    pub(crate) fn transmit(
+        &mut self,
+        now_ns: u64,
+        at: u32,
+        link: &mut Link,
+        share: usize,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        let queues = self.links.get_mut(at as usize)?;
+        if !queues.has_frames() || !link.is_eager() || queues.in_flight(link.acked()) >= share {
+            return None;
         }
         let position = link.end();
         if let Some((peer_number, reason)) = queues.next_reject() {
@@ -41,34 +66,76 @@ impl QPairs {
             let (transaction, detail) = (peer_number, reason.code());
             link.push(HeaderRepr { transaction, detail, ..header }, 0);
             queues.note_sent(position);
-            return;
+            return None;
         }
         while let Some(id) = self.queues_mut(at).ready.pop_front() {
-            if self.send_next(now_ns, id, link) {
+            if let Some(sent) = self.send_next(now_ns, id, link, buf) {
                 self.queues_mut(at).note_sent(position);
-                return;
+                return sent.written_bytes();
             }
         }
+        None
     }
 
-    /// Hands the link the next frame of a QPair, if it has one; it is in turn again then.
-    fn send_next(&mut self, now_ns: u64, id: QPairId, link: &mut Link) -> bool {
+    /// Hands the link the next frame of a QPair, if it has one; it is in turn again then, if it may
+    /// have more.
+    fn send_next(
+        &mut self,
+        now_ns: u64,
+        id: QPairId,
+        link: &mut Link,
+        buf: &mut [u8],
+    ) -> Option<Sent> {
         let credit = self.credit_of(id);
-        let Some(pair) = self.table.get_mut(id) else { return false };
+        let pair = self.table.get_mut(id)?;
         pair.is_ready = false;
-        let Some(next) = next_frame(pair, credit) else {
+        if has_nothing_but_data(pair) {
+            return self.send_data(now_ns, id, credit, link, buf);
+        }
+        let next = next_frame(pair, credit);
+        let Some(next) = &next else {
             self.expect_credit(now_ns, id);
-            return false;
+            return None;
         };
-        push_frame(pair, &next, credit, &self.region, link);
+        if matches!(next, Next::Segment) {
+            let sent = push_segment(pair, credit, link, buf);
+            self.schedule(id);
+            self.offer_room(id, credit);
+            return Some(sent);
+        }
+        push_frame(pair, next, &self.region, link);
         self.schedule(id);
         match next {
             Next::Reject(_) | Next::Abort(_) => self.end(id, crate::CloseReason::Finished),
             Next::Close(_) => self.end_if_both_ended(id),
-            Next::Segment => self.offer_room(id, credit),
-            Next::Connect | Next::Accept | Next::Credit(_) | Next::Probe => {}
+            Next::Connect | Next::Accept | Next::Credit(_) | Next::Segment | Next::Probe => {}
         }
-        true
+        Some(Sent::Queued)
+    }
+
+    /// [`QPairs::send_next`] for a QPair that has nothing but data to send, which is nearly always.
+    fn send_data(
+        &mut self,
+        now_ns: u64,
+        id: QPairId,
+        credit: Credit,
+        link: &mut Link,
+        buf: &mut [u8],
+    ) -> Option<Sent> {
+        let pair = self.table.get_mut(id)?;
+        let is_sendable = |pair: &QPair| {
+            pair.flow.as_deref().is_some_and(|flow| flow.send.sendable_bytes(credit) > 0)
+        };
+        let sent = is_sendable(pair).then(|| push_segment(pair, credit, link, buf));
+        if is_sendable(pair) {
+            self.schedule(id);
+        } else {
+            self.expect_credit(now_ns, id);
+        }
+        if sent.is_some() {
+            self.offer_room(id, credit);
+        }
+        sent
     }
 
     fn offer_room(&mut self, id: QPairId, credit: Credit) {
@@ -189,13 +256,33 @@ fn next_frame(pair: &mut QPair, credit: Credit) -> Option<Next> {
     std::mem::take(&mut pair.due.probe).then_some(Next::Probe)
 }
 
-fn push_frame(
-    pair: &mut QPair,
-    next: &Next,
-    credit: Credit,
-    region: &CreditRegion,
-    link: &mut Link,
-) {
+/// Whether all that a QPair may have to send is data.
+fn has_nothing_but_data(pair: &QPair) -> bool {
+    let Some(flow) = pair.flow.as_deref() else { return false };
+    pair.phase == Phase::Open
+        && pair.due.is_nothing()
+        && flow.in_band.is_empty()
+        && pair.close_told == CloseBits { ends: flow.send.ended, is_deaf: pair.is_released }
+}
+
+/// Hands the link the next segment, of which there must be one.
+fn push_segment(pair: &mut QPair, credit: Credit, link: &mut Link, buf: &mut [u8]) -> Sent {
+    let (transaction, address) = (pair.peer_number, u64::from(pair.id.0));
+    let send = &mut pair.flow.as_deref_mut().expect("it has data").send;
+    let len = send.next_segment_bytes(MAX_PAYLOAD_BYTES, credit);
+    pair.stats.segments_sent += 1;
+    pair.stats.segment_bytes_sent += len as u64;
+    let header = link.header(Channel::QPair, Opcode::Segment);
+    let header = HeaderRepr { transaction, address, ..header };
+    if link.is_direct() {
+        return Sent::Written(link.emit_direct(header, len, |room| send.take_segment(room), buf));
+    }
+    send.take_segment(&mut link.stage()[..len]);
+    link.push(header, len);
+    Sent::Queued
+}
+
+fn push_frame(pair: &mut QPair, next: &Next, region: &CreditRegion, link: &mut Link) {
     let (opcode, detail) = match *next {
         Next::Reject(reason) => (Opcode::Reject, reason.code()),
         Next::Connect => (Opcode::Connect, 0),
@@ -203,7 +290,7 @@ fn push_frame(
         Next::Abort(code) => (Opcode::Abort, code.code()),
         Next::Close(bits) => (Opcode::Close, bits.code()),
         Next::Credit(_) => (Opcode::Credit, 0),
-        Next::Segment => (Opcode::Segment, 0),
+        Next::Segment => unreachable!("segments have a way of their own"),
         Next::Probe => (Opcode::Probe, 0),
     };
     let len = match *next {
@@ -220,13 +307,6 @@ fn push_frame(
             }
             CREDIT_BYTES
         }
-        Next::Segment => {
-            let flow = pair.flow.as_deref_mut().expect("it has data");
-            let len = flow.send.take_segment(&mut link.stage()[..MAX_PAYLOAD_BYTES], credit);
-            pair.stats.segments_sent += 1;
-            pair.stats.segment_bytes_sent += len as u64;
-            len
-        }
         Next::Close(bits) => {
             pair.close_told = bits;
             0
@@ -235,7 +315,7 @@ fn push_frame(
             pair.stats.probes_sent += 1;
             0
         }
-        Next::Reject(_) | Next::Abort(_) => 0,
+        Next::Reject(_) | Next::Abort(_) | Next::Segment => 0,
     };
     let (transaction, address) = (pair.peer_number, u64::from(pair.id.0));
     let header = link.header(Channel::QPair, opcode);

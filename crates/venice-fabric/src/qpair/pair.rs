@@ -81,6 +81,13 @@ pub(super) struct Due {
     pub probe: bool,
 }
 
+impl Due {
+    pub(super) fn is_nothing(&self) -> bool {
+        let Self { connect, accept, reject, abort, probe } = *self;
+        !(connect | accept | probe) && reject.is_none() && abort.is_none()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortCode {
     Dropped,

@@ -49,6 +49,11 @@ impl LinkQueues {
         self.rejects.pop_front()
     }
 
+    /// Whether there may be a frame to send.
+    pub(super) fn has_frames(&self) -> bool {
+        !self.ready.is_empty() || !self.rejects.is_empty()
+    }
+
     /// A frame was handed to the link at `position`.
     pub(super) fn note_sent(&mut self, position: Sequence) {
         self.in_flight.push_back(position);

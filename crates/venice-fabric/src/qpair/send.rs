@@ -132,9 +132,9 @@ impl SendHalf {
         bytes_wait || message_waits
     }
 
-    /// Moves the next bytes to the front of `into`; returns how many, 0 if none can go.
-    pub(super) fn take_segment(&mut self, into: &mut [u8], credit: Credit) -> usize {
-        let mut len = self.sendable_bytes(credit).min(into.len());
+    /// How many bytes the next segment has, at most `most`; 0 if none can go. Then take as many.
+    pub(super) fn next_segment_bytes(&mut self, most: usize, credit: Credit) -> usize {
+        let mut len = self.sendable_bytes(credit).min(most);
         if !self.batching && self.kind == QPairKind::Messages && len > 0 {
             if self.begun_left == 0 {
                 let message = self.ring.u32_at(0).expect("messages are queued whole");
@@ -143,10 +143,14 @@ impl SendHalf {
             len = len.min(self.begun_left);
             self.begun_left -= len;
         }
-        self.ring.copy_to(0, &mut into[..len]);
-        self.ring.discard(len);
-        self.sent_bytes += len as u64;
         len
+    }
+
+    /// Moves the next bytes to `into`, as many as [`SendHalf::next_segment_bytes`] has said.
+    pub(super) fn take_segment(&mut self, into: &mut [u8]) {
+        self.ring.copy_to(0, into);
+        self.ring.discard(into.len());
+        self.sent_bytes += into.len() as u64;
     }
 
     pub(super) fn is_empty(&self) -> bool {

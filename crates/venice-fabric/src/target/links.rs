@@ -7,7 +7,7 @@ use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 use super::{PeerAddr, opened::OpenedGrants, watch::Watch};
 use crate::{
     DownReason, TargetConfig,
-    datalink::{Link, LinkNumbers},
+    datalink::{Link, LinkNumbers, earlier},
 };
 
 /// Handshakes not yet confirmed by a first frame that are remembered. They cost little, and the
@@ -224,8 +224,7 @@ impl Links {
 impl Entry {
     /// When something is to be done on the link by itself.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
-        let link_ns = self.link.as_ref()?.poll_timeout();
-        link_ns.into_iter().chain(self.opened.poll_timeout()).min()
+        earlier(self.link.as_ref()?.poll_timeout(), self.opened.poll_timeout())
     }
 
     /// The answer to the Hello; the same however often it is asked for.
