@@ -9,6 +9,7 @@ use tokio::sync::futures::Notified;
 use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
+use venice_ports::shm::ShmServer;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
 use venice_wire::{GrantId, GrantKey};
 
@@ -287,6 +288,11 @@ impl Lender {
             lender.state().core.handle_freed(grant);
             lender.freed.notify_waiters();
         });
+    }
+
+    /// The grants whose memory their recipients have mapped.
+    pub(crate) fn mapped(&self) -> Vec<GrantId> {
+        self.ports().shm.as_ref().map_or_else(Vec::new, ShmServer::mapped)
     }
 
     fn replacing(&self) -> MutexGuard<'_, ()> {

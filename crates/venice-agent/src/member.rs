@@ -170,7 +170,9 @@ impl Member {
         registered: &Registered,
         links: &LinkTests,
     ) -> Result<HeartbeatAck, ControlError> {
-        let mut port = self.frames.udp().report();
+        let relayed = self.frames.with_relay(|relay| relay.traffic()).unwrap_or_default();
+        let mut port = self.frames.udp().report(relayed);
+        port.mapped = self.lender.mapped();
         if let Some(dropped) = self.frames.with_relay(|relay| relay.dropped()) {
             port.dropped.replayed += dropped.replayed;
             port.dropped.forged += dropped.forged;

@@ -13,7 +13,7 @@ use venice_fabric::{HopState, LinkModel, Position, TargetConfig, Topology};
 use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealCounts, SealedAs};
-use venice_ports::udp::{Relay, RelayConfig, UdpSocket, neighbour_ports};
+use venice_ports::udp::{Relay, RelayConfig, Traffic, UdpSocket, neighbour_ports};
 use venice_wire::{GrantId, KeyName, NodeId, NodeSecret};
 
 use crate::AgentError;
@@ -154,6 +154,11 @@ impl RelayHost {
     /// What the relay has dropped because of its seal, since it started.
     pub(crate) fn dropped(&self) -> SealCounts {
         self.serving.as_ref().map_or_else(SealCounts::default, |serving| serving.relay.dropped())
+    }
+
+    /// What has gone between this node and who uses its memory, since the relay started.
+    pub(crate) fn traffic(&self) -> Vec<Traffic> {
+        self.serving.as_ref().map_or_else(Vec::new, |serving| serving.relay.traffic())
     }
 
     /// How the hop links do, for the heartbeat.

@@ -208,6 +208,7 @@ fn registration(
         secret: None,
         is_plain: config.plain,
         relay: None,
+        link: config.link.map(|link| link.to_string()).unwrap_or_default(),
     }
 }
 

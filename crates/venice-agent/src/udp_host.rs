@@ -8,7 +8,7 @@ use venice_fabric::TargetConfig;
 use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, node_key};
-use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{Traffic, UdpServer, UdpService, UdpSocket};
 use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SealKey};
 
 use crate::AgentError;
@@ -72,22 +72,18 @@ impl UdpHost {
         self.serving.as_ref().is_none_or(|serving| serving.server.are_told())
     }
 
-    /// What the port has seen, for the heartbeat.
-    pub(crate) fn report(&mut self) -> PortReport {
+    /// What the port has seen, for the heartbeat, together with what came for this node `relayed`.
+    pub(crate) fn report(&mut self, relayed: Vec<Traffic>) -> PortReport {
         let Some(Serving { server, .. }) = &self.serving else { return PortReport::default() };
         let dropped = server.dropped();
-        let moved = server.traffic().into_iter().map(|traffic| {
-            let with = match traffic.name {
-                None => FlowPeer::Anybody,
-                Some(KeyName::Grant(grant)) => FlowPeer::Grant(grant),
-                Some(KeyName::Peer(node)) => FlowPeer::Node(node),
-            };
-            (with, traffic.received_bytes + traffic.sent_bytes)
-        });
+        let mut moved: BTreeMap<Option<KeyName>, u64> = BTreeMap::new();
+        for traffic in server.traffic().into_iter().chain(relayed) {
+            *moved.entry(traffic.name).or_default() += traffic.received_bytes + traffic.sent_bytes;
+        }
         // A grant that is over has no traffic at present.
-        let is_over =
-            |with| matches!(with, FlowPeer::Grant(id) if !self.grants.lock().contains(id));
-        let moved = moved.filter(|(with, _)| !is_over(*with)).collect();
+        let is_over = |name: &Option<KeyName>| matches!(name, Some(KeyName::Grant(id)) if !self.grants.lock().contains(*id));
+        moved.retain(|name, _| !is_over(name));
+        let moved = moved.into_iter().map(|(name, bytes)| (peer_of(name), bytes)).collect();
         PortReport {
             dropped: DroppedCounts {
                 replayed: dropped.replayed,
@@ -96,6 +92,7 @@ impl UdpHost {
                 unknown_key: dropped.unknown_key,
             },
             flows: self.flows.since_last(monotonic_ns(), moved),
+            mapped: Vec::new(),
         }
     }
 }
@@ -157,6 +154,14 @@ impl Flows {
             flows.push(FlowReport { with, bytes_per_s: more / seconds.max(0.001) });
         }
         flows
+    }
+}
+
+fn peer_of(name: Option<KeyName>) -> FlowPeer {
+    match name {
+        None => FlowPeer::Anybody,
+        Some(KeyName::Grant(grant)) => FlowPeer::Grant(grant),
+        Some(KeyName::Peer(node)) => FlowPeer::Node(node),
     }
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn registration_in(
         resources,
         previous,
         relay: request.relay.map(relay_in),
+        link: request.link,
         secret: node_secret_in(&request.secret)?,
         is_plain: request.plain,
     })
@@ -101,6 +102,7 @@ pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeReq
         resources: node.resources.into_iter().map(resource_out).collect(),
         previous: node.previous.map(identity_out),
         relay: node.relay.map(relay_out),
+        link: node.link,
         secret: node_secret_out(node.secret),
         plain: node.is_plain,
     }
@@ -165,6 +167,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
         port: PortReport {
             dropped: dropped_in(request.dropped.unwrap_or_default()),
             flows: request.flows.into_iter().map(flow_in).collect(),
+            mapped: request.mapped.into_iter().map(GrantId).collect(),
         },
     })
 }
@@ -178,6 +181,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         links: report.links.into_iter().map(link_out).collect(),
         dropped: Some(dropped_out(report.port.dropped)),
         flows: report.port.flows.into_iter().map(flow_out).collect(),
+        mapped: report.port.mapped.into_iter().map(|grant| grant.0).collect(),
     }
 }
 
@@ -331,6 +335,7 @@ pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryR
         recipient: request.recipient,
         bytes: ByteSize(request.bytes),
         donors: request.donors,
+        home: request.home,
         purpose: request.purpose,
     })
 }
@@ -341,6 +346,7 @@ pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest
         recipient: request.recipient,
         bytes: request.bytes.0,
         donors: request.donors,
+        home: request.home,
         purpose: request.purpose,
     }
 }
@@ -466,7 +472,7 @@ same_fields!(
 same_fields!(
     grant_row_out,
     grant_row_in,
-    GrantRow { id, donor, recipient, bytes, state, lease_s, age_s, purpose }
+    GrantRow { id, donor, recipient, home, hops, bytes, state, lease_s, age_s, purpose }
 );
 same_fields!(
     link_row_out,
@@ -485,5 +491,9 @@ same_fields!(
         forged,
         unsealed,
         unknown_key,
+        via,
+        hops,
+        emulated,
+        reported_by,
     }
 );

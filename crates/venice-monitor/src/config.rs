@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use venice_fabric::{Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 
 /// Called once with the address the Monitor Node listens on.
@@ -82,6 +83,16 @@ const LONGEST_S: f64 = 86_400.0;
 /// A recipient waits no longer, however long the lease.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// The way through a network of relays that packets take while all of it is up.
+fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
+    let topology: Topology = topology.parse().ok()?;
+    let (from, to) = (Position(from), Position(to));
+    if from.0.max(to.0) >= topology.switches() {
+        return None;
+    }
+    Some(topology.path(from, to).map(|position| position.0).collect())
+}
+
 impl MonitorConfig {
     /// What the core needs to know.
     pub(crate) fn settings(&self) -> MonitorSettings {
@@ -92,6 +103,7 @@ impl MonitorConfig {
             lease_ns,
             request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
             is_plain: self.plain,
+            way,
         }
     }
 

@@ -28,6 +28,20 @@ fn await_links(rack: &Rack, links: usize, dead: Option<&str>) {
     });
 }
 
+/// The tables say how far the donor is, and which way the program's memory takes.
+fn shows_the_way(rack: &Rack) {
+    let grants = rack.json(&["grants"]);
+    assert_eq!((&grants[0]["home"], &grants[0]["hops"]), (&"node1".into(), &3.into()));
+    let recipient = &grants[0]["recipient"];
+    wait_for("the donor to report the program's traffic", LIMIT, || {
+        let rows = rack.json(&["links"]);
+        let row = rows.as_array().expect("a list").iter().find(|row| row["from"] == *recipient)?;
+        assert_eq!(row["via"], serde_json::json!(["node1", "node2", "node4"]));
+        assert_eq!((&row["hops"], &row["reported_by"]), (&3.into(), &"node8".into()));
+        Some(())
+    });
+}
+
 fn redis_round_a_dead_relay(options: &[&str]) {
     let rack = Rack::wired("mesh:2x2x2", LEND_MIB, options);
     await_links(&rack, 24, None);
@@ -37,6 +51,8 @@ fn redis_round_a_dead_relay(options: &[&str]) {
     let keys: Vec<u64> = (0..KEYS).collect();
     client.set_all(&keys, 1);
     client.check_all(&keys, |_| 1);
+
+    shows_the_way(&rack);
 
     kill_now(rack.agent_pid("node2"));
     client.check_all(&keys, |_| 1);

@@ -84,6 +84,7 @@ fn borrow(rack: &Rack) -> Grant {
         recipient: "test".into(),
         bytes: ByteSize::mib(16),
         donors: vec!["node1".into()],
+        home: String::new(),
         purpose: "protection".into(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -15,7 +15,9 @@
 
 mod action;
 mod asking;
+mod distance;
 mod handshake;
+mod links;
 mod listing;
 mod nodes;
 mod recovery;
@@ -46,6 +48,9 @@ pub struct MonitorSettings {
     pub request_timeout_ns: u64,
     /// UDP goes without protection in this rack.
     pub is_plain: bool,
+    /// The way between two positions of a network of relays, given its shape and size: the
+    /// positions passed, the first left out, the last included. `None` where there is none.
+    pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
 }
 
 impl MonitorSettings {

@@ -1,34 +1,76 @@
-//! Choosing donors for a request.
+//! Choosing donors for a request: who has most left, and who is near.
+//!
+//! A donor counts by its free slabs less [`HOP_SLABS`] for every hop that lies between it and the
+//! recipient. So of donors with as much left the near ones give first, and the distant ones begin
+//! to give before the near ones are drained. What is decided depends on nothing but the arguments.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use venice_wire::NodeId;
 
-/// Spreads `slabs` over donors: slab by slab to whoever has most left, so that the donors end up
-/// as evenly loaded as they can be; of equals the lowest number goes first. `None` when they have
-/// not enough between them.
+/// How many free slabs make up for one hop more: 64 MiB. A hop costs every access its time; a
+/// donor that is drained before the others leaves nothing to those whose only near one it is.
+pub const HOP_SLABS: u32 = 4;
+
+/// Who could lend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Donor {
+    /// The node.
+    pub node: NodeId,
+    /// Slabs it may be asked for.
+    pub free_slabs: u32,
+    /// Hops between the recipient's node and it; `None` where all reach each other directly. 0 is
+    /// the recipient's own node: it counts as one hop more than the farthest, since what is idle
+    /// there serves the program better as local memory.
+    pub hops: Option<u32>,
+}
+
+/// Spreads `slabs` over donors: slab by slab to whoever counts most; of equals the nearest goes
+/// first, then the lowest number. `None` when they have not enough between them.
 ///
 /// Takes `O(slabs · log donors)`.
 pub fn spread(
     slabs: u32,
-    available: impl IntoIterator<Item = (NodeId, u32)>,
+    donors: impl IntoIterator<Item = Donor>,
 ) -> Option<BTreeMap<NodeId, u32>> {
-    let mut left: BinaryHeap<(u32, Reverse<NodeId>)> = available
-        .into_iter()
-        .filter(|(_, available)| *available > 0)
-        .map(|(node, available)| (available, Reverse(node)))
-        .collect();
-    let total: u64 = left.iter().map(|(available, _)| u64::from(*available)).sum();
+    let donors: Vec<Donor> = donors.into_iter().filter(|donor| donor.free_slabs > 0).collect();
+    let total: u64 = donors.iter().map(|donor| u64::from(donor.free_slabs)).sum();
     if total < u64::from(slabs) {
         return None;
     }
+    let farthest = donors.iter().filter_map(|donor| donor.hops).max().unwrap_or(0);
+    let mut candidates: BinaryHeap<Candidate> = donors
+        .iter()
+        .map(|donor| {
+            let hops = match donor.hops {
+                Some(0) => farthest.saturating_add(1),
+                hops => hops.unwrap_or(0),
+            };
+            let worth = i64::from(donor.free_slabs) - i64::from(HOP_SLABS) * i64::from(hops);
+            let (hops, node) = (Reverse(hops), Reverse(donor.node));
+            Candidate { worth, hops, node, free_slabs: donor.free_slabs }
+        })
+        .collect();
     let mut shares = BTreeMap::new();
     for _ in 0..slabs {
-        let mut most = left.peek_mut()?;
-        *shares.entry(most.1.0).or_insert(0) += 1;
-        most.0 -= 1;
+        let mut best = candidates.pop()?;
+        *shares.entry(best.node.0).or_insert(0) += 1;
+        best.worth -= 1;
+        best.free_slabs -= 1;
+        if best.free_slabs > 0 {
+            candidates.push(best);
+        }
     }
     Some(shares)
+}
+
+/// Ordered by worth, then nearness, then number.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    worth: i64,
+    hops: Reverse<u32>,
+    node: Reverse<NodeId>,
+    free_slabs: u32,
 }
 
 #[cfg(test)]
@@ -36,11 +78,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn shares_of(slabs: u32, donors: &[(u32, Option<u32>)]) -> Option<Vec<u32>> {
+        let all = donors.iter().enumerate().map(|(number, (free_slabs, hops))| Donor {
+            node: NodeId(number as u32),
+            free_slabs: *free_slabs,
+            hops: *hops,
+        });
+        let shares = spread(slabs, all)?;
+        let share = |number: usize| shares.get(&NodeId(number as u32)).copied().unwrap_or(0);
+        Some((0..donors.len()).map(share).collect())
+    }
+
     fn shares(slabs: u32, available: &[u32]) -> Option<Vec<u32>> {
-        let donors = available.iter().enumerate().map(|(i, n)| (NodeId(i as u32), *n));
-        let shares = spread(slabs, donors)?;
-        let share = |i: usize| shares.get(&NodeId(i as u32)).copied().unwrap_or(0);
-        Some((0..available.len()).map(share).collect())
+        let donors: Vec<_> = available.iter().map(|free_slabs| (*free_slabs, None)).collect();
+        shares_of(slabs, &donors)
     }
 
     #[test]
@@ -62,6 +113,26 @@ mod tests {
         assert_eq!(shares(1, &[]), None);
     }
 
+    #[test]
+    fn near_donors_give_first_and_the_own_node_last() {
+        // A row of five whose first node borrows.
+        let row = |free| [0, 1, 2, 3, 4].map(|hops| (free, Some(hops)));
+        assert_eq!(shares_of(4, &row(32)), Some(vec![0, 4, 0, 0, 0]));
+        assert_eq!(shares_of(6, &row(32)), Some(vec![0, 5, 1, 0, 0]));
+        assert_eq!(shares_of(40, &row(32)), Some(vec![0, 16, 12, 8, 4]));
+        assert_eq!(shares_of(50, &row(32)), Some(vec![2, 18, 14, 10, 6]));
+        // Little ones are drained one after the other.
+        assert_eq!(shares_of(9, &row(4)), Some(vec![0, 4, 4, 1, 0]));
+        assert_eq!(shares_of(20, &row(4)), Some(vec![4; 5]));
+    }
+
+    #[test]
+    fn a_hop_weighs_as_much_as_some_free_slabs() {
+        let near = (10, Some(1));
+        assert_eq!(shares_of(1, &[near, (14, Some(2))]), Some(vec![1, 0]), "the nearest of equals");
+        assert_eq!(shares_of(1, &[near, (15, Some(2))]), Some(vec![0, 1]));
+    }
+
     proptest! {
         #[test]
         fn no_donor_gives_more_than_it_has_and_the_rest_is_even(
@@ -79,6 +150,26 @@ mod tests {
             let most = *left.iter().max().unwrap();
             for (share, left) in shares.iter().zip(&left) {
                 prop_assert!(*share == 0 || left + 1 >= most);
+            }
+        }
+
+        #[test]
+        fn who_is_as_free_and_nearer_gives_as_much_at_least(
+            donors in prop::collection::vec((0u32..40, 1u32..6), 1..8),
+            slabs in 0u32..200,
+        ) {
+            let with_hops: Vec<_> = donors.iter().map(|(free, hops)| (*free, Some(*hops))).collect();
+            let total: u32 = donors.iter().map(|(free, _)| free).sum();
+            let Some(shares) = shares_of(slabs, &with_hops) else {
+                prop_assert!(total < slabs);
+                return Ok(());
+            };
+            prop_assert_eq!(shares.iter().sum::<u32>(), slabs);
+            for (share, (free, hops)) in shares.iter().zip(&donors) {
+                prop_assert!(share <= free);
+                for (other_share, (other_free, other_hops)) in shares.iter().zip(&donors) {
+                    prop_assert!(free != other_free || hops >= other_hops || share >= other_share);
+                }
             }
         }
     }

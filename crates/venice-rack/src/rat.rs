@@ -25,6 +25,9 @@ pub struct GrantRecord {
     pub origin: Option<Origin>,
     /// Who borrowed.
     pub recipient: String,
+    /// The node whose relay the recipient sends through, if it does.
+    #[serde(default)]
+    pub home: Option<NodeId>,
     /// What for.
     pub purpose: String,
     /// The donor.

@@ -76,6 +76,10 @@ pub struct GrantRow {
     pub donor: String,
     /// Who borrowed.
     pub recipient: String,
+    /// The node whose relay the recipient sends through; empty: none.
+    pub home: String,
+    /// Hops from there to the donor, where nodes relay for each other.
+    pub hops: Option<u32>,
     /// How much.
     pub bytes: u64,
     /// `prepared`, `committed`, `releasing` or `lost`.
@@ -108,7 +112,8 @@ pub struct LinkRow {
     /// Present traffic in bytes a second, both directions, as the far end counts it; `None` where
     /// it cannot tell.
     pub bytes_per_s: Option<f64>,
-    /// `aes-256-gcm`, `chacha20-poly1305` or `plain`.
+    /// `aes-256-gcm`, `chacha20-poly1305`, `plain`, or `descriptor`: memory that nobody but the
+    /// recipient has the descriptor of.
     pub protection: String,
     /// Datagrams that the far end has, of whomever they came from, dropped because they had come before.
     pub replayed: u64,
@@ -118,4 +123,13 @@ pub struct LinkRow {
     pub unsealed: u64,
     /// Because their key does not exist (any more).
     pub unknown_key: u64,
+    /// The nodes that relay on the way, in the order of the short way; round one that is down it
+    /// goes another way. Empty: the two ends reach each other directly.
+    pub via: Vec<String>,
+    /// Hops between relays on that way, where there are relays.
+    pub hops: Option<u32>,
+    /// The link that is emulated there, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    pub emulated: String,
+    /// The node that reports this line.
+    pub reported_by: String,
 }

@@ -31,6 +31,9 @@ pub struct NodeRecord {
     /// Its place in the network of relays, if there is one.
     #[serde(default)]
     pub relay: Option<RelayPlace>,
+    /// The link it emulates; empty: none.
+    #[serde(default)]
+    pub link: String,
 }
 
 impl NodeRecord {
@@ -40,7 +43,7 @@ impl NodeRecord {
         secret: Option<NodeSecret>,
     ) -> Self {
         let NodeRegistration { name, instance, pid, control_addr, udp_addr, .. } = registration;
-        let NodeRegistration { shm_socket, resources, relay, .. } = registration;
+        let NodeRegistration { shm_socket, resources, relay, link, .. } = registration;
         Self {
             identity,
             name,
@@ -52,6 +55,7 @@ impl NodeRecord {
             resources,
             secret,
             relay,
+            link,
         }
     }
 

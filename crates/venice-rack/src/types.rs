@@ -57,6 +57,8 @@ pub struct NodeRegistration {
     pub is_plain: bool,
     /// Where it stands in a network of relays, if the rack is wired as one.
     pub relay: Option<RelayPlace>,
+    /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    pub link: String,
 }
 
 /// A node's place in a network of relays.
@@ -137,6 +139,9 @@ pub struct PortReport {
     pub dropped: DroppedCounts,
     /// Present traffic, by who is at the other end.
     pub flows: Vec<FlowReport>,
+    /// The grants whose memory their recipients have mapped: what goes to and fro there nobody
+    /// sees.
+    pub mapped: Vec<GrantId>,
 }
 
 /// Datagrams that a port did not take, by reason.
@@ -279,6 +284,9 @@ pub struct MemoryRequest {
     pub bytes: ByteSize,
     /// Names of the donors to use; empty for any.
     pub donors: Vec<String>,
+    /// The node whose relay it sends through, where nodes relay for each other: near donors are
+    /// taken first. Empty: no donor is nearer than another.
+    pub home: String,
     /// What for, in words for people.
     pub purpose: String,
 }

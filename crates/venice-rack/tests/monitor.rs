@@ -44,6 +44,7 @@ impl Rack {
             lease_ns: 10 * S,
             request_timeout_ns: 4 * S,
             is_plain: false,
+            way: |_, _, _| None,
         };
         let core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
         let mut rack = Self { core };
@@ -78,6 +79,7 @@ impl Rack {
                 recipient: "r".into(),
                 bytes: ByteSize(slabs * SLAB_BYTES),
                 donors: vec![],
+                home: String::new(),
                 purpose: "p".into(),
             },
         );
@@ -148,6 +150,7 @@ fn registration(name: &str, instance: u64) -> NodeRegistration {
         secret: None,
         is_plain: false,
         relay: None,
+        link: String::new(),
     }
 }
 
@@ -362,6 +365,7 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
         recipient: "r".into(),
         bytes: ByteSize(8 * SLAB_BYTES),
         donors: vec![],
+        home: String::new(),
         purpose: "p".into(),
     }
 }
@@ -383,6 +387,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
                 recipient: "r".into(),
                 bytes: ByteSize(1),
                 donors: vec![],
+                home: String::new(),
                 purpose: "p".into(),
             },
         );
@@ -399,6 +404,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
         lease_ns: 10 * S,
         request_timeout_ns: 4 * S,
         is_plain: false,
+        way: |_, _, _| None,
     };
     let core = MonitorCore::recover(settings, Box::new(OneTwoThree(100)), S, records);
     let mut rack = Rack { core };
@@ -461,6 +467,7 @@ fn odd_registrations_and_requests_are_refused() {
             recipient: "r".into(),
             bytes: ByteSize(far_too_much * SLAB_BYTES),
             donors: vec![],
+            home: String::new(),
             purpose: "p".into(),
         },
     );

@@ -207,7 +207,10 @@ EXAMPLES:
 const HELP_GRANTS: &str = "\
 EXAMPLES:
   venice grants
-  venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'";
+  venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'
+
+Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
+near donors lend first.";
 
 const HELP_LINKS: &str = "\
 EXAMPLES:
@@ -215,8 +218,11 @@ EXAMPLES:
   venice links --json | jq 'max_by(.latency_us)'
   venice links --json | jq '.[] | select(.forged + .replayed + .unsealed > 0)'
 
-Traffic is what goes to and fro at present. The last lines are the recipients of grants, as their
-donors see them.";
+Latency is a round trip, traffic what goes to and fro at present. Port hop is a link between the
+relays of two neighbours. The last lines are the recipients of grants, as their donors see them;
+over shm (protection: a descriptor that nobody else has) their traffic cannot be counted.
+Columns without anything in them are left out: bandwidth; emulated, the link asked for by --link;
+hops; via, the relays on the short way. Bandwidth is there where it was measured.";
 
 const HELP_BENCH: &str = "\
 EXAMPLES:

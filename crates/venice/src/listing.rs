@@ -3,6 +3,8 @@
 use clap::Args;
 use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow};
 
+use venice_fabric::{Position, Topology};
+
 use crate::rack::{self, Record, RunDir};
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -92,6 +94,7 @@ fn nodes_table(rows: &[NodeRow]) -> String {
         ("granted", Align::Right),
         ("free", Align::Right),
         ("heartbeat", Align::Right),
+        ("place", Align::Left),
         ("control", Align::Left),
         ("udp", Align::Left),
     ];
@@ -104,11 +107,23 @@ fn nodes_table(rows: &[NodeRow]) -> String {
             terminal::bytes(row.granted_bytes),
             terminal::bytes(row.free_bytes),
             heartbeat(row.last_heartbeat_ms),
+            place(row).unwrap_or_else(dash),
             row.control_addr.clone(),
             row.udp_addr.clone(),
         ]
     };
-    terminal::table(&columns, rows.iter().map(line).collect())
+    table_without(&["place"], &columns, rows.iter().map(line).collect())
+}
+
+/// Where a node stands in a network of relays: `1,0,1` in a mesh or torus.
+fn place(row: &NodeRow) -> Option<String> {
+    let position = Position(row.position?);
+    let topology: Topology = row.topology.parse().ok()?;
+    let Some([x, y, z]) = topology.coordinates(position) else {
+        let is_router = topology.router() == Some(position);
+        return Some(if is_router { "router".to_string() } else { position.0.to_string() });
+    };
+    Some(format!("{x},{y},{z}"))
 }
 
 fn resources_table(rows: &[ResourceRow]) -> String {
@@ -140,6 +155,8 @@ fn grants_table(rows: &[GrantRow]) -> String {
         ("id", Align::Right),
         ("donor", Align::Left),
         ("recipient", Align::Left),
+        ("home", Align::Left),
+        ("hops", Align::Right),
         ("bytes", Align::Right),
         ("state", Align::Left),
         ("lease", Align::Right),
@@ -151,6 +168,8 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.id.to_string(),
             row.donor.clone(),
             row.recipient.clone(),
+            named(&row.home),
+            row.hops.map_or_else(dash, |hops| hops.to_string()),
             terminal::bytes(row.bytes),
             row.state.clone(),
             terminal::seconds(row.lease_s),
@@ -158,7 +177,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.purpose.clone(),
         ]
     };
-    terminal::table(&columns, rows.iter().map(line).collect())
+    table_without(&["home", "hops"], &columns, rows.iter().map(line).collect())
 }
 
 fn links_table(rows: &[LinkRow]) -> String {
@@ -172,6 +191,10 @@ fn links_table(rows: &[LinkRow]) -> String {
         ("bandwidth", Align::Right),
         ("traffic", Align::Right),
         ("protection", Align::Left),
+        ("emulated", Align::Left),
+        ("hops", Align::Right),
+        ("via", Align::Left),
+        ("reported by", Align::Left),
     ];
     let line = |row: &LinkRow| {
         vec![
@@ -184,9 +207,37 @@ fn links_table(rows: &[LinkRow]) -> String {
             row.bandwidth_mbps.map_or_else(dash, |mbps| format!("{mbps:.0} Mb/s")),
             row.bytes_per_s.map_or_else(dash, |rate| format!("{}/s", terminal::bytes(rate as u64))),
             row.protection.clone(),
+            named(&row.emulated),
+            row.hops.map_or_else(dash, |hops| hops.to_string()),
+            named(&row.via.join(" ")),
+            row.reported_by.clone(),
         ]
     };
-    terminal::table(&columns, rows.iter().map(line).collect())
+    let columns_of_some = ["bandwidth", "emulated", "hops", "via"];
+    table_without(&columns_of_some, &columns, rows.iter().map(line).collect())
+}
+
+/// A table without those of the columns `optional` that have nothing in them.
+fn table_without(
+    optional: &[&str],
+    columns: &[(&str, Align)],
+    mut rows: Vec<Vec<String>>,
+) -> String {
+    let has_something = |(at, (title, _)): (usize, &(&str, Align))| {
+        !optional.contains(title) || rows.iter().any(|row| row[at] != "-")
+    };
+    let kept: Vec<bool> = columns.iter().enumerate().map(has_something).collect();
+    for row in &mut rows {
+        let mut at = 0..;
+        row.retain(|_| at.next().is_some_and(|at| kept[at]));
+    }
+    let shown = columns.iter().zip(&kept).filter(|(_, kept)| **kept);
+    let shown: Vec<_> = shown.map(|(column, _)| *column).collect();
+    terminal::table(&shown, rows)
+}
+
+fn named(name: &str) -> String {
+    if name.is_empty() { dash() } else { name.to_string() }
 }
 
 fn heartbeat(age_ms: Option<u64>) -> String {
@@ -200,6 +251,17 @@ fn dash() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_with_nothing_in_them_are_left_out_where_they_may() {
+        let columns = [("a", Align::Left), ("b", Align::Left), ("c", Align::Left)];
+        let row = |cells: [&str; 3]| cells.map(str::to_string).to_vec();
+        let table = |rows| table_without(&["b", "c"], &columns, rows);
+        let words = |text: String| text.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(words(table(vec![row(["-", "-", "3"])])), ["A", "C", "-", "3"]);
+        let both = table(vec![row(["1", "-", "3"]), row(["1", "2", "-"])]);
+        assert_eq!(words(both), ["A", "B", "C", "1", "-", "3", "1", "2", "-"]);
+    }
 
     #[test]
     fn numbers_in_names_count_as_numbers() {

@@ -137,6 +137,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         recipient: "test".into(),
         bytes: ByteSize(bytes),
         donors: vec![],
+        home: String::new(),
         purpose: "test".into(),
     }
 }

@@ -192,6 +192,7 @@ impl Donor {
             secret: None,
             is_plain: false,
             relay: None,
+            link: String::new(),
         }
     }
 }
@@ -244,6 +245,7 @@ pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
         recipient: format!("recipient{client_id}"),
         bytes: ByteSize(slabs * SLAB_BYTES),
         donors: donors.iter().map(|name| (*name).to_owned()).collect(),
+        home: String::new(),
         purpose: "test".to_owned(),
     }
 }

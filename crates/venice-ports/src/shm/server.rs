@@ -62,6 +62,8 @@ pub struct ShmServer {
 struct Shared {
     wake: OwnedFd,
     orders: Mutex<Orders>,
+    /// The grants that somebody has mapped.
+    mapped: Mutex<Vec<GrantId>>,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +94,7 @@ impl ShmServer {
         let listener = Listener::bind(path)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(PortError::at("making an eventfd"))?;
-        let shared = Arc::new(Shared { wake, orders: Mutex::default() });
+        let shared = Arc::new(Shared { wake, orders: Mutex::default(), mapped: Mutex::default() });
         let path = listener.path().to_path_buf();
         let service = Service {
             listener,
@@ -112,6 +114,11 @@ impl ShmServer {
     /// must not know the grant any more by then.
     pub fn revoke(&self, id: GrantId) {
         self.order(|orders| orders.revoked.push(id));
+    }
+
+    /// The grants whose recipients have fetched slabs and are still there, in order.
+    pub fn mapped(&self) -> Vec<GrantId> {
+        self.shared.mapped.lock().expect("no thread panics with the list").clone()
     }
 
     /// The socket's path.
@@ -169,7 +176,17 @@ impl<S: SlabSource> Service<S> {
             }
             let now_ns = monotonic_ns();
             self.connections.retain(|connection| !connection.is_over(now_ns));
+            self.tell();
         }
+    }
+
+    /// Lets the owner know whose memory is mapped.
+    fn tell(&self) {
+        let mut mapped = self.shared.mapped.lock().expect("no thread panics with the list");
+        mapped.clear();
+        mapped.extend(self.connections.iter().filter_map(|connection| connection.grant));
+        mapped.sort_unstable();
+        mapped.dedup();
     }
 
     fn wait(&self) -> Ready {

@@ -53,6 +53,9 @@ impl MonitorCore {
                 self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
             named.insert(node.record.identity.node);
         }
+        if !request.home.is_empty() && self.rrt.by_name(&request.home).is_none() {
+            return Err(RackError::UnknownNode(request.home.clone()));
+        }
         let named = if request.donors.is_empty() { None } else { Some(named) };
         // More slabs than can be counted is more than anybody has.
         let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! A request's way: placed, prepared, committed, or as if it had never been.
 
 use super::{Action, CallError, Change, MonitorCore};
-use crate::placement::spread;
+use crate::placement::{Donor, spread};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackError, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,8 +154,10 @@ impl MonitorCore {
     /// True while there will be room with what is on its way back to the donors. Waiting is no
     /// attempt.
     fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128, missing: u32) -> bool {
-        let returning =
-            |(donor, free): (_, u32)| (donor, free.saturating_add(self.returning_slabs(donor)));
+        let returning = |donor: Donor| {
+            let free_slabs = donor.free_slabs.saturating_add(self.returning_slabs(donor.node));
+            Donor { free_slabs, ..donor }
+        };
         let soon = self.available(client_id, false).map(returning);
         if spread(missing, soon).is_none() {
             return false;
@@ -206,13 +208,23 @@ impl MonitorCore {
         &self,
         client_id: u128,
         with_excluded: bool,
-    ) -> impl Iterator<Item = (NodeId, u32)> {
+    ) -> impl Iterator<Item = Donor> {
         let pending = &self.requests[&client_id];
+        let home = self.home_of(&pending.request);
         self.rrt
             .iter()
             .filter(move |(id, _)| pending.may_use(*id))
             .filter(move |(id, _)| with_excluded || !pending.excluded.contains(id))
-            .map(|(id, entry)| (id, entry.available_slabs()))
+            .map(move |(node, entry)| {
+                let hops = home.and_then(|home| self.hops(home, node));
+                Donor { node, free_slabs: entry.available_slabs(), hops }
+            })
+    }
+
+    /// The node whose relay the recipient sends through, if it does.
+    pub(super) fn home_of(&self, request: &MemoryRequest) -> Option<NodeId> {
+        let home = self.rrt.by_name(&request.home)?;
+        Some(home.record.identity.node)
     }
 
     fn prepare(&mut self, client_id: u128, donor: NodeId, slabs: u32) {
@@ -323,6 +335,8 @@ impl MonitorCore {
     /// Every share is prepared: records the intent, then has the donors lend.
     fn commit(&mut self, now_ns: u64, client_id: u128) {
         let lease_ms = self.settings.lease_ms();
+        let Some(pending) = self.requests.get(&client_id) else { return };
+        let home = self.home_of(&pending.request);
         let Some(pending) = self.requests.get_mut(&client_id) else { return };
         let mut records = Vec::new();
         for (id, part) in &mut pending.parts {
@@ -334,6 +348,7 @@ impl MonitorCore {
                 id: *id,
                 origin: Some(Origin { client_id, key: part.key }),
                 recipient: pending.request.recipient.clone(),
+                home,
                 purpose: pending.request.purpose.clone(),
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,

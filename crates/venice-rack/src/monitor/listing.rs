@@ -3,12 +3,9 @@
 use super::MonitorCore;
 use crate::NS_PER_S;
 use crate::rat::{GrantRecord, GrantState};
-use crate::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use crate::rows::{GrantRow, NodeRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::{
-    DroppedCounts, FlowPeer, FlowReport, LinkPort, LinkProtection, LinkReport, LinkState,
-    ResourceKind,
-};
+use crate::types::ResourceKind;
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -50,6 +47,8 @@ impl MonitorCore {
             id: id.0,
             donor: self.name_of(donor),
             recipient: request.recipient.clone(),
+            home: request.home.clone(),
+            hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
             bytes: bytes(slabs),
             state: "prepared".to_owned(),
             lease_s: self.settings.lease_ns as f64 / NS_PER_S,
@@ -71,85 +70,14 @@ impl MonitorCore {
             id: grant.id.0,
             donor: self.name_of(grant.donor),
             recipient: grant.recipient.clone(),
+            home: grant.home.map(|home| self.name_of(home)).unwrap_or_default(),
+            hops: grant.home.and_then(|home| self.hops(home, grant.donor)),
             bytes: bytes(grant.slabs),
             state: state.to_owned(),
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
             purpose: grant.purpose.clone(),
         }
-    }
-
-    /// The Topology Status Table, by tester and far end; then what recipients have going on.
-    pub fn link_rows(&self) -> Vec<LinkRow> {
-        let tested = self.tst.iter().map(|(from, report)| self.tested_row(from, report));
-        let rows: Vec<_> = tested.collect();
-        let borrowed = self.rrt.iter().flat_map(|(to, entry)| self.borrowed_rows(to, entry));
-        rows.into_iter().chain(borrowed.collect::<Vec<_>>()).collect()
-    }
-
-    fn tested_row(&self, from: NodeId, report: &LinkReport) -> LinkRow {
-        let far_end = self.rrt.get(report.to).map(|entry| &entry.port);
-        let flow = far_end
-            .and_then(|port| port.flows.iter().find(|flow| flow.with == FlowPeer::Node(from)));
-        let dropped = far_end.map_or(DroppedCounts::default(), |port| port.dropped);
-        LinkRow {
-            from: self.name_of(from),
-            to: self.name_of(report.to),
-            port: match report.port {
-                LinkPort::Udp => "udp".to_owned(),
-                LinkPort::Shm => "shm".to_owned(),
-                LinkPort::Hop => "hop".to_owned(),
-            },
-            state: match report.state {
-                LinkState::Up => "up".to_owned(),
-                LinkState::Down => "down".to_owned(),
-            },
-            latency_us: (report.state == LinkState::Up).then_some(report.latency_us),
-            loss_ratio: Some(report.loss_ratio),
-            bandwidth_mbps: report.bandwidth_mbps,
-            bytes_per_s: match report.port {
-                LinkPort::Hop => report.bytes_per_s,
-                LinkPort::Udp | LinkPort::Shm => flow.map(|flow| flow.bytes_per_s),
-            },
-            protection: report.protection.name().to_owned(),
-            replayed: dropped.replayed,
-            forged: dropped.forged,
-            unsealed: dropped.unsealed,
-            unknown_key: dropped.unknown_key,
-        }
-    }
-
-    /// What a donor sees of its recipients: who talks to it by UDP now.
-    fn borrowed_rows(&self, donor: NodeId, entry: &NodeEntry) -> Vec<LinkRow> {
-        let sealed = self.tst.iter().find(|(_, report)| report.to == donor);
-        let protection = match (entry.record.secret, sealed) {
-            (None, _) => LinkProtection::Plain,
-            (Some(_), Some((_, report))) => report.protection,
-            (Some(_), None) => LinkProtection::Aes256Gcm,
-        };
-        let row = |flow: &FlowReport| {
-            let from = match flow.with {
-                FlowPeer::Grant(grant) => self.rat.get(grant)?.recipient.clone(),
-                FlowPeer::Anybody if flow.bytes_per_s > 0.0 => "*".to_owned(),
-                FlowPeer::Anybody | FlowPeer::Node(_) => return None,
-            };
-            Some(LinkRow {
-                from,
-                to: entry.record.name.clone(),
-                port: "udp".to_owned(),
-                state: if entry.up { "up" } else { "down" }.to_owned(),
-                latency_us: None,
-                loss_ratio: None,
-                bandwidth_mbps: None,
-                bytes_per_s: Some(flow.bytes_per_s),
-                protection: protection.name().to_owned(),
-                replayed: entry.port.dropped.replayed,
-                forged: entry.port.dropped.forged,
-                unsealed: entry.port.dropped.unsealed,
-                unknown_key: entry.port.dropped.unknown_key,
-            })
-        };
-        entry.port.flows.iter().filter_map(row).collect()
     }
 }
 

@@ -298,6 +298,7 @@ impl MonitorCore {
             id: held.id,
             origin: None,
             recipient: held.recipient,
+            home: None,
             purpose: held.purpose,
             donor: donor.node,
             donor_epoch: donor.epoch,

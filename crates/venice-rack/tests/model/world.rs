@@ -157,6 +157,7 @@ impl World {
             recipient: format!("recipient{}", self.recipients.len()),
             bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
             donors: named.map(name_of).into_iter().collect(),
+            home: String::new(),
             purpose: "model".to_owned(),
         };
         self.monitor.handle_request(self.now_ns, request.clone());
@@ -437,6 +438,7 @@ impl World {
             secret: None,
             is_plain: false,
             relay: None,
+            link: String::new(),
         };
         self.monitor.handle_register(self.now_ns, Token(donor.instance), registration);
     }
@@ -463,6 +465,7 @@ fn start_monitor(life: u64, now_ns: u64, store: &BTreeMap<String, Record>) -> Mo
         lease_ns: LEASE_MS * MS,
         request_timeout_ns: REQUEST_TIMEOUT_MS * MS,
         is_plain: false,
+        way: |_, _, _| None,
     };
     let keys = Box::new(CountedKeys(life << 32));
     MonitorCore::recover(settings, keys, now_ns, store.values().cloned())

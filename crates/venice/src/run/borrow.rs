@@ -28,6 +28,8 @@ pub struct Wish {
     pub default_bytes: u64,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
+    /// The node whose relay the program sends through; empty: none.
+    pub home: String,
     /// What for, for the tables.
     pub purpose: String,
 }
@@ -82,6 +84,7 @@ async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
         recipient: format!("{}/{}", host_name(), std::process::id()),
         bytes: ByteSize(bytes.max(1)),
         donors: wish.donors.clone(),
+        home: wish.home.clone(),
         purpose: wish.purpose.clone(),
     };
     client.request_memory(request).await.map_err(told)

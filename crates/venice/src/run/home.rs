@@ -9,13 +9,22 @@ use crate::failure::Usage;
 use crate::rack::PortKind;
 use crate::registry::{self, block_on};
 
-/// The address of the home node's relay; `None` in a rack where every node is reached directly.
-pub fn find(monitor: &str, port: PortKind, node: Option<&str>) -> anyhow::Result<Option<String>> {
+/// The node a program belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home {
+    /// Its name.
+    pub name: String,
+    /// `host:port` of its relay.
+    pub relay_addr: String,
+}
+
+/// The program's home; `None` in a rack where every node is reached directly.
+pub fn find(monitor: &str, port: PortKind, node: Option<&str>) -> anyhow::Result<Option<Home>> {
     let rows = block_on(async { registry::connect(monitor).await?.nodes().await })?;
     choose(&rows, port, node)
 }
 
-fn choose(rows: &[NodeRow], port: PortKind, node: Option<&str>) -> anyhow::Result<Option<String>> {
+fn choose(rows: &[NodeRow], port: PortKind, node: Option<&str>) -> anyhow::Result<Option<Home>> {
     let Some(topology) = rows.iter().map(|row| &row.topology).find(|text| !text.is_empty()) else {
         if let Some(node) = node {
             let said = format!(
@@ -48,5 +57,5 @@ fn choose(rows: &[NodeRow], port: PortKind, node: Option<&str>) -> anyhow::Resul
             first.ok_or_else(|| anyhow!("no node of this rack is up"))?
         }
     };
-    Ok(Some(home.relay_addr.clone()))
+    Ok(Some(Home { name: home.name.clone(), relay_addr: home.relay_addr.clone() }))
 }

@@ -92,11 +92,13 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
         donors: args.donor.clone(),
+        home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         purpose: program.display().to_string(),
     };
     let limits = raise_descriptor_limit();
     let mut loan = borrow::borrow(&monitor, &wish, port)?;
-    let run = set_up(args, &mut loan, local_bytes, port, home.as_deref())?;
+    let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
+    let run = set_up(args, &mut loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let leases = leases::Leases::keep(loan, run.block.clone());

@@ -10,13 +10,14 @@ use venice_wire::{Endpoint, NodeId, PacketAddr, SEALED_HEADER_BYTES, SealedHeade
 
 use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
 use crate::udp::reassembly::Reassembly;
+use crate::udp::traffic::{Traffic, TrafficTable};
 
 /// Senders remembered, for each link the target keeps.
 const SENDERS_PER_LINK: usize = 4;
 
 /// The far ends, by their addresses or by their seals.
 pub(super) enum FarEnds {
-    Plain,
+    Plain(Traffic),
     Sealed { keys: Arc<dyn SealKeys + Send + Sync>, opener: Box<Opener<Option<FarEnd>>> },
 }
 
@@ -25,12 +26,13 @@ pub(super) struct FarEnd {
     address: PacketAddr,
     sealer: Sealer,
     reassembly: Reassembly,
+    traffic: Traffic,
 }
 
 impl FarEnds {
     pub(super) fn new(keys: Option<Arc<dyn SealKeys + Send + Sync>>, max_links: u16) -> Self {
         match keys {
-            None => Self::Plain,
+            None => Self::Plain(Traffic::default()),
             Some(keys) => {
                 let opener = Opener::new(usize::from(max_links) * SENDERS_PER_LINK);
                 Self::Sealed { keys, opener: Box::new(opener) }
@@ -41,7 +43,7 @@ impl FarEnds {
     /// Where in a packet's payload the frame of an answer lies.
     pub(super) fn frame_at(&self) -> usize {
         match self {
-            Self::Plain => 0,
+            Self::Plain(_) => 0,
             Self::Sealed { .. } => SEALED_HEADER_BYTES,
         }
     }
@@ -54,12 +56,14 @@ impl FarEnds {
         payload: &mut [u8],
         hand_on: impl FnOnce(PeerAddr, &[u8]),
     ) -> Result<(), Dropped> {
-        let Self::Sealed { keys, opener } = self else {
-            if SealedHeader::is_sealed(payload) {
-                return Err(Dropped::UnknownKey);
+        let (keys, opener) = match self {
+            Self::Sealed { keys, opener } => (keys, opener),
+            Self::Plain(_) if SealedHeader::is_sealed(payload) => return Err(Dropped::UnknownKey),
+            Self::Plain(traffic) => {
+                traffic.received_bytes += payload.len() as u64;
+                hand_on(peer_addr(source), payload);
+                return Ok(());
             }
-            hand_on(peer_addr(source), payload);
-            return Ok(());
         };
         let opened = opener.open(now_ns, payload, &**keys)?;
         let kept = opener.kept(opened.session).expect("it was opened just now");
@@ -68,6 +72,7 @@ impl FarEnds {
         }
         let far_end = kept.as_mut().ok_or(Dropped::UnknownKey)?;
         far_end.address = source;
+        far_end.traffic.received_bytes += payload.len() as u64;
         if let Some(frame) = far_end.reassembly.take(&opened.header, &payload[opened.payload]) {
             hand_on(PeerAddr(opened.session.0), frame);
         }
@@ -83,10 +88,27 @@ impl FarEnds {
         payload: &mut [u8],
     ) -> Option<(PacketAddr, usize)> {
         match self {
-            Self::Plain => Some((packet_addr(to), frame_len)),
+            Self::Plain(traffic) => {
+                traffic.sent_bytes += frame_len as u64;
+                Some((packet_addr(to), frame_len))
+            }
             Self::Sealed { opener, .. } => {
                 let far_end = opener.kept(SessionId(to.0))?.as_mut()?;
-                Some((far_end.address, far_end.sealer.seal(payload, frame_len).ok()?))
+                let len = far_end.sealer.seal(payload, frame_len).ok()?;
+                far_end.traffic.sent_bytes += len as u64;
+                Some((far_end.address, len))
+            }
+        }
+    }
+
+    /// Tells what was moved since the last time.
+    pub(super) fn publish(&mut self, table: &TrafficTable) {
+        match self {
+            Self::Plain(traffic) => traffic.take().into_iter().for_each(|more| table.add(more)),
+            Self::Sealed { opener, .. } => {
+                let kept = opener.iter_mut();
+                let counted = kept.filter_map(|(_, far_end)| far_end.as_mut()?.traffic.take());
+                counted.for_each(|more| table.add(more));
             }
         }
     }
@@ -97,7 +119,8 @@ impl FarEnd {
     fn meet(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
-        Some(Self { address, sealer, reassembly: Reassembly::default() })
+        let traffic = Traffic { name: Some(header.key), ..Traffic::default() };
+        Some(Self { address, sealer, reassembly: Reassembly::default(), traffic })
     }
 }
 

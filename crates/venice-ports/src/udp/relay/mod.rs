@@ -26,6 +26,7 @@ use self::neighbours::Told;
 use self::thread::RelayThread;
 use super::UdpSocket;
 use super::orders::Orders;
+use super::traffic::{Traffic, TrafficTable};
 use crate::PortError;
 use crate::seal::{SealCounters, SealCounts, SealKeys, SealedAs};
 
@@ -61,6 +62,7 @@ struct Shared {
     generation: AtomicU64,
     stats: Mutex<RelayStats>,
     counters: SealCounters,
+    traffic: TrafficTable,
 }
 
 /// What a relay has seen. Not older than some tenths of a second.
@@ -95,6 +97,7 @@ impl Relay {
             generation: AtomicU64::new(0),
             stats: Mutex::new(RelayStats::default()),
             counters: SealCounters::default(),
+            traffic: TrafficTable::default(),
         });
         let local = socket.local_addr();
         let work = RelayThread::new(socket, Arc::clone(&shared), config, memory)?;
@@ -141,6 +144,13 @@ impl Relay {
     /// Datagrams and accesses dropped so far because of their seals, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.shared.counters.counts()
+    }
+
+    /// What has gone to and fro between this node and the programs that use its memory, under
+    /// each key since the relay started; without protection, under no name. Not older than some
+    /// tenths of a second.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        self.shared.traffic.all()
     }
 
     /// What it has seen.

@@ -296,6 +296,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         let hops = ports.filter_map(|port| Some((port, self.switch.hop_stats(port)?)));
         self.stats.hops.extend(hops);
         self.shared.stats.lock().expect("nobody panics").clone_from(&self.stats);
+        self.far_ends.publish(&self.shared.traffic);
     }
 }
 

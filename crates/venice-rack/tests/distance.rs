@@ -1,0 +1,241 @@
+//! Nodes that relay for each other: near donors are taken first, and the tables say how far it is.
+
+use venice_rack::monitor::{Action, KeySource, MonitorCore, MonitorSettings, Token};
+use venice_rack::types::{
+    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
+    HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
+    NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace, ResourceKind,
+    ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
+
+const S: u64 = 1_000_000_000;
+const SLABS: u32 = 32;
+const LINK: &str = "latency=2us";
+
+struct Same;
+
+impl KeySource for Same {
+    fn next_key(&mut self) -> GrantKey {
+        GrantKey(1)
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        NodeSecret([2; 32])
+    }
+
+    fn seal_key(&self, _: &NodeSecret, _: KeyName) -> SealKey {
+        SealKey([3; 32])
+    }
+}
+
+/// The way along a row of nodes.
+fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
+    assert_eq!(topology, "mesh:4");
+    Some(if from < to { (from + 1..=to).collect() } else { (to..from).rev().collect() })
+}
+
+/// A row of four nodes, node1 to node4.
+fn row() -> (MonitorCore, Vec<Identity>) {
+    let settings = MonitorSettings {
+        heartbeat_interval_ns: S,
+        missed_heartbeats: 3,
+        lease_ns: 10 * S,
+        request_timeout_ns: 4 * S,
+        is_plain: false,
+        way: along_a_row,
+    };
+    let mut core = MonitorCore::recover(settings, Box::new(Same), 0, []);
+    let nodes = (0..4).map(|position| {
+        core.handle_register(0, Token(position.into()), registration(position));
+        let answer = actions(&mut core).into_iter().find_map(|action| match action {
+            Action::ReplyRegister { result, .. } => Some(result.unwrap().identity),
+            _ => None,
+        });
+        answer.unwrap()
+    });
+    let nodes = nodes.collect();
+    (core, nodes)
+}
+
+fn registration(position: u32) -> NodeRegistration {
+    let name = format!("node{}", position + 1);
+    NodeRegistration {
+        instance: position.into(),
+        pid: None,
+        control_addr: format!("{name}:1"),
+        name,
+        udp_addr: String::new(),
+        shm_socket: String::new(),
+        resources: vec![ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(SLABS) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: vec![],
+        }],
+        previous: None,
+        secret: None,
+        is_plain: false,
+        relay: Some(RelayPlace { topology: "mesh:4".into(), position, addr: String::new() }),
+        link: LINK.into(),
+    }
+}
+
+fn actions(core: &mut MonitorCore) -> Vec<Action> {
+    std::iter::from_fn(|| core.poll_action()).collect()
+}
+
+/// Asks for memory as a program of `home`; whom the Monitor Node then asks, and for how much.
+fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
+    let request = MemoryRequest {
+        client_id: 7,
+        recipient: "program".into(),
+        bytes: ByteSize(slabs * SLAB_BYTES),
+        donors: vec![],
+        home: home.into(),
+        purpose: String::new(),
+    };
+    core.handle_request(0, request);
+    let prepare = |action| match action {
+        Action::SendPrepare { donor, request, .. } => Some((donor, request)),
+        _ => None,
+    };
+    actions(core).into_iter().filter_map(prepare).collect()
+}
+
+fn shares(home: &str, slabs: u64) -> Vec<(u32, u32)> {
+    let (mut core, nodes) = row();
+    let asked = ask(&mut core, home, slabs);
+    let position = |donor: Identity| nodes.iter().position(|node| *node == donor).unwrap() as u32;
+    asked.iter().map(|(donor, request)| (position(*donor) + 1, request.slabs)).collect()
+}
+
+#[test]
+fn memory_comes_from_near_donors() {
+    assert_eq!(shares("node1", 4), [(2, 4)]);
+    assert_eq!(shares("node1", 12), [(2, 8), (3, 4)]);
+    // Both neighbours are as near.
+    assert_eq!(shares("node2", 6), [(1, 3), (3, 3)]);
+    assert_eq!(shares("node4", 4), [(3, 4)]);
+    assert_eq!(shares("node1", 128), [(1, 32), (2, 32), (3, 32), (4, 32)]);
+    // Who has no home is as far from all.
+    assert_eq!(shares("", 8), [(1, 2), (2, 2), (3, 2), (4, 2)]);
+}
+
+#[test]
+fn a_home_has_to_be_a_node() {
+    let (mut core, _) = row();
+    let request = MemoryRequest {
+        client_id: 7,
+        recipient: "program".into(),
+        bytes: ByteSize(1),
+        donors: vec![],
+        home: "nowhere".into(),
+        purpose: String::new(),
+    };
+    core.handle_request(0, request);
+    let told = actions(&mut core).into_iter().find_map(|action| match action {
+        Action::ReplyRequest { result, .. } => Some(result),
+        _ => None,
+    });
+    assert_eq!(told, Some(Err(RackError::UnknownNode("nowhere".into()))));
+}
+
+#[test]
+fn the_tables_say_how_far_and_by_which_way() {
+    let (mut core, nodes) = row();
+    let (donor, request) = ask(&mut core, "node4", 1).remove(0);
+    assert_eq!(donor, nodes[2]);
+    let row = core.grant_rows(0).remove(0);
+    assert_eq!((row.home.as_str(), row.hops, row.state.as_str()), ("node4", Some(1), "prepared"));
+    let status = |revision| DonorStatus { total_slabs: SLABS, free_slabs: SLABS - 1, revision };
+    core.handle_prepared(0, donor, request.grant, Ok(status(1)));
+    core.handle_committed(0, donor, request.grant, Ok(status(2)));
+    let row = core.grant_rows(0).remove(0);
+    assert_eq!((row.home.as_str(), row.hops, row.state.as_str()), ("node4", Some(1), "committed"));
+
+    let held = HeldGrant {
+        id: request.grant,
+        slabs: 1,
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        recipient: "program".into(),
+        purpose: String::new(),
+    };
+    let report = HeartbeatReport {
+        identity: donor,
+        instance: 2,
+        memory: DonorReport { status: status(2), held: vec![held] },
+        links: vec![LinkReport {
+            to: nodes[1].node,
+            port: LinkPort::Hop,
+            state: LinkState::Up,
+            latency_us: 9.0,
+            loss_ratio: 0.0,
+            bandwidth_mbps: None,
+            bytes_per_s: Some(5.0),
+            protection: LinkProtection::Plain,
+        }],
+        port: PortReport {
+            dropped: DroppedCounts::default(),
+            flows: vec![FlowReport { with: FlowPeer::Grant(request.grant), bytes_per_s: 3.0 }],
+            mapped: vec![request.grant, GrantId(99)],
+        },
+    };
+    core.handle_heartbeat(0, report).unwrap();
+    let rows = core.link_rows();
+    assert_eq!(rows.len(), 3, "a grant that nobody knows is none's: {rows:?}");
+    let (hop, flow, mapped) = (&rows[0], &rows[1], &rows[2]);
+    assert_eq!((hop.from.as_str(), hop.to.as_str(), hop.hops), ("node3", "node2", Some(1)));
+    assert_eq!((hop.emulated.as_str(), hop.reported_by.as_str()), (LINK, "node3"));
+    assert_eq!((flow.from.as_str(), flow.to.as_str()), ("program", "node3"));
+    assert_eq!((flow.hops, &flow.via[..]), (Some(1), &["node4".to_owned()][..]));
+    assert_eq!((flow.bytes_per_s, flow.reported_by.as_str()), (Some(3.0), "node3"));
+    assert_eq!((mapped.port.as_str(), mapped.protection.as_str()), ("shm", "descriptor"));
+    assert_eq!((mapped.emulated.as_str(), mapped.bytes_per_s), (LINK, None));
+}
+
+#[test]
+fn the_way_names_every_relay_between() {
+    let (mut core, nodes) = row();
+    let named = MemoryRequest {
+        client_id: 8,
+        recipient: "program".into(),
+        bytes: ByteSize(SLAB_BYTES),
+        donors: vec!["node4".into()],
+        home: "node1".into(),
+        purpose: String::new(),
+    };
+    core.handle_request(0, named);
+    let grant = actions(&mut core).into_iter().find_map(|action| match action {
+        Action::SendPrepare { request, .. } => Some(request.grant),
+        _ => None,
+    });
+    let (grant, far) = (grant.unwrap(), nodes[3]);
+    let status = |revision| DonorStatus { total_slabs: SLABS, free_slabs: SLABS - 1, revision };
+    core.handle_prepared(0, far, grant, Ok(status(1)));
+    core.handle_committed(0, far, grant, Ok(status(2)));
+    let held = HeldGrant {
+        id: grant,
+        slabs: 1,
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        recipient: "program".into(),
+        purpose: String::new(),
+    };
+    let flows = vec![FlowReport { with: FlowPeer::Grant(grant), bytes_per_s: 1.0 }];
+    let report = HeartbeatReport {
+        identity: far,
+        instance: 3,
+        memory: DonorReport { status: status(2), held: vec![held] },
+        links: vec![],
+        port: PortReport { flows, ..PortReport::default() },
+    };
+    core.handle_heartbeat(0, report).unwrap();
+    let row = core.link_rows().remove(0);
+    assert_eq!(
+        (row.hops, row.via),
+        (Some(3), ["node1", "node2", "node3"].map(String::from).into())
+    );
+}
