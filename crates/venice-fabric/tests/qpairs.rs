@@ -326,3 +326,29 @@ fn the_smallest_windows_carry_every_channel() {
         world.initiator.qpairs_mut().close(qpair);
     }
 }
+
+/// The numbers of a recipient's QPairs begin anew with each of its lives. One of an earlier life
+/// that the donor still holds must not stand before one of this life.
+#[test]
+fn a_request_given_up_is_found_behind_a_qpair_of_an_earlier_life() {
+    let mut world = world();
+    let (_, old) = connect(&mut world, QPairConfig::messages());
+    let peer = world.peers[0];
+    world.initiator.close_peer(peer);
+    world.run_for(10 * MS);
+    let reason = CloseReason::LinkDown(DownReason::LinkLost);
+    assert_eq!(donor_event(&mut world), Some(QPairEvent::Closed { qpair: old, reason }));
+
+    // The donor's program has not given its handle back.
+    world.restart_initiator();
+    let config = QPairConfig::messages();
+    let near = world.initiator.qpair_connect(world.now_ns, world.peers[0], SERVICE, config);
+    world.run_for(10 * MS);
+    let Some(QPairEvent::Incoming { qpair: far, .. }) = donor_event(&mut world) else {
+        panic!("nobody asked");
+    };
+    world.initiator.qpairs_mut().abort(near.unwrap());
+    world.run_for(10 * MS);
+    let gone = world.donors[0].target.qpairs_mut().accept(far, config.end);
+    assert_eq!(gone, Err(QPairError::Closed(CloseReason::PeerAborted)));
+}

@@ -49,15 +49,17 @@ impl QPairs {
         }
     }
 
-    /// The QPair a frame is for. An Abort may come from an end that was never told its number.
+    /// The QPair a frame is for. An Abort may come from an end that was never told its number: one
+    /// that is over may have the same, from an earlier life of the other side.
     fn find(&self, link: u32, frame: &Frame<'_>) -> Option<QPairId> {
+        let is_live = |pair: &&QPair| pair.link == link && pair.phase != Phase::Over;
         let pair = if frame.transaction() == 0 && frame.opcode() == Opcode::Abort {
             let number = sender_number(frame);
-            self.table.iter().find(|pair| pair.peer_number == number && pair.link == link)
+            self.table.iter().filter(is_live).find(|pair| pair.peer_number == number)
         } else {
-            self.table.get(QPairId(frame.transaction()))
+            self.table.get(QPairId(frame.transaction())).filter(is_live)
         };
-        pair.filter(|pair| pair.link == link && pair.phase != Phase::Over).map(|pair| pair.id)
+        pair.map(|pair| pair.id)
     }
 
     fn handle_connect(&mut self, at: u32, link: &Link, frame: &Frame<'_>) {
