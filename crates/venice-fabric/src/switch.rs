@@ -89,7 +89,12 @@ impl Switch {
         let neighbours = hops.iter().flatten().count() as u32;
         Self {
             forward: Forward::new(&config, neighbours),
-            news: News::new(&topology, own, config.link.keepalive_ns.saturating_mul(2)),
+            news: News::new(
+                &topology,
+                own,
+                config.incarnation,
+                config.link.keepalive_ns.saturating_mul(2),
+            ),
             bitmap: vec![0; MAX_BITMAP_BYTES].into(),
             ready: (0..ports).collect(),
             is_ready: vec![true; usize::from(ports)].into(),

@@ -304,3 +304,36 @@ fn packets_do_not_allocate() {
     assert!(a.hop_stats(SwitchPort(0)).unwrap().replayed > 0, "losses were met");
     assert_eq!(count.count_total, 0, "{count:?}");
 }
+
+/// What a switch said in an earlier life may bear the very number of what it says in this one.
+#[test]
+fn news_of_an_earlier_life_is_surpassed_even_if_its_number_is_the_same() {
+    let (center, first) = (Position(4), Position(1));
+    let mut net = Net::new(shaped("mesh:3x3"), ROOMY, Faults::default(), 30);
+    // A star: whoever goes anywhere goes through the center, which tells 1 of all that it counts.
+    let cut_to_star = |net: &mut Net, more: &[u32]| {
+        net.heal();
+        for link in net.topology.links().collect::<Vec<_>>() {
+            let is_ray = link.from == center || link.to == center;
+            let ends = [link.from.0, link.to.0];
+            if !is_ray || more.iter().any(|at| ends.contains(at)) {
+                net.cut(link.from, link.to);
+            }
+        }
+    };
+    cut_to_star(&mut net, &[3, 5]);
+    net.run(2 * SECOND);
+    net.kill(Position(7));
+    net.run(2 * SECOND);
+    assert!(!net.switch(1).reaches(NodeId(107)), "the center has said so, as its third change");
+    net.kill(center);
+    net.start(center);
+    net.start(Position(7));
+    cut_to_star(&mut net, &[1, 5]);
+    net.run(2 * SECOND);
+    cut_to_star(&mut net, &[5]);
+    net.run(5 * SECOND);
+    assert!(net.switch(first.0).reaches(NodeId(107)), "{}", net.describe());
+    net.inject(1, 7, 50).unwrap();
+    net.run_until("it arrives", SECOND, |net| net.all_delivered());
+}

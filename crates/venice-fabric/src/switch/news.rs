@@ -2,8 +2,9 @@
 //! are down. News spreads from neighbour to neighbour; the Monitor Node has no part in it.
 //!
 //! News is not sequenced: it is told again a few times after it changed, and as long as it says
-//! that something is down. A switch that was restarted learns from the others which version of
-//! its own news they have, and goes on from there.
+//! that something is down. A switch counts its versions from a number of its life's own, so that
+//! none means two things; one that was restarted learns from the others which version of its news
+//! they have, and goes on from there if that is later.
 
 use venice_wire::SwitchPort;
 
@@ -18,6 +19,8 @@ pub(super) const MAX_BITMAP_BYTES: usize = u16::MAX as usize / 8 + 1;
 /// News of a later version is nobody's: no switch lives for so many changes, and one that had to
 /// surpass it could count no further.
 const LAST_VERSION: u64 = u64::MAX / 2;
+/// The highest version that a switch begins with: far enough from the last.
+const FIRST_VERSIONS: u64 = 1 << 48;
 
 /// All news, and which port still has to be told what.
 #[derive(Debug)]
@@ -34,11 +37,16 @@ pub(super) struct News {
 }
 
 impl News {
-    pub(super) fn new(topology: &Topology, own: Position, interval_ns: u64) -> Self {
+    pub(super) fn new(
+        topology: &Topology,
+        own: Position,
+        incarnation: u64,
+        interval_ns: u64,
+    ) -> Self {
         let positions = topology.switches() as usize;
         let words = positions.div_ceil(64);
         let mut versions = vec![0; positions];
-        versions[own.0 as usize] = 1;
+        versions[own.0 as usize] = 1 + incarnation % FIRST_VERSIONS;
         Self {
             own,
             versions: versions.into(),
