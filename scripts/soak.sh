@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs simulated racks with fresh seeds, the properties of the state machines with many fresh
-# operation sequences, then the program tests, again and again for SOAK_MINUTES (default 30); stops at
-# the first failure.
+# operation sequences, racks of processes over real ports, then the program tests, again and again for
+# SOAK_MINUTES (default 30); stops at the first failure.
 #
 #   SOAK_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks, all night
 #
@@ -14,8 +14,8 @@ export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 minutes="${SOAK_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | sim | properties | programs) ;;
-    *) echo "soak: SOAK_WHAT is all, sim, properties or programs, not '$what'" >&2; exit 2 ;;
+    all | sim | properties | ports | programs) ;;
+    *) echo "soak: SOAK_WHAT is all, sim, properties, ports or programs, not '$what'" >&2; exit 2 ;;
 esac
 end=$((SECONDS + minutes * 60))
 
@@ -43,6 +43,18 @@ properties() { # a sequence that fails is printed, and kept for the next run in 
         cargo test --locked -p venice-wire -p venice-fabric -p venice-rack </dev/null
 }
 
+ports() { # ports MINUTES: racks of processes on fresh seeds, over each port in turn
+    local until=$((SECONDS + $1 * 60)) ports=(shm ring) port seed
+    [[ $(id -u) == 0 ]] && ports+=(udp udp) # the others are half as much
+    cargo build --release --locked -p venice-rack-test
+    while ((SECONDS < until)); do
+        for port in "${ports[@]}"; do
+            seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
+            target/release/venice-rack-test run --port "$port" --seed "$seed" --seeds 10 || return 1
+        done
+    done
+}
+
 wants() { [[ $what == all || $what == "$1" ]]; }
 
 round=0
@@ -55,6 +67,9 @@ while ((SECONDS < end)); do
     fi
     if wants properties; then
         properties
+    fi
+    if wants ports; then
+        ports "$([[ $what == ports ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants programs; then
         timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \

@@ -1,12 +1,12 @@
 //! What programs do, drawn access by access.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Mix, Scenario, Workload};
 use crate::random::Stream;
 
 /// Kinds of access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A single read.

@@ -1,0 +1,83 @@
+//! What lends on a node: memory to programs, over the port of the rack, and QPairs to talk over.
+
+mod memory;
+mod talk;
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use venice_fabric::TargetConfig;
+use venice_ports::random_u64;
+use venice_ports::ring::{RingConfig, RingListener, RingServer};
+use venice_ports::shm::ShmServer;
+use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_sim::rack::Sabotage;
+use venice_wire::{GrantId, GrantKey, NodeId};
+
+use self::memory::{Lent, Watched};
+use crate::notes::{Notebook, Role, Source};
+use crate::orders::{Order, Reply, orders, reply};
+use crate::plan::{Plan, Port, Service};
+
+/// What answers accesses; it works until dropped.
+enum Server {
+    Shm(ShmServer),
+    Ring { _server: RingServer },
+    Udp { _server: UdpServer },
+}
+
+/// Lends until the parent says no more.
+///
+/// # Errors
+/// When the port cannot be opened.
+pub fn run(plan: Plan, node: u16, life: u32, sabotage: Option<Sabotage>) -> Result<()> {
+    let source = Source { role: Role::Donor, node, life };
+    let notebook = Arc::new(Notebook::create(&plan.folder, source)?);
+    let region_bytes = plan.scenario.workload.region_bytes as usize;
+    let lent = Lent::new(region_bytes, plan.port == Port::Shm, sabotage, Arc::clone(&notebook));
+    let lent = Watched(Arc::new(Mutex::new(lent)));
+    let server = serve(&plan, node, lent.clone())?;
+    talk::listen(&plan, node, Arc::clone(&notebook))?;
+    reply(Reply::Ready);
+    for order in orders() {
+        match order {
+            Order::Lend { grant, key, region } => {
+                lent.lock().lend(GrantId(grant), GrantKey(key), region)?;
+                reply(Reply::Lent { grant });
+            }
+            Order::End { grant } => {
+                lent.lock().end(GrantId(grant));
+                if let Server::Shm(server) = &server {
+                    server.revoke(GrantId(grant));
+                }
+            }
+            Order::Report => {
+                lent.lock().report()?;
+                reply(Reply::Reported);
+            }
+            Order::Connect { .. } | Order::Probe | Order::Begin { .. } | Order::Over { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+fn serve(plan: &Plan, node: u16, lent: Watched) -> Result<Server> {
+    let config = TargetConfig {
+        link: plan.link(node),
+        ..TargetConfig::new(NodeId(node.into()), random_u64()?)
+    };
+    let path = plan.socket(node, Service::Memory);
+    Ok(match plan.port {
+        Port::Shm => Server::Shm(ShmServer::start(&path, lent)?),
+        Port::Ring => {
+            let listener = RingListener::bind(&path, RingConfig::default())?;
+            Server::Ring { _server: RingServer::start(listener, config, lent)? }
+        }
+        Port::Udp => {
+            let socket = UdpSocket::bind(Plan::donor_address(node, Service::Memory))?;
+            let keys = plan.keys(node);
+            let service = UdpService { sockets: vec![socket], target: config, keys };
+            Server::Udp { _server: UdpServer::serve(service, || lent.clone())? }
+        }
+    })
+}

@@ -1,0 +1,35 @@
+//! The simulator's scenarios over real ports: processes for each node, network namespaces, signals and
+//! a network that misbehaves; judged by the simulator's checkers.
+//!
+//! ```text
+//!             rack (the parent: the Monitor Node's part, and the faults)
+//!    orders │ ▲ replies, over stdin and stdout
+//!   ┌───────▼─┴──┐ ring, shm: sockets in one folder   ┌────────────┐
+//!   │ program, 2 │───────────────────────────────────▶│  donor, 1  │  two processes for each
+//!   └─────┬──────┘ udp: ┌───────────┐                 └─────▲──────┘  node, in its namespace
+//!         └────────────▶│ forwarder │───────────────────────┘
+//!                       └───────────┘ loses, copies, damages, delays, cuts
+//! ```
+//!
+//! - [`fit`]: a scenario made to suit real time.
+//! - [`rack`]: runs one; [`rack::run`] is the front door.
+//! - [`program`], [`donor`], [`forwarder`]: what the processes do.
+//! - [`notes`]: each process writes down what it asks for and what comes of it, with the time.
+//! - [`judge`]: plays all notes to the checkers, in the order of time.
+//!
+//! CLOCK_MONOTONIC is one time line for all processes of a machine, so that "before" means the same to
+//! all of them. A process notes what it asks for before it asks, and what it got after it got it:
+//! what the checkers hold certain is certain.
+#![forbid(unsafe_code)]
+
+pub mod donor;
+pub mod fit;
+pub mod forwarder;
+pub mod judge;
+pub mod network;
+pub mod notes;
+pub mod orders;
+pub mod plan;
+pub mod process;
+pub mod program;
+pub mod rack;

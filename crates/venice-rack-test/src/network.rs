@@ -1,0 +1,104 @@
+//! A network namespace for each node and one in the middle, joined by veth and a bridge.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use crate::plan::{HUB_ADDRESS, node_address};
+
+/// As on the wires of a rack: a page and its header fit in one packet.
+const MTU: &str = "9000";
+
+/// The namespaces of one rack. Dropping it removes them.
+#[derive(Debug)]
+pub struct Namespaces {
+    prefix: String,
+    nodes: u16,
+}
+
+impl Namespaces {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// Without root, or where the kernel has no namespaces, bridges or veth.
+    pub fn new(nodes: u16) -> Result<Self> {
+        static RACKS: AtomicU32 = AtomicU32::new(0);
+        let number = RACKS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("venice-rack-{}-{number}", std::process::id());
+        let made = Self { prefix, nodes };
+        let names: String =
+            (0..nodes).map(|node| format!("netns add {}\n", made.node(node))).collect();
+        ip(&[], &format!("netns add {}\n{names}", made.hub()))?;
+        let mut hub = format!(
+            "link set lo up\nlink add br0 type bridge\nlink set br0 mtu {MTU}\n\
+             addr add {HUB_ADDRESS}/24 dev br0\nlink set br0 up\n"
+        );
+        for node in 0..nodes {
+            hub += &format!(
+                "link add p{node} type veth peer name eth0 netns {}\n\
+                 link set p{node} mtu {MTU} master br0 up\n",
+                made.node(node)
+            );
+        }
+        ip(&["-n", &made.hub()], &hub)?;
+        for node in 0..nodes {
+            let address = node_address(node);
+            let commands = format!(
+                "link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 mtu {MTU} up\n"
+            );
+            ip(&["-n", &made.node(node)], &commands)?;
+        }
+        Ok(made)
+    }
+
+    /// The namespace in the middle.
+    pub fn hub(&self) -> String {
+        format!("{}-hub", self.prefix)
+    }
+
+    /// The namespace of a node.
+    pub fn node(&self, node: u16) -> String {
+        format!("{}-{node}", self.prefix)
+    }
+
+    /// Pulls the plug of a node, or puts it back.
+    ///
+    /// # Errors
+    /// When `ip` says so.
+    pub fn set_link(&self, node: u16, is_up: bool) -> Result<()> {
+        let state = if is_up { "up" } else { "down" };
+        ip(&["-n", &self.hub()], &format!("link set p{node} {state}\n"))
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        // Some may be missing when making them is what failed.
+        for name in (0..self.nodes).map(|node| self.node(node)).chain([self.hub()]) {
+            let _ = ip(&[], &format!("netns del {name}\n"));
+        }
+    }
+}
+
+/// Lets `ip` carry out some commands.
+fn ip(options: &[&str], commands: &str) -> Result<()> {
+    let mut child = Command::new("ip")
+        .args(options)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting ip")?;
+    let mut input = child.stdin.take().context("its input")?;
+    // It may end before it has read everything: then it says why.
+    let _ = input.write_all(commands.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().context("waiting for ip")?;
+    if !output.status.success() {
+        bail!("ip: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}

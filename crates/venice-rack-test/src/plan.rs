@@ -1,0 +1,180 @@
+//! What every process of a rack knows: the scenario, the port, and where everybody is.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use venice_fabric::{EndConfig, LinkConfig};
+use venice_ports::qpair::{QPairAddress, QPairSeal};
+use venice_ports::seal::{SealKeys, SealedAs, node_key};
+use venice_sim::scenario::Scenario;
+use venice_wire::{KeyName, NodeId, NodeSecret};
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// On mapped slabs; QPairs over rings.
+    Shm,
+    /// Frames through shared memory.
+    Ring,
+    /// Frames in datagrams, each node in a network namespace of its own.
+    Udp,
+}
+
+/// What a donor serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Accesses to memory.
+    Memory,
+    /// QPairs.
+    Talk,
+}
+
+/// The service number of QPairs.
+pub const TALK_SERVICE: u32 = 1;
+/// The longest message.
+pub const MAX_MESSAGE_BYTES: usize = 3000;
+
+/// What every process of a rack knows.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is to happen, with times that suit real processes.
+    pub scenario: Scenario,
+    /// Which way.
+    pub port: Port,
+    /// Where notes and sockets are.
+    pub folder: PathBuf,
+}
+
+impl Plan {
+    const FILE: &str = "scenario.toml";
+
+    /// Puts the scenario where [`Plan::read`] finds it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self) -> Result<()> {
+        std::fs::write(self.folder.join(Self::FILE), self.scenario.to_toml())
+            .context("writing the scenario")
+    }
+
+    /// What was written there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(folder: &Path, port: Port) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(folder.join(Self::FILE)).context("reading the scenario")?;
+        let scenario = Scenario::from_toml(&text)?;
+        Ok(Self { scenario, port, folder: folder.to_path_buf() })
+    }
+
+    /// The unix socket of a donor's service.
+    pub fn socket(&self, donor: u16, service: Service) -> PathBuf {
+        self.folder.join(format!("{service:?}-{donor}.sock").to_lowercase())
+    }
+
+    /// Where a donor's service listens, in its namespace.
+    pub fn donor_address(donor: u16, service: Service) -> SocketAddr {
+        SocketAddr::from((node_address(donor), 7000 + service as u16))
+    }
+
+    /// Where a program finds a donor's service: at the forwarder.
+    pub fn forwarder_address(&self, program: u16, donor: u16, service: Service) -> SocketAddr {
+        let pair = program * self.scenario.nodes + donor;
+        SocketAddr::from((HUB_ADDRESS, 20_000 + 2 * pair + service as u16))
+    }
+
+    /// Whether datagrams are sealed: those of every other seed. Without seals the frames' own
+    /// checksums have to find what is damaged.
+    pub fn is_sealed(&self) -> bool {
+        self.port == Port::Udp && self.scenario.seed.is_multiple_of(2)
+    }
+
+    /// How a donor opens datagrams.
+    pub fn keys(&self, donor: u16) -> Option<Arc<dyn SealKeys + Send + Sync>> {
+        self.is_sealed().then(|| Arc::new(secret(donor)) as Arc<dyn SealKeys + Send + Sync>)
+    }
+
+    /// How a program seals datagrams to a donor.
+    pub fn seal(&self, program: u16, donor: u16) -> Option<SealedAs> {
+        let name = KeyName::Peer(NodeId(program.into()));
+        self.is_sealed().then(|| SealedAs { name, key: node_key(&secret(donor), name) })
+    }
+
+    /// Where a donor takes QPairs.
+    pub fn listens_at(&self, donor: u16) -> QPairAddress {
+        match self.port {
+            Port::Udp => QPairAddress::Udp {
+                address: Self::donor_address(donor, Service::Talk),
+                seal: self.keys(donor).map(QPairSeal::Keys),
+            },
+            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, Service::Talk)),
+        }
+    }
+
+    /// Where a program asks a donor for QPairs.
+    pub fn talks_at(&self, program: u16, donor: u16) -> QPairAddress {
+        match self.port {
+            Port::Udp => QPairAddress::Udp {
+                address: self.forwarder_address(program, donor, Service::Talk),
+                seal: self.seal(program, donor).map(QPairSeal::As),
+            },
+            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, Service::Talk)),
+        }
+    }
+
+    /// How the links of a node are set.
+    pub fn link(&self, node: u16) -> LinkConfig {
+        let protocol = &self.scenario.protocol;
+        LinkConfig {
+            // Both ends of a link need not have as many buffers.
+            window: protocol.window << (node % 2),
+            ack_delay_ns: protocol.ack_delay.0,
+            replay_min_ns: protocol.replay_min.0,
+            replay_max_ns: protocol.replay_max.0,
+            keepalive_ns: protocol.keepalive.0,
+            silence_ns: protocol.silence.0,
+            ..LinkConfig::default()
+        }
+    }
+}
+
+/// A small QPair, so that credit matters.
+pub fn end_config() -> EndConfig {
+    EndConfig { send_bytes: 8 << 10, recv_bytes: 4 << 10, recv_messages: 8, ..EndConfig::default() }
+}
+
+/// Where the forwarder is.
+pub const HUB_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+
+/// Where a node is. All are in namespaces of their own, so these addresses meet no others.
+pub fn node_address(node: u16) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(HUB_ADDRESS) + 1 + u32::from(node))
+}
+
+fn secret(donor: u16) -> NodeSecret {
+    NodeSecret([donor as u8 + 1; 32])
+}
+
+impl Port {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Ring => "ring",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Shm, Self::Ring, Self::Udp].into_iter().find(|port| port.name() == text);
+        known.ok_or_else(|| format!("'{text}' is none of shm, ring, udp"))
+    }
+}

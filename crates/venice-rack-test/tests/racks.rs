@@ -1,0 +1,114 @@
+//! Scenarios of the simulator over real ports keep every promise, and the checkers notice here too when
+//! one is broken.
+
+use std::path::Path;
+
+use venice_rack_test::fit;
+use venice_rack_test::plan::Port;
+use venice_rack_test::rack::{Outcome, Run, run};
+use venice_sim::checkers::Checker;
+use venice_sim::rack::Sabotage;
+use venice_sim::scenario::{Impairment, Scenario};
+
+/// Among them is every kind of fault; sealed and plain.
+const UDP_SEEDS: [u64; 8] = [1, 5, 8, 9, 12, 22, 28, 38];
+
+fn play(scenario: Scenario, port: Port, sabotage: Option<Sabotage>, deaf: &[Checker]) -> Outcome {
+    let program = Path::new(env!("CARGO_BIN_EXE_venice-rack-test"));
+    run(&Run { scenario, port, program, sabotage, deaf }).expect("a rack on this machine")
+}
+
+fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
+    for seed in seeds {
+        let outcome = play(fit::scenario(seed, port), port, None, &[]);
+        println!("{outcome}");
+        assert!(outcome.is_ok(), "{outcome}");
+        // Whatever went wrong, a good part succeeded.
+        let asked =
+            u64::from(outcome.scenario.workload.accesses * u32::from(outcome.scenario.nodes));
+        assert!(outcome.total() > asked / 8, "{outcome}");
+    }
+}
+
+/// Runs seeds until `checker` is the first to find it, the `deaf` ones not being listened to.
+fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, deaf: &[Checker]) {
+    let mut others = Vec::new();
+    for seed in 0..5 {
+        let outcome = play(fit::scenario(seed, port), port, Some(sabotage), deaf);
+        if let Some(notes) = &outcome.notes {
+            let _ = std::fs::remove_dir_all(notes);
+        }
+        match outcome.violations.first() {
+            Some(found) if found.checker == checker => return,
+            Some(found) => others.push(found.checker),
+            None => {}
+        }
+    }
+    panic!("{sabotage:?} is found by {others:?}, not by {checker:?}");
+}
+
+fn lacks_root(test: &str) -> bool {
+    let lacks = !rustix::process::geteuid().is_root();
+    if lacks {
+        println!("SKIPPED: {test}: needs root");
+    }
+    lacks
+}
+
+#[test]
+fn racks_over_rings() {
+    keep_every_promise(Port::Ring, 0..6);
+}
+
+#[test]
+fn racks_over_shm() {
+    keep_every_promise(Port::Shm, 2..7);
+}
+
+#[test]
+fn racks_over_udp_between_namespaces() {
+    if !lacks_root("racks_over_udp_between_namespaces") {
+        keep_every_promise(Port::Udp, UDP_SEEDS);
+    }
+}
+
+#[test]
+fn the_seeds_for_udp_have_every_fault() {
+    let scenarios: Vec<Scenario> =
+        UDP_SEEDS.iter().map(|&seed| fit::scenario(seed, Port::Udp)).collect();
+    let has =
+        |name: &str| scenarios.iter().any(|it| it.faults.iter().any(|fault| fault.name() == name));
+    for name in ["cut", "isolate", "crash", "kill-recipient", "freeze", "revoke", "storm"] {
+        assert!(has(name), "{name}");
+    }
+    let impaired = scenarios.iter().filter(|it| it.impairment != Impairment::default());
+    assert!(impaired.count() >= 4);
+}
+
+#[test]
+fn a_write_that_is_answered_and_not_done() {
+    assert_found_by(Sabotage::DropWrite, Port::Ring, Checker::Executions, &[]);
+    assert_found_by(Sabotage::DropWrite, Port::Ring, Checker::History, &[Checker::Executions]);
+}
+
+#[test]
+fn a_bit_stored_the_wrong_way_round() {
+    assert_found_by(Sabotage::FlipBit, Port::Ring, Checker::History, &[]);
+}
+
+#[test]
+fn a_read_that_brings_other_bytes() {
+    assert_found_by(Sabotage::SwapReads, Port::Shm, Checker::History, &[]);
+}
+
+#[test]
+fn two_messages_in_each_others_place() {
+    assert_found_by(Sabotage::SwapMessages, Port::Ring, Checker::Conversations, &[]);
+}
+
+#[test]
+fn over_udp_sabotage_is_found_too() {
+    if !lacks_root("over_udp_sabotage_is_found_too") {
+        assert_found_by(Sabotage::DropWrite, Port::Udp, Checker::Executions, &[]);
+    }
+}
