@@ -58,7 +58,7 @@ fn a_quick_run_measures_every_channel_and_leaves_plots_and_a_page() {
     let figure18 = report.figure18.unwrap();
     assert!(figure18.points.iter().all(|point| point.virtual_time.crma_bytes_per_s > 0.0));
     if let Some(figure17) = report.figure17 {
-        let rates = || figure17.patterns.iter().flat_map(|rates| rates.operations_per_s);
+        let rates = || figure17.patterns.iter().flat_map(|rates| rates.measured.operations_per_s);
         assert!(rates().all(|rate| rate > 0.0), "{figure17:?}");
     }
     for file in ["index.html", "figure-18.svg", "one-sided-reads-latency-udp.svg"] {

@@ -120,7 +120,7 @@ impl Rack {
                 break;
             }
         }
-        let chooser = ChooserConfig { explore_every: 32, ..ChooserConfig::default() };
+        let chooser = ChooserConfig { explore_percent: 5, ..ChooserConfig::default() };
         let far = far.expect("it was accepted");
         (
             AdaptiveSender::new(config, chooser, near, LANDING_ADDR, 0),

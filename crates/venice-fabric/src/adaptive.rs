@@ -20,6 +20,7 @@ mod receiver;
 mod segment;
 mod sender;
 mod stream;
+mod trial;
 
 pub use self::{
     chooser::{Ask, ChoiceEvent, ChoiceReason, Chooser, ChooserConfig},

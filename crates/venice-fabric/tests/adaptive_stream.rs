@@ -192,10 +192,10 @@ proptest! {
         seed in any::<u64>(),
         faults in any_faults(),
         config in any_config(),
-        explore_every in prop::sample::select(vec![0u32, 2, 128]),
+        explore_percent in prop::sample::select(vec![0u32, 2, 80]),
         ops in prop::collection::vec(any_op(), 1..150),
     ) {
-        let chooser = ChooserConfig { explore_every, seed, ..ChooserConfig::default() };
+        let chooser = ChooserConfig { explore_percent, seed, ..ChooserConfig::default() };
         let mut stream = Stream::new(seed, faults, config, chooser);
         for op in &ops {
             match *op {
@@ -221,10 +221,10 @@ proptest! {
 #[test]
 fn all_channels_are_tried_and_overtake_each_other() {
     let config = StreamConfig { landing_bytes: LENT_BYTES, ..StreamConfig::default() };
-    let chooser = ChooserConfig { explore_every: 3, ..ChooserConfig::default() };
+    let chooser = ChooserConfig { explore_percent: 60, ..ChooserConfig::default() };
     let mut stream = Stream::new(9, Faults::default(), config, chooser);
-    for n in 0..300 {
-        while !stream.write(50 + n, Some(Pattern::Sequential)) {
+    for n in 0..3000 {
+        while !stream.write(50 + n % 300, Some(Pattern::Sequential)) {
             stream.step().unwrap();
             while stream.read(10_000).is_some() {}
         }

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use venice_fabric::LinkModel;
 
 use super::measure::{Effort, Ends};
-use super::venice::{Adaptive, AppPattern, ChannelKind, adaptive, operations_per_s};
+use super::venice::{
+    Adaptive, AppPattern, ChannelKind, adaptive, application_in_virtual_time, operations_per_s,
+};
+use crate::interrupt;
 use crate::plot::{BarChart, BarSeries, Unit};
 use crate::sheet::Sheet;
 
@@ -22,13 +25,33 @@ pub struct Figure17 {
 pub struct PatternRates {
     /// Which.
     pub pattern: AppPattern,
+    /// Measured, by two cores and rings that behave like the link.
+    pub measured: ChannelRates,
+    /// In virtual time: the protocol alone, processors taking no time.
+    pub virtual_time: ChannelRates,
+}
+
+/// What becomes of a pattern by each channel, and by the adaptive library.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChannelRates {
     /// Operations per second, in the order of [`ChannelKind::ALL`].
     pub operations_per_s: [f64; 3],
     /// With the adaptive library.
     pub adaptive: Adaptive,
 }
 
-impl PatternRates {
+impl ChannelRates {
+    fn of(
+        mut fixed: impl FnMut(ChannelKind) -> Result<f64>,
+        adaptive: impl FnOnce() -> Result<Adaptive>,
+    ) -> Result<Self> {
+        let mut operations_per_s = [0.0; 3];
+        for (rate, channel) in operations_per_s.iter_mut().zip(ChannelKind::ALL) {
+            *rate = fixed(channel)?;
+        }
+        Ok(Self { operations_per_s, adaptive: adaptive()? })
+    }
+
     /// The channel that does most.
     #[must_use]
     pub fn best(&self) -> ChannelKind {
@@ -67,24 +90,40 @@ pub(super) fn figure17(
     if ends.near_cpu == ends.far_cpu {
         return Ok(None);
     }
-    let mut patterns = Vec::new();
+    let (mut patterns, model) = (Vec::new(), LinkModel::PAPER);
     for pattern in AppPattern::ALL {
-        let mut rates = [0.0; 3];
-        for (rate, channel) in rates.iter_mut().zip(ChannelKind::ALL) {
-            *rate = operations_per_s(effort, ends, LinkModel::PAPER, pattern, channel)?;
-            done();
-        }
-        let adaptive = adaptive(effort, ends, LinkModel::PAPER, pattern)?;
+        let measured = ChannelRates::of(
+            |channel| {
+                done();
+                operations_per_s(effort, ends, model, pattern, channel)
+            },
+            || adaptive(effort, ends, model, pattern),
+        )?;
+        let virtual_time = ChannelRates::of(
+            |channel| {
+                interrupt::check()?;
+                let rates = application_in_virtual_time(model, pattern, Some(channel))?;
+                Ok(rates.operations_per_s)
+            },
+            || application_in_virtual_time(model, pattern, None),
+        )?;
         done();
-        patterns.push(PatternRates { pattern, operations_per_s: rates, adaptive });
+        patterns.push(PatternRates { pattern, measured, virtual_time });
     }
     Ok(Some(Figure17 { patterns }))
 }
 
 impl Figure17 {
+    /// The smallest share of the best channel's that the adaptive library does in any pattern.
+    #[must_use]
+    pub fn least_adaptive_share(&self) -> f64 {
+        let shares = self.patterns.iter().map(|rates| rates.measured.adaptive_share());
+        shares.fold(f64::INFINITY, f64::min)
+    }
+
     /// Channels that win no pattern.
     fn without_a_win(&self) -> Vec<&'static str> {
-        let wins = |channel| self.patterns.iter().any(|rates| rates.best() == channel);
+        let wins = |channel| self.patterns.iter().any(|rates| rates.measured.best() == channel);
         let losers = ChannelKind::ALL.into_iter().filter(|channel| !wins(*channel));
         losers.map(ChannelKind::name).collect()
     }
@@ -92,21 +131,24 @@ impl Figure17 {
     pub(super) fn sheet(&self) -> Sheet {
         let title = "Figure 17: operations a second of each pattern on each channel, and the share \
                      of the best; over the emulated paper link";
-        let mut sheet = Sheet::new(
-            title,
-            &["pattern", "CRMA", "RDMA", "QPair", "best", "adaptive takes", "adaptive"],
-            1,
-        );
+        let head =
+            ["pattern", "time", "CRMA", "RDMA", "QPair", "best", "adaptive takes", "adaptive"];
+        let mut sheet = Sheet::new(title, &head, 2);
         for rates in &self.patterns {
-            let cells = rates.operations_per_s.iter().zip(rates.shares());
-            let mut row = vec![rates.pattern.title().to_owned()];
-            row.extend(cells.map(|(rate, share)| {
-                format!("{} ({:.0} %)", crate::report::grouped(*rate), share * 100.0)
-            }));
-            row.push(rates.best().name().to_owned());
-            row.push(rates.adaptive.channel.name().to_owned());
-            row.push(format!("{:.0} %", rates.adaptive_share() * 100.0));
-            sheet.rows.push(row);
+            for (time, rates, title) in [
+                ("measured", &rates.measured, rates.pattern.title()),
+                ("virtual", &rates.virtual_time, ""),
+            ] {
+                let cells = rates.operations_per_s.iter().zip(rates.shares());
+                let mut row = vec![title.to_owned(), time.to_owned()];
+                row.extend(cells.map(|(rate, share)| {
+                    format!("{} ({:.0} %)", crate::report::grouped(*rate), share * 100.0)
+                }));
+                row.push(rates.best().name().to_owned());
+                row.push(rates.adaptive.channel.name().to_owned());
+                row.push(format!("{:.0} %", rates.adaptive_share() * 100.0));
+                sheet.rows.push(row);
+            }
         }
         let losers = self.without_a_win();
         sheet.notes.push(if losers.is_empty() {
@@ -114,6 +156,17 @@ impl Figure17 {
         } else {
             format!("Unlike in the paper, best at nothing in this run: {}.", losers.join(", "))
         });
+        sheet.notes.push(
+            "adaptive: once each channel was tried, later trials included. What it says of its last \
+             choices, and what it took to try all three:"
+                .to_owned(),
+        );
+        for rates in &self.patterns {
+            let Adaptive { learning_operations, learning_ns, why, .. } = &rates.measured.adaptive;
+            let learning = Unit::Nanoseconds.write(*learning_ns as f64);
+            let title = rates.pattern.title();
+            sheet.notes.push(format!("{title}: {why} ({learning_operations} in {learning})"));
+        }
         sheet
     }
 
@@ -124,14 +177,18 @@ impl Figure17 {
     pub(super) fn plot(&self) -> Result<Option<String>> {
         let series = ChannelKind::ALL.iter().enumerate().map(|(at, channel)| BarSeries {
             name: channel.name().to_owned(),
-            values: self.patterns.iter().map(|rates| Some(rates.shares()[at] * 100.0)).collect(),
+            values: self
+                .patterns
+                .iter()
+                .map(|rates| Some(rates.measured.shares()[at] * 100.0))
+                .collect(),
         });
         let adaptive = BarSeries {
             name: "adaptive library".to_owned(),
             values: self
                 .patterns
                 .iter()
-                .map(|rates| Some(rates.adaptive_share() * 100.0))
+                .map(|rates| Some(rates.measured.adaptive_share() * 100.0))
                 .collect(),
         };
         BarChart {
@@ -153,16 +210,24 @@ mod tests {
 
     #[test]
     fn the_best_is_named_and_who_is_best_at_nothing() {
-        let adaptive = Adaptive { channel: ChannelKind::Crma, operations_per_s: 9.0 };
-        let rates =
-            |pattern, operations_per_s| PatternRates { pattern, operations_per_s, adaptive };
+        let adaptive = Adaptive {
+            channel: ChannelKind::Crma,
+            operations_per_s: 9.0,
+            learning_operations: 12,
+            learning_ns: 34_000,
+            why: "it is the best".to_owned(),
+        };
+        let rates = |pattern, operations_per_s| {
+            let rates = ChannelRates { operations_per_s, adaptive: adaptive.clone() };
+            PatternRates { pattern, measured: rates.clone(), virtual_time: rates }
+        };
         let mut figure = Figure17 {
             patterns: vec![
                 rates(AppPattern::Database, [200.0, 50.0, 100.0]),
                 rates(AppPattern::Word, [10.0, 9.0, 40.0]),
             ],
         };
-        assert_eq!(figure.patterns[0].shares(), [1.0, 0.25, 0.5]);
+        assert_eq!(figure.patterns[0].measured.shares(), [1.0, 0.25, 0.5]);
         let text = figure.sheet().text();
         assert!(text.contains("best at nothing in this run: RDMA"), "{text}");
         figure.patterns.push(rates(AppPattern::Copy, [1.0, 5.0, 4.0]));

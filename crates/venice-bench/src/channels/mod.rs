@@ -32,7 +32,7 @@ use venice_wire::ByteSize;
 pub use aims::ChannelAim;
 pub use contest::{Cell, Metric, Outcome};
 pub use emulation::Accuracy;
-pub use figure17::{Figure17, PatternRates};
+pub use figure17::{ChannelRates, Figure17, PatternRates};
 pub use figure18::{CreditPoint, CreditRates, Figure18};
 pub use peers::Peer;
 pub use report::{ChannelsReport, Conditions};

@@ -1,30 +1,33 @@
 //! Which channel to take: the one that has been measured to be best, with a look at the others now
 //! and then.
 
+use std::fmt;
+
 use super::{
     ChannelKind, Estimate, Pattern, PatternDetector,
-    estimate::{Estimates, class_bytes, class_of},
+    estimate::{Done, Estimates, class_bytes, class_of},
+    trial::{Stamp, Verdict, Work},
 };
 
 /// How a [`Chooser`] goes about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChooserConfig {
-    /// One choice in so many, for each size class, looks again at a channel that is not the best;
-    /// 0: never.
-    pub explore_every: u32,
-    /// Where in that count each class begins, so that many choosers do not look at the same time.
+    /// Of the time that all the work of a size class takes, the share in percent that may go to
+    /// trials of channels that are not the best; 0: each is tried once, and never again.
+    pub explore_percent: u32,
+    /// Makes trials of one chooser fall at other times than those of another.
     pub seed: u64,
-    /// Times a channel is tried before its estimate is believed.
+    /// Times a channel is measured in a trial. Of those that take long, two are enough.
     pub min_samples: u32,
     /// Another channel must be better by this many percent to replace the one in use.
     pub margin_percent: u32,
-    /// A channel that was this many times worse is looked at only every 16th time.
+    /// A trial ends at once when the channel turns out so many times worse than the best.
     pub hopeless_factor: u64,
 }
 
 impl Default for ChooserConfig {
     fn default() -> Self {
-        Self { explore_every: 128, seed: 0, min_samples: 4, margin_percent: 10, hopeless_factor: 4 }
+        Self { explore_percent: 2, seed: 0, min_samples: 4, margin_percent: 5, hopeless_factor: 4 }
     }
 }
 
@@ -56,8 +59,12 @@ pub struct ChoiceEvent {
     pub pattern: Pattern,
     /// What was known, by [`ChannelKind::index`]; `None` for what was never measured.
     pub estimates: [Option<Estimate>; 3],
+    /// What they were judged by, in nanoseconds: how long one takes where one is under way at a
+    /// time, else the time from one done to the next. `None` for what was never measured.
+    pub costs_ns: [Option<u64>; 3],
     /// Others under way on the chosen channel; give it back with [`Chooser::done`].
     pub in_flight: u64,
+    stamp: Stamp,
 }
 
 /// Why a channel was chosen.
@@ -65,9 +72,9 @@ pub struct ChoiceEvent {
 pub enum ChoiceReason {
     /// No other can take it.
     OnlyOne,
-    /// It was not yet tried often enough to say.
+    /// It is on trial: it was never measured for such lengths and patterns.
     Unmeasured,
-    /// It was not the best, and might be by now.
+    /// It is on trial: it was not the best, and might be by now.
     Explore,
     /// It is best.
     Best,
@@ -75,13 +82,48 @@ pub enum ChoiceReason {
     Incumbent,
 }
 
+impl ChoiceReason {
+    /// Whether the channel is taken to measure it. Then no other should take its place when it has
+    /// no room: what is measured would be both.
+    pub fn is_trial(self) -> bool {
+        matches!(self, Self::Unmeasured | Self::Explore)
+    }
+}
+
+impl fmt::Display for ChoiceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self.reason {
+            ChoiceReason::OnlyOne => "no other can take it",
+            ChoiceReason::Unmeasured => "on trial for the first time",
+            ChoiceReason::Explore => "on trial again",
+            ChoiceReason::Best => "the best",
+            ChoiceReason::Incumbent => "in use, no other is better by enough",
+        };
+        let (channel, len_bytes) = (self.channel, self.len_bytes);
+        write!(f, "{channel:?} for {len_bytes} B, {:?}: {reason}; each takes", self.pattern)?;
+        for (kind, cost_ns) in ChannelKind::ALL.iter().zip(self.costs_ns) {
+            match cost_ns {
+                Some(cost_ns) => write!(f, " {cost_ns} ns by {kind:?}")?,
+                None => write!(f, " an unknown time by {kind:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Chooses channels from what it is told of their work. It has no clock and draws no random
 /// numbers: the same calls bring the same choices.
 ///
 /// Sizes fall into classes by powers of two. For [`Pattern::Random`] and [`Pattern::Message`] the
-/// best channel is the one with the shortest latency to be expected, its present queue included;
-/// for [`Pattern::Sequential`] and [`Pattern::Strided`], where the next one need not wait for the
-/// last, the one with the shortest time from one done to the next.
+/// best channel is the one with the shortest latency, divided by how many are under way at a time:
+/// the more there are, the more it counts how fast the channel gets them done. For
+/// [`Pattern::Sequential`] and [`Pattern::Strided`], where the next one need not wait for the last,
+/// that is all that counts.
+///
+/// What a channel does is measured in trials: runs of consecutive choices, long enough that the
+/// channel is as busy as the caller keeps it, and that nothing of the channel before is on its way.
+/// The channel in use is measured all the time. Trials of the others take a bounded share of the
+/// time, so that a slow one is looked at rarely.
 ///
 /// ```
 /// use venice_fabric::adaptive::{Ask, ChannelKind, Chooser, ChooserConfig, ChoiceReason, Pattern};
@@ -110,29 +152,18 @@ pub struct Chooser {
     detector: PatternDetector,
     estimates: Estimates,
     /// By class and by whether a stream is asked for.
-    states: Vec<[ClassState; 2]>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct ClassState {
-    choices: u64,
-    explorations: u64,
-    incumbent: Option<ChannelKind>,
+    works: Vec<[Work; 2]>,
 }
 
 impl Chooser {
     /// A chooser that knows nothing yet.
     pub fn new(config: ChooserConfig) -> Self {
         let classes = class_of(usize::MAX >> 1) + 1;
-        let state = |class: u64| ClassState {
-            choices: (config.seed.wrapping_add(class * 7)) % u64::from(config.explore_every.max(1)),
-            ..ClassState::default()
-        };
         Self {
             config,
             detector: PatternDetector::new(),
             estimates: Estimates::new(),
-            states: (0..classes as u64).map(|class| [state(class); 2]).collect(),
+            works: vec![[Work::default(); 2]; classes],
         }
     }
 
@@ -148,92 +179,133 @@ impl Chooser {
         let class = class_of(ask.len_bytes);
         let (channel, reason) = self.decide(ask, class, pattern);
         let in_flight = self.estimates.in_flight(channel);
-        let choice = ChoiceEvent {
+        let estimates = ChannelKind::ALL.map(|channel| self.estimates.get(channel, class));
+        let costs_ns = ChannelKind::ALL.map(|channel| self.cost_ns(channel, class, pattern));
+        self.estimates.begin(channel);
+        ChoiceEvent {
             channel,
             reason,
             len_bytes: ask.len_bytes,
             class_bytes: class_bytes(class),
             pattern,
-            estimates: ChannelKind::ALL.map(|channel| self.estimates.get(channel, class)),
+            estimates,
+            costs_ns,
             in_flight,
-        };
-        self.estimates.begin(channel);
-        choice
+            stamp: self.works[class][usize::from(pattern.is_stream())].begin(channel),
+        }
     }
 
     fn decide(&mut self, ask: &Ask, class: usize, pattern: Pattern) -> (ChannelKind, ChoiceReason) {
         let possible = || ChannelKind::ALL.into_iter().filter(|kind| ask.possible[kind.index()]);
-        let state = &mut self.states[class][usize::from(pattern.is_stream())];
-        state.choices += 1;
-        let explores = self.config.explore_every > 0
-            && state.choices.is_multiple_of(self.config.explore_every.into());
-        let only = possible().next().filter(|_| possible().count() == 1);
-        if let Some(only) = only {
+        if let Some(only) = possible().next().filter(|_| possible().count() == 1) {
             return (only, ChoiceReason::OnlyOne);
         }
-        let estimates = &self.estimates;
-        let unmeasured = possible()
-            .filter(|&kind| estimates.samples(kind, class) < self.config.min_samples.into())
-            // Those under way will be measured: the others first.
-            .min_by_key(|&kind| estimates.samples(kind, class) + estimates.in_flight(kind));
-        if let Some(unmeasured) = unmeasured {
-            return (unmeasured, ChoiceReason::Unmeasured);
+        let work = &mut self.works[class][usize::from(pattern.is_stream())];
+        let (on_trial, verdict) = work.go_on_trying(ask.possible, &self.config);
+        if let Some(on_trial) = on_trial {
+            return on_trial;
         }
-        let cost_ns = |kind| cost_ns(estimates, kind, class, pattern);
+        if let Some(verdict) = verdict {
+            self.hear(class, verdict);
+        }
+        let work = &mut self.works[class][usize::from(pattern.is_stream())];
+        if let Some(due) = work.due(ask.possible, &self.config) {
+            self.estimates.renew(due, class);
+            return (due, work.begin_trial(due));
+        }
+        let cost_ns = |kind| self.cost_ns(kind, class, pattern).unwrap_or(u64::MAX);
         let best = possible().min_by_key(|&kind| cost_ns(kind)).expect("one is possible");
-        if explores {
-            state.explorations += 1;
-            let is_thorough = state.explorations.is_multiple_of(16);
-            let most_ns = cost_ns(best).saturating_mul(self.config.hopeless_factor);
-            let other = possible()
-                .filter(|&kind| kind != best && (is_thorough || cost_ns(kind) <= most_ns))
-                .min_by_key(|&kind| estimates.measured_ns(kind, class));
-            if let Some(other) = other {
-                return (other, ChoiceReason::Explore);
-            }
-        }
-        let kept = state.incumbent.filter(|&kind| kind != best && ask.possible[kind.index()]);
+        let work = &self.works[class][usize::from(pattern.is_stream())];
         let enough = u64::from(100 + self.config.margin_percent);
-        if let Some(kept) = kept
-            && cost_ns(kept).saturating_mul(100) <= cost_ns(best).saturating_mul(enough)
-        {
-            return (kept, ChoiceReason::Incumbent);
+        let is_near = |kept: ChannelKind| {
+            let least_ns = cost_ns(best).saturating_mul(enough);
+            kept != best && cost_ns(kept).saturating_mul(100) <= least_ns
+        };
+        let kept = work.incumbent.filter(|kind| ask.possible[kind.index()]);
+        let (channel, reason) = match kept.filter(|&kept| is_near(kept)) {
+            Some(kept) => (kept, ChoiceReason::Incumbent),
+            None => (best, ChoiceReason::Best),
+        };
+        // One that cannot take the best just now goes beside it, and changes nothing.
+        if kept.is_some() || work.incumbent.is_none() {
+            let laps = u64::from(self.config.min_samples) + 2 * work.under_way();
+            let latency_ns = |kind| self.estimates.get(kind, class).map_or(0, |e| e.latency_ns);
+            let trial_ns = |kind| latency_ns(kind).saturating_mul(laps);
+            let work = &mut self.works[class][usize::from(pattern.is_stream())];
+            work.settle_on(channel, trial_ns, &self.config);
         }
-        state.incumbent = Some(best);
-        (best, ChoiceReason::Best)
+        (channel, reason)
+    }
+
+    /// What one more would cost on a channel; `None` if that was never measured.
+    fn cost_ns(&self, kind: ChannelKind, class: usize, pattern: Pattern) -> Option<u64> {
+        let estimate = self.estimates.get(kind, class)?;
+        if pattern.is_stream() {
+            return Some(estimate.service_ns.unwrap_or(estimate.latency_ns));
+        }
+        // Judged as if all of this work went there: otherwise a channel that is never in use would
+        // seem quick for being empty.
+        let work = &self.works[class][usize::from(pattern.is_stream())];
+        let load = work.load();
+        let others = estimate.in_flight.saturating_sub(work.under_way_on(kind));
+        let each_ns = estimate.expected_latency_ns(load + others) / (load + 1);
+        // A channel that takes fewer at a time than there would be does not get faster by it.
+        Some(if load > 0 { each_ns.max(estimate.service_ns.unwrap_or(0)) } else { each_ns })
     }
 
     /// What was chosen, and begun at `began_ns`, is done.
     pub fn done(&mut self, choice: &ChoiceEvent, began_ns: u64, now_ns: u64) {
-        let of = (choice.channel, class_of(choice.len_bytes));
-        let is_stale = choice.reason == ChoiceReason::Explore;
-        self.estimates.done(of, choice.in_flight, is_stale, began_ns, now_ns);
+        let (channel, class) = (choice.channel, class_of(choice.len_bytes));
+        let is_stream = choice.pattern.is_stream();
+        let done = Done { channel, class, in_flight: choice.in_flight, began_ns, now_ns };
+        let work = &mut self.works[class][usize::from(is_stream)];
+        let lesson = work.finish(channel, choice.stamp, now_ns.saturating_sub(began_ns));
+        if lesson.latency {
+            self.estimates.note_latency(&done);
+        }
+        if self.estimates.note_service(&done, lesson.service) {
+            work.note_service(channel);
+        }
+        let is_hopeless = work.tried().is_some_and(|tried| {
+            let cost_ns = |kind| self.cost_ns(kind, class, choice.pattern);
+            let others = ChannelKind::ALL.into_iter().filter(|kind| *kind != tried);
+            let best_ns = others.filter_map(cost_ns).min().unwrap_or(u64::MAX);
+            let most_ns = best_ns.saturating_mul(self.config.hopeless_factor);
+            cost_ns(tried).is_some_and(|cost_ns| cost_ns > most_ns)
+        });
+        let work = &mut self.works[class][usize::from(is_stream)];
+        if let Some(verdict) = work.conclude(is_stream, is_hopeless, &self.config) {
+            self.hear(class, verdict);
+        }
+    }
+
+    /// A trial is over. One that brought nothing better is judged by what it took all in all.
+    fn hear(&mut self, class: usize, verdict: Verdict) {
+        let Verdict { channel, rough_latency_ns: Some(now_ns) } = verdict else { return };
+        let in_flight = self.estimates.in_flight(channel);
+        self.estimates.note_latency(&Done { channel, class, in_flight, began_ns: 0, now_ns });
     }
 
     /// What was chosen did not come to be, or failed: nothing is learnt from it.
     pub fn forget(&mut self, choice: &ChoiceEvent) {
         self.estimates.forget(choice.channel);
+        let class = class_of(choice.len_bytes);
+        let work = &mut self.works[class][usize::from(choice.pattern.is_stream())];
+        work.forget(choice.channel, choice.stamp);
     }
 
     /// Tells of work that was not chosen here, so that it is learnt from too.
     pub fn observe(&mut self, channel: ChannelKind, len_bytes: usize, began_ns: u64, now_ns: u64) {
         let in_flight = self.estimates.in_flight(channel);
+        let done = Done { channel, class: class_of(len_bytes), in_flight, began_ns, now_ns };
         self.estimates.begin(channel);
-        self.estimates.done((channel, class_of(len_bytes)), in_flight, false, began_ns, now_ns);
+        self.estimates.note_latency(&done);
+        self.estimates.note_service(&done, true);
     }
 
     /// What is known of a channel for lengths like `len_bytes`; `None` if nothing is.
     pub fn estimate(&self, channel: ChannelKind, len_bytes: usize) -> Option<Estimate> {
         self.estimates.get(channel, class_of(len_bytes))
-    }
-}
-
-fn cost_ns(estimates: &Estimates, kind: ChannelKind, class: usize, pattern: Pattern) -> u64 {
-    let Some(estimate) = estimates.get(kind, class) else { return u64::MAX };
-    if pattern.is_stream() {
-        estimate.service_ns.unwrap_or(estimate.latency_ns)
-    } else {
-        estimate.expected_latency_ns()
     }
 }
 
@@ -304,24 +376,53 @@ mod tests {
         assert_eq!(chooser.choose(&large).channel, ChannelKind::Rdma);
     }
 
-    #[test]
-    fn a_queue_makes_a_channel_worse_for_who_waits() {
-        let mut chooser = Chooser::new(ChooserConfig::default());
-        let asked = ask(64, Pattern::Random);
-        let mut now_ns = 0;
-        run(&mut chooser, &mut now_ns, 500, &asked, [1000, 9000, 2000]);
-        // Two at a time, the second done 900 ns after the first.
-        for _ in 0..10 {
-            let pair = [chooser.choose(&asked), chooser.choose(&asked)];
-            for (n, choice) in pair.iter().enumerate() {
-                chooser.done(choice, now_ns, now_ns + 1000 + 900 * n as u64);
+    /// Keeps `depth` under way for `count` choices over channels that take so long, and are busy
+    /// for so long with each; returns how often each was chosen.
+    fn run_deep(
+        chooser: &mut Chooser,
+        (now_ns, free_ns): (&mut u64, &mut [u64; 3]),
+        (count, depth): (usize, usize),
+        ask: &Ask,
+        (ns, service_ns): ([u64; 3], [u64; 3]),
+    ) -> [u32; 3] {
+        let (mut taken, mut under_way) = ([0; 3], Vec::new());
+        for n in 0..count {
+            if n >= depth {
+                let order = |&at: &usize| {
+                    let one: &(u64, usize, u64, ChoiceEvent) = &under_way[at];
+                    (one.0, one.1)
+                };
+                let at = (0..under_way.len()).min_by_key(order).unwrap();
+                let (done_ns, _, began_ns, choice) = under_way.swap_remove(at);
+                *now_ns = done_ns;
+                chooser.done(&choice, began_ns, done_ns);
             }
-            now_ns += 1900;
+            let choice = chooser.choose(ask);
+            let at = choice.channel.index();
+            taken[at] += 1;
+            free_ns[at] = free_ns[at].max(*now_ns) + service_ns[at];
+            under_way.push((free_ns[at] + ns[at] - service_ns[at], n, *now_ns, choice));
         }
-        // Nothing gets done: the queue of the best grows until the next best is better.
-        let chosen: Vec<_> = (0..4).map(|_| chooser.choose(&asked).channel).collect();
-        assert_eq!(chosen[0], ChannelKind::Crma);
-        assert!(chosen.contains(&ChannelKind::QPair), "{chosen:?}");
+        under_way.sort_by_key(|one| (one.0, one.1));
+        for (done_ns, _, began_ns, choice) in under_way {
+            *now_ns = done_ns;
+            chooser.done(&choice, began_ns, done_ns);
+        }
+        taken
+    }
+
+    #[test]
+    fn the_more_are_under_way_the_less_the_latency_counts() {
+        let asked = ask(64, Pattern::Random);
+        let mut chooser = Chooser::new(ChooserConfig::default());
+        let (mut now_ns, mut free_ns) = (0, [0; 3]);
+        // Quick with one at a time; quick with many.
+        let times = ([1000, 3000, 2000], [900, 100, 400]);
+        for (depth, best) in [(1, 0), (16, 1), (2, 0), (64, 1), (1, 0)] {
+            let clock = (&mut now_ns, &mut free_ns);
+            let taken = run_deep(&mut chooser, clock, (20_000, depth), &asked, times);
+            assert!(taken[best] > 18_000, "{depth} under way: {taken:?}");
+        }
     }
 
     #[test]
@@ -347,7 +448,7 @@ mod tests {
 
     #[test]
     fn equal_channels_do_not_alternate() {
-        let mut chooser = Chooser::new(ChooserConfig { explore_every: 0, ..Default::default() });
+        let mut chooser = Chooser::new(ChooserConfig { explore_percent: 0, ..Default::default() });
         let (mut now_ns, ask) = (0, ask(64, Pattern::Random));
         run(&mut chooser, &mut now_ns, 100, &ask, [2000, 2050, 2050]);
         let taken = run(&mut chooser, &mut now_ns, 100, &ask, [2080, 2050, 2050]);

@@ -23,20 +23,23 @@ impl ChannelKind {
 
 /// Size classes: class *n* holds lengths above 2ⁿ⁻¹ and up to 2ⁿ bytes, the last all above.
 const CLASSES: usize = 25;
-/// An estimate moves by this fraction towards each new sample: 1/8; or by half towards one of a
-/// channel that was not measured for long, and may have changed.
+/// An estimate moves by this fraction towards each new sample: 1/8. The first few are averaged.
 const SMOOTHING_SHIFT: u32 = 3;
-const STALE_SHIFT: u32 = 1;
 /// Estimates are kept in 1/256 ns, so that small differences are not lost.
 const FRACTION_SHIFT: u32 = 8;
+/// A sample so many times what is usual tells of something else than the channel (the scheduler,
+/// a lost frame): it counts as so many times. If it was the first that was usual, it goes.
+const OUTLIER: u64 = 8;
+/// For how many samples after a renewal the usual may be put right.
+const FIRST: u64 = 4;
 
 /// What is known of a channel for lengths of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// From the asking to it being done, in nanoseconds.
     pub latency_ns: u64,
-    /// What one more costs while the channel is busy, in nanoseconds: the time from one being done
-    /// to the next. Bandwidth is length over this. `None`: never more than one was under way.
+    /// What one more costs while the channel is busy, in nanoseconds: a time in which it was busy, by
+    /// what got done in it. Bandwidth is length over this. `None`: never more than one was under way.
     pub service_ns: Option<u64>,
     /// How many were under way when those measured began.
     pub usual_in_flight: u64,
@@ -47,15 +50,16 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// What one more would take if begun now: what it usually takes, and the queue as it is.
-    pub fn expected_latency_ns(&self) -> u64 {
+    /// What one more would take with `in_flight` others under way: what it usually takes, and what a
+    /// longer or shorter queue makes of it.
+    pub fn expected_latency_ns(&self, in_flight: u64) -> u64 {
         let service_ns = self.service_ns.unwrap_or(0);
-        let queue = self.in_flight.abs_diff(self.usual_in_flight).saturating_mul(service_ns);
-        if self.in_flight >= self.usual_in_flight {
-            self.latency_ns.saturating_add(queue)
+        let queue_ns = in_flight.abs_diff(self.usual_in_flight).saturating_mul(service_ns);
+        if in_flight >= self.usual_in_flight {
+            self.latency_ns.saturating_add(queue_ns)
         } else {
-            // A shorter queue saves no more than the queue was; the way itself stays.
-            self.latency_ns.saturating_sub(queue).max(self.latency_ns / 4)
+            // It never takes less than one more costs.
+            self.latency_ns.saturating_sub(queue_ns).max(service_ns)
         }
     }
 }
@@ -75,24 +79,61 @@ pub(super) fn class_bytes(class: usize) -> usize {
 pub(super) struct Estimates {
     cells: [[Cell; CLASSES]; 3],
     in_flight: [u64; 3],
-    /// When each channel last got something done.
-    done_ns: [u64; 3],
+    spans: [Span; 3],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
-    /// In units of 2^-[`FRACTION_SHIFT`].
-    latency: u64,
-    service: u64,
-    usual_in_flight: u64,
+    latency: Average,
+    service: Average,
+    usual_in_flight: Average,
     samples: u64,
-    busy_samples: u64,
-    measured_ns: u64,
+}
+
+/// A running average of what was seen since it was last renewed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Average {
+    /// In units of 2^-[`FRACTION_SHIFT`].
+    value: u64,
+    samples: u64,
+    /// Whether there was ever one.
+    is_known: bool,
+}
+
+/// A time in which a channel was busy with one class, and what got done in it.
+///
+/// What one more costs is the time by the count, over as long as a quarter of a latency: many that
+/// are reported at once are then not taken for one slow and many fast ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    class: usize,
+    start_ns: u64,
+    count: u64,
+    /// Set while it is open whether the channel stays busy: when the first of an idle channel was
+    /// done.
+    first_done_ns: Option<u64>,
+    /// When the channel last got something done.
+    done_ns: u64,
+}
+
+/// Something of a class that is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub channel: ChannelKind,
+    pub class: usize,
+    /// Others under way on the channel when it began.
+    pub in_flight: u64,
+    pub began_ns: u64,
+    pub now_ns: u64,
 }
 
 impl Estimates {
     pub(super) fn new() -> Self {
-        Self { cells: [[Cell::default(); CLASSES]; 3], in_flight: [0; 3], done_ns: [0; 3] }
+        Self {
+            cells: [[Cell::default(); CLASSES]; 3],
+            in_flight: [0; 3],
+            spans: [Span::default(); 3],
+        }
     }
 
     pub(super) fn begin(&mut self, channel: ChannelKind) {
@@ -104,70 +145,124 @@ impl Estimates {
         *in_flight = in_flight.saturating_sub(1);
     }
 
-    /// Something of a class is done that was begun at `began_ns` with `in_flight` others under way.
-    /// `is_stale`: the channel was not measured for long.
-    pub(super) fn done(
-        &mut self,
-        (channel, class): (ChannelKind, usize),
-        in_flight: u64,
-        is_stale: bool,
-        began_ns: u64,
-        now_ns: u64,
-    ) {
-        let at = channel.index();
-        self.forget(channel);
-        let latency_ns = now_ns.saturating_sub(began_ns);
-        // One that had the channel to itself does not tell what a second one would have cost.
-        let is_busy = in_flight > 0 || self.in_flight[at] > 0 || began_ns < self.done_ns[at];
-        let service_ns = now_ns.saturating_sub(began_ns.max(self.done_ns[at]));
-        self.done_ns[at] = self.done_ns[at].max(now_ns);
-        let cell = &mut self.cells[at][class];
-        let shift = shift(cell.samples, is_stale);
-        smooth(&mut cell.latency, latency_ns, shift);
-        smooth(&mut cell.usual_in_flight, in_flight, shift);
-        if is_busy {
-            smooth(&mut cell.service, service_ns, self::shift(cell.busy_samples, is_stale));
-            cell.busy_samples += 1;
-        }
+    /// Forgets how sure it is of a channel: what is seen from here on takes the place of what was
+    /// known.
+    pub(super) fn renew(&mut self, channel: ChannelKind, class: usize) {
+        let cell = &mut self.cells[channel.index()][class];
+        (cell.latency.samples, cell.service.samples) = (0, 0);
+        cell.usual_in_flight.samples = 0;
+    }
+
+    /// Learns what one took, by itself.
+    pub(super) fn note_latency(&mut self, done: &Done) {
+        let cell = &mut self.cells[done.channel.index()][done.class];
+        cell.latency.note(done.now_ns.saturating_sub(done.began_ns));
+        cell.usual_in_flight.smooth(done.in_flight);
         cell.samples += 1;
-        cell.measured_ns = now_ns;
+    }
+
+    /// One is done: counts it, and learns what one more costs where that can be told. `is_fair`:
+    /// nothing else was on its way that will not be there later. Whether anything was learnt.
+    pub(super) fn note_service(&mut self, done: &Done, is_fair: bool) -> bool {
+        let at = done.channel.index();
+        self.forget(done.channel);
+        let span = &mut self.spans[at];
+        let sample = span.take(done, self.in_flight[at], is_fair);
+        if let Some(service_ns) = sample {
+            self.cells[at][done.class].service.note(service_ns);
+        }
+        sample.is_some()
     }
 
     pub(super) fn in_flight(&self, channel: ChannelKind) -> u64 {
         self.in_flight[channel.index()]
     }
 
-    pub(super) fn samples(&self, channel: ChannelKind, class: usize) -> u64 {
-        self.cells[channel.index()][class].samples
-    }
-
-    pub(super) fn measured_ns(&self, channel: ChannelKind, class: usize) -> u64 {
-        self.cells[channel.index()][class].measured_ns
-    }
-
     /// `None`: never measured.
     pub(super) fn get(&self, channel: ChannelKind, class: usize) -> Option<Estimate> {
         let cell = &self.cells[channel.index()][class];
         (cell.samples > 0).then(|| Estimate {
-            latency_ns: cell.latency >> FRACTION_SHIFT,
-            service_ns: (cell.busy_samples > 0).then_some(cell.service >> FRACTION_SHIFT),
-            usual_in_flight: (cell.usual_in_flight + (1 << (FRACTION_SHIFT - 1))) >> FRACTION_SHIFT,
+            latency_ns: cell.latency.whole(),
+            service_ns: cell.service.is_known.then(|| cell.service.whole()),
+            usual_in_flight: (cell.usual_in_flight.value + (1 << (FRACTION_SHIFT - 1)))
+                >> FRACTION_SHIFT,
             in_flight: self.in_flight[channel.index()],
             samples: cell.samples,
         })
     }
 }
 
-/// How far to move towards a sample that comes after `samples` others: the first few are averaged.
-fn shift(samples: u64, is_stale: bool) -> u32 {
-    let most = if is_stale { STALE_SHIFT } else { SMOOTHING_SHIFT };
-    (samples + 1).ilog2().min(most)
+impl Span {
+    /// One more is done, `in_flight` are still under way. What each has cost, in nanoseconds, where
+    /// enough are together.
+    fn take(&mut self, done: &Done, in_flight: u64, is_fair: bool) -> Option<u64> {
+        let &Done { class, began_ns, now_ns, .. } = done;
+        let previous_ns = self.done_ns;
+        self.done_ns = previous_ns.max(now_ns);
+        if !is_fair {
+            self.restart(class, now_ns);
+            return None;
+        }
+        if done.in_flight == 0 {
+            self.restart(class, began_ns);
+            self.first_done_ns = Some(now_ns);
+        } else if self.class != class {
+            self.restart(class, previous_ns);
+        }
+        self.count += 1;
+        if let Some(first_ns) = self.first_done_ns {
+            // The time it took to fill the channel belongs to those that came together, and to none
+            // where others follow.
+            if began_ns >= first_ns {
+                self.restart(class, now_ns);
+                return None;
+            }
+            if in_flight > 0 || self.count < 2 {
+                return None;
+            }
+        }
+        let length_ns = now_ns.saturating_sub(self.start_ns);
+        let latency_ns = now_ns.saturating_sub(began_ns);
+        let is_enough = length_ns > 0 && length_ns.saturating_mul(4) >= latency_ns;
+        is_enough.then(|| {
+            let service_ns = length_ns / self.count;
+            self.restart(class, now_ns);
+            service_ns
+        })
+    }
+
+    fn restart(&mut self, class: usize, now_ns: u64) {
+        (self.class, self.start_ns, self.count, self.first_done_ns) = (class, now_ns, 0, None);
+    }
 }
 
-/// Moves an estimate by 2^-`shift` of the way towards a sample.
-fn smooth(estimate: &mut u64, sample: u64, shift: u32) {
-    let sample = sample.min(u64::MAX >> (FRACTION_SHIFT + SMOOTHING_SHIFT)) << FRACTION_SHIFT;
-    *estimate = *estimate - (*estimate >> shift) + (sample >> shift);
+impl Average {
+    /// Moves towards a sample, and not too far if it is nothing like those before.
+    fn note(&mut self, sample: u64) {
+        let usual = self.whole();
+        if (1..FIRST).contains(&self.samples) && sample < usual / OUTLIER {
+            self.samples = 0;
+        }
+        let is_first = self.samples == 0;
+        self.smooth(if is_first {
+            sample
+        } else {
+            sample.min(usual.saturating_mul(OUTLIER).max(8))
+        });
+    }
+
+    fn smooth(&mut self, sample: u64) {
+        let shift = (self.samples + 1).ilog2().min(SMOOTHING_SHIFT);
+        let most = u64::MAX >> (FRACTION_SHIFT + SMOOTHING_SHIFT);
+        let sample = sample.min(most) << FRACTION_SHIFT;
+        self.value = self.value - (self.value >> shift) + (sample >> shift);
+        self.samples += 1;
+        self.is_known = true;
+    }
+
+    fn whole(&self) -> u64 {
+        self.value >> FRACTION_SHIFT
+    }
 }
 
 #[cfg(test)]
@@ -182,21 +277,68 @@ mod tests {
         assert_eq!(class_bytes(class_of(4096)), 4096);
     }
 
+    fn done(channel: ChannelKind, in_flight: u64, began_ns: u64, now_ns: u64) -> Done {
+        Done { channel, class: 6, in_flight, began_ns, now_ns }
+    }
+
+    fn learn(estimates: &mut Estimates, done: Done) {
+        estimates.note_latency(&done);
+        estimates.note_service(&done, true);
+    }
+
     #[test]
     fn a_busy_channel_is_measured_by_what_one_more_costs() {
         let mut estimates = Estimates::new();
         // Four under way at all times, each done 100 ns after the one before it.
         (0..4).for_each(|_| estimates.begin(ChannelKind::Crma));
         for n in 0..200 {
-            estimates.done((ChannelKind::Crma, 6), 3, false, n * 100, (n + 4) * 100);
+            learn(&mut estimates, done(ChannelKind::Crma, 3, n * 100, (n + 4) * 100));
             estimates.begin(ChannelKind::Crma);
         }
         let estimate = estimates.get(ChannelKind::Crma, 6).unwrap();
         assert_eq!((estimate.latency_ns, estimate.usual_in_flight), (400, 3));
         let service_ns = estimate.service_ns.unwrap();
         assert!((99..=101).contains(&service_ns), "{estimate:?}");
-        assert_eq!(estimate.expected_latency_ns(), 400 + service_ns, "one more than usual");
         assert_eq!(estimates.get(ChannelKind::Rdma, 6), None);
+    }
+
+    #[test]
+    fn many_reported_at_once_are_not_many_fast_ones() {
+        let mut estimates = Estimates::new();
+        // Sixteen under way; every 800 ns eight are reported, the last 9 ns after the first.
+        (0..16).for_each(|_| estimates.begin(ChannelKind::QPair));
+        for n in 0..400 {
+            let reported_ns = |n: u64| n / 8 * 800 + n % 8;
+            let began_ns = if n < 16 { 0 } else { reported_ns(n - 16) };
+            let in_flight = n.min(15);
+            learn(
+                &mut estimates,
+                done(ChannelKind::QPair, in_flight, began_ns, reported_ns(n) + 1600),
+            );
+            estimates.begin(ChannelKind::QPair);
+            let Some(estimate) = estimates.get(ChannelKind::QPair, 6).filter(|_| n > 40) else {
+                continue;
+            };
+            let service_ns = estimate.service_ns.unwrap();
+            assert!((95..=105).contains(&service_ns), "{n}: {estimate:?}");
+        }
+    }
+
+    #[test]
+    fn bursts_with_pauses_cost_what_they_take_and_not_the_pauses() {
+        let mut estimates = Estimates::new();
+        for burst in 0..20 {
+            let began_ns = burst * 100_000;
+            (0..10).for_each(|_| estimates.begin(ChannelKind::Crma));
+            for n in 0..10 {
+                learn(
+                    &mut estimates,
+                    done(ChannelKind::Crma, n, began_ns, began_ns + 1000 + n * 100),
+                );
+            }
+        }
+        let estimate = estimates.get(ChannelKind::Crma, 6).unwrap();
+        assert_eq!(estimate.service_ns, Some(190));
     }
 
     #[test]
@@ -206,11 +348,25 @@ mod tests {
             estimates.begin(ChannelKind::Rdma);
             let latency_ns = if n < 50 { 1000 } else { 9000 };
             let began_ns = n * 10_000;
-            estimates.done((ChannelKind::Rdma, 3), 0, false, began_ns, began_ns + latency_ns);
+            learn(&mut estimates, done(ChannelKind::Rdma, 0, began_ns, began_ns + latency_ns));
         }
-        let estimate = estimates.get(ChannelKind::Rdma, 3).unwrap();
+        let estimate = estimates.get(ChannelKind::Rdma, 6).unwrap();
         assert_eq!(estimate.service_ns, None, "one at a time tells nothing of two");
         let latency_ns = estimate.latency_ns;
         assert!((8900..=9000).contains(&latency_ns), "{latency_ns}");
+    }
+
+    #[test]
+    fn one_that_the_scheduler_held_up_does_not_count_for_what_it_took() {
+        for held_up in 0..6 {
+            let mut estimates = Estimates::new();
+            for n in 0..6 {
+                let latency_ns = if n == held_up { 4_000_000 } else { 3000 };
+                learn(&mut estimates, done(ChannelKind::Rdma, 0, 0, latency_ns));
+                estimates.begin(ChannelKind::Rdma);
+            }
+            let latency_ns = estimates.get(ChannelKind::Rdma, 6).unwrap().latency_ns;
+            assert!(latency_ns < 12_000, "number {held_up}: {latency_ns} ns");
+        }
     }
 }

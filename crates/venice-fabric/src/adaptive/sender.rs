@@ -35,8 +35,9 @@ pub struct AdaptiveSender {
     consumed: u64,
     /// Segments that lie in the landing region, and the receiver was not told so.
     notices: VecDeque<u64>,
-    /// Buffers for bulk transfers.
+    /// Buffers for bulk transfers, where there are any.
     buffers: Vec<Vec<u8>>,
+    has_buffers: bool,
     message: Box<[u8]>,
     choices: VecDeque<ChoiceEvent>,
     token_base: u64,
@@ -83,6 +84,7 @@ impl AdaptiveSender {
             consumed: 0,
             notices: VecDeque::with_capacity(window),
             buffers: (0..buffers).map(|_| buffer()).collect(),
+            has_buffers: buffers > 0,
             message: vec![0; HEADER_BYTES + inline_bytes.max(PROGRESS_BYTES)].into(),
             choices: VecDeque::with_capacity(MAX_CHOICES),
             token_base,
@@ -142,7 +144,7 @@ impl AdaptiveSender {
         let place = self.landing.find(bytes.len() as u64);
         let mut possible = [
             place.is_some() && bytes.len() <= MAX_PAYLOAD_BYTES,
-            place.is_some() && !self.buffers.is_empty(),
+            place.is_some() && self.has_buffers,
             bytes.len() <= self.config.inline_bytes as usize,
         ];
         while possible.contains(&true) && !bytes.is_empty() {
@@ -163,6 +165,9 @@ impl AdaptiveSender {
                     self.chooser.forget(&choice);
                     if error != StreamError::WouldBlock {
                         return Err(self.fail(error));
+                    }
+                    if choice.reason.is_trial() {
+                        return Ok(false);
                     }
                     possible[choice.channel.index()] = false;
                 }
@@ -192,7 +197,7 @@ impl AdaptiveSender {
             }
             ChannelKind::Crma => initiator.write(now_ns, token, addr, bytes).map_err(not_taken),
             ChannelKind::Rdma => {
-                let mut buffer = self.buffers.pop().expect("it is possible only with a buffer");
+                let mut buffer = self.buffers.pop().ok_or(StreamError::WouldBlock)?;
                 buffer.clear();
                 buffer.extend_from_slice(bytes);
                 initiator.rdma_write(now_ns, token, addr, buffer).map_err(|rejected| {

@@ -47,7 +47,8 @@ impl Lent {
 
     /// What the donor's thread does with its mailbox: an answer to each new word.
     pub(super) fn answer_mailbox(&mut self) {
-        let (word, answer) = self.0[MAILBOX..MAILBOX + 2 * LINE_BYTES].split_at_mut(LINE_BYTES);
+        let Some(mailbox) = self.0.get_mut(MAILBOX..MAILBOX + 2 * LINE_BYTES) else { return };
+        let (word, answer) = mailbox.split_at_mut(LINE_BYTES);
         if word[..8] != answer[..8] {
             answer.copy_from_slice(word);
         }

@@ -3,6 +3,7 @@
 //! A [`Bed`] is two ends of Venice and what lies between them. [`accesses`] measures the one-sided
 //! channels of any bed.
 
+mod app;
 mod frames;
 mod lender;
 mod lent;
@@ -14,6 +15,7 @@ mod sockets;
 mod talk;
 mod udp;
 mod virtual_time;
+mod worker;
 
 use anyhow::Result;
 
@@ -24,7 +26,7 @@ pub(super) use rings::RingBed;
 pub(super) use shm::{ShmBed, fresh_reads, one_way_writes};
 pub(super) use sockets::socket_messages;
 pub(super) use udp::{Protection, UdpBed};
-pub(super) use virtual_time::both_ways_in_virtual_time;
+pub(super) use virtual_time::{application_in_virtual_time, both_ways_in_virtual_time};
 
 use super::measure::Effort;
 use super::raw::Waiting;

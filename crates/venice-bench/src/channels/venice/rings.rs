@@ -92,6 +92,11 @@ impl RingBed {
         self.arrived.load(Ordering::Relaxed)
     }
 
+    /// The same, to be looked at while the bed is in use.
+    pub(super) fn arrived(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.arrived)
+    }
+
     /// Both ends, joined; the far end only lends memory.
     ///
     /// # Errors

@@ -9,12 +9,19 @@ use venice_fabric::{
 };
 use venice_wire::MAX_FRAME_BYTES;
 
-use super::lent::{DONOR, Lent, donor, recipient};
+use super::MEMORY_BYTES;
+use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
 use super::messages::Setting;
+use super::patterns::{self, Adaptive, AppPattern, ChannelKind};
 use super::talk::{Role, SERVICE, Talker};
+use super::worker::Worker;
 
 /// How long the link is watched, in virtual nanoseconds, after as long to settle.
 const LENGTH_NS: u64 = 1_000_000;
+/// The same for copies, of which each takes nearly two milliseconds.
+const COPIES_NS: u64 = 40_000_000;
+/// What takes longer to learn is not learnt.
+const LEARNING_NS: u64 = 1_000_000_000;
 
 /// Bytes per second that arrive at one end while both send messages of `len` bytes without end.
 ///
@@ -25,12 +32,95 @@ pub(in crate::channels) fn both_ways_in_virtual_time(
     setting: Setting,
     len: usize,
 ) -> Result<f64> {
-    let mut pair = Pair::new(model, setting, len)?;
-    pair.run_until(LENGTH_NS)?;
+    let config =
+        QPairConfig { credit: setting.credit, end: setting.end, ..QPairConfig::messages() };
+    let talker = || Talker::new(Role::Exchange(len), setting.end, len);
+    let mut pair = Pair::new(model, config, talker(), Lent::empty())?;
+    let mut near = talker();
+    let mut nothing = Lent::empty();
+    let mut act = |now_ns, initiator: &mut Initiator, _| {
+        near.act(now_ns, initiator.qpairs_mut(), &mut nothing).map(drop)
+    };
+    pair.run_until(LENGTH_NS, &mut act)?;
     let before = pair.far_talker.received_bytes;
-    pair.run_until(2 * LENGTH_NS)?;
+    pair.run_until(2 * LENGTH_NS, &mut act)?;
     let bytes = pair.far_talker.received_bytes - before;
     Ok(bytes as f64 * 1e9 / LENGTH_NS as f64)
+}
+
+/// Operations a second of a pattern, by one channel or by the adaptive library's choice.
+///
+/// # Errors
+/// When the protocol fails or stands still.
+pub(in crate::channels) fn application_in_virtual_time(
+    model: LinkModel,
+    pattern: AppPattern,
+    channel: Option<ChannelKind>,
+) -> Result<Adaptive> {
+    let mut office = Office::new(model, pattern, channel)?;
+    let (learning_operations, learning_ns) = office.learn()?;
+    let operations_per_s = office.measure()?;
+    Ok(Adaptive {
+        channel: office.worker.favourite(),
+        operations_per_s,
+        learning_operations,
+        learning_ns,
+        why: office.worker.why(),
+    })
+}
+
+/// An application and the pair that it works over.
+struct Office {
+    pair: Pair,
+    worker: Worker,
+    length_ns: u64,
+}
+
+impl Office {
+    fn new(model: LinkModel, pattern: AppPattern, channel: Option<ChannelKind>) -> Result<Self> {
+        let config = QPairConfig { end: patterns::END, ..QPairConfig::messages() };
+        let pair = Pair::new(model, config, patterns::talker(Role::Serve), Lent::new())?;
+        let worker = Worker::new(pattern, channel, patterns::talker(Role::Idle));
+        let length_ns = if pattern == AppPattern::Copy { COPIES_NS } else { LENGTH_NS };
+        Ok(Self { pair, worker, length_ns })
+    }
+
+    fn run_for(&mut self, length_ns: u64) -> Result<()> {
+        let Self { pair, worker, .. } = self;
+        pair.run_until(
+            pair.now_ns + length_ns,
+            &mut |now_ns, initiator: &mut Initiator, arrived| {
+                if !worker.app.talker.is_connected() {
+                    worker.app.talker.settle(initiator.qpairs_mut())?;
+                }
+                if worker.app.talker.is_connected() {
+                    worker.act(now_ns, initiator, arrived)?;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Until the adaptive library has tried every channel: operations and nanoseconds.
+    fn learn(&mut self) -> Result<(u64, u64)> {
+        let begun_ns = self.pair.now_ns;
+        while !self.worker.has_learnt() || self.worker.over == 0 {
+            self.run_for(self.length_ns / 100)?;
+            if self.pair.now_ns - begun_ns > LEARNING_NS {
+                bail!("the adaptive library does not learn");
+            }
+        }
+        Ok((self.worker.over, self.pair.now_ns - begun_ns))
+    }
+
+    /// Operations a second.
+    fn measure(&mut self) -> Result<f64> {
+        self.run_for(self.length_ns)?;
+        let (before, begun_ns) = (self.worker.over, self.pair.now_ns);
+        self.run_for(self.length_ns)?;
+        let operations = self.worker.over - before;
+        Ok(operations as f64 * 1e9 / (self.pair.now_ns - begun_ns) as f64)
+    }
 }
 
 /// One direction of the link. A frame is taken from its node only when the wire is free: what waits,
@@ -60,19 +150,27 @@ impl Wire {
     }
 }
 
+/// What the near end does at each event: the time, its protocol, and the bytes of messages that the
+/// far end has.
+trait Act: FnMut(u64, &mut Initiator, u64) -> Result<()> {}
+
+impl<F: FnMut(u64, &mut Initiator, u64) -> Result<()>> Act for F {}
+
 struct Pair {
     now_ns: u64,
     near: Initiator,
     far: Target,
-    near_talker: Talker,
     far_talker: Talker,
     lent: Lent,
     /// There and back.
     wires: [Wire; 2],
+    /// How often the thread at the far end looks for messages, and when it does next: 0 is always.
+    far_nap_ns: u64,
+    far_wakes_ns: u64,
 }
 
 impl Pair {
-    fn new(model: LinkModel, setting: Setting, len: usize) -> Result<Self> {
+    fn new(model: LinkModel, config: QPairConfig, far_talker: Talker, lent: Lent) -> Result<Self> {
         let reliable = |link: LinkConfig| LinkConfig { checksum: false, replay: false, ..link };
         let (mut near, mut far) = (recipient()?, donor()?);
         // The same run every time.
@@ -81,24 +179,23 @@ impl Pair {
         let (mut near, mut far) = (Initiator::new(near), Target::new(far));
         far.qpairs_mut().listen(SERVICE, 1)?;
         let peer = near.add_peer(DONOR, 0);
-        let config =
-            QPairConfig { credit: setting.credit, end: setting.end, ..QPairConfig::messages() };
+        near.map_window(WINDOW, MEMORY_BYTES as u64, peer, 0, GRANT, KEY)?;
         near.qpair_connect(0, peer, SERVICE, config)?;
-        let talker = || Talker::new(Role::Exchange(len), setting.end, len);
         Ok(Self {
             now_ns: 0,
             near,
             far,
-            near_talker: talker(),
-            far_talker: talker(),
-            lent: Lent::empty(),
+            far_talker,
+            lent,
             wires: [Wire::new(model), Wire::new(model)],
+            far_nap_ns: 0,
+            far_wakes_ns: 0,
         })
     }
 
-    fn run_until(&mut self, end_ns: u64) -> Result<()> {
+    fn run_until(&mut self, end_ns: u64, act: &mut impl Act) -> Result<()> {
         while self.now_ns < end_ns {
-            self.step()?;
+            self.step(act)?;
             let Some(next_ns) = self.next_ns() else { bail!("the link stands still") };
             self.now_ns = next_ns.max(self.now_ns + 1);
         }
@@ -106,7 +203,7 @@ impl Pair {
     }
 
     /// Everything that happens now.
-    fn step(&mut self) -> Result<()> {
+    fn step(&mut self, act: &mut impl Act) -> Result<()> {
         let now_ns = self.now_ns;
         while let Some(frame) = self.wires[0].arrived(now_ns) {
             self.far.handle_frame(now_ns, PeerAddr(0), &frame, &mut self.lent);
@@ -120,8 +217,12 @@ impl Pair {
         if self.far.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.far.handle_timeout(now_ns);
         }
-        self.near_talker.act(now_ns, self.near.qpairs_mut(), &mut self.lent)?;
-        self.far_talker.act(now_ns, self.far.qpairs_mut(), &mut self.lent)?;
+        self.lent.answer_mailbox();
+        if self.far_wakes_ns <= now_ns {
+            self.far_talker.act(now_ns, self.far.qpairs_mut(), &mut self.lent)?;
+            self.far_wakes_ns = if self.far_nap_ns > 0 { now_ns + self.far_nap_ns } else { 0 };
+        }
+        act(now_ns, &mut self.near, self.far_talker.received_bytes)?;
         let mut buffer = [0; MAX_FRAME_BYTES];
         if self.wires[0].free_at_ns <= now_ns
             && let Some((_, len)) = self.near.poll_transmit(now_ns, &mut buffer)
@@ -143,7 +244,8 @@ impl Pair {
             let free = (wire.free_at_ns > self.now_ns).then_some(wire.free_at_ns);
             arrival.into_iter().chain(free)
         });
-        wires.chain(self.near.poll_timeout()).chain(self.far.poll_timeout()).min()
+        let wakes = (self.far_wakes_ns > self.now_ns).then_some(self.far_wakes_ns);
+        wires.chain(wakes).chain(self.near.poll_timeout()).chain(self.far.poll_timeout()).min()
     }
 }
 
@@ -159,5 +261,41 @@ mod tests {
         // 5 Gb/s less 64 bytes of header for each page.
         assert!((0.9..1.0).contains(&(rate / 625e6)), "{rate}");
         assert_eq!(rate, run());
+    }
+
+    fn rates(pattern: AppPattern) -> [f64; 3] {
+        ChannelKind::ALL.map(|channel| {
+            application_in_virtual_time(LinkModel::PAPER, pattern, Some(channel))
+                .unwrap()
+                .operations_per_s
+        })
+    }
+
+    #[test]
+    fn the_adaptive_library_comes_near_the_best_channel_in_every_pattern() {
+        for pattern in AppPattern::ALL {
+            let rates = rates(pattern);
+            let best = rates.iter().copied().fold(0.0, f64::max);
+            let adaptive = application_in_virtual_time(LinkModel::PAPER, pattern, None).unwrap();
+            let share = adaptive.operations_per_s / best;
+            assert!(share > 0.9, "{pattern:?}: {rates:?}, {adaptive:?}");
+        }
+    }
+
+    #[test]
+    fn when_the_far_thread_gets_busy_words_go_to_its_mailbox_and_come_back_after() {
+        let mut office = Office::new(LinkModel::PAPER, AppPattern::Word, None).unwrap();
+        office.learn().unwrap();
+        let mut found = Vec::new();
+        for far_nap_ns in [0, 60_000, 0] {
+            office.pair.far_nap_ns = far_nap_ns;
+            // Time to notice: a trial is due after fifty times its cost.
+            office.run_for(20_000_000).unwrap();
+            found.push((office.measure().unwrap(), office.worker.why()));
+        }
+        let [crma, _, qpair] = rates(AppPattern::Word);
+        assert!(qpair > 1.1 * crma, "the mailbox takes two round trips");
+        assert!(found[0].0 > 0.9 * qpair && found[2].0 > 0.9 * qpair, "{found:?}");
+        assert!(found[1].0 > 0.9 * crma, "{found:?}, {crma}");
     }
 }
