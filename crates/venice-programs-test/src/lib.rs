@@ -24,7 +24,7 @@ pub mod values;
 
 pub use c_program::CProgram;
 pub use proc_tree::{descendants, is_alive, rss_anon_bytes};
-pub use rack::{Port, Rack, kill_now, venice_binary};
+pub use rack::{Port, Rack, kill_now, stop_now, venice_binary};
 pub use running::{Outcome, Running, exit_code};
 
 use std::time::{Duration, Instant};

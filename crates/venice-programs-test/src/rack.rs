@@ -219,9 +219,18 @@ pub fn venice_binary() -> PathBuf {
 
 /// Kills a process outright and waits until it is gone.
 pub fn kill_now(pid: u32) {
+    signal_and_wait(pid, Signal::KILL);
+}
+
+/// Has a daemon end in its own way, and waits until it is gone.
+pub fn stop_now(pid: u32) {
+    signal_and_wait(pid, Signal::TERM);
+}
+
+fn signal_and_wait(pid: u32, signal: Signal) {
     let target = Pid::from_raw(pid as i32).expect("a process id");
-    kill_process(target, Signal::KILL).unwrap_or_else(|error| panic!("kill {pid}: {error}"));
-    crate::wait_for("a killed process to go", Duration::from_secs(10), || {
+    kill_process(target, signal).unwrap_or_else(|error| panic!("{signal:?} to {pid}: {error}"));
+    crate::wait_for("a process to go", Duration::from_secs(10), || {
         (!crate::is_alive(pid)).then_some(())
     });
 }

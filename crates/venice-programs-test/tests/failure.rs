@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use venice_programs_test::{CProgram, MIB, Port, Rack, Running};
-use venice_programs_test::{is_alive, kill_now, paged_mode_is_missing, wait_for};
+use venice_programs_test::{is_alive, kill_now, paged_mode_is_missing, stop_now, wait_for};
 
 const LEND_MIB: u64 = 128;
 /// 64 MiB of use on 16 MiB local and 96 MiB far, spread over the four donors.
@@ -52,15 +52,16 @@ fn wait_until_free(rack: &Rack, limit: Duration) {
     });
 }
 
-fn donor_killed(test: &str, port: Port) {
+/// What a program's user reads when a donor is gone that `end` ends.
+fn told_of_the_end_of_a_donor(test: &str, port: Port, end: fn(u32)) -> Option<String> {
     if paged_mode_is_missing(test) {
-        return;
+        return None;
     }
     let rack = Rack::start(port, LEND_MIB);
     let busy = Busy::start(&rack);
     let grants = rack.json(&["grants"]);
     let donor = grants[0]["donor"].as_str().expect("a donor").to_string();
-    kill_now(rack.agent_pid(&donor));
+    end(rack.agent_pid(&donor));
     let outcome = busy.running.finish(LIMIT);
     outcome.expect_code(SIGBUS_CODE);
     assert!(outcome.stdout.is_empty(), "the program claims success");
@@ -70,16 +71,27 @@ fn donor_killed(test: &str, port: Port) {
         "no message names {donor} and the region:\n{}",
         outcome.stderr
     );
+    Some(outcome.stderr)
 }
 
 #[test]
 fn a_program_is_told_when_its_donor_dies_on_shm() {
-    donor_killed("a_program_is_told_when_its_donor_dies_on_shm", Port::Shm);
+    let test = "a_program_is_told_when_its_donor_dies_on_shm";
+    told_of_the_end_of_a_donor(test, Port::Shm, kill_now);
 }
 
 #[test]
 fn a_program_is_told_when_its_donor_dies_on_udp() {
-    donor_killed("a_program_is_told_when_its_donor_dies_on_udp", Port::Udp);
+    let test = "a_program_is_told_when_its_donor_dies_on_udp";
+    told_of_the_end_of_a_donor(test, Port::Udp, kill_now);
+}
+
+#[test]
+fn a_program_is_told_when_its_donor_takes_its_memory_back() {
+    let test = "a_program_is_told_when_its_donor_takes_its_memory_back";
+    let Some(told) = told_of_the_end_of_a_donor(test, Port::Udp, stop_now) else { return };
+    assert!(told.contains("took its memory back"), "{told}");
+    assert!(told.contains("took back the only copy"), "{told}");
 }
 
 #[test]
