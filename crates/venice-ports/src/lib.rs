@@ -18,6 +18,7 @@
 pub mod channels;
 mod error;
 mod outside;
+mod process;
 pub mod qpair;
 pub mod ring;
 pub mod seal;

@@ -3,9 +3,16 @@
 
 use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 
-use venice_fabric::InitiatorConfig;
-use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
+use venice_fabric::{InitiatorConfig, PeerState};
+use venice_ports::qpair::{
+    QPairAddress, QPairListener, QPairMessages, QPairOptions, QPairSocketError,
+};
+use venice_ports::ring::{RingConfig, RingDriver, RingPort};
 use venice_ports::seal::{SealedAs, Sealer, node_key};
 use venice_ports::udp::UdpDriver;
 use venice_ports::{PortError, monotonic_ns};
@@ -70,7 +77,7 @@ fn a_forked_child_that_drops_a_socket_does_not_close_its_parents() {
     let mut listener = QPairListener::bind(&address, 7).unwrap();
     let connecting =
         std::thread::spawn(move || QPairMessages::connect(&address, 7, &QPairOptions::default()));
-    let minute = Some(std::time::Duration::from_secs(60));
+    let minute = Some(Duration::from_secs(60));
     let mut theirs = listener.accept_messages(minute).unwrap();
     theirs.set_timeout(minute);
     let mut ours = ManuallyDrop::new(connecting.join().unwrap().unwrap());
@@ -83,4 +90,113 @@ fn a_forked_child_that_drops_a_socket_does_not_close_its_parents() {
     ours.send(b"still here").unwrap();
     assert_eq!(theirs.recv(&mut [0; 16]).unwrap(), 10);
     drop(ManuallyDrop::into_inner(ours));
+}
+
+/// The child's copies of a socket and its listener are dead; what it makes itself is not, and has
+/// a thread that looks after it.
+#[test]
+fn a_forked_child_has_sockets_of_its_own_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = QPairAddress::ring(dir.path().join("qpair.sock"));
+    let minute = Some(Duration::from_secs(60));
+    let listener = QPairListener::bind(&address, 7).unwrap();
+    let mut listener = ManuallyDrop::new(listener);
+    let connect = || QPairMessages::connect(&address, 7, &QPairOptions::default());
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let connecting = scope.spawn(connect);
+        let theirs = listener.accept_messages(minute).unwrap();
+        (connecting.join().unwrap().unwrap(), theirs)
+    });
+    let (mut ours, mut theirs) = (ManuallyDrop::new(ours), ManuallyDrop::new(theirs));
+    let own_path = dir.path().join("own.sock");
+    let status = status_of_child(|| {
+        let dead = |outcome| matches!(outcome, Err(QPairSocketError::Port(PortError::Forked)));
+        let mut outcomes = vec![
+            dead(ours.send(b"child")),
+            dead(theirs.try_recv(&mut [0; 8]).map(|_| ())),
+            dead(listener.accept_messages(Some(Duration::ZERO)).map(drop)),
+            !ours.arm(),
+        ];
+        ours.attend();
+        // SAFETY: the child's copies, which it does not use any more.
+        unsafe {
+            ManuallyDrop::drop(&mut ours);
+            ManuallyDrop::drop(&mut theirs);
+            ManuallyDrop::drop(&mut listener);
+        }
+        outcomes.push(dir.path().join("qpair.sock").exists());
+        outcomes.push(talks_to_itself(&QPairAddress::ring(&own_path)));
+        outcomes.push(talks_to_itself(&QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap())));
+        outcomes.iter().position(|fine| !fine).map_or(0, |at| at as i32 + 1)
+    });
+    assert_eq!(status, 0, "which of the child's outcomes is wrong");
+    ours.send(b"parent").unwrap();
+    theirs.set_timeout(minute);
+    assert_eq!(theirs.recv(&mut [0; 16]).unwrap(), 6);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(connect);
+        let _theirs = listener.accept_messages(minute).unwrap();
+        connecting.join().unwrap().unwrap();
+    });
+    drop((ManuallyDrop::into_inner(ours), ManuallyDrop::into_inner(theirs)));
+    drop(ManuallyDrop::into_inner(listener));
+}
+
+/// Both ends of a QPair in this process. The one that is sent a message sleeps as a task does, which
+/// nobody wakes but the thread that looks after the links.
+fn talks_to_itself(address: &QPairAddress) -> bool {
+    let minute = Some(Duration::from_secs(60));
+    let Ok(mut listener) = QPairListener::bind(address, 7) else { return false };
+    let address = match listener.local_addr() {
+        Some(local) => QPairAddress::plain_udp(local),
+        None => address.clone(),
+    };
+    let connecting =
+        std::thread::spawn(move || QPairMessages::connect(&address, 7, &QPairOptions::default()));
+    let Ok(mut theirs) = listener.accept_messages(minute) else { return false };
+    let Ok(Ok(mut ours)) = connecting.join() else { return false };
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    let mut buffer = [0; 8];
+    if theirs.poll_recv(&mut context, &mut buffer).is_ready() || ours.send(b"own").is_err() {
+        return false;
+    }
+    let begin = Instant::now();
+    loop {
+        while !woken.0.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+            if begin.elapsed() > Duration::from_secs(20) {
+                return false;
+            }
+        }
+        if theirs.poll_recv(&mut context, &mut buffer).is_ready() {
+            return &buffer[..3] == b"own";
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_forked_child_moves_nothing_over_its_parents_rings() {
+    let (near, _far) = RingPort::pair(&RingConfig::default()).unwrap();
+    let mut driver = RingDriver::new(InitiatorConfig::new(NodeId(1), 1)).unwrap();
+    let peer = driver.add_peer(monotonic_ns(), NodeId(2), near).unwrap();
+    let status = status_of_child(|| {
+        let pumped = matches!(driver.pump(monotonic_ns()), Err(PortError::Forked));
+        let waited = matches!(driver.wait(u64::MAX), Err(PortError::Forked));
+        let outcomes = [pumped, waited, !driver.prepare_wait()];
+        outcomes.iter().position(|fine| !fine).map_or(0, |at| at as i32 + 1)
+    });
+    assert_eq!(status, 0, "which of the child's outcomes is wrong");
+    driver.pump(monotonic_ns()).unwrap();
+    assert!(!matches!(driver.initiator().peer_state(peer), PeerState::Down { .. }));
 }

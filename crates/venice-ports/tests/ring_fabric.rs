@@ -36,8 +36,8 @@ fn recipient(path: &Path, link_seed: u64, key: GrantKey) -> RingDriver {
     let deadline_ns = monotonic_ns() + PATIENCE_NS;
     while driver.initiator().peer_state(peer) != PeerState::Up {
         assert!(monotonic_ns() < deadline_ns, "no link");
-        driver.pump(monotonic_ns());
-        driver.wait(1_000_000);
+        driver.pump(monotonic_ns()).unwrap();
+        driver.wait(1_000_000).unwrap();
     }
     driver
 }
@@ -50,12 +50,12 @@ fn finish(driver: &mut RingDriver, count: usize) -> Vec<Finished> {
     let mut finished = Vec::new();
     while finished.len() < count {
         assert!(monotonic_ns() < deadline_ns, "{} of {count} finished", finished.len());
-        driver.pump(monotonic_ns());
+        driver.pump(monotonic_ns()).unwrap();
         while let Some(done) = driver.initiator().poll_completion() {
             finished.push((done.token, done.result, done.data.to_vec()));
         }
         if finished.len() < count {
-            driver.wait(1_000_000_000);
+            driver.wait(1_000_000_000).unwrap();
         }
     }
     finished
@@ -126,12 +126,12 @@ fn bulk_transfers_go_both_ways() {
 fn finish_bulk(driver: &mut RingDriver) -> (Result<(), AccessError>, Vec<u8>) {
     let deadline_ns = monotonic_ns() + PATIENCE_NS;
     loop {
-        driver.pump(monotonic_ns());
+        driver.pump(monotonic_ns()).unwrap();
         if let Some(done) = driver.initiator().poll_rdma_completion() {
             return (done.result, done.buffer);
         }
         assert!(monotonic_ns() < deadline_ns);
-        driver.wait(1_000_000_000);
+        driver.wait(1_000_000_000).unwrap();
     }
 }
 
@@ -214,8 +214,8 @@ fn a_donor_that_ends_is_noticed_while_asleep() {
     let deadline_ns = monotonic_ns() + PATIENCE_NS;
     let peer = venice_fabric::PeerIndex(0);
     while !matches!(driver.initiator().peer_state(peer), PeerState::Down { .. }) {
-        driver.wait(1_000_000_000);
-        driver.pump(monotonic_ns());
+        driver.wait(1_000_000_000).unwrap();
+        driver.pump(monotonic_ns()).unwrap();
         assert!(monotonic_ns() < deadline_ns);
     }
 }

@@ -53,12 +53,11 @@ impl FrameDriver for RingDriver {
     }
 
     fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        Ok(Self::pump(self, now_ns))
+        Self::pump(self, now_ns)
     }
 
     fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
-        Self::wait(self, timeout_ns);
-        Ok(())
+        Self::wait(self, timeout_ns)
     }
 }
 

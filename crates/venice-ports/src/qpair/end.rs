@@ -112,7 +112,7 @@ impl End {
     pub(super) fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         match self {
             Self::RingCaller(driver) => {
-                let any = driver.pump(now_ns);
+                let any = driver.pump(now_ns)?;
                 if driver.is_over() { Err(PortError::Closed) } else { Ok(any) }
             }
             Self::RingListener(end) if end.is_over => Err(PortError::Closed),

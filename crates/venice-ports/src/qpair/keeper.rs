@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use rustix::event::Timespec;
@@ -10,6 +12,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::shared::Shared;
+use crate::process::Process;
 use crate::{PortError, monotonic_ns};
 
 /// How often links that nobody drives are looked after. The other side takes frames for lost after
@@ -30,17 +33,46 @@ struct Sockets {
     next: u64,
 }
 
-static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
+/// The keeper of one process. A forked child has its parent's, and not the thread: for what the
+/// child makes itself it needs one of its own.
+struct Home {
+    process: Process,
+    keeper: OnceLock<Option<Keeper>>,
+}
+
+/// Null, or a `Home` that is never freed.
+static HOME: AtomicPtr<Home> = AtomicPtr::new(null_mut());
 
 fn keeper() -> Result<&'static Keeper, PortError> {
-    let started = KEEPER.get_or_init(|| {
+    let home = home()?;
+    let started = home.keeper.get_or_init(|| {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         let name = String::from("venice-qpair");
-        std::thread::Builder::new().name(name).spawn(run).ok()?;
+        std::thread::Builder::new().name(name).spawn(|| run(home)).ok()?;
         Some(Keeper { epoll, sockets: Mutex::default() })
     });
     let none = PortError::System { step: "starting a thread", source: Errno::AGAIN };
     started.as_ref().ok_or(none)
+}
+
+fn home() -> Result<&'static Home, PortError> {
+    let found = HOME.load(Ordering::Acquire);
+    // SAFETY: null, or leaked below.
+    if let Some(home) = unsafe { found.as_ref() }.filter(|home| home.process.is_current()) {
+        return Ok(home);
+    }
+    let home = Box::new(Home { process: Process::current()?, keeper: OnceLock::new() });
+    let home = Box::into_raw(home);
+    match HOME.compare_exchange(found, home, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: it is the box above, which nobody frees any more.
+        Ok(_) => Ok(unsafe { &*home }),
+        Err(other) => {
+            // SAFETY: nobody else has seen the box.
+            drop(unsafe { Box::from_raw(home) });
+            // SAFETY: another thread of this process has leaked it.
+            Ok(unsafe { &*other })
+        }
+    }
 }
 
 /// Looks after `shared` until it is dropped.
@@ -71,9 +103,9 @@ pub(super) fn hold(shared: &Arc<Shared>, until_ns: u64) {
     }
 }
 
-fn run() {
+fn run(home: &Home) {
     // It is being made by the thread that started this one.
-    let Some(keeper) = KEEPER.wait() else { return };
+    let Some(keeper) = home.keeper.wait() else { return };
     let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
     let (mut all, mut tended_ns) = (Vec::new(), 0);
     loop {

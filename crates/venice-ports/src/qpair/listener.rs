@@ -11,6 +11,7 @@ use venice_fabric::{EndConfig, QPairId};
 use super::shared::{Shared, Wait, Watcher};
 use super::socket::Socket;
 use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
+use crate::process::Process;
 use crate::ring::RingListener;
 use crate::{PortError, monotonic_ns};
 
@@ -36,6 +37,7 @@ pub struct QPairListener {
     way: Way,
     service: u32,
     end: EndConfig,
+    process: Process,
 }
 
 #[derive(Debug)]
@@ -68,7 +70,7 @@ impl QPairListener {
                 Way::Udp { shared, local, watcher: Watcher::default() }
             }
         };
-        Ok(Self { way, service, end: EndConfig::default() })
+        Ok(Self { way, service, end: EndConfig::default(), process: Process::current()? })
     }
 
     /// Buffers and credits of what is accepted from now on.
@@ -123,6 +125,7 @@ impl QPairListener {
     }
 
     fn try_accept(&mut self) -> Result<Option<Socket>, QPairSocketError> {
+        self.process.check()?;
         // Who asked may have given up meanwhile: then the next.
         while let Some((shared, id)) = self.take_incoming()? {
             let (socket, end) = (Socket::new(shared, id), self.end);

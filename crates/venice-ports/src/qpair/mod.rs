@@ -6,6 +6,10 @@
 //! in three kinds: blocking with a time-out, `try_` and a descriptor to poll, and as futures that
 //! any executor can run.
 //!
+//! A thread of its own keeps the links of a process going. In a forked child the sockets of its
+//! parent are dead: every call says [`PortError::Forked`], and dropping one closes nothing. Those
+//! that the child makes itself work, and have a thread of their own.
+//!
 //! ```no_run
 //! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
 //!

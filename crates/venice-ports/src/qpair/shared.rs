@@ -13,6 +13,7 @@ use venice_fabric::{QPairError, QPairEvent, QPairId, QPairs};
 use super::QPairSocketError;
 use super::end::End;
 use super::keeper;
+use crate::process::Process;
 use crate::ring::patience::{Next, Patience};
 use crate::{PortError, monotonic_ns};
 
@@ -43,9 +44,9 @@ pub(super) struct Shared {
     bell: OwnedFd,
     /// The keeper, who polls for tasks.
     tasks: Watcher,
-    /// The process that made it. After a fork the other one has the sockets too, but the link is
-    /// not its own.
-    owner: u32,
+    /// After a fork the child has the sockets too, but the link is not its own, and the lock may be
+    /// held for ever by a thread that it does not have.
+    process: Process,
     /// By which the keeper knows it.
     number: AtomicU64,
 }
@@ -115,7 +116,7 @@ impl Shared {
             watch,
             bell,
             tasks: Watcher::default(),
-            owner: std::process::id(),
+            process: Process::current()?,
             number: AtomicU64::new(0),
         });
         keeper::keep(&shared)?;
@@ -146,6 +147,7 @@ impl Shared {
         wait: Wait,
         call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
     ) -> Result<T, QPairSocketError> {
+        self.process.check()?;
         self.call_locked(self.lock(), wait, call).1
     }
 
@@ -188,6 +190,7 @@ impl Shared {
         wait: Wait,
         mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
     ) -> Result<T, QPairSocketError> {
+        self.process.check()?;
         // Nearly always there is room: one lock and one look at the clock.
         let (mut state, now_ns) = (self.lock(), monotonic_ns());
         match call(state.end.qpairs(), now_ns) {
@@ -216,6 +219,7 @@ impl Shared {
         context: &Context<'_>,
         mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
     ) -> Poll<Result<T, QPairSocketError>> {
+        self.process.check()?;
         loop {
             let (mut state, done) = self.call_locked(self.lock(), Wait::Never, &mut call);
             if !matches!(done, Err(QPairSocketError::WouldBlock)) {
@@ -238,6 +242,9 @@ impl Shared {
 
     /// Before waiting on [`Shared::fd`]: `false` if there is something now.
     pub(super) fn arm(&self, watcher: &Watcher) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
         let mut state = self.lock();
         // Another may have taken in what this one is waiting for since it last looked.
         if watcher.seen.swap(state.arrivals, Ordering::Relaxed) != state.arrivals {
@@ -267,6 +274,9 @@ impl Shared {
 
     /// After [`Shared::fd`] was readable: takes in what has come and wakes whom it may concern.
     pub(super) fn attend(&self, watcher: &Watcher) {
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.lock();
         self.disarm(&mut state, watcher);
         state.end.finish_wait();
@@ -298,8 +308,7 @@ impl Shared {
     /// Gives a QPair back. Waits a little until what it has queued is on its way, and for the last
     /// socket of the end until it has arrived; beyond that the keeper has the end for a while.
     pub(super) fn close(self: &Arc<Self>, id: QPairId, watcher: &Watcher) {
-        // Its lock may be held for ever by a thread that is not here.
-        if self.owner != std::process::id() {
+        if !self.process.is_current() {
             return;
         }
         let mut state = self.lock();

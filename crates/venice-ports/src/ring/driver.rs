@@ -8,6 +8,7 @@ use venice_wire::{MAX_FRAME_BYTES, NodeId};
 
 use super::RingPort;
 use super::port::TOO_SHORT_NS;
+use crate::process::Process;
 use crate::udp::alarm::Alarm;
 use crate::{PortError, monotonic_ns};
 
@@ -21,6 +22,9 @@ const LOOK_FOR_END_NS: u64 = 1_000_000;
 /// Start accesses on [`RingDriver::initiator`], then [`RingDriver::pump`] and poll completions;
 /// [`RingDriver::wait`] sleeps until there is something to pump. After construction and
 /// [`RingDriver::add_peer`] nothing allocates.
+///
+/// In a child that was forked the copy is dead ([`PortError::Forked`]): the rings are shared with
+/// the parent, which goes on with them.
 #[derive(Debug)]
 pub struct RingDriver {
     initiator: Initiator,
@@ -30,6 +34,7 @@ pub struct RingDriver {
     watch: OwnedFd,
     alarm: Alarm,
     look_for_end_ns: u64,
+    process: Process,
 }
 
 impl RingDriver {
@@ -49,6 +54,7 @@ impl RingDriver {
             watch,
             alarm,
             look_for_end_ns: 0,
+            process: Process::current()?,
         };
         driver.watch(driver.alarm.as_fd())?;
         Ok(driver)
@@ -83,7 +89,11 @@ impl RingDriver {
 
     /// Moves every frame that can move now, in both directions, and lets the fabric's timers run.
     /// Never waits. Returns whether a frame came in. A donor that is gone is down from then on.
-    pub fn pump(&mut self, now_ns: u64) -> bool {
+    ///
+    /// # Errors
+    /// [`PortError::Forked`].
+    pub fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        self.process.check()?;
         if self.initiator.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.initiator.handle_timeout(now_ns);
         }
@@ -107,7 +117,7 @@ impl RingDriver {
                 }
             }
         }
-        any
+        Ok(any)
     }
 
     /// Whether every donor there was is gone.
@@ -118,7 +128,11 @@ impl RingDriver {
     /// Sleeps until a frame comes, a donor is gone, one of the fabric's timers is due or
     /// `timeout_ns` have passed, whichever is first; it may come back earlier. Pump afterwards in
     /// any case.
-    pub fn wait(&mut self, timeout_ns: u64) {
+    ///
+    /// # Errors
+    /// [`PortError::Forked`].
+    pub fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
+        self.process.check()?;
         if self.prepare_wait() {
             let timeout = Timespec {
                 tv_sec: (timeout_ns / 1_000_000_000) as i64,
@@ -128,12 +142,16 @@ impl RingDriver {
             let _ = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout));
         }
         self.finish_wait();
+        Ok(())
     }
 
     /// For those who wait for more than this driver alone: before polling [`RingDriver::fd`] for
     /// input. `false`: do not sleep, there is something to pump. In either case call
     /// [`RingDriver::finish_wait`] afterwards.
     pub fn prepare_wait(&mut self) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
         let now_ns = monotonic_ns();
         let mut due_ns = self.initiator.poll_timeout();
         for port in self.ports.iter_mut().flatten() {
@@ -150,7 +168,9 @@ impl RingDriver {
 
     /// See [`RingDriver::prepare_wait`].
     pub fn finish_wait(&mut self) {
-        self.ports.iter_mut().flatten().for_each(RingPort::finish_wait);
+        if self.process.is_current() {
+            self.ports.iter_mut().flatten().for_each(RingPort::finish_wait);
+        }
     }
 
     /// To be polled for input after [`RingDriver::prepare_wait`].

@@ -34,7 +34,6 @@
 mod counters;
 mod key;
 mod opener;
-mod process;
 mod salt_index;
 mod sealer;
 mod window;
@@ -42,6 +41,5 @@ mod window;
 pub use counters::{Dropped, SealCounters, SealCounts};
 pub use key::{SealKeys, SealedAs, node_key, preferred_algorithm};
 pub use opener::{Opened, Opener, SessionId};
-pub(crate) use process::Process;
 pub use sealer::Sealer;
 pub use window::ReplayWindow;

@@ -6,8 +6,8 @@ use venice_wire::{
     SealedHeader,
 };
 
-use super::Process;
 use super::key::{preferred_algorithm, sender_key};
+use crate::process::Process;
 use crate::{PortError, random_u64};
 
 /// Seals datagrams under one key. Each sender makes one of its own: a new thread, a forked child

@@ -10,15 +10,18 @@ use rustix::net::{
 };
 
 use crate::PortError;
+use crate::process::Process;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// A listening unix `SOCK_SEQPACKET` socket; its file is removed on drop.
+/// A listening unix `SOCK_SEQPACKET` socket; its file is removed on drop, but not by a forked
+/// child, whose parent still listens.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    process: Process,
 }
 
 impl Listener {
@@ -28,10 +31,11 @@ impl Listener {
             .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
         let listen_error = |source| PortError::Listen { path: path.to_path_buf(), source };
 
+        let process = Process::current()?;
         clear_stale(path, &address)?;
         let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         bind(&socket, &address).map_err(listen_error)?;
-        let listener = Self { socket, path: path.to_path_buf() };
+        let listener = Self { socket, path: path.to_path_buf(), process };
         // Set before `listen`, so that nobody else gets in through the gap.
         chmod(path, Mode::from_raw_mode(0o660)).map_err(listen_error)?;
         listen(&listener.socket, BACKLOG).map_err(listen_error)?;
@@ -51,7 +55,9 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = unlink(&self.path);
+        if self.process.is_current() {
+            let _ = unlink(&self.path);
+        }
     }
 }
 

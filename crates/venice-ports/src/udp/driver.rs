@@ -19,7 +19,8 @@ use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
 use super::spin::Spin;
 use super::wait_set::WaitSet;
-use crate::seal::{Dropped, Opener, Process, SealCounters, SealCounts, SealedAs, Sealer};
+use crate::process::Process;
+use crate::seal::{Dropped, Opener, SealCounters, SealCounts, SealedAs, Sealer};
 use crate::{PortError, monotonic_ns};
 
 /// Batches taken in one [`UdpDriver::pump`], so that it comes back under any load.

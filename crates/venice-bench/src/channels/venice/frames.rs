@@ -51,13 +51,11 @@ impl Driver for RingDriver {
     }
 
     fn pump(&mut self, now_ns: u64) -> Result<()> {
-        self.pump(now_ns);
-        Ok(())
+        self.pump(now_ns).map(drop).context("the ring failed")
     }
 
     fn wait(&mut self, timeout_ns: u64) -> Result<()> {
-        self.wait(timeout_ns);
-        Ok(())
+        self.wait(timeout_ns).context("the ring failed")
     }
 }
 

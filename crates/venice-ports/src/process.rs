@@ -1,5 +1,5 @@
 //! Which process made something. A child that was forked has a copy of all its parent has, and must
-//! not use a copy whose next nonce, or place in a link, the parent uses too.
+//! not use a copy whose next nonce, or place in a link, the parent uses too; nor clean up behind it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
