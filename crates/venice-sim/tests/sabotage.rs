@@ -88,6 +88,21 @@ fn a_window_that_only_the_table_knows() {
 }
 
 #[test]
+fn bytes_of_a_stream_in_each_others_place() {
+    assert_found_by(Sabotage::SwapBytes, Checker::Streams, &[]);
+}
+
+#[test]
+fn a_stream_that_seems_to_end_before_its_end() {
+    assert_found_by(Sabotage::EarlyEnd, Checker::Streams, &[]);
+}
+
+#[test]
+fn credit_for_what_was_not_read() {
+    assert_found_by(Sabotage::ForgeCredit, Checker::Credit, &[]);
+}
+
+#[test]
 fn two_messages_in_each_others_place() {
     assert_found_by(Sabotage::SwapMessages, Checker::Conversations, &[]);
 }

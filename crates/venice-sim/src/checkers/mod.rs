@@ -7,6 +7,8 @@
 //! | [`Executions`] | what the donor's memory is asked to do | every write is carried out once, whole, in order, and before it is answered |
 //! | [`Counters`] | atomics asked for and their results | each is carried out once, and the results are those of one order |
 //! | [`Conversations`] | both ends of QPairs | messages come once, whole and in order |
+//! | [`Streams`] | both ends of QPairs | bytes come once and in order, and the end after all of them |
+//! | credit | how full both ends of QPairs are | no reader is sent more than it has room for, and no credit is lost or made up |
 //! | [`WireWatch`] | the frames as they are sent | credits are kept, positions and acknowledgements make sense, replays repeat |
 //! | progress | the clock | every access completes within a bound once the faults are over |
 //! | agreement | both ends' own mapping tables, and what is lent, when all is quiet | they name the same windows and grants |
@@ -16,6 +18,7 @@ mod counters;
 mod executions;
 mod history;
 mod oracle;
+mod streams;
 mod wire_watch;
 
 use serde::Serialize;
@@ -25,6 +28,7 @@ pub use self::counters::{AtomicId, Change, Counters};
 pub use self::executions::Executions;
 pub use self::history::{History, ReadId, WriteId, written};
 pub use self::oracle::{Oracle, Region, RegionId, Writing};
+pub use self::streams::{StreamId, Streams};
 pub use self::wire_watch::WireWatch;
 
 /// Which checker.
@@ -39,6 +43,10 @@ pub enum Checker {
     Counters,
     /// [`Conversations`].
     Conversations,
+    /// [`Streams`].
+    Streams,
+    /// QPairs keep to their credit.
+    Credit,
     /// [`WireWatch`].
     Wire,
     /// Everything completes in time.
@@ -84,11 +92,13 @@ const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::History,
         Self::Executions,
         Self::Counters,
         Self::Conversations,
+        Self::Streams,
+        Self::Credit,
         Self::Wire,
         Self::Progress,
         Self::Agreement,
@@ -102,6 +112,8 @@ impl Checker {
             Self::Executions => "executions",
             Self::Counters => "counters",
             Self::Conversations => "conversations",
+            Self::Streams => "streams",
+            Self::Credit => "credit",
             Self::Wire => "wire",
             Self::Progress => "progress",
             Self::Agreement => "agreement",

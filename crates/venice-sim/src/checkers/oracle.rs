@@ -3,7 +3,7 @@
 
 use super::{
     AtomicId, Change, Checker, Conversations, Counters, Executions, Findings, History, ReadId,
-    WriteId,
+    Streams, WriteId,
 };
 
 /// A region of lent memory, from the time it is lent until it is gone.
@@ -33,6 +33,8 @@ pub struct Oracle {
     regions: Vec<Region>,
     /// The messages of QPairs.
     pub conversations: Conversations,
+    /// The byte streams of QPairs.
+    pub streams: Streams,
     /// What was found.
     pub findings: Findings,
 }

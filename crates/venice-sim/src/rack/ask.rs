@@ -28,7 +28,7 @@ pub(super) fn ask(
     let Access { kind, at, len, .. } = asking.access;
     let local_ns = desk.local_ns;
     let what = match kind {
-        Kind::Message | Kind::Unmap => unreachable!("nothing is asked for"),
+        Kind::Message | Kind::Stream | Kind::Unmap => unreachable!("nothing is asked for"),
         Kind::Read => {
             desk.initiator.read(local_ns, token, addr, len)?;
             What::Read { read: desk.oracle.ask_read(region, at, len, Some(lane)), lane }

@@ -218,6 +218,7 @@ impl Client {
         }
         match access.kind {
             Kind::Message => return self.issue_message(desk, access.session),
+            Kind::Stream => return self.issue_stream(desk, access.session),
             Kind::Unmap => {
                 session.give_back(access.session, desk);
                 self.held = None;
@@ -284,6 +285,17 @@ impl Client {
                 false
             }
         }
+    }
+
+    /// Asks a donor for a stream, which goes on by itself. `true`: it was taken.
+    fn issue_stream(&mut self, desk: &mut Desk<'_>, n: usize) -> bool {
+        let Some(peer) = self.sessions[n].peer else { return false };
+        let is_taken = talk::begin_stream(desk, peer).is_ok();
+        self.is_blocked = !is_taken;
+        if is_taken {
+            self.held = None;
+        }
+        is_taken
     }
 
     /// Takes what has completed. `true`: something has.

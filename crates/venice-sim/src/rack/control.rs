@@ -149,6 +149,7 @@ impl Rack<'_> {
             }
         }
         self.check_links_when_quiet();
+        self.check_credit_when_quiet();
     }
 
     fn check_lent(&self, donor: &Node, id: GrantId, grant: &Grant) -> Result<(), String> {

@@ -7,20 +7,24 @@
 mod ask;
 mod client;
 mod control;
+mod credit;
 mod faults;
 mod memory;
 mod node;
 mod relay;
 mod sabotage;
+mod stream;
 mod tables;
 mod talk;
 mod tally;
 
 use std::collections::BTreeMap;
 
+use venice_fabric::QPairId;
+
 use crate::checkers::{Checker, Oracle, WireWatch};
 use crate::events::Events;
-use crate::network::{Datagram, Network};
+use crate::network::{Datagram, End, Network};
 use crate::report::Report;
 use crate::scenario::{BadScenario, Scenario, Topology};
 use crate::trace::Trace;
@@ -68,6 +72,7 @@ enum Event {
     Timer { node: u16, life: u32 },
     Want { node: u16, life: u32 },
     Reconnect { node: u16, life: u32, session: usize },
+    Read { node: u16, life: u32, end: End, qpair: QPairId },
     FaultBegins(usize),
     FaultEnds(usize),
 }
@@ -131,6 +136,7 @@ impl<'a> Rack<'a> {
             rack.now_ns >= rack.calm_ns
                 && rack.nodes.iter().all(Node::is_content)
                 && rack.oracle.conversations.check_settled().is_ok()
+                && rack.oracle.streams.check_settled().is_ok()
         };
         if !self.run_until("every access is over and every node connected", done) {
             return;
@@ -196,8 +202,9 @@ impl<'a> Rack<'a> {
     fn who_waits(&self) -> String {
         let waiting = self.nodes.iter().filter(|node| !node.is_content());
         let tell = |node: &Node| node.tell();
-        let settled = self.oracle.conversations.check_settled().err();
-        waiting.map(tell).take(4).chain(settled).collect::<Vec<_>>().join("; ")
+        let messages = self.oracle.conversations.check_settled().err();
+        let streams = self.oracle.streams.check_settled().err();
+        waiting.map(tell).take(4).chain(messages).chain(streams).collect::<Vec<_>>().join("; ")
     }
 
     /// How long the rack may take for all there is to do once it is calm: a bound, not an estimate.
@@ -219,6 +226,7 @@ impl<'a> Rack<'a> {
             Event::Timer { node, life } => self.timer(node, life),
             Event::Want { node, life } => self.want(node, life),
             Event::Reconnect { node, life, session } => self.reconnect(node, life, session),
+            Event::Read { node, life, end, qpair } => self.read_late(node, life, end, qpair),
             Event::FaultBegins(fault) => self.begin_fault(fault),
             Event::FaultEnds(fault) => self.end_fault(fault),
         }

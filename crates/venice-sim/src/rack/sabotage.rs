@@ -37,13 +37,19 @@ pub enum Sabotage {
     EarlyFence,
     /// A recipient leaves a second window to a grant behind.
     LeakWindow,
+    /// Bytes of a stream change places.
+    SwapBytes,
+    /// The reader of a stream takes a pause for its end.
+    EarlyEnd,
+    /// A reader gives credit for a byte more than it has read.
+    ForgeCredit,
     /// Two messages of a QPair change places.
     SwapMessages,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::DropWrite,
         Self::FlipBit,
         Self::RepeatWrite,
@@ -57,6 +63,9 @@ impl Sabotage {
         Self::StaleAtomic,
         Self::EarlyFence,
         Self::LeakWindow,
+        Self::SwapBytes,
+        Self::EarlyEnd,
+        Self::ForgeCredit,
         Self::SwapMessages,
     ];
 
@@ -76,6 +85,9 @@ impl Sabotage {
             Self::StaleAtomic => "stale-atomic",
             Self::EarlyFence => "early-fence",
             Self::LeakWindow => "leak-window",
+            Self::SwapBytes => "swap-bytes",
+            Self::EarlyEnd => "early-end",
+            Self::ForgeCredit => "forge-credit",
             Self::SwapMessages => "swap-messages",
         }
     }
@@ -133,6 +145,14 @@ impl Saboteur {
             && frame.opcode() == Opcode::Welcome
         {
             *bytes = emit(HeaderRepr { access_len: 1024, ..frame.repr() }, &[]);
+        }
+        if self.is(Sabotage::ForgeCredit)
+            && let Ok(frame) = Frame::parse(bytes)
+            && frame.opcode() == Opcode::Put
+        {
+            let mut credit = frame.payload().to_vec();
+            credit[0] = credit[0].wrapping_add(1);
+            *bytes = emit(frame.repr(), &credit);
         }
     }
 

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use venice_fabric::{
-    CreditMode, EndConfig, PeerIndex, QPairConfig, QPairError, QPairEvent, QPairId, QPairs,
+    CreditMode, EndConfig, PeerIndex, QPairConfig, QPairError, QPairEvent, QPairId, QPairKind,
+    QPairs,
 };
 
 use super::Rack;
 use super::client::Desk;
 use super::sabotage::{Sabotage, Saboteur};
+use super::stream::StreamEnd;
 use super::tally::Tally;
 use crate::checkers::{Checker, ConversationId, Direction, Oracle};
 use crate::network::End;
@@ -23,6 +25,7 @@ const MAX_MESSAGE_BYTES: usize = 3000;
 #[derive(Debug, Default)]
 pub(super) struct Talks {
     ends: BTreeMap<QPairId, Option<ConversationId>>,
+    pub streams: BTreeMap<QPairId, StreamEnd>,
 }
 
 impl Talks {
@@ -31,19 +34,53 @@ impl Talks {
         for id in std::mem::take(&mut self.ends).into_values().flatten() {
             oracle.conversations.close(id);
         }
+        for id in std::mem::take(&mut self.streams).into_values().filter_map(|end| end.id) {
+            oracle.streams.close(id);
+        }
+    }
+
+    /// The QPairs of messages whose conversations are known.
+    pub fn conversations(&self) -> impl Iterator<Item = (QPairId, ConversationId)> {
+        self.ends.iter().filter_map(|(&qpair, id)| Some((qpair, (*id)?)))
     }
 }
 
+/// What may lie unread at an end.
+pub(super) const RECV_BYTES: u32 = 4 << 10;
+
 /// A small QPair, so that credit matters.
 fn end_config() -> EndConfig {
-    EndConfig { send_bytes: 8 << 10, recv_bytes: 4 << 10, recv_messages: 8, ..EndConfig::default() }
+    EndConfig {
+        send_bytes: 8 << 10,
+        recv_bytes: RECV_BYTES,
+        recv_messages: 8,
+        ..EndConfig::default()
+    }
+}
+
+/// Some give credit in band.
+pub(super) fn credit_mode(number: u32) -> CreditMode {
+    if number % 3 == 2 { CreditMode::InBand } else { CreditMode::CrmaWrite }
+}
+
+/// Asks a donor for a stream.
+pub(super) fn begin_stream(desk: &mut Desk<'_>, peer: PeerIndex) -> Result<(), QPairError> {
+    let id = desk.oracle.streams.begin();
+    let config =
+        QPairConfig { credit: credit_mode(id.0), end: end_config(), ..QPairConfig::stream() };
+    let qpair = desk.initiator.qpair_connect(desk.local_ns, peer, SERVICE, config);
+    match qpair {
+        Ok(qpair) => drop(desk.talks.streams.insert(qpair, StreamEnd::of(Some(id)))),
+        Err(_) => desk.oracle.streams.close(id),
+    }
+    qpair.map(drop)
 }
 
 /// Asks a donor for a QPair.
 pub(super) fn connect(desk: &mut Desk<'_>, peer: PeerIndex) -> Result<QPairId, QPairError> {
     let id = desk.oracle.conversations.begin();
-    let credit = if id.0 % 3 == 2 { CreditMode::InBand } else { CreditMode::CrmaWrite };
-    let config = QPairConfig { credit, end: end_config(), ..QPairConfig::messages() };
+    let config =
+        QPairConfig { credit: credit_mode(id.0), end: end_config(), ..QPairConfig::messages() };
     let qpair = desk.initiator.qpair_connect(desk.local_ns, peer, SERVICE, config);
     match qpair {
         Ok(qpair) => drop(desk.talks.ends.insert(qpair, Some(id))),
@@ -62,16 +99,20 @@ pub(super) fn send(desk: &mut Desk<'_>, qpair: QPairId, to: Direction) -> Result
 }
 
 /// One engine with all that it needs to be read.
-struct Listener<'a> {
-    now_ns: u64,
-    local_ns: u64,
+pub(super) struct Listener<'a> {
+    pub now_ns: u64,
+    pub local_ns: u64,
+    calm_ns: u64,
+    patience_ns: u64,
     /// Which way the messages go that come here.
-    to: Direction,
-    qpairs: &'a mut QPairs,
-    talks: &'a mut Talks,
-    oracle: &'a mut Oracle,
-    tally: &'a mut Tally,
-    saboteur: &'a mut Saboteur,
+    pub to: Direction,
+    pub qpairs: &'a mut QPairs,
+    pub talks: &'a mut Talks,
+    pub oracle: &'a mut Oracle,
+    pub tally: &'a mut Tally,
+    pub saboteur: &'a mut Saboteur,
+    /// Streams with something to read that is left for later.
+    pub late: Vec<QPairId>,
 }
 
 impl Rack<'_> {
@@ -81,40 +122,59 @@ impl Rack<'_> {
     }
 
     fn listen_at(&mut self, number: u16, end: End) -> bool {
+        let mut listener = self.listener(number, end);
+        let mut any = false;
+        while let Some(event) = listener.qpairs.poll_event() {
+            any = true;
+            listener.handle(event);
+        }
+        for qpair in std::mem::take(&mut listener.late) {
+            self.read_later(number, end, qpair);
+        }
+        any
+    }
+
+    pub(super) fn listener(&mut self, number: u16, end: End) -> Listener<'_> {
         let node = &mut self.nodes[usize::from(number)];
         let local_ns = self.now_ns + node.clock_ahead_ns;
         let (qpairs, talks, to) = match end {
             End::Donor => (node.target.qpairs_mut(), &mut node.talks[1], Direction::There),
             _ => (node.initiator.qpairs_mut(), &mut node.talks[0], Direction::Back),
         };
-        let mut listener = Listener {
+        Listener {
             now_ns: self.now_ns,
             local_ns,
+            calm_ns: self.calm_ns,
+            patience_ns: self.patience_ns,
             to,
             qpairs,
             talks,
             oracle: &mut self.oracle,
             tally: &mut self.tally,
             saboteur: &mut self.saboteur,
-        };
-        let mut any = false;
-        while let Some(event) = listener.qpairs.poll_event() {
-            any = true;
-            listener.handle(event);
+            late: Vec::new(),
         }
-        any
     }
 }
 
 impl Listener<'_> {
     fn handle(&mut self, event: QPairEvent) {
         match event {
-            QPairEvent::Incoming { qpair, .. } => {
+            QPairEvent::Incoming { qpair, kind, .. } => {
                 if self.qpairs.accept(qpair, end_config()).is_ok() {
-                    self.talks.ends.insert(qpair, None);
+                    match kind {
+                        QPairKind::Messages => drop(self.talks.ends.insert(qpair, None)),
+                        QPairKind::Stream => {
+                            self.talks.streams.insert(qpair, StreamEnd::of(None));
+                        }
+                    }
                 }
             }
+            QPairEvent::Readable { qpair } if self.is_stream(qpair) => self.stream_readable(qpair),
             QPairEvent::Readable { qpair } => self.read(qpair),
+            QPairEvent::Closed { qpair, reason } if self.is_stream(qpair) => {
+                self.stream_closed(qpair, reason);
+            }
             QPairEvent::Closed { qpair, .. } => {
                 self.read(qpair);
                 self.qpairs.close(qpair);
@@ -122,11 +182,29 @@ impl Listener<'_> {
                     self.oracle.conversations.close(id);
                 }
             }
-            QPairEvent::Connected { .. } | QPairEvent::Writable { .. } => {}
+            QPairEvent::Connected { qpair } | QPairEvent::Writable { qpair } => {
+                self.write_stream(qpair);
+            }
         }
     }
 
+    fn is_stream(&self, qpair: QPairId) -> bool {
+        self.talks.streams.contains_key(&qpair)
+    }
+
+    /// No more lies here than there is room for.
+    pub(super) fn check_room(&mut self, qpair: QPairId) {
+        let Ok(levels) = self.qpairs.levels(qpair) else { return };
+        let most = u64::from(RECV_BYTES);
+        let result = match levels.unread_bytes <= most && levels.outstanding_bytes <= most {
+            true => Ok(()),
+            false => Err(format!("{qpair:?}: more than {most} bytes, {levels:?}")),
+        };
+        self.oracle.findings.check(Checker::Credit, self.now_ns, result);
+    }
+
     fn read(&mut self, qpair: QPairId) {
+        self.check_room(qpair);
         let mut messages = Vec::new();
         let mut buf = [0; 2 * MAX_MESSAGE_BYTES];
         while let Ok(len @ 1..) = self.qpairs.recv(qpair, &mut buf) {
@@ -148,6 +226,7 @@ impl Listener<'_> {
                 Ok((id, took_ns)) => {
                     self.talks.ends.insert(qpair, Some(id));
                     self.tally.succeeded(Kind::Message, message.len() as u32, took_ns);
+                    self.check_time(took_ns);
                     Ok(())
                 }
                 Err(what) => Err(what),
@@ -157,6 +236,16 @@ impl Listener<'_> {
                 self.answer(qpair);
             }
         }
+    }
+
+    /// Messages are read as they come, so none waits for long, whoever else is slow.
+    fn check_time(&mut self, took_ns: u64) {
+        let waited_ns = took_ns.min(self.now_ns.saturating_sub(self.calm_ns));
+        let result = match waited_ns <= self.patience_ns {
+            true => Ok(()),
+            false => Err(format!("a message took {took_ns} ns")),
+        };
+        self.oracle.findings.check(Checker::Progress, self.now_ns, result);
     }
 
     /// A donor that cannot answer now does not.

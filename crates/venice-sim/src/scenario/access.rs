@@ -29,6 +29,8 @@ pub enum Kind {
     Fence,
     /// A window is given back, and asked for again.
     Unmap,
+    /// A byte stream over a QPair of its own, there and back.
+    Stream,
 }
 
 /// One access of a program.
@@ -46,7 +48,7 @@ pub struct Access {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Read,
         Self::Write,
         Self::BulkRead,
@@ -57,6 +59,7 @@ impl Kind {
         Self::Post,
         Self::Fence,
         Self::Unmap,
+        Self::Stream,
     ];
 
     /// What it is called.
@@ -72,6 +75,7 @@ impl Kind {
             Self::Post => "posted write",
             Self::Fence => "fence",
             Self::Unmap => "unmap",
+            Self::Stream => "stream",
         }
     }
 }
@@ -91,13 +95,20 @@ impl Workload {
                 let word = rng.below(self.counters.into()) as u32;
                 return Access { session, kind, at: self.counter_at(word), len: 8 };
             }
-            Kind::Fence | Kind::Unmap => return Access { session, kind, at: 0, len: 0 },
+            Kind::Fence | Kind::Unmap | Kind::Stream => {
+                return Access { session, kind, at: 0, len: 0 };
+            }
         };
         let longest = longest.min(self.region_bytes);
         let len = match rng.below(4) {
             0 => longest,
             1 => rng.between(1, longest.min(16).into()) as u32,
             _ => rng.between(1, longest.into()) as u32,
+        };
+        // A bulk write has no piece so short that its bytes could be those of another write.
+        let len = match kind {
+            Kind::BulkWrite if len % 4096 < 8 => len.next_multiple_of(8).min(longest),
+            _ => len,
         };
         // Half of all accesses meet at the front.
         let room = self.region_bytes - len;
@@ -159,6 +170,7 @@ impl Mix {
             (Kind::Post, self.post),
             (Kind::Fence, self.fence),
             (Kind::Unmap, self.unmap),
+            (Kind::Stream, self.stream),
         ]
     }
 }

@@ -124,11 +124,11 @@ fn draw_workload(rng: &mut Stream, bounds: &Bounds, nodes: u16) -> Workload {
     };
     let mixes = [
         Mix::default(),
-        Mix { bulk_read: 0, bulk_write: 0, unmap: 1, ..Mix::default() },
+        Mix { bulk_read: 0, bulk_write: 0, unmap: 1, stream: 1, ..Mix::default() },
         Mix { read: 1, write: 1, bulk_read: 1, bulk_write: 1, message: 1, ..nothing },
         Mix { read: 1, write: 8, bulk_write: 1, post: 4, ..nothing },
-        Mix { read: 1, write: 1, message: 8, ..nothing },
-        Mix { read: 2, fetch_add: 4, compare_swap: 4, write: 1, ..nothing },
+        Mix { read: 1, write: 1, message: 8, stream: 1, ..nothing },
+        Mix { read: 2, fetch_add: 4, compare_swap: 4, write: 1, stream: 1, ..nothing },
         Mix { read: 4, post: 8, fence: 1, bulk_read: 1, unmap: 1, ..nothing },
     ];
     Workload {

@@ -132,6 +132,8 @@ pub struct Mix {
     pub fence: u32,
     /// Windows given back and asked for again.
     pub unmap: u32,
+    /// Byte streams over QPairs of their own.
+    pub stream: u32,
 }
 
 /// A scenario that makes no sense, and why.
@@ -310,6 +312,7 @@ impl Default for Mix {
             post: 2,
             fence: 1,
             unmap: 0,
+            stream: 0,
         }
     }
 }

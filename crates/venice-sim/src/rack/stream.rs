@@ -1,0 +1,180 @@
+//! Byte streams over QPairs: one end sends all it has and ends its sending, the other reads to the end
+//! and does the same. Some readers let it lie for a while: nobody may send them more than they have
+//! room for, and nobody else may have to wait.
+
+use venice_fabric::{CloseReason, QPairId};
+
+use super::sabotage::Sabotage;
+use super::talk::Listener;
+use super::tally::Tally;
+use super::{Event, Rack};
+use crate::checkers::{Checker, Direction, StreamId};
+use crate::network::End;
+use crate::random::Stream;
+use crate::scenario::Kind;
+
+/// One end of a stream.
+#[derive(Debug)]
+pub(super) struct StreamEnd {
+    /// Who accepts learns it from the first bytes.
+    pub id: Option<StreamId>,
+    first: Vec<u8>,
+    /// The end has let it lie, and will read.
+    is_late: bool,
+    /// It has said that it sends no more.
+    has_ended: bool,
+    /// It has seen the other's end.
+    was_end_seen: bool,
+}
+
+impl StreamEnd {
+    /// An end that has done nothing yet.
+    pub fn of(id: Option<StreamId>) -> Self {
+        Self { id, first: Vec::new(), is_late: false, has_ended: false, was_end_seen: false }
+    }
+
+    /// Whether this end reads late.
+    fn is_slow(&self, to: Direction) -> bool {
+        self.id.is_some_and(|id| (id.0 + to as u32).is_multiple_of(3))
+    }
+}
+
+impl Rack<'_> {
+    /// What lies at the end of a stream is read after a while.
+    pub(super) fn read_later(&mut self, number: u16, end: End, qpair: QPairId) {
+        let labels = [number.into(), end as u64, self.now_ns];
+        let mut rng = Stream::new(self.scenario.seed).split("late", &labels);
+        let at_ns = self.now_ns + rng.between(1, self.scenario.protocol.keepalive.0);
+        let life = self.nodes[usize::from(number)].life_number;
+        self.events.push(at_ns, Event::Read { node: number, life, end, qpair });
+    }
+
+    /// And now it is.
+    pub(super) fn read_late(&mut self, number: u16, life: u32, end: End, qpair: QPairId) {
+        let node = &self.nodes[usize::from(number)];
+        if node.life_number != life || node.is_dead {
+            return;
+        }
+        if !node.is_awake() {
+            return self.read_later(number, end, qpair);
+        }
+        let mut listener = self.listener(number, end);
+        if let Some(stream) = listener.talks.streams.get_mut(&qpair) {
+            stream.is_late = false;
+            listener.read_stream(qpair);
+        }
+        self.pump(number);
+    }
+}
+
+impl Listener<'_> {
+    /// There is something to read: who is slow lets it lie.
+    pub(super) fn stream_readable(&mut self, qpair: QPairId) {
+        let to = self.to;
+        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        if !stream.is_slow(to) {
+            return self.read_stream(qpair);
+        }
+        if !std::mem::replace(&mut stream.is_late, true) {
+            self.late.push(qpair);
+        }
+    }
+
+    fn read_stream(&mut self, qpair: QPairId) {
+        self.check_room(qpair);
+        let mut buf = [0; 1000];
+        loop {
+            let is_end = match self.qpairs.read(qpair, &mut buf) {
+                Ok(0) => true,
+                Ok(len) => {
+                    self.take_bytes(qpair, &mut buf[..len]);
+                    continue;
+                }
+                Err(_) => self.saboteur.strikes(Sabotage::EarlyEnd),
+            };
+            if is_end {
+                self.take_end(qpair);
+            }
+            break;
+        }
+        self.write_stream(qpair);
+    }
+
+    fn take_bytes(&mut self, qpair: QPairId, bytes: &mut [u8]) {
+        if self.saboteur.strikes(Sabotage::SwapBytes) {
+            bytes.reverse();
+        }
+        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        let result = match stream.id {
+            Some(id) => self.oracle.streams.received(id, self.to, bytes),
+            None => {
+                stream.first.extend_from_slice(bytes);
+                stream.id = stream.first.first_chunk().map(|first| StreamId::of(*first));
+                let id = stream.id;
+                id.map_or(Ok(()), |id| self.oracle.streams.received(id, self.to, &stream.first))
+            }
+        };
+        self.oracle.findings.check(Checker::Streams, self.now_ns, result);
+    }
+
+    fn take_end(&mut self, qpair: QPairId) {
+        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        if std::mem::replace(&mut stream.was_end_seen, true) {
+            return;
+        }
+        let result = match stream.id {
+            Some(id) => self.oracle.streams.end_seen(id, self.to),
+            None => Err(format!("a stream ended after {} bytes", stream.first.len())),
+        };
+        if let (Some(id), Ok(())) = (stream.id, &result) {
+            finished(self.tally, id, self.to);
+        }
+        self.oracle.findings.check(Checker::Streams, self.now_ns, result);
+    }
+
+    /// Sends what there is to send: who connected at once, who accepted after it has heard all, or
+    /// while it hears.
+    pub(super) fn write_stream(&mut self, qpair: QPairId) {
+        let Some(stream) = self.talks.streams.get_mut(&qpair) else { return };
+        let (Some(id), false) = (stream.id, stream.has_ended) else { return };
+        let to = if self.to == Direction::There { Direction::Back } else { Direction::There };
+        if to == Direction::Back && id.0.is_multiple_of(2) && !stream.was_end_seen {
+            return;
+        }
+        loop {
+            let bytes = self.oracle.streams.next_bytes(id, to, 1500);
+            if bytes.is_empty() {
+                stream.has_ended = self.qpairs.shutdown(qpair).is_ok();
+                if stream.has_ended {
+                    self.oracle.streams.ended(id, to);
+                }
+                return;
+            }
+            let Ok(len) = self.qpairs.write(self.local_ns, qpair, &bytes) else { return };
+            self.oracle.streams.sent(id, to, len);
+        }
+    }
+
+    /// It is over. Only a dead link, or a donor that has no room, may end it before its time.
+    pub(super) fn stream_closed(&mut self, qpair: QPairId, reason: CloseReason) {
+        self.read_stream(qpair);
+        self.qpairs.close(qpair);
+        let Some(stream) = self.talks.streams.remove(&qpair) else { return };
+        let result = match (reason, stream.id) {
+            (CloseReason::Finished, Some(id)) => self.oracle.streams.check_finished(id, self.to),
+            (CloseReason::LinkDown(_) | CloseReason::Refused(_), id) => {
+                id.into_iter().for_each(|id| self.oracle.streams.close(id));
+                Ok(())
+            }
+            _ => Err(format!("a stream was closed: {reason}")),
+        };
+        self.oracle.findings.check(Checker::Streams, self.now_ns, result);
+    }
+}
+
+fn finished(tally: &mut Tally, id: StreamId, to: Direction) {
+    // Once for both ways: the way back ends last.
+    if to == Direction::Back {
+        tally.succeeded(Kind::Stream, id.len_bytes(Direction::There) + id.len_bytes(to), 0);
+    }
+}
