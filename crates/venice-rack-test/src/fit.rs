@@ -1,7 +1,7 @@
 //! A scenario made to suit real time: processes start in milliseconds and wait for processors, and a
 //! test has seconds.
 
-use venice_sim::scenario::{Bounds, Fault, FaultKind, Impairment, Mix, Protocol, Scenario};
+use venice_sim::scenario::{Bounds, Fault, FaultKind, Impairment, Protocol, Scenario};
 use venice_sim::units::Nanos;
 
 use crate::plan::Port;
@@ -53,10 +53,8 @@ pub fn fit(scenario: Scenario, port: Port) -> Scenario {
     if !has_network {
         fitted.impairment = Impairment::default();
     }
-    // What programs do not do here yet.
-    let done = fitted.workload.mix;
-    fitted.workload.mix =
-        Mix { fetch_add: 0, compare_swap: 0, post: 0, fence: 0, unmap: 0, ..done };
+    // Byte streams are left to the tests of the QPair sockets.
+    fitted.workload.mix.stream = 0;
     fitted.workload.think = Nanos(SPAN_NS / u64::from(scenario.workload.accesses.max(1)));
     let silence_ns = if fitted.is_harmless() { HARMLESS_SILENCE_NS } else { SILENCE_NS };
     fitted.protocol = Protocol {

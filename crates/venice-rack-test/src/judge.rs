@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use venice_sim::checkers::{
-    Checker, ConversationId, Direction, Oracle, ReadId, RegionId, WriteId, Writing,
+    AtomicId, Change, Checker, ConversationId, Direction, Oracle, ReadId, RegionId, WriteId,
+    Writing,
 };
-use venice_sim::scenario::{Kind, Scenario};
+use venice_sim::scenario::{Kind, Scenario, Workload};
 
 use crate::notes::{Note, Source, What, Why};
 use crate::plan::{MAX_MESSAGE_BYTES, Port};
@@ -40,7 +41,7 @@ pub fn judge(
     let mut judge = Judge {
         oracle: Oracle::default(),
         is_harmless: scenario.is_harmless(),
-        region_bytes: scenario.workload.region_bytes,
+        workload: scenario.workload,
         calm_ns: notes.iter().find(is_calm).map_or(u64::MAX, |(_, note)| note.at_ns),
         now_ns: 0,
         regions: BTreeMap::new(),
@@ -72,7 +73,7 @@ pub fn judge(
 struct Judge {
     oracle: Oracle,
     is_harmless: bool,
-    region_bytes: u32,
+    workload: Workload,
     calm_ns: u64,
     now_ns: u64,
     regions: BTreeMap<u32, RegionId>,
@@ -101,13 +102,15 @@ struct Pending {
 enum Access {
     Read(ReadId),
     Write(Writing),
+    Atomic(AtomicId),
 }
 
 impl Judge {
     fn hear(&mut self, source: Source, what: What) {
         match what {
             What::Lent { region, salt } => {
-                let id = self.oracle.add_region(salt, self.region_bytes, 0);
+                let counters = self.workload.counters.into();
+                let id = self.oracle.add_region(salt, self.workload.region_bytes, counters);
                 self.regions.insert(region, id);
             }
             What::Ended { region } => {
@@ -123,11 +126,17 @@ impl Judge {
                 let pending = Pending { asked_ns: self.now_ns, region, lane, kind, what };
                 self.pending.insert((source, token), pending);
             }
+            What::AskedAtomic { token, region, lane, word, expected, operand } => {
+                let region = self.regions[&region];
+                let (kind, change) = change(expected, operand);
+                let id = self.oracle.ask_atomic(region, word, lane, change);
+                let what = Access::Atomic(id);
+                let pending = Pending { asked_ns: self.now_ns, region, lane, kind, what };
+                self.pending.insert((source, token), pending);
+            }
             What::Withdrawn { token } => {
-                if let Some(Pending { region, what: Access::Write(writing), .. }) =
-                    self.take(source, token)
-                {
-                    self.oracle.withdraw(region, writing);
+                if let Some(pending) = self.take(source, token) {
+                    self.withdraw(&pending);
                 }
             }
             What::Done { token, data } => {
@@ -147,8 +156,12 @@ impl Judge {
             What::Holds { region, data } => {
                 self.held.insert(region);
                 let region = self.regions[&region];
-                let result = self.oracle.region(region).history.check_memory(&data.0);
+                let (bytes, words) = self.workload.split_window(&data.0);
+                let known = self.oracle.region(region);
+                let result = known.history.check_memory(bytes);
+                let counters = known.counters.check_memory(&words);
                 self.check(Checker::History, result.map_err(|what| format!("at the end: {what}")));
+                self.check(Checker::Counters, counters);
             }
             What::Uses { region } => drop(self.used.insert(region)),
             What::Began { .. }
@@ -233,6 +246,10 @@ impl Judge {
                 self.oracle.read_done(self.now_ns, pending.region, read, data);
             }
             Access::Write(writing) => self.oracle.write_done(self.now_ns, pending.region, *writing),
+            Access::Atomic(id) => {
+                let old = data.first_chunk().map(|old| u64::from_le_bytes(*old));
+                self.oracle.atomic_done(self.now_ns, pending.region, pending.lane, *id, old);
+            }
         }
     }
 
@@ -242,16 +259,41 @@ impl Judge {
         let is_revoked = self.oracle.region(pending.region).is_revoked;
         let is_expected = match why {
             Why::UnknownGrant => is_revoked,
-            Why::Down => !self.is_harmless,
+            Why::Down | Why::Uncertain => !self.is_harmless,
+            Why::Unmapped => true,
             Why::Refused | Why::Wrong => false,
         };
         self.blame(is_expected, || format!("{source:?}: {pending:?} failed: {text}"));
         let is_refused = matches!(why, Why::UnknownGrant | Why::Refused);
-        if let Access::Write(writing) = pending.what {
-            match is_refused {
-                true => self.oracle.write_refused(self.now_ns, pending.region, writing),
-                false => self.oracle.write_failed(pending.region, writing),
+        match pending.what {
+            Access::Write(writing) if is_refused => {
+                self.oracle.write_refused(self.now_ns, pending.region, writing);
             }
+            Access::Atomic(id) if is_refused => {
+                self.oracle.atomic_done(self.now_ns, pending.region, pending.lane, id, None);
+            }
+            _ => self.give_up(&pending),
+        }
+    }
+
+    /// It was noted, and then not asked for.
+    fn withdraw(&mut self, pending: &Pending) {
+        match pending.what {
+            Access::Read(_) => {}
+            Access::Write(writing) => self.oracle.withdraw(pending.region, writing),
+            Access::Atomic(id) => {
+                let result = self.oracle.region(pending.region).counters.refused(id);
+                self.check(Checker::Counters, result);
+            }
+        }
+    }
+
+    /// It may have been carried out, or may yet be.
+    fn give_up(&mut self, pending: &Pending) {
+        match pending.what {
+            Access::Read(_) => {}
+            Access::Write(writing) => self.oracle.write_failed(pending.region, writing),
+            Access::Atomic(id) => self.oracle.atomic_failed(self.now_ns, pending.region, id),
         }
     }
 
@@ -262,8 +304,8 @@ impl Judge {
         for ((source, token), pending) in later {
             if source != program {
                 self.pending.insert((source, token), pending);
-            } else if let Access::Write(writing) = pending.what {
-                self.oracle.write_failed(pending.region, writing);
+            } else {
+                self.give_up(&pending);
             }
         }
         for (&conversation, _) in self.begun.iter().filter(|(_, source)| **source == program) {
@@ -292,6 +334,13 @@ impl Judge {
 
     fn check(&mut self, checker: Checker, result: Result<(), String>) {
         self.oracle.findings.check(checker, self.now_ns, result);
+    }
+}
+
+fn change(expected: Option<u64>, operand: u64) -> (Kind, Change) {
+    match expected {
+        None => (Kind::FetchAdd, Change::Add(operand)),
+        Some(expected) => (Kind::CompareSwap, Change::Swap { expected, new: operand }),
     }
 }
 

@@ -88,6 +88,21 @@ pub enum What {
         /// Which write of the region, if it is one.
         write: u32,
     },
+    /// A program asks for an atomic.
+    AskedAtomic {
+        /// Its number in this life of the program.
+        token: u64,
+        /// Where.
+        region: u32,
+        /// Counts the links to the donor.
+        lane: u32,
+        /// Which of the region's words.
+        word: u32,
+        /// What must be there for `operand` to take its place; `None`: `operand` is added.
+        expected: Option<u64>,
+        /// What is added or put there.
+        operand: u64,
+    },
     /// The access was not asked for after all.
     Withdrawn {
         /// Which.
@@ -175,6 +190,10 @@ pub enum Why {
     Refused,
     /// The donor is down.
     Down,
+    /// A posted write before a fence that failed: it may be another that went wrong.
+    Uncertain,
+    /// The window was given back meanwhile.
+    Unmapped,
     /// Something that must never happen.
     Wrong,
 }

@@ -1,6 +1,7 @@
 //! Scenarios of the simulator over real ports keep every promise, and the checkers notice here too when
 //! one is broken.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use venice_rack_test::fit;
@@ -8,7 +9,7 @@ use venice_rack_test::plan::Port;
 use venice_rack_test::rack::{Outcome, Run, run};
 use venice_sim::checkers::Checker;
 use venice_sim::rack::Sabotage;
-use venice_sim::scenario::{Impairment, Scenario};
+use venice_sim::scenario::{Impairment, Kind, Scenario};
 
 /// Among them is every kind of fault; sealed and plain.
 const UDP_SEEDS: [u64; 8] = [1, 5, 8, 9, 12, 22, 28, 38];
@@ -19,6 +20,7 @@ fn play(scenario: Scenario, port: Port, sabotage: Option<Sabotage>, deaf: &[Chec
 }
 
 fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
+    let mut kinds = BTreeSet::new();
     for seed in seeds {
         let outcome = play(fit::scenario(seed, port), port, None, &[]);
         println!("{outcome}");
@@ -27,6 +29,10 @@ fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
         let asked =
             u64::from(outcome.scenario.workload.accesses * u32::from(outcome.scenario.nodes));
         assert!(outcome.total() > asked / 8, "{outcome}");
+        kinds.extend(outcome.succeeded.into_keys());
+    }
+    for kind in [Kind::BulkWrite, Kind::CompareSwap, Kind::FetchAdd, Kind::Message, Kind::Post] {
+        assert!(kinds.contains(kind.name()), "no {} among {kinds:?}", kind.name());
     }
 }
 
@@ -94,6 +100,11 @@ fn a_write_that_is_answered_and_not_done() {
 #[test]
 fn a_bit_stored_the_wrong_way_round() {
     assert_found_by(Sabotage::FlipBit, Port::Ring, Checker::History, &[]);
+}
+
+#[test]
+fn an_atomic_that_is_carried_out_twice() {
+    assert_found_by(Sabotage::RepeatAtomic, Port::Ring, Checker::Counters, &[]);
 }
 
 #[test]

@@ -6,18 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::Result;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use venice_fabric::{GrantedMemory, Refusal};
+use venice_fabric::{Atomic, GrantedMemory, Refusal};
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_sim::rack::Sabotage;
+use venice_sim::scenario::Workload;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use crate::notes::{Bytes, Notebook, What};
+use crate::plan::{Plan, Port};
 
 /// What a donor lends.
 #[derive(Debug)]
 pub(super) struct Lent {
     grants: BTreeMap<GrantId, Grant>,
-    region_bytes: usize,
+    workload: Workload,
     is_mapped_by_others: bool,
     sabotage: Option<Sabotage>,
     stores: u64,
@@ -42,21 +44,17 @@ enum Memory {
 const STRIKE_EVERY: u64 = 20;
 
 impl Lent {
-    pub fn new(
-        region_bytes: usize,
-        is_mapped_by_others: bool,
-        sabotage: Option<Sabotage>,
-        notebook: Arc<Notebook>,
-    ) -> Self {
-        let grants = BTreeMap::new();
-        Self { grants, region_bytes, is_mapped_by_others, sabotage, stores: 0, notebook }
+    pub fn new(plan: &Plan, sabotage: Option<Sabotage>, notebook: Arc<Notebook>) -> Self {
+        let (grants, workload) = (BTreeMap::new(), plan.scenario.workload);
+        let is_mapped_by_others = plan.port == Port::Shm;
+        Self { grants, workload, is_mapped_by_others, sabotage, stores: 0, notebook }
     }
 
     /// Lends zeros.
     pub fn lend(&mut self, id: GrantId, key: GrantKey, region: u32) -> Result<()> {
         let memory = match self.is_mapped_by_others {
             true => Memory::Slab(new_slab()?),
-            false => Memory::Own(vec![0; self.region_bytes]),
+            false => Memory::Own(vec![0; self.workload.window_bytes() as usize]),
         };
         self.grants.insert(id, Grant { key, region, memory });
         Ok(())
@@ -72,7 +70,7 @@ impl Lent {
             let data = match memory {
                 Memory::Own(bytes) => bytes.clone(),
                 Memory::Slab(slab) => {
-                    let mut bytes = vec![0; self.region_bytes];
+                    let mut bytes = vec![0; self.workload.window_bytes() as usize];
                     let len = rustix::io::pread(slab, &mut bytes, 0)?;
                     bytes.truncate(len);
                     bytes
@@ -154,6 +152,27 @@ impl GrantedMemory for Watched {
             notebook.note(What::Stored { region, at: addr as u32, data: Bytes(from.to_vec()) });
         }
         Ok(())
+    }
+
+    /// Not noted: its result says what was done.
+    fn atomic(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        let mut lent = self.lock();
+        lent.stores += 1;
+        let repeats = lent.strikes(Sabotage::RepeatAtomic);
+        let (_, bytes) = lent.find(grant, key, addr, Atomic::BYTES)?;
+        let word: &mut [u8; Atomic::BYTES] = bytes.try_into().expect("as long as asked for");
+        let old = u64::from_le_bytes(*word);
+        for _ in 0..1 + u32::from(repeats) {
+            let now = u64::from_le_bytes(*word);
+            *word = atomic.apply(now).unwrap_or(now).to_le_bytes();
+        }
+        Ok(old)
     }
 }
 

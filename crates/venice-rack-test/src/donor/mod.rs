@@ -33,8 +33,7 @@ enum Server {
 pub fn run(plan: Plan, node: u16, life: u32, sabotage: Option<Sabotage>) -> Result<()> {
     let source = Source { role: Role::Donor, node, life };
     let notebook = Arc::new(Notebook::create(&plan.folder, source)?);
-    let region_bytes = plan.scenario.workload.region_bytes as usize;
-    let lent = Lent::new(region_bytes, plan.port == Port::Shm, sabotage, Arc::clone(&notebook));
+    let lent = Lent::new(&plan, sabotage, Arc::clone(&notebook));
     let lent = Watched(Arc::new(Mutex::new(lent)));
     let server = serve(&plan, node, lent.clone())?;
     talk::listen(&plan, node, Arc::clone(&notebook))?;

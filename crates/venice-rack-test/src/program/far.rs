@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use venice_fabric::{AccessError, FabricError, Initiator, InitiatorConfig, PeerIndex, PeerState};
-use venice_ports::channels::{Channels, FrameDriver, ShmChannels};
+use venice_ports::channels::{ChannelError, Channels, FrameDriver, ShmChannels};
 use venice_ports::ring::{RingDriver, connect_ring};
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_ports::{PortError, monotonic_ns, random_u64};
-use venice_sim::scenario::Kind;
+use venice_sim::checkers::Change;
+use venice_sim::scenario::{Access, Kind};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use crate::plan::{Plan, Port, Service};
@@ -86,7 +87,7 @@ impl Far {
                     *self.ways[session].peer.insert(peer)
                 }
             };
-            let len_bytes = self.plan.scenario.workload.region_bytes.into();
+            let len_bytes = self.plan.scenario.workload.window_bytes().into();
             self.initiator().map_window(addr, len_bytes, peer, 0, grant, key)?;
         }
         self.ways[session].is_mapped = true;
@@ -137,15 +138,24 @@ impl Far {
         None
     }
 
-    /// Starts an access; `bytes` are what a write stores.
+    /// Starts an access; `bytes` are what a write stores, `change` what an atomic does.
     pub fn start(
         &mut self,
         token: u64,
-        (session, kind, at, len): (usize, Kind, u32, u32),
+        access: &Access,
         bytes: &[u8],
+        change: Option<Change>,
     ) -> Result<(), FabricError> {
+        let &Access { session, kind, at, len } = access;
         let addr = window_addr(session) + u64::from(at);
         let channels = &mut self.channels;
+        match change {
+            Some(Change::Add(add)) => return channels.start_fetch_add(token, addr, add),
+            Some(Change::Swap { expected, new }) => {
+                return channels.start_compare_swap(token, addr, expected, new);
+            }
+            None => {}
+        }
         match kind {
             Kind::Read => channels.start_read(token, addr, len),
             Kind::Write => channels.start_write(token, addr, bytes),
@@ -157,6 +167,17 @@ impl Far {
                 .map_err(|rejected| rejected.error),
             kind => unreachable!("{kind:?} is not of this way"),
         }
+    }
+
+    /// Posts a write. Waits while too many are on their way.
+    pub fn post(&mut self, access: &Access, bytes: &[u8]) -> Result<(), ChannelError> {
+        let addr = window_addr(access.session) + u64::from(access.at);
+        self.channels.post(addr, bytes)
+    }
+
+    /// Waits until all that was posted is carried out.
+    pub fn fence(&mut self) -> Result<(), ChannelError> {
+        self.channels.fence()
     }
 
     /// The next access that is over.

@@ -9,8 +9,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use anyhow::Result;
 use venice_fabric::{AccessError, FabricError, Refusal};
+use venice_ports::channels::ChannelError;
 use venice_ports::monotonic_ns;
-use venice_sim::checkers::{WriteId, written};
+use venice_sim::checkers::{Change, WriteId, written};
 use venice_sim::rack::Sabotage;
 use venice_sim::random::Stream;
 use venice_sim::scenario::{Access, Kind, Workload};
@@ -50,7 +51,8 @@ pub fn run(
         todo
     };
     let todos: Vec<Todo> = plan.scenario.donors_of(node).iter().enumerate().map(talk).collect();
-    let session = |_: &Todo| Session { region: None, asks_at_ns: Some(0), is_probed: false };
+    let session =
+        |_: &Todo| Session { region: None, unmaps: 0, asks_at_ns: Some(0), is_probed: false };
     let program = Program {
         far: Far::new(plan, node)?,
         workload: plan.scenario.workload,
@@ -62,6 +64,7 @@ pub fn run(
         regions: BTreeMap::new(),
         held: None,
         pending: BTreeMap::new(),
+        posted: Vec::new(),
         next_token: 0,
         next_want_ns: 0,
         probes: false,
@@ -85,6 +88,8 @@ struct Program {
     regions: BTreeMap<u32, Region>,
     held: Option<Held>,
     pending: BTreeMap<u64, Pending>,
+    /// Posted writes since the last fence.
+    posted: Vec<u64>,
     next_token: u64,
     next_want_ns: u64,
     /// At the end every region is read whole.
@@ -97,6 +102,8 @@ struct Program {
 #[derive(Debug)]
 struct Session {
     region: Option<u32>,
+    /// How often the window was taken away.
+    unmaps: u32,
     /// When to ask the parent for memory; `None`: it was asked, or there is no need.
     asks_at_ns: Option<u64>,
     is_probed: bool,
@@ -106,6 +113,8 @@ struct Session {
 struct Region {
     salt: u64,
     next_write: u32,
+    /// What the words for atomics may well be.
+    words: Vec<u64>,
 }
 
 /// Noted, and not yet taken by the fabric.
@@ -114,14 +123,18 @@ struct Held {
     token: u64,
     access: Access,
     region: u32,
+    /// What a write stores.
     bytes: Vec<u8>,
+    /// What an atomic does.
+    change: Option<Change>,
     is_probe: bool,
 }
 
 #[derive(Debug)]
 struct Pending {
     access: Access,
-    region: u32,
+    /// How often the window had been taken away.
+    unmaps: u32,
     is_probe: bool,
 }
 
@@ -151,10 +164,16 @@ impl Program {
 
     fn obey(&mut self, order: Order) {
         match order {
+            // It was asked for twice.
+            Order::Connect { session, .. } if self.sessions[session].region.is_some() => {}
             Order::Connect { session, grant, key, region, salt } => {
                 match self.far.connect(session, GrantId(grant), GrantKey(key)) {
                     Ok(()) => {
-                        self.regions.entry(region).or_insert(Region { salt, next_write: 1 });
+                        self.regions.entry(region).or_insert_with(|| Region {
+                            salt,
+                            next_write: 1,
+                            words: vec![0; self.workload.counters.into()],
+                        });
                         self.sessions[session].region = Some(region);
                     }
                     Err(error) => self.lose(session, error.to_string()),
@@ -177,6 +196,7 @@ impl Program {
     fn lose(&mut self, session: usize, text: String) {
         self.notebook.note(What::Down { text });
         self.far.unmap(session);
+        self.sessions[session].unmaps += 1;
         self.sessions[session].region = None;
         self.sessions[session].asks_at_ns.get_or_insert(monotonic_ns() + ASK_AGAIN_NS);
     }
@@ -227,12 +247,15 @@ impl Program {
             AccessError::PeerDown(venice_fabric::DownReason::Protocol) => Why::Wrong,
             AccessError::PeerDown(_) => Why::Down,
             // The window was taken away while a bulk transfer waited for its turn.
-            AccessError::NotMapped => Why::Down,
+            AccessError::NotMapped => {
+                let is_unmapped = self.sessions[pending.access.session].unmaps != pending.unmaps;
+                if is_unmapped { Why::Unmapped } else { Why::Wrong }
+            }
         };
         let text = error.to_string();
         self.notebook.note(What::Failed { token, why, text: text.clone() });
         let session = pending.access.session;
-        let is_of_now = self.sessions[session].region == Some(pending.region);
+        let is_of_now = self.sessions[session].unmaps == pending.unmaps;
         if is_of_now && self.far.is_mapped(session) {
             self.lose(session, text);
         }
@@ -246,6 +269,9 @@ impl Program {
             return;
         }
         if self.accesses_left == 0 {
+            if !self.posted.is_empty() {
+                self.fence();
+            }
             return self.draw_probe();
         }
         let usable: Vec<usize> =
@@ -258,8 +284,32 @@ impl Program {
         self.accesses_left -= 1;
         match access.kind {
             Kind::Message => self.todos[access.session].add_one(),
+            Kind::Fence => self.fence(),
+            Kind::Unmap => self.give_back(access.session),
             _ => self.hold(access, false),
         }
+    }
+
+    /// Waits until all posted writes are carried out.
+    fn fence(&mut self) {
+        let result = self.far.fence();
+        for token in std::mem::take(&mut self.posted) {
+            self.notebook.note(match &result {
+                Ok(()) => What::Done { token, data: Bytes(Vec::new()) },
+                Err(error) => {
+                    let (why, text) = (Why::Uncertain, error.to_string());
+                    What::Failed { token, why, text }
+                }
+            });
+        }
+    }
+
+    /// A window is given back, and asked for again.
+    fn give_back(&mut self, session: usize) {
+        self.far.unmap(session);
+        self.sessions[session].unmaps += 1;
+        self.sessions[session].region = None;
+        self.sessions[session].asks_at_ns = Some(monotonic_ns());
     }
 
     fn draw_probe(&mut self) {
@@ -290,31 +340,50 @@ impl Program {
         }
         let (token, lane) = (self.next_token, self.far.lane(session));
         self.next_token += 1;
-        self.notebook.note(What::Asked { token, region: number, lane, kind, at, len, write });
-        self.held = Some(Held { token, access, region: number, bytes, is_probe });
+        let change = match kind {
+            Kind::FetchAdd | Kind::CompareSwap => {
+                let word = (at - self.workload.counter_at(0)) / 8;
+                let change = draw_change(kind, &mut self.rng, &mut region.words[word as usize]);
+                let (expected, operand) = match change {
+                    Change::Add(add) => (None, add),
+                    Change::Swap { expected, new } => (Some(expected), new),
+                };
+                let region = number;
+                self.notebook.note(What::AskedAtomic {
+                    token,
+                    region,
+                    lane,
+                    word,
+                    expected,
+                    operand,
+                });
+                Some(change)
+            }
+            _ => {
+                let region = number;
+                self.notebook.note(What::Asked { token, region, lane, kind, at, len, write });
+                None
+            }
+        };
+        self.held = Some(Held { token, access, region: number, bytes, change, is_probe });
     }
 
     /// Asks for what is held; `true`: it was taken.
     fn issue(&mut self) -> bool {
-        let Some(Held { token, access, region, bytes, is_probe }) = self.held.take() else {
-            return false;
-        };
-        let Access { session, kind, at, len } = access;
-        let error = if self.sessions[session].region == Some(region) {
-            match self.far.start(token, (session, kind, at, len), &bytes) {
-                Ok(()) => {
-                    self.pending.insert(token, Pending { access, region, is_probe });
-                    return true;
-                }
-                Err(FabricError::WouldBlock) => {
-                    self.held = Some(Held { token, access, region, bytes, is_probe });
+        let Some(held) = self.held.take() else { return false };
+        let Held { token, access, region, is_probe, .. } = held;
+        let session = access.session;
+        let mut error = None;
+        if self.sessions[session].region == Some(region) {
+            match self.ask(&held) {
+                Ok(()) => return true,
+                Err(ChannelError::NotTaken(FabricError::WouldBlock)) => {
+                    self.held = Some(held);
                     return false;
                 }
-                Err(error) => Some(error),
+                Err(refused) => error = Some(refused),
             }
-        } else {
-            None
-        };
+        }
         self.notebook.note(What::Withdrawn { token });
         self.accesses_left += u32::from(!is_probe);
         if let Some(error) = error {
@@ -323,11 +392,25 @@ impl Program {
         false
     }
 
+    fn ask(&mut self, held: &Held) -> Result<(), ChannelError> {
+        let &Held { token, access, ref bytes, change, is_probe, .. } = held;
+        if access.kind == Kind::Post {
+            self.far.post(&access, bytes)?;
+            self.posted.push(token);
+            return Ok(());
+        }
+        self.far.start(token, &access, bytes, change)?;
+        let unmaps = self.sessions[access.session].unmaps;
+        self.pending.insert(token, Pending { access, unmaps, is_probe });
+        Ok(())
+    }
+
     /// Tells the parent how things stand, if that has changed.
     fn tell(&mut self) {
         let has_all = self.sessions.iter().all(|session| session.region.is_some());
-        let is_idle = self.pending.is_empty() && self.held.is_none() && self.accesses_left == 0;
-        let is_so = has_all && is_idle && self.todos.iter().all(Todo::is_empty);
+        let is_idle = self.pending.is_empty() && self.held.is_none() && self.posted.is_empty();
+        let is_done = is_idle && self.accesses_left == 0;
+        let is_so = has_all && is_done && self.todos.iter().all(Todo::is_empty);
         if is_so != self.was_content {
             self.was_content = is_so;
             reply(Reply::Content { is_so });
@@ -339,7 +422,8 @@ impl Program {
     }
 
     fn spoil(&mut self, kind: Kind, data: &mut [u8]) {
-        if self.sabotage == Some(Sabotage::SwapReads) && !is_write(kind) {
+        if self.sabotage == Some(Sabotage::SwapReads) && matches!(kind, Kind::Read | Kind::BulkRead)
+        {
             self.reads += 1;
             if self.reads.is_multiple_of(STRIKE_EVERY) {
                 data.reverse();
@@ -349,5 +433,17 @@ impl Program {
 }
 
 fn is_write(kind: Kind) -> bool {
-    matches!(kind, Kind::Write | Kind::BulkWrite)
+    matches!(kind, Kind::Write | Kind::BulkWrite | Kind::Post)
+}
+
+/// What an atomic does to a word. Two swaps in three find what they expect, if nothing has failed.
+fn draw_change(kind: Kind, rng: &mut Stream, word: &mut u64) -> Change {
+    let operand = rng.draw();
+    let change = match kind {
+        Kind::FetchAdd => Change::Add(operand),
+        _ if operand.is_multiple_of(3) => Change::Swap { expected: operand, new: !operand },
+        _ => Change::Swap { expected: *word, new: operand },
+    };
+    *word = change.apply(*word);
+    change
 }

@@ -145,7 +145,7 @@ impl Rack<'_> {
         let mut begun = 0;
         for note in read(&self.plan.folder, program)? {
             match note.what {
-                What::Asked { .. } | What::Sent { .. } => begun += 1,
+                What::Asked { .. } | What::AskedAtomic { .. } | What::Sent { .. } => begun += 1,
                 What::Withdrawn { .. } => begun -= 1,
                 _ => {}
             }
