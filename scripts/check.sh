@@ -21,12 +21,16 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 step "licences, bans, sources"
 cargo deny --locked --log-level error check licenses bans sources
+# A workspace of its own, under the same rules.
+fuzz_deny=(cargo deny --manifest-path fuzz/Cargo.toml --config deny.toml --locked --log-level error)
+"${fuzz_deny[@]}" check licenses bans sources
 
 # The advisory database lives on the network. Without it there is nothing to check against:
 # that is said loudly and is not fatal. With it, an advisory is.
 step "advisories"
 if timeout 120 cargo deny --locked --log-level error fetch db >target/deny-fetch.log 2>&1; then
     cargo deny --locked --log-level error check --disable-fetch advisories
+    "${fuzz_deny[@]}" check --disable-fetch advisories
 else
     sed 's/^/    /' target/deny-fetch.log | tail -n 5
     echo "WARNING: ADVISORIES WERE NOT CHECKED: their database cannot be reached from here."

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes the decoders of the wire format and the fabric's state machines.
+# Fuzzes the decoders of the wire format, the fabric's state machines and what opens sealed datagrams.
 #
 #   FUZZ_SECONDS=10 scripts/fuzz.sh [TARGET...]    so long for each target; all of them unless named
 #   FUZZ_SEED=1 scripts/fuzz.sh                    from a fresh clone the same inputs every time
 #
-# Stable Rust will do: the targets are built without a sanitizer, for what they reach forbids unsafe
-# code, and what is looked for are panics, broken assertions, overflows and hangs. What is found new
-# stays under fuzz/target; the kept corpus is only read. An input that breaks something is written
+# Stable Rust will do: the targets are built without a sanitizer, for what they reach is hardly ever
+# unsafe code (the ciphers are, a library's), and what is looked for are panics, broken assertions,
+# overflows and hangs. What is found new stays under fuzz/target; the kept corpus is only read. An input that breaks something is written
 # to fuzz/artifacts/TARGET, and the way to run it again is printed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -65,6 +65,13 @@ macro_rules! common_calls {
 
             /// To be polled for input by who does not block: first [`Self::arm`], then poll, then
             /// [`Self::attend`], then `try_` again. It becomes readable when anything changes.
+            ///
+            /// All sockets that one UDP listener accepted have the same descriptor, as they have
+            /// the same link's end. Each is told of all that comes: readiness is not used up by
+            /// one, it lasts until every one that has armed has attended. So poll by
+            /// level, not by edge; expect to be woken for another socket's sake; and where a
+            /// descriptor can be registered once only, as with one epoll (`EEXIST`), register a
+            /// duplicate for each socket, and close it with the socket. Futures need none of this.
             pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 self.socket.fd()
             }
