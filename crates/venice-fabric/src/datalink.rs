@@ -182,6 +182,7 @@ impl Link {
     }
 
     /// A header from this side to the other.
+    #[inline]
     pub(crate) fn header(&self, channel: Channel, opcode: Opcode) -> HeaderRepr {
         let flags = self.config.header_flags();
         HeaderRepr { flags, ..HeaderRepr::new(channel, opcode, self.local, self.remote) }
@@ -193,12 +194,14 @@ impl Link {
     }
 
     /// Queues a sequenced frame with the first `payload_len` staged bytes; there must be room.
+    #[inline]
     pub(crate) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
         self.send.push(header, payload_len, false);
     }
 
     /// Queues a sequenced frame whose `payload_len` bytes stay where they are until the frame is
     /// acknowledged: [`Link::poll_transmit`] asks for them. There must be room.
+    #[inline]
     pub(crate) fn push_lent(&mut self, header: HeaderRepr, payload_len: usize) {
         self.send.push(header, payload_len, true);
     }
@@ -341,7 +344,7 @@ impl Link {
         } else {
             return; // Nobody waits for it but for credit, and there is enough.
         };
-        self.ack_at_ns = Some(self.ack_at_ns.map_or(at_ns, |earlier| earlier.min(at_ns)));
+        self.ack_at_ns = earlier(self.ack_at_ns, Some(at_ns));
     }
 
     /// Asks for a replay when frames wait for one that is missing: once for each gap, and again

@@ -144,6 +144,7 @@ impl Peer {
         }
     }
 
+    #[inline]
     fn request_header(&self, request: Request, mapping: &Mapping, len: u16) -> HeaderRepr {
         HeaderRepr {
             transaction: self.first_transaction.wrapping_add(self.requests.len() as u32),

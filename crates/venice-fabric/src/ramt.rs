@@ -140,7 +140,9 @@ impl Ramt {
         self.stats.flushes += 1;
     }
 
-    /// What lies behind `window_addr`, if a window does.
+    /// What lies behind `window_addr`, if a window does. Inlined: a mapping read right after it was
+    /// written to the stack would wait for every byte that was copied before it.
+    #[inline]
     pub fn translate(&mut self, window_addr: u64) -> Option<Mapping> {
         let line = Tltlb::line(window_addr);
         if let Some(at) = self.tltlb.lines[line] {
@@ -164,6 +166,7 @@ impl Entry {
         self.window_addr + self.len_bytes
     }
 
+    #[inline]
     fn translate(&self, window_addr: u64) -> Option<Mapping> {
         let offset = window_addr.checked_sub(self.window_addr)?;
         (offset < self.len_bytes).then(|| Mapping {

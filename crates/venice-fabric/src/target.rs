@@ -226,11 +226,10 @@ impl Target {
             self.links.remove(at, DownReason::Protocol);
             return;
         }
-        let timeout_ns = entry.poll_timeout();
-        self.wake_by(timeout_ns);
         if self.qpairs.live(at as u32) > 0 {
             self.wake_by(Some(now_ns.saturating_add(self.config.link.keepalive_ns)));
         }
+        // When it is due by itself is asked once it has sent what it has.
         self.enqueue(at);
     }
 
@@ -316,7 +315,7 @@ impl Target {
             let Some(link) = &mut entry.link else { continue };
             link.handle_timeout(now_ns);
             let timeout_ns = entry.poll_timeout();
-            self.wake_ns = self.wake_ns.into_iter().chain(timeout_ns).min();
+            self.wake_ns = earlier(self.wake_ns, timeout_ns);
             if !std::mem::replace(&mut entry.is_queued, true) {
                 self.queue.push_back(at);
             }

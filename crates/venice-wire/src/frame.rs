@@ -42,6 +42,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// As [`Frame::parse`]; [`WireError::Unchecked`] if the frame must carry a checksum and does
     /// not.
+    #[inline]
     pub fn parse_with(bytes: &'a [u8], integrity: Integrity) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < HEADER_BYTES {

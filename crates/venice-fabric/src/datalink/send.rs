@@ -131,6 +131,7 @@ impl SendWindow {
 
     /// Queues a frame with the first `payload_len` staged bytes, or with as many that are not
     /// copied here but asked for when the frame is sent.
+    #[inline]
     pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize, is_lent: bool) {
         assert!(self.room() > 0 && payload_len <= MAX_PAYLOAD_BYTES, "the caller checks both");
         let at = self.index(self.end);

@@ -76,6 +76,8 @@ impl Senders {
 #[derive(Default)]
 pub(super) struct PlainSenders {
     addresses: AddressBook,
+    /// Who sent last, and the handle: what follows is mostly from there, and the answers go there.
+    last: Option<(RawAddress, PeerAddr)>,
     traffic: Traffic,
 }
 
@@ -93,18 +95,36 @@ impl PlainSenders {
         if SealedHeader::is_sealed(datagram) {
             return Err(Dropped::UnknownKey);
         }
-        if let Some(from) = from.decode() {
+        if let Some(handle) = self.handle(from) {
             self.traffic.received_bytes += datagram.len() as u64;
-            hand_on(self.addresses.handle(from), datagram);
+            hand_on(handle, datagram);
         }
         Ok(())
     }
 
-    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
-        if let Some(to) = self.addresses.address(to) {
-            self.traffic.sent_bytes += len as u64;
-            outgoing.push(&RawAddress::encode(to), len, PLAIN_LIMIT);
+    fn handle(&mut self, from: &RawAddress) -> Option<PeerAddr> {
+        match &self.last {
+            Some((last, handle)) if last == from => Some(*handle),
+            _ => {
+                let handle = self.addresses.handle(from.decode()?);
+                self.last = Some((*from, handle));
+                Some(handle)
+            }
         }
+    }
+
+    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
+        let elsewhere;
+        let to = match &self.last {
+            Some((last, handle)) if *handle == to => last,
+            _ => {
+                let Some(to) = self.addresses.address(to) else { return };
+                elsewhere = RawAddress::encode(to);
+                &elsewhere
+            }
+        };
+        self.traffic.sent_bytes += len as u64;
+        outgoing.push(to, len, PLAIN_LIMIT);
     }
 }
 
