@@ -3,25 +3,22 @@
 //!
 //! `cargo run --release -p venice-ports --example udp_bandwidth [MTU]` (as root; 1500 unless said)
 
-use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, SealedAs, node_key};
 use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
-const NEAR: &str = "vbw-near";
-const FAR: &str = "vbw-far";
-const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 77, 2);
-const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 77, 1);
+use wire::{FAR, FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire, enter};
+
+mod wire;
+
 const MEMORY_BYTES: usize = 64 << 20;
 const TRANSFER_BYTES: usize = 1 << 20;
 const TRANSFERS_AT_ONCE: u64 = 4;
@@ -165,39 +162,4 @@ fn inside(namespace: &str, words: &[&str]) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]).args(words);
     command
-}
-
-/// Moves this thread, and those it starts, into a namespace.
-fn enter(namespace: &str) {
-    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-}
-
-/// Two namespaces and the veth pair between them, gone when dropped.
-struct Wire;
-
-impl Wire {
-    fn new(mtu: u32) -> Self {
-        let _ = Wire;
-        ip(&format!("netns add {NEAR}"));
-        ip(&format!("netns add {FAR}"));
-        ip(&format!("link add eth0 netns {NEAR} type veth peer name eth0 netns {FAR}"));
-        for (namespace, address) in [(NEAR, NEAR_ADDRESS), (FAR, FAR_ADDRESS)] {
-            ip(&format!("-n {namespace} addr add {address}/24 dev eth0"));
-            ip(&format!("-n {namespace} link set eth0 mtu {mtu} up"));
-            ip(&format!("-n {namespace} link set lo up"));
-        }
-        Wire
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        ip(&format!("netns del {NEAR}"));
-        ip(&format!("netns del {FAR}"));
-    }
-}
-
-fn ip(words: &str) {
-    let _ = Command::new("ip").args(words.split(' ')).status();
 }
