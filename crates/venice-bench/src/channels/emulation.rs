@@ -63,7 +63,7 @@ pub(super) fn accuracy(series: &[Series]) -> Vec<Accuracy> {
 }
 
 /// The latency of a single access, as the report tells it: of a write half of there and back.
-fn asked_ns(model: &LinkModel, operation: Operation, size_bytes: u64) -> Option<f64> {
+pub(super) fn asked_ns(model: &LinkModel, operation: Operation, size_bytes: u64) -> Option<f64> {
     let frame = HEADER_BYTES + size_bytes as usize;
     match operation {
         Operation::Read => Some(model.round_trip_ns(HEADER_BYTES, frame) as f64),
@@ -73,7 +73,7 @@ fn asked_ns(model: &LinkModel, operation: Operation, size_bytes: u64) -> Option<
 }
 
 /// Payload that full frames bring.
-fn asked_bytes_per_s(model: &LinkModel) -> Option<f64> {
+pub(super) fn asked_bytes_per_s(model: &LinkModel) -> Option<f64> {
     let share = MAX_PAYLOAD_BYTES as f64 / (MAX_PAYLOAD_BYTES + HEADER_BYTES) as f64;
     Some(model.bandwidth_bps?.get() as f64 / 8.0 * share)
 }

@@ -5,6 +5,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use venice_fabric::LinkModel;
 
+use super::aims::ChannelAim;
 use super::measure::{Effort, Ends};
 use super::venice::{
     Adaptive, AppPattern, ChannelKind, adaptive, application_in_virtual_time, operations_per_s,
@@ -111,6 +112,19 @@ pub(super) fn figure17(
         patterns.push(PatternRates { pattern, measured, virtual_time });
     }
     Ok(Some(Figure17 { patterns }))
+}
+
+/// Whether the adaptive library comes near the best channel everywhere.
+pub(super) fn aim(figure: Option<&Figure17>) -> ChannelAim {
+    let measured = figure.map(Figure17::least_adaptive_share);
+    ChannelAim {
+        name: "Figure 17: adaptive library / the best channel, in the worst of five patterns"
+            .to_owned(),
+        measured,
+        bound: Some(0.9),
+        at_least: true,
+        detail: measured.map_or("not in this run", |_| "operations a second").to_owned(),
+    }
 }
 
 impl Figure17 {

@@ -4,9 +4,15 @@
 //! frame of its own. In band a credit takes its place among the packets that go the same way; as a
 //! CRMA write it passes them, and a newer one overwrites an older one that was not sent yet.
 //!
-//! The paper does not say how many buffers its receivers have. The gain depends on it: where they
-//! hold more than a round trip brings, the sender never waits for a credit, and how it travels is
-//! of no interest. So there is a row for each of a few depths.
+//! What the paper says of its set-up (section 5.1.3): credits count the buffers at the receiver; in the
+//! traditional design they are "transmitted through a `QPair` channel just like data packets"; as CRMA
+//! writes they are overwriteable. It speaks of no gathering of credits, so [`CreditPace::Packet`] gives
+//! one for each packet that is read. Our own `QPair` gives one for each quarter of the buffers
+//! ([`CreditPace::Quarter`]).
+//!
+//! It does not say how many buffers its receivers have, and which packets it sends. The gain depends on
+//! both: where the buffers hold more than a round trip brings, the sender never waits for a credit. So
+//! there is a row for each of a few depths.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -40,9 +46,33 @@ pub struct Figure18 {
     pub points: Vec<CreditPoint>,
 }
 
+/// How often a receiver gives credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CreditPace {
+    /// For each packet, as the paper's design is described.
+    Packet,
+    /// For each quarter of the buffers, as every `QPair` of ours.
+    Quarter,
+}
+
+impl CreditPace {
+    const ALL: [CreditPace; 2] = [CreditPace::Quarter, CreditPace::Packet];
+
+    /// As people write it.
+    fn title(self) -> &'static str {
+        match self {
+            CreditPace::Packet => "packet",
+            CreditPace::Quarter => "quarter",
+        }
+    }
+}
+
 /// One packet size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CreditPoint {
+    /// How often credit is given.
+    pub pace: CreditPace,
     /// Receive buffers of an end.
     pub buffers: u32,
     /// Bytes of a packet, headers not counted.
@@ -84,21 +114,22 @@ impl CreditRates {
 pub(super) fn figure18(effort: &Effort, ends: Ends, mut done: impl FnMut()) -> Result<Figure18> {
     let mut points = Vec::new();
     let model = LinkModel::PAPER;
-    for buffers in BUFFERS {
+    let depths =
+        CreditPace::ALL.into_iter().flat_map(|pace| BUFFERS.map(|buffers| (pace, buffers)));
+    for (pace, buffers) in depths {
         for size_bytes in SIZES {
             let len = size_bytes as usize;
+            let setting = |credit| setting(pace, buffers, credit);
             let is_measured = buffers == MEASURED_BUFFERS && ends.near_cpu != ends.far_cpu;
             let measured = is_measured.then(|| {
-                CreditRates::of(|credit| {
-                    both_ways(effort, ends, Some(model), setting(buffers, credit), len)
-                })
+                CreditRates::of(|credit| both_ways(effort, ends, Some(model), setting(credit), len))
             });
             let virtual_time = CreditRates::of(|credit| {
                 interrupt::check()?;
-                both_ways_in_virtual_time(model, setting(buffers, credit), len)
+                both_ways_in_virtual_time(model, setting(credit), len)
             })?;
             let measured = measured.transpose()?;
-            points.push(CreditPoint { buffers, size_bytes, measured, virtual_time });
+            points.push(CreditPoint { pace, buffers, size_bytes, measured, virtual_time });
             done();
         }
     }
@@ -106,11 +137,20 @@ pub(super) fn figure18(effort: &Effort, ends: Ends, mut done: impl FnMut()) -> R
 }
 
 /// How often `done` is called.
-pub(super) const STEPS: u64 = (BUFFERS.len() * SIZES.len()) as u64;
+pub(super) const STEPS: u64 = (CreditPace::ALL.len() * BUFFERS.len() * SIZES.len()) as u64;
 
-/// As many buffers; of the rest what every `QPair` has: a credit for each quarter of them.
-fn setting(buffers: u32, credit: CreditMode) -> Setting {
-    let end = EndConfig { recv_messages: buffers, batching: false, ..EndConfig::default() };
+/// As many buffers; of the rest what every `QPair` has.
+fn setting(pace: CreditPace, buffers: u32, credit: CreditMode) -> Setting {
+    let credit_every_messages = match pace {
+        CreditPace::Packet => 1,
+        CreditPace::Quarter => 0,
+    };
+    let end = EndConfig {
+        recv_messages: buffers,
+        credit_every_messages,
+        batching: false,
+        ..EndConfig::default()
+    };
     Setting { credit, end }
 }
 
@@ -119,6 +159,7 @@ impl Figure18 {
     pub(super) fn sheet(&self) -> Sheet {
         let (low, high) = self.paper_gain_percent;
         let head = [
+            "credit each",
             "buffers",
             "packet",
             "in band",
@@ -129,7 +170,7 @@ impl Figure18 {
             "gain, virtual time",
         ];
         let title = "Figure 18: QPair bandwidth over the emulated paper link, both ways at a time";
-        let mut sheet = Sheet::new(title, &head, 0);
+        let mut sheet = Sheet::new(title, &head, 1);
         let rate = |rate| Unit::BytesPerSecond.write(rate);
         for point in &self.points {
             let columns = |rates: Option<CreditRates>| match rates {
@@ -140,22 +181,37 @@ impl Figure18 {
                 ],
                 None => ["-", "-", "-"].map(str::to_owned),
             };
-            let mut row =
-                vec![point.buffers.to_string(), Unit::Bytes.write(point.size_bytes as f64)];
+            let mut row = vec![
+                point.pace.title().to_owned(),
+                point.buffers.to_string(),
+                Unit::Bytes.write(point.size_bytes as f64),
+            ];
             row.extend(columns(point.measured));
             row.extend(columns(Some(point.virtual_time)));
             sheet.rows.push(row);
         }
-        sheet.notes.push(format!(
-            "The paper: +{low:.0} % to +{high:.0} %, most for small packets. {} {}",
-            self.range("measured here", |point| point.measured),
-            self.range("in virtual time", |point| Some(point.virtual_time)),
-        ));
+        sheet
+            .notes
+            .push(format!("The paper: +{low:.0} % to +{high:.0} %, most for small packets."));
+        for pace in CreditPace::ALL {
+            sheet.notes.push(format!(
+                "Here, a credit for each {}: {} {}",
+                pace.title(),
+                self.range(pace, "measured", |point| point.measured),
+                self.range(pace, "in virtual time", |point| Some(point.virtual_time)),
+            ));
+        }
         sheet
     }
 
-    fn range(&self, name: &str, rates: impl Fn(&CreditPoint) -> Option<CreditRates>) -> String {
-        let gains = || self.points.iter().filter_map(&rates).map(|rates| rates.gain_percent());
+    fn range(
+        &self,
+        pace: CreditPace,
+        name: &str,
+        rates: impl Fn(&CreditPoint) -> Option<CreditRates>,
+    ) -> String {
+        let points = || self.points.iter().filter(|point| point.pace == pace);
+        let gains = || points().filter_map(&rates).map(|rates| rates.gain_percent());
         match (gains().reduce(f64::min), gains().reduce(f64::max)) {
             (Some(least), Some(most)) => format!("{name}: {least:+.0} % to {most:+.0} %."),
             _ => format!("{name}: needs two processors."),
@@ -167,20 +223,26 @@ impl Figure18 {
     /// # Errors
     /// When the drawing library fails.
     pub(super) fn plot(&self) -> Result<Option<String>> {
-        let gains = |buffers: u32, rates: fn(&CreditPoint) -> Option<CreditRates>| {
-            let points = self.points.iter().filter(|point| point.buffers == buffers);
+        type Rates = fn(&CreditPoint) -> Option<CreditRates>;
+        let gains = |pace: CreditPace, buffers: u32, rates: Rates| {
+            let is_it = |point: &&CreditPoint| (point.pace, point.buffers) == (pace, buffers);
+            let points = self.points.iter().filter(is_it);
             points.map(|point| rates(point).map(|rates| rates.gain_percent())).collect()
         };
         let mut series = vec![BarSeries {
             name: format!("measured, {MEASURED_BUFFERS} buffers"),
-            values: gains(MEASURED_BUFFERS, |point| point.measured),
+            values: gains(CreditPace::Quarter, MEASURED_BUFFERS, |point| point.measured),
         }];
         for buffers in BUFFERS {
             series.push(BarSeries {
                 name: format!("virtual time, {buffers} buffers"),
-                values: gains(buffers, |point| Some(point.virtual_time)),
+                values: gains(CreditPace::Quarter, buffers, |point| Some(point.virtual_time)),
             });
         }
+        series.push(BarSeries {
+            name: format!("the same, {MEASURED_BUFFERS}, a credit each packet"),
+            values: gains(CreditPace::Packet, MEASURED_BUFFERS, |p| Some(p.virtual_time)),
+        });
         // The paper tells the ends of its range, and that small packets gain most.
         let (low, high) = self.paper_gain_percent;
         let mut paper = vec![None; SIZES.len()];
@@ -208,8 +270,11 @@ mod tests {
             in_band_bytes_per_s: 1e8,
             crma_bytes_per_s: 1e8 * (1.0 + gain),
         };
-        let points = BUFFERS.iter().flat_map(|&buffers| {
+        let depths =
+            CreditPace::ALL.into_iter().flat_map(|pace| BUFFERS.map(|buffers| (pace, buffers)));
+        let points = depths.flat_map(|(pace, buffers)| {
             SIZES.map(|size_bytes| CreditPoint {
+                pace,
                 buffers,
                 size_bytes,
                 measured: (buffers == MEASURED_BUFFERS).then(|| rates(0.25)),
@@ -219,7 +284,7 @@ mod tests {
         let figure = Figure18 { paper_gain_percent: (28.0, 51.0), points: points.collect() };
         let text = figure.sheet().text();
         assert!(text.contains("+28 % to +51 %"), "{text}");
-        assert!(text.contains("measured here: +25 % to +25 %"), "{text}");
+        assert!(text.contains("each packet: measured: +25 % to +25 %"), "{text}");
         let texts = xml::texts(&figure.plot().unwrap().unwrap()).unwrap();
         for wanted in ["measured, 16 buffers", "paper: most, least", "51", "64 B"] {
             assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");

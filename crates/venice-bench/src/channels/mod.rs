@@ -20,6 +20,7 @@ mod raw;
 mod report;
 mod run;
 mod series;
+mod sweep;
 mod tables;
 mod venice;
 
@@ -33,10 +34,11 @@ pub use aims::ChannelAim;
 pub use contest::{Cell, Metric, Outcome};
 pub use emulation::Accuracy;
 pub use figure17::{ChannelRates, Figure17, PatternRates};
-pub use figure18::{CreditPoint, CreditRates, Figure18};
+pub use figure18::{CreditPace, CreditPoint, CreditRates, Figure18};
 pub use peers::Peer;
 pub use report::{ChannelsReport, Conditions};
 pub use series::{Latency, Medium, Operation, Point, Series, System};
+pub use sweep::Emulated;
 pub use venice::{Adaptive, AppPattern, ChannelKind};
 
 use crate::interrupt;

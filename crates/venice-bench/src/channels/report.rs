@@ -10,6 +10,7 @@ use super::figure17::Figure17;
 use super::figure18::Figure18;
 use super::peers::Peer;
 use super::series::Series;
+use super::sweep::Emulated;
 use crate::machine::Machine;
 
 /// Everything `venice bench channels --json` writes.
@@ -27,7 +28,9 @@ pub struct ChannelsReport {
     pub aims: Vec<ChannelAim>,
     /// Venice beside its peers, cell by cell.
     pub contest: Vec<Cell>,
-    /// How well the emulated link is emulated.
+    /// How well links of several latencies and bandwidths are emulated.
+    pub links: Vec<Emulated>,
+    /// How well the paper's link is emulated, by operation and size.
     pub emulation: Vec<Accuracy>,
     /// Each application pattern on each channel.
     pub figure17: Option<Figure17>,
@@ -151,6 +154,7 @@ pub(super) mod tests {
             aims: super::super::aims::judge(&all, &contest),
             contest,
             series: all,
+            links: vec![],
             emulation: vec![],
             figure17: None,
             figure18: None,

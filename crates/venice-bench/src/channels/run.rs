@@ -14,6 +14,7 @@ use super::path::Path;
 use super::raw::{self, Waiting};
 use super::report::{ChannelsReport, Conditions};
 use super::series::{Medium, Operation, Series};
+use super::sweep::{self, Emulated};
 use super::venice::{self, About, Protection, RingBed, ShmBed, UdpBed};
 use super::{ChannelsArgs, Part, aims, contest, peers};
 use crate::interrupt;
@@ -42,6 +43,7 @@ struct Run<'a> {
     path: Path,
     sizes: Vec<u64>,
     series: Vec<Series>,
+    links: Vec<Emulated>,
     figure17: Option<Figure17>,
     figure18: Option<Figure18>,
 }
@@ -72,6 +74,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         },
         sizes: sizes.into_iter().collect(),
         series: Vec::new(),
+        links: Vec::new(),
         figure17: None,
         figure18: None,
     };
@@ -79,8 +82,11 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         note(&format!("the wire is loopback: {reason}"));
     }
     run.measure()?;
-    let Run { effort, ends, path, series, figure17, figure18, .. } = run;
+    let Run { effort, ends, path, series, links, figure17, figure18, .. } = run;
     let contest = contest::cells(&series);
+    let mut aims = aims::judge(&series, &contest);
+    aims.extend(sweep::aims(&links));
+    aims.push(figure17::aim(figure17.as_ref()));
     Ok(ChannelsReport {
         machine,
         conditions: Conditions {
@@ -97,7 +103,8 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
             repetition_ms: effort.length.as_millis() as u64,
         },
         peers: peers::versions(),
-        aims: aims::judge(&series, &contest),
+        aims,
+        links,
         contest,
         emulation: emulation::accuracy(&series),
         series,
@@ -251,6 +258,8 @@ impl Run<'_> {
             Ok(found)
         })?;
         self.series.extend(found);
+        let phase = Phase::new("Links of several latencies and bandwidths", sweep::STEPS);
+        self.links = sweep::sweep(&self.effort, self.ends, || phase.advance(1))?;
         Ok(())
     }
 

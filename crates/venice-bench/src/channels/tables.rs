@@ -21,6 +21,7 @@ pub(super) fn all(report: &ChannelsReport) -> Vec<Sheet> {
         sheets.extend(latencies(report, medium));
         sheets.extend(bandwidths(report, medium));
     }
+    sheets.extend(super::sweep::sheet(&report.links));
     sheets.extend(super::emulation::sheet(&report.emulation));
     sheets.extend(report.figure17.as_ref().map(Figure17::sheet));
     sheets.extend(report.figure18.as_ref().map(Figure18::sheet));

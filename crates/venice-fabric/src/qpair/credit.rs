@@ -106,8 +106,9 @@ pub(super) struct InBandCredits {
 }
 
 impl InBandCredits {
-    /// With credits every quarter of the buffer there are never more than this in practice.
-    const MAX: usize = 8;
+    /// As many as there are buffers to give credit for one by one, in what is measured; the last one
+    /// is overwritten past that.
+    const MAX: usize = 32;
 
     /// Queues a credit behind all data before `position`.
     pub(super) fn push(&mut self, position: u64, credit: Credit) {

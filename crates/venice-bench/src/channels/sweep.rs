@@ -1,0 +1,194 @@
+//! How well links of several latencies and bandwidths are emulated, each asked for and measured.
+//!
+//! A read of 64 B over a link of a latency and any bandwidth takes two latencies. On mapped memory the
+//! accessor waits until then, and its copy is part of it. Frames are held back until they would have
+//! arrived, and what the two processors need for them comes on top: that is measured without a link and
+//! taken off.
+
+use std::num::NonZeroU64;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use venice_fabric::LinkModel;
+
+use super::aims::ChannelAim;
+use super::contest::Metric;
+use super::emulation::{FRAMES, MAPPED, asked_bytes_per_s, asked_ns};
+use super::measure::{Effort, Ends, on_cpu};
+use super::series::Operation;
+use super::venice::{Bed, RingBed, ShmBed};
+use crate::plot::Unit;
+use crate::sheet::Sheet;
+
+const LATENCIES_NS: [u64; 4] = [1000, 1400, 5000, 20_000];
+const BANDWIDTHS_GBPS: [u64; 3] = [1, 5, 10];
+const LINE_BYTES: usize = 64;
+const BULK_BYTES: usize = 1 << 20;
+/// How far off the paper's latency may be, in percent.
+const MOST_PERCENT: f64 = 5.0;
+
+/// One link, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Emulated {
+    /// On mapped memory, or by frames.
+    pub way: String,
+    /// The link.
+    pub link: LinkModel,
+    /// A read's latency in nanoseconds, or the bandwidth of bulk reads in bytes per second.
+    pub metric: Metric,
+    /// What the link gives by arithmetic, frames' headers counted, processors taking no time.
+    pub asked: f64,
+    /// What was measured in all.
+    pub measured: f64,
+    /// What the same takes without a link, where that comes on top, in nanoseconds.
+    pub bare: Option<f64>,
+}
+
+impl Emulated {
+    /// What the link itself came to.
+    #[must_use]
+    pub fn net(&self) -> f64 {
+        self.measured - self.bare.unwrap_or(0.0)
+    }
+
+    /// How far off that is, in percent.
+    #[must_use]
+    pub fn error_percent(&self) -> f64 {
+        (self.net() / self.asked - 1.0) * 100.0
+    }
+}
+
+/// How often `done` is called.
+pub(super) const STEPS: u64 = 2 * (LATENCIES_NS.len() + BANDWIDTHS_GBPS.len()) as u64;
+
+/// Measures all of them; frames need two processors. `done` is called after each figure.
+///
+/// # Errors
+/// When memory or threads cannot be made, and on an interrupt.
+pub(super) fn sweep(effort: &Effort, ends: Ends, done: impl Fn() + Sync) -> Result<Vec<Emulated>> {
+    on_cpu(ends.near_cpu, || {
+        let mut found = by_way(effort, MAPPED, false, ShmBed::lay, &done)?;
+        if ends.near_cpu != ends.far_cpu {
+            found.extend(by_way(effort, FRAMES, true, |model| RingBed::lend(ends, model), &done)?);
+        }
+        Ok(found)
+    })
+}
+
+fn by_way<B: Bed>(
+    effort: &Effort,
+    way: &str,
+    is_on_top: bool,
+    lay: impl Fn(Option<LinkModel>) -> Result<B>,
+    done: &impl Fn(),
+) -> Result<Vec<Emulated>> {
+    let read = |link: Option<LinkModel>| -> Result<f64> {
+        let mut bed = lay(link)?;
+        let latency = effort.latency(|| bed.once(Operation::Read, LINE_BYTES))?;
+        Ok(latency.typical_ns())
+    };
+    let bare = if is_on_top { Some(read(None)?) } else { None };
+    let mut found = Vec::new();
+    for latency_ns in LATENCIES_NS {
+        let link = LinkModel { latency_ns, ..LinkModel::default() };
+        let asked = asked_ns(&link, Operation::Read, LINE_BYTES as u64).unwrap_or_default();
+        let measured = read(Some(link))?;
+        let (way, metric) = (way.to_owned(), Metric::Latency);
+        found.push(Emulated { way, link, metric, asked, measured, bare });
+        done();
+    }
+    for gbps in BANDWIDTHS_GBPS {
+        let bandwidth_bps = NonZeroU64::new(gbps * 1_000_000_000);
+        let link = LinkModel { bandwidth_bps, ..LinkModel::PAPER };
+        let asked = asked_bytes_per_s(&link).unwrap_or_default();
+        let mut bed = lay(Some(link))?;
+        let measured = effort.bandwidth(|| bed.many(Operation::BulkRead, BULK_BYTES))?;
+        bed.settle()?;
+        let (way, metric) = (way.to_owned(), Metric::Bandwidth);
+        found.push(Emulated { way, link, metric, asked, measured, bare: None });
+        done();
+    }
+    Ok(found)
+}
+
+/// Whether the paper's latency is met, on mapped memory and by frames.
+pub(super) fn aims(found: &[Emulated]) -> Vec<ChannelAim> {
+    let ns = |value| Unit::Nanoseconds.write(value);
+    [MAPPED, FRAMES]
+        .map(|way| {
+            let is_it = |one: &&Emulated| {
+                let latency_ns = one.link.latency_ns;
+                one.way == way && one.metric == Metric::Latency && latency_ns == 1400
+            };
+            let one = found.iter().find(is_it);
+            ChannelAim {
+                name: format!("emulated link of 1.4 µs, {way}: error in percent"),
+                measured: one.map(|one| one.error_percent().abs()),
+                bound: Some(MOST_PERCENT),
+                at_least: false,
+                detail: one.map_or("not in this run".to_owned(), |one| {
+                    format!("read of 64 B: asked {}, got {}", ns(one.asked), ns(one.net()))
+                }),
+            }
+        })
+        .into()
+}
+
+/// The table; `None` when there is nothing to tell.
+pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
+    if found.is_empty() {
+        return None;
+    }
+    let title = "Emulated links: what was asked for and what came of it";
+    let head = ["way", "link", "figure", "asked", "measured", "bare path", "net", "error"];
+    let mut sheet = Sheet::new(title, &head, 3);
+    for one in found {
+        let (unit, figure) = match one.metric {
+            Metric::Latency => (Unit::Nanoseconds, "read of 64 B"),
+            Metric::Bandwidth => (Unit::BytesPerSecond, "bulk reads of 1 MiB"),
+        };
+        sheet.rows.push(vec![
+            one.way.clone(),
+            one.link.to_string(),
+            figure.to_owned(),
+            unit.write(one.asked),
+            unit.write(one.measured),
+            one.bare.map_or("-".to_owned(), |bare| unit.write(bare)),
+            unit.write(one.net()),
+            format!("{:+.1} %", one.error_percent()),
+        ]);
+    }
+    sheet.notes.push(format!(
+        "A read takes two latencies; a page's share of a bulk read carries its header. {MAPPED}: the copy \
+         is part of the time. {FRAMES}: the bare path, the same read by rings without a link, comes on \
+         top and is taken off."
+    ));
+    Some(sheet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_path_is_taken_off_before_the_error_is_told() {
+        let one = |way: &str, measured, bare| Emulated {
+            way: way.to_owned(),
+            link: LinkModel { latency_ns: 1400, ..LinkModel::default() },
+            metric: Metric::Latency,
+            asked: 2800.0,
+            measured,
+            bare,
+        };
+        let found = [one(MAPPED, 2828.0, None), one(FRAMES, 3800.0, Some(500.0))];
+        let aims = aims(&found);
+        let met: Vec<_> = aims.iter().map(ChannelAim::met).collect();
+        assert_eq!(met, [Some(true), Some(false)], "{aims:?}");
+        let text = sheet(&found).unwrap().text();
+        for wanted in ["+1.0 %", "+17.9 %", "500 ns", "latency=1.4us"] {
+            assert!(text.contains(wanted), "{wanted} is not in {text}");
+        }
+        assert!(sheet(&[]).is_none());
+        assert!(super::aims(&[]).iter().all(|aim| aim.met().is_none()));
+    }
+}
