@@ -67,12 +67,30 @@ fn completions_and_manual_pages_are_made() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         let said = place.venice(&["completions", shell]).expect(0);
-        assert!(said.out.contains("resources"), "{shell}");
+        for word in ["resources", "router", "channels", "--topology"] {
+            assert!(said.out.contains(word), "{shell} does not know {word}");
+        }
     }
     assert!(place.venice(&["man"]).expect(0).out.contains(".TH venice"));
     let dir = place.file("man");
     place.venice(&["man", "--out", dir.to_str().unwrap()]).expect(0);
-    assert!(dir.join("venice.1").exists() && dir.join("venice-up.1").exists());
+    for page in ["venice", "venice-up", "venice-router", "venice-sim-rack", "venice-bench-channels"]
+    {
+        assert!(dir.join(page).with_extension("1").exists(), "no page {page}");
+    }
+}
+
+#[test]
+fn nonsense_for_the_simulator_is_a_usage_error() {
+    let place = Place::new();
+    for (words, says) in [
+        (&["--topology", "mesh:9999x9999"][..], "99980001 nodes"),
+        (&["--nodes", "4", "--pcap", "x.pcapng", "--link", "0-4"], "two nodes of 0 to 3"),
+        (&["--pcap", "x.pcapng", "--link", "2-2"], "two nodes of 0 to 7"),
+    ] {
+        let said = place.venice(&[&["sim", "rack"], words].concat()).expect(2);
+        assert!(said.complaint().contains(says), "{}", said.err);
+    }
 }
 
 #[test]

@@ -105,15 +105,18 @@ impl MonitorCore {
             return RackError::HandshakeFailed;
         }
         let pending = &self.requests[&client_id];
-        let free = self
+        let mut free: Vec<_> = self
             .rrt
             .iter()
             .filter(|(id, entry)| pending.may_use(*id) && (entry.up || pending.named.is_some()))
+            .filter(|(_, entry)| pending.named.is_some() || entry.record.total_slabs() > 0)
             .map(|(_, entry)| {
                 let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
                 (entry.record.name.clone(), bytes)
             })
             .collect();
+        // As people count: node2 before node10.
+        free.sort_by_cached_key(|(name, _)| (name.len(), name.clone()));
         RackError::NoRoom { asked_bytes: u64::from(pending.slabs) * SLAB_BYTES, free }
     }
 }

@@ -127,6 +127,13 @@ impl RackArgs {
         }
         self.apply(&mut scenario)?;
         scenario.check().map_err(usage)?;
+        if let Some((a, b)) = self.link {
+            let switches = scenario.wiring().map_err(usage)?.switches();
+            if a == b || u32::from(a.max(b)) >= switches {
+                let last = switches - 1;
+                return Err(usage(format!("--link {a}-{b}: name two nodes of 0 to {last}")));
+            }
+        }
         Ok(scenario)
     }
 
@@ -138,7 +145,12 @@ impl RackArgs {
         if let Some(topology) = &self.topology {
             scenario.topology.clone_from(topology);
             if let (None, Ok(shape)) = (self.nodes, Topology::shaped(topology)) {
-                scenario.nodes = u16::try_from(shape.nodes()).unwrap_or(u16::MAX);
+                scenario.nodes = u16::try_from(shape.nodes()).map_err(|_| {
+                    usage(format!(
+                        "{topology} has {} nodes, and {MAX_NODES} are the most",
+                        shape.nodes()
+                    ))
+                })?;
                 scenario.workload.donors = scenario.workload.donors.min(scenario.nodes - 1);
             }
         } else if self.nodes.is_some() && scenario.wiring().is_err() {
