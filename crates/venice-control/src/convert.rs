@@ -462,6 +462,7 @@ same_fields!(
         topology,
         position,
         relay_addr,
+        link,
     }
 );
 same_fields!(

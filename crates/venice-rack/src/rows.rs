@@ -46,6 +46,8 @@ pub struct NodeRow {
     pub position: Option<u32>,
     /// `host:port` of its relay's UDP port; empty: it has none.
     pub relay_addr: String,
+    /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    pub link: String,
 }
 
 /// A line of `venice resources`: the Resource Registration Table.

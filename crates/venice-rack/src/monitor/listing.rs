@@ -110,5 +110,6 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         topology: record.relay.as_ref().map(|relay| relay.topology.clone()).unwrap_or_default(),
         position: record.relay.as_ref().map(|relay| relay.position),
         relay_addr: record.relay.as_ref().map(|relay| relay.addr.clone()).unwrap_or_default(),
+        link: record.link.clone(),
     }
 }

@@ -2,7 +2,6 @@
 
 use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
-use crate::failure::Usage;
 
 /// Names the Monitor Node for every command that talks to one.
 pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
@@ -26,25 +25,6 @@ pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
 /// How recipients reach the donors of this machine's rack; without one, as if they were others.
 pub fn default_port() -> anyhow::Result<PortKind> {
     Ok(Record::load(&RunDir::locate()?)?.map_or(PortKind::Udp, |record| record.port))
-}
-
-/// Refuses a port that would pass by the link which this machine's rack emulates.
-pub fn check_emulation(monitor: &str, port: PortKind) -> anyhow::Result<()> {
-    let Some(record) = Record::load(&RunDir::locate()?)? else { return Ok(()) };
-    match record.link {
-        Some(link)
-            if record.monitor.addr == monitor
-                && record.topology.is_none()
-                && port != PortKind::Shm =>
-        {
-            let said = format!(
-                "this rack emulates the link {link}, which --port {port} does not obey: leave --port \
-                 away, or start the rack without --link"
-            );
-            Err(Usage(said).into())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// `flag`, else `VENICE_MONITOR`.

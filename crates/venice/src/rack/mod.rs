@@ -12,7 +12,7 @@ mod status;
 mod subnet;
 mod up;
 
-pub use address::{check_emulation, default_port, explicit_address, monitor_address};
+pub use address::{default_port, explicit_address, monitor_address};
 pub use down::{DownArgs, execute as down};
 pub use network::namespace_path;
 pub use record::{PortKind, Record};

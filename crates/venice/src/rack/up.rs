@@ -259,8 +259,8 @@ fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
 /// away again. The relays of a topology hold them for the link's time on top of their own.
 fn check_link(link: Option<&LinkModel>, port: PortKind, topology: Topology) -> anyhow::Result<()> {
     if link.is_some() && port != PortKind::Shm && !topology.has_relays() {
-        let said = "--link needs --port shm, or a --topology whose relays can hold datagrams: \
-                    between two programs UDP and verbs are as slow as they are";
+        let said = "--link needs --port shm, or a --topology (mesh:4, say) whose relays can hold \
+                    datagrams: between two programs UDP and verbs are as slow as they are";
         return Err(Usage(said.to_string()).into());
     }
     Ok(())

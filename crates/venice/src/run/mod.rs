@@ -86,7 +86,6 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let monitor = rack::monitor_address(monitor)?;
-    rack::check_emulation(&monitor, port)?;
     let home = home::find(&monitor, port, args.node.as_deref())?;
     let wish = borrow::Wish {
         remote_bytes: args.remote.map(|size| size.0),
