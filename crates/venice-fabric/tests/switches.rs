@@ -337,3 +337,45 @@ fn news_of_an_earlier_life_is_surpassed_even_if_its_number_is_the_same() {
     net.inject(1, 7, 50).unwrap();
     net.run_until("it arrives", SECOND, |net| net.all_delivered());
 }
+
+/// Switches die and come back again and again, and each has said things in each of its lives that
+/// only some have heard: once all are there, all know it.
+#[test]
+fn many_lives_later_everybody_knows_the_direct_ways() {
+    for seed in [34, 46, 181, 511, 585, 769, 876, 962] {
+        let shape = ["mesh:3x3", "mesh:4"][seed as usize % 4 % 2];
+        let mut net = Net::new(shaped(shape), ROOMY, Faults::default(), seed * 7919);
+        net.in_order = false;
+        let (mut rng, nodes) = (Rng(seed + 5), net.topology.nodes());
+        let links: Vec<_> = net.topology.links().collect();
+        for _ in 0..60 {
+            let at = Position(rng.below(nodes.into()) as u32);
+            match (rng.below(4), net.switches[at.0 as usize].is_some()) {
+                (0, true) => net.kill(at),
+                (0 | 1, false) => net.start(at),
+                (2, _) => {
+                    let link = &links[rng.below(links.len() as u64) as usize];
+                    net.cut(link.from, link.to);
+                }
+                (3, _) => net.heal(),
+                _ => {}
+            }
+            let longest_ns = if rng.chance(300) { SECOND } else { 20 * MS };
+            net.run(rng.below(longest_ns));
+        }
+        net.heal();
+        for at in (0..nodes).filter(|at| net.switches[*at as usize].is_none()).collect::<Vec<_>>() {
+            net.start(Position(at));
+        }
+        net.come_up();
+        let detoured = |net: &Net| -> u64 {
+            net.switches.iter().flatten().map(|switch| switch.stats().detoured).sum()
+        };
+        let before = detoured(&net);
+        for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+            net.inject(from, to, 50).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        }
+        net.run_until("all arrive", 5 * SECOND, |net| net.all_delivered());
+        assert_eq!(detoured(&net), before, "seed {seed}");
+    }
+}

@@ -1,10 +1,10 @@
 //! What every switch tells all others about its links, so that each can find ways round those that
 //! are down. News spreads from neighbour to neighbour; the Monitor Node has no part in it.
 //!
-//! News is not sequenced: it is told again a few times after it changed, and as long as it says
-//! that something is down. A switch counts its versions from a number of its life's own, so that
-//! none means two things; one that was restarted learns from the others which version of its news
-//! they have, and goes on from there if that is later.
+//! News is not sequenced: it is told again a few times after it changed, as long as it says that
+//! something is down, and to whoever tells what is older. A switch counts its versions from a
+//! number of its life's own, so that none means two things; one that was restarted learns from the
+//! others which version of its news they have, and goes on beyond it if that is later.
 
 use venice_wire::SwitchPort;
 
@@ -21,11 +21,15 @@ pub(super) const MAX_BITMAP_BYTES: usize = u16::MAX as usize / 8 + 1;
 const LAST_VERSION: u64 = u64::MAX / 2;
 /// The highest version that a switch begins with: far enough from the last.
 const FIRST_VERSIONS: u64 = 1 << 48;
+const MAX_LEAP: u64 = 1 << 32;
 
 /// All news, and which port still has to be told what.
 #[derive(Debug)]
 pub(super) struct News {
     own: Position,
+    /// How far beyond a version of an earlier life this one goes on: the next numbers may have
+    /// been that life's too, and somebody may have heard them.
+    leap: u64,
     /// By position; 0: nothing has been heard.
     versions: Box<[u64]>,
     retellings: Box<[u8]>,
@@ -49,6 +53,7 @@ impl News {
         versions[own.0 as usize] = 1 + incarnation % FIRST_VERSIONS;
         Self {
             own,
+            leap: 1 + incarnation % MAX_LEAP,
             versions: versions.into(),
             retellings: vec![0; positions].into(),
             untold: vec![0; words * usize::from(topology.ports(own))].into(),
@@ -68,7 +73,7 @@ impl News {
     pub(super) fn greet(&mut self, port: usize) {
         for position in 0..self.versions.len() {
             if self.versions[position] > 0 {
-                self.untold[port * self.words + position / 64] |= 1 << (position % 64);
+                self.tell_to(port, Position(position as u32));
             }
         }
     }
@@ -86,16 +91,21 @@ impl News {
         if version > LAST_VERSION {
             return false;
         }
+        if version < *known {
+            // All that was said since may have got lost on the way there.
+            self.tell_to(port, from);
+            return false;
+        }
         if from == self.own {
             // From an earlier life, or an echo: what we say now must count as later.
             if version > *known {
-                *known = version + 1;
+                *known = version + self.leap;
                 self.changed(from, None);
             }
             return false;
         }
         let ports = topology.ports(from);
-        if version <= *known || bitmap.len() < usize::from(ports).div_ceil(8) {
+        if version == *known || bitmap.len() < usize::from(ports).div_ceil(8) {
             return false;
         }
         *known = version;
@@ -164,6 +174,11 @@ impl News {
         self.tell(position, but);
     }
 
+    fn tell_to(&mut self, port: usize, position: Position) {
+        let (word, bit) = (position.0 as usize / 64, position.0 % 64);
+        self.untold[port * self.words + word] |= 1 << bit;
+    }
+
     fn tell(&mut self, position: Position, but: Option<usize>) {
         let (word, bit) = (position.0 as usize / 64, position.0 % 64);
         for (port, words) in self.untold.chunks_exact_mut(self.words).enumerate() {
@@ -171,5 +186,38 @@ impl News {
                 words[word] |= 1 << bit;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_tells_what_is_older_is_told_what_is_later() {
+        let topology: Topology = "mesh:3".parse().unwrap();
+        let mut links = LinkStates::all_up(&topology);
+        let mut news = News::new(&topology, Position(1), 9, 1);
+        let (far, mut bitmap) = (Position(2), [0; MAX_BITMAP_BYTES]);
+        assert!(news.hear(0, (far, 5), &[0xff], &topology, &mut links));
+        assert!(!news.hear(1, (far, 4), &[0], &topology, &mut links), "an old word");
+        while news.next_for(1, &topology, &links, &mut bitmap).is_some() {}
+        assert!(!news.hear(1, (far, 5), &[0xff], &topology, &mut links));
+        assert_eq!(news.next_for(1, &topology, &links, &mut bitmap), None, "it knows");
+        assert!(!news.hear(1, (far, 4), &[0], &topology, &mut links));
+        assert_eq!(news.next_for(1, &topology, &links, &mut bitmap), Some((far, 5, 1)));
+    }
+
+    #[test]
+    fn a_new_life_leaves_the_numbers_of_the_old_one_behind() {
+        let topology: Topology = "mesh:3".parse().unwrap();
+        let mut links = LinkStates::all_up(&topology);
+        let mut lives = [7 << 20, 8 << 20].map(|n| News::new(&topology, Position(1), n, 1));
+        for news in &mut lives {
+            // One that heard it before the old life's last changes.
+            assert!(!news.hear(0, (Position(1), 1 << 50), &[0], &topology, &mut links));
+        }
+        let versions = lives.map(|news| news.versions[1]);
+        assert!(versions[0] > (1 << 50) + 1000 && versions[1] > versions[0] + 1000);
     }
 }
