@@ -163,8 +163,7 @@ impl GrantedMemory for Watched {
         atomic: Atomic,
     ) -> Result<u64, Refusal> {
         let mut lent = self.lock();
-        lent.stores += 1;
-        let repeats = lent.strikes(Sabotage::RepeatAtomic);
+        let repeats = lent.sabotage == Some(Sabotage::RepeatAtomic);
         let (_, bytes) = lent.find(grant, key, addr, Atomic::BYTES)?;
         let word: &mut [u8; Atomic::BYTES] = bytes.try_into().expect("as long as asked for");
         let old = u64::from_le_bytes(*word);

@@ -51,8 +51,13 @@ pub fn run(
         todo
     };
     let todos: Vec<Todo> = plan.scenario.donors_of(node).iter().enumerate().map(talk).collect();
-    let session =
-        |_: &Todo| Session { region: None, unmaps: 0, asks_at_ns: Some(0), is_probed: false };
+    let session = |_: &Todo| Session {
+        region: None,
+        latest: None,
+        unmaps: 0,
+        asks_at_ns: Some(0),
+        is_probed: false,
+    };
     let program = Program {
         far: Far::new(plan, node)?,
         workload: plan.scenario.workload,
@@ -102,6 +107,8 @@ struct Program {
 #[derive(Debug)]
 struct Session {
     region: Option<u32>,
+    /// What was mapped last, whether its link is up or not.
+    latest: Option<u32>,
     /// How often the window was taken away.
     unmaps: u32,
     /// When to ask the parent for memory; `None`: it was asked, or there is no need.
@@ -175,6 +182,7 @@ impl Program {
                             words: vec![0; self.workload.counters.into()],
                         });
                         self.sessions[session].region = Some(region);
+                        self.sessions[session].latest = Some(region);
                     }
                     Err(error) => self.lose(session, error.to_string()),
                 }
@@ -182,7 +190,7 @@ impl Program {
             Order::Probe => self.probes = true,
             Order::Report => {
                 for session in &self.sessions {
-                    if let Some(region) = session.region {
+                    if let Some(region) = session.latest {
                         self.notebook.note(What::Uses { region });
                     }
                 }
