@@ -13,7 +13,7 @@ use loom::thread;
 
 /// Bytes of a record of one line and of two.
 const ONE_LINE: usize = 40;
-const TWO_LINES: usize = 100;
+const TWO_LINES: usize = 200;
 
 /// What two threads share of one ring. Payload is a number in each line, in a cell that loom
 /// watches for races; as in the real ring, payload leaves something in the words it lies on.

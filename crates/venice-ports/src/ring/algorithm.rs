@@ -1,16 +1,17 @@
 //! The ring itself: one writer, one reader, no lock, no copy; where things are and who may touch
 //! them when. The memory is behind [`RingMemory`], so that the model checker runs this very code.
 //!
-//! The ring is `lines` lines of 64 bytes. A *record* is a word (its length) and bytes, in
-//! consecutive lines; one that starts near the end runs on into spare lines behind it, and the next
-//! one starts at line 0. *Positions* count lines and never wrap.
+//! The ring is `lines` lines of 128 bytes: pairs of cache lines, which processors fetch together. A
+//! *record* is a word (its length) and bytes, in consecutive lines; one that starts near the end
+//! runs on into spare lines behind it, and the next one starts at line 0. *Positions* count lines
+//! and never wrap.
 //!
 //! The word publishes the record: the writer first writes 0 where the next record will start, then
 //! the bytes, then the word (release). So the reader, looking (acquire) where the next record
 //! starts, sees 0 or a whole record, whatever an earlier lap left there; there is no shared tail to
-//! fetch first, and a record travels with the cache line that announces it. In the other direction
-//! the reader publishes how far it is, now and then, and the writer reads that only when the ring
-//! seems full.
+//! fetch first, and a record travels with the cache line that announces it. Behind a short record
+//! the 0 is there before the record is written. In the other direction the reader publishes how
+//! far it is, now and then, and the writer reads that only when the ring seems full.
 //!
 //! Each side trusts only its own cursor. The reader takes from the other side nothing but a word,
 //! whose length it checks; the writer nothing but the reader's position, which can only lie between
@@ -20,9 +21,11 @@
 //! published fences and looks at the flag. One of the two sees the other.
 
 /// Lines of the longest record.
-pub(crate) const RECORD_LINES: u64 = 67;
+pub(crate) const RECORD_LINES: u64 = 34;
+/// How far ahead words are cleared, in lines from the next record's first on.
+const CLEARED_LINES: u64 = 3;
 /// Bytes of a line.
-pub(crate) const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 128;
 /// What a record's word and time take of its first line.
 pub(crate) const RECORD_HEAD_BYTES: usize = 16;
 /// A ring has at least so many lines, so that any record fits however it lies.
@@ -85,6 +88,8 @@ pub(crate) struct Writer<M> {
     position: u64,
     /// The reader's position, as last seen.
     head: u64,
+    /// The words from behind the next record's first line up to this position are 0.
+    cleared: u64,
     /// Something was published that the reader has not been rung for.
     unannounced: bool,
 }
@@ -93,7 +98,7 @@ impl<M: RingMemory> Writer<M> {
     /// The writer of a new ring of `lines` lines, a power of two, which is all zeroes.
     pub(crate) fn new(memory: M, lines: u64, longest_bytes: usize) -> Self {
         assert!(lines.is_power_of_two() && lines > 2 * lines_of(longest_bytes));
-        Self { memory, lines, longest_bytes, position: 0, head: 0, unannounced: false }
+        Self { memory, lines, longest_bytes, position: 0, head: 0, cleared: 0, unannounced: false }
     }
 
     pub(crate) fn memory(&self) -> &M {
@@ -116,7 +121,9 @@ impl<M: RingMemory> Writer<M> {
         assert!(len_bytes <= self.longest_bytes, "a record is no longer than the ring's longest");
         let next = next_position(self.position, lines_of(len_bytes), self.lines);
         assert!(next + 1 - self.head <= self.lines, "nothing is published without room");
-        self.memory.clear_word(next & (self.lines - 1));
+        if next >= self.cleared {
+            self.memory.clear_word(next & (self.lines - 1));
+        }
         self.memory.publish_word(self.position & (self.lines - 1), PRESENT | len_bytes as u64);
         self.position = next;
         self.unannounced = true;
@@ -129,7 +136,23 @@ impl<M: RingMemory> Writer<M> {
             return false;
         }
         self.memory.fence();
-        take_flag(&self.memory, Flag::ReaderSleeps)
+        let rings = take_flag(&self.memory, Flag::ReaderSleeps);
+        self.clear_ahead();
+        rings
+    }
+
+    /// Clears the word after the next record, should that be a short one, while nobody waits for it.
+    /// When that record is published this would come between the writing of its first line, which
+    /// the reader looks at all the time, and of the word there: the line would travel twice.
+    fn clear_ahead(&mut self) {
+        let end = self.position + CLEARED_LINES;
+        if end - self.head > self.lines {
+            return;
+        }
+        for position in self.cleared.max(self.position + 1)..end {
+            self.memory.clear_word(position & (self.lines - 1));
+        }
+        self.cleared = end;
     }
 
     /// Before sleeping until there is room: `true` if there is none and the reader will ring.

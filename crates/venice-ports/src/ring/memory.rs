@@ -24,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 /// Two cache lines: the processor fetches them in pairs.
 const FIELD_BYTES: usize = 128;
 const DIRECTION_FIELDS_BYTES: usize = 4 * FIELD_BYTES;
-const MAX_LINES: u64 = 1 << 20;
+const MAX_LINES: u64 = 1 << 19;
 
 /// A mapping of the whole memory; unmapped when both rings are gone.
 #[derive(Debug)]

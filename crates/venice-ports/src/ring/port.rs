@@ -12,7 +12,14 @@ use super::memory::{self, SharedRing};
 use crate::PortError;
 
 /// The longest frame a ring carries, in bytes: the fabric's, with room for a network header.
-pub const RING_FRAME_BYTES: usize = RECORD_LINES as usize * LINE_BYTES - RECORD_HEAD_BYTES;
+pub const RING_FRAME_BYTES: usize = RECORD_BYTES - RECORD_HEAD_BYTES;
+const RECORD_BYTES: usize = RECORD_LINES as usize * LINE_BYTES;
+/// What travels between two processors at a time.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// A record, copied in whole cache lines: each is fetched once, by a load that touches no other.
+#[repr(align(64))]
+struct Received([u8; RECORD_BYTES]);
 
 /// Less than this is not worth sleeping, as waking takes longer.
 pub(super) const TOO_SHORT_NS: u64 = 100_000;
@@ -48,7 +55,7 @@ pub struct RingPort {
     reader: Reader<SharedRing>,
     /// Ours: the other side emulates its own direction.
     link: Option<EmulatedLink>,
-    received: Box<[u8; RING_FRAME_BYTES]>,
+    received: Box<Received>,
     /// There was no room when last asked for.
     wants_room: bool,
     peer_gone: bool,
@@ -71,7 +78,7 @@ impl RingPort {
             writer: Writer::new(write, lines, RING_FRAME_BYTES),
             reader: Reader::new(read, lines, RING_FRAME_BYTES),
             link: link.map(EmulatedLink::new),
-            received: Box::new([0; RING_FRAME_BYTES]),
+            received: Box::new(Received([0; RECORD_BYTES])),
             wants_room: false,
             peer_gone: false,
             broken: false,
@@ -100,8 +107,8 @@ impl RingPort {
     }
 
     /// Where the next frame can be built: [`RING_FRAME_BYTES`], in the ring itself. `None`: the
-    /// ring is full. Write it from the front, read nothing back, and [`RingPort::commit`] it; or
-    /// leave it.
+    /// ring is full. Write it from the front, as far as you commit, read nothing back, and
+    /// [`RingPort::commit`] it; or leave it untouched.
     ///
     /// # Errors
     /// When the other side has broken the ring.
@@ -152,17 +159,15 @@ impl RingPort {
             return Ok(None);
         }
         let from = self.reader.memory().line_ptr(record.line);
-        let frame = &mut self.received[..record.len_bytes];
+        let frame = RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + record.len_bytes;
+        let into = &mut self.received.0[..frame.end.next_multiple_of(CACHE_LINE_BYTES)];
         // SAFETY: `peek` checked the length, and a record's lines are mapped from `line_ptr` on.
         // The copy is ours; should the other side write meanwhile, it is some bytes.
-        unsafe {
-            let from = from.add(RECORD_HEAD_BYTES);
-            std::ptr::copy_nonoverlapping(from, frame.as_mut_ptr(), frame.len());
-        }
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         if self.reader.consume(record) {
             self.ring();
         }
-        Ok(Some(&self.received[..record.len_bytes]))
+        Ok(Some(&self.received.0[frame]))
     }
 
     /// When the next frame arrives that is on its way over the emulated link, in nanoseconds of
