@@ -201,8 +201,8 @@ fn a_taken_port_is_named_or_avoided() {
     drop(taken);
     // Only a wish, where nobody asked: two racks side by side.
     let other = Place::new();
-    place.up(1);
-    other.up(1);
+    place.venice(&words[..5]).expect(0);
+    other.venice(&words[..5]).expect(0);
     assert_ne!(place.status()["monitor"]["addr"], other.status()["monitor"]["addr"]);
 }
 

@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,12 +53,14 @@ impl Said {
 /// A run directory of the test's own. The rack in it, if any, is down when this is dropped.
 pub struct Place {
     temp: TempDir,
+    monitor_port: String,
 }
 
 impl Place {
     pub fn new() -> Place {
         // Short, because socket paths are.
-        Place { temp: tempfile::Builder::new().prefix("vt").tempdir_in("/tmp").unwrap() }
+        let temp = tempfile::Builder::new().prefix("vt").tempdir_in("/tmp").unwrap();
+        Place { temp, monitor_port: port_of_its_own() }
     }
 
     pub fn run_dir(&self) -> PathBuf {
@@ -84,9 +88,12 @@ impl Place {
         finish(self.command(words), words)
     }
 
-    /// Starts a rack of `nodes` small nodes, on any free port.
+    /// Starts a rack of `nodes` small nodes. Its Monitor Node has a port that no other test takes
+    /// while it is dead.
     pub fn up(&self, nodes: u32) -> Said {
-        self.venice(&["up", "--nodes", &nodes.to_string(), "--lend", "32MiB"]).expect(0)
+        let (nodes, port) = (nodes.to_string(), &self.monitor_port);
+        let words = ["up", "--nodes", &nodes, "--lend", "32MiB", "--monitor-port", port];
+        self.venice(&words).expect(0)
     }
 
     /// `venice status --json`
@@ -102,6 +109,15 @@ impl Drop for Place {
             panic!("venice down: {}", said.err);
         }
     }
+}
+
+/// A free port below those that the kernel gives away by itself.
+fn port_of_its_own() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let first = 20_000 + (std::process::id() % 100) as u16 * 100;
+    let mut candidates = (0..100).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
+    candidates.find(is_free).expect("no port is free").to_string()
 }
 
 /// Runs a command to its end, or fails the test after a long while.
