@@ -2,7 +2,7 @@
 //!
 //! One program ([`worker`]) touches the pages of one region, at random and in order, reading and
 //! writing, with one thread and with two. It is started again for each way to get the pages
-//! ([`ways`]): resident, through a bare userfaultfd handler ([`floor`]), from donors of a Venice
+//! ([`way`]): resident, through a bare userfaultfd handler ([`floor`]), from donors of a Venice
 //! rack, and from the kernel's swap. A bare datagram exchange over the same kind of wire
 //! ([`udp_round_trip`]) stands beside the udp figures.
 
