@@ -4,9 +4,9 @@ mod bulk;
 mod single;
 mod windows;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use venice_wire::{Frame, MAX_FRAME_BYTES, NodeId};
+use venice_wire::{Frame, LinkId, MAX_FRAME_BYTES, NodeId};
 
 pub use self::windows::{MappedWindow, Revocation};
 
@@ -20,6 +20,9 @@ use crate::{
     ramt::Ramt,
     rdma::Rdma,
 };
+
+/// Links given up that a Hello names at the most: a kilobyte of them.
+const MAX_REPLACED: usize = 256;
 
 /// One donor of an [`Initiator`]. A number is never used again for another donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,10 +97,26 @@ impl Initiator {
         let draw = (self.numbers.draw().0, self.numbers.draw().0);
         let numbers = LinkNumbers::new(u64::from(draw.0) << 32 | u64::from(draw.1));
         let InitiatorConfig { node, link_seed, .. } = &self.config;
-        let caller = Caller::new(link, *node, donor, *link_seed, numbers, now_ns);
+        let replaced = self.left_open_at(donor);
+        let caller = Caller::new(link, *node, donor, *link_seed, numbers, replaced, now_ns);
         let number = self.peers.len() as u32;
         self.peers.push(Peer::new(number, self.config.rdma_depth, caller));
         PeerIndex(self.peers.len() as u32 - 1)
+    }
+
+    /// Links given up that a donor may still have open, the latest [`MAX_REPLACED`] of them. What is
+    /// on its way on one of them must not arrive after what a new link brings; and the new one may
+    /// come from another address, as one with a seal of its own does, so that the donor cannot know
+    /// by itself.
+    fn left_open_at(&self, donor: NodeId) -> Vec<LinkId> {
+        let callers = || self.peers.iter().map(Peer::caller);
+        let of_donor = || callers().filter(|caller| caller.link.remote() == donor);
+        let ended: BTreeSet<LinkId> =
+            of_donor().flat_map(|caller| caller.ended()).copied().collect();
+        let mut left: Vec<LinkId> = of_donor().filter_map(Caller::left_open).collect();
+        left.retain(|link| !ended.contains(link));
+        left.drain(..left.len().saturating_sub(MAX_REPLACED));
+        left
     }
 
     /// Closes the link to a donor, tells it so, and completes what is outstanding there with

@@ -185,6 +185,7 @@ impl Target {
     }
 
     fn handle_hello(&mut self, now_ns: u64, from: PeerAddr, hello: &Frame<'_>) {
+        self.links.end_replaced(hello);
         let Some(at) = self.links.greet(now_ns, from, hello, &self.config) else { return };
         if let Some(entry) = self.links.get_mut(at) {
             entry.welcome_due = true;

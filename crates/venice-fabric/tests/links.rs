@@ -3,10 +3,10 @@
 mod world;
 
 use venice_fabric::{
-    AccessError, DownReason, LinkConfig, PeerAddr, PeerState, Target, TargetConfig,
+    AccessError, DownReason, LinkConfig, PeerAddr, PeerIndex, PeerState, Target, TargetConfig,
 };
 use venice_wire::{Channel, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
-use world::{Faults, MS, RECIPIENT_ADDR, SECOND, US, World, donor_node};
+use world::{Faults, GRANT, KEY, LENT_BYTES, MS, RECIPIENT_ADDR, SECOND, US, World, donor_node};
 
 /// A world with links as in the product.
 fn default_world(faults: Faults) -> World {
@@ -197,4 +197,56 @@ fn the_same_hello_gets_the_same_welcome() {
     assert_eq!(welcomes.len(), 3);
     assert!(welcomes.iter().all(|welcome| *welcome == welcomes[0]));
     assert_eq!(donor.target.links(), 1);
+}
+
+/// As over sealed datagrams, where the new link has a seal of its own and so another address: the
+/// donor cannot know by itself that it is the same caller.
+#[test]
+fn late_frames_of_a_link_given_up_come_to_nothing_once_a_new_one_works() {
+    let mut world = default_world(Faults::default());
+    world.run_for(SECOND);
+    let old_peer = world.peers[0];
+    world.initiator.write(world.now_ns, 1, 0, &[0xaa; 8]).unwrap();
+    let late = sent_by(&mut world);
+    world.initiator.close_peer(old_peer);
+    let lost = sent_by(&mut world);
+    assert!(!late.is_empty() && !lost.is_empty());
+
+    let new_peer = world.initiator.add_peer(donor_node(0), world.now_ns);
+    world.initiator.unmap_window(0).unwrap();
+    world.initiator.map_window(0, LENT_BYTES, new_peer, 0, GRANT, KEY).unwrap();
+    let elsewhere = PeerAddr(99);
+    world.initiator.write(world.now_ns, 2, 0, &[0xbb; 8]).unwrap();
+    for _ in 0..4 {
+        let frames = sent_by(&mut world);
+        deliver(&mut world, elsewhere, new_peer, &frames);
+    }
+    assert_eq!(world.donors[0].memory.bytes[..8], [0xbb; 8]);
+    deliver(&mut world, RECIPIENT_ADDR, old_peer, &late);
+    assert_eq!(world.donors[0].memory.bytes[..8], [0xbb; 8]);
+    assert_eq!(world.donors[0].target.links(), 1);
+}
+
+/// What the initiator has to send, which then goes nowhere by itself.
+fn sent_by(world: &mut World) -> Vec<Vec<u8>> {
+    let mut buf = [0; MAX_FRAME_BYTES];
+    let mut frames = Vec::new();
+    while let Some((_, len)) = world.initiator.poll_transmit(world.now_ns, &mut buf) {
+        frames.push(buf[..len].to_vec());
+    }
+    frames
+}
+
+/// Brings frames to the donor as from `addr`, and its answers back.
+fn deliver(world: &mut World, addr: PeerAddr, peer: PeerIndex, frames: &[Vec<u8>]) {
+    let (now_ns, donor) = (world.now_ns, &mut world.donors[0]);
+    let mut buf = [0; MAX_FRAME_BYTES];
+    for frame in frames {
+        donor.target.handle_frame(now_ns, addr, frame, &mut donor.memory);
+        while let Some((to, len)) = donor.target.poll_transmit(now_ns, &mut buf) {
+            if to == addr {
+                world.initiator.handle_frame(now_ns, peer, &buf[..len]);
+            }
+        }
+    }
 }

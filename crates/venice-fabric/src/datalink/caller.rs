@@ -21,6 +21,10 @@ pub(crate) struct Caller {
     incarnation: u64,
     donor_incarnation: Option<u64>,
     numbers: LinkNumbers,
+    /// Links given up earlier that the donor may still have open: each Hello names them.
+    replaced: Vec<LinkId>,
+    /// This one's, once it is given up.
+    left_open: Option<LinkId>,
     phase: Phase,
 }
 
@@ -51,6 +55,7 @@ impl Caller {
         remote: NodeId,
         incarnation: u64,
         mut numbers: LinkNumbers,
+        replaced: Vec<LinkId>,
         now_ns: u64,
     ) -> Self {
         Self {
@@ -58,6 +63,8 @@ impl Caller {
             config: config.clone(),
             incarnation,
             donor_incarnation: None,
+            replaced,
+            left_open: None,
             phase: Phase::calling(numbers.draw(), now_ns),
             numbers,
         }
@@ -69,6 +76,17 @@ impl Caller {
             Phase::Up { .. } => PeerState::Up,
             Phase::Down { reason, .. } => PeerState::Down { reason },
         }
+    }
+
+    /// The link given up here that the donor may still have open.
+    pub(crate) fn left_open(&self) -> Option<LinkId> {
+        self.left_open
+    }
+
+    /// The links that the donor has ended because this one replaces them.
+    pub(crate) fn ended(&self) -> &[LinkId] {
+        // The donor reads a Hello before it answers it.
+        if self.donor_incarnation.is_some() { &self.replaced } else { &[] }
     }
 
     /// Takes a frame from the other side. `is_idle`: no access is outstanding, so that the link can
@@ -147,12 +165,12 @@ impl Caller {
     }
 
     pub(crate) fn go_down(&mut self, reason: DownReason) -> Verdict {
-        let reset_due = match reason {
+        self.left_open = match reason {
             DownReason::Restarted | DownReason::LinkLost => None,
             _ => self.link.id(),
         };
         self.link.close();
-        self.phase = Phase::Down { reason, reset_due };
+        self.phase = Phase::Down { reason, reset_due: self.left_open };
         Verdict::Down(reason)
     }
 
@@ -219,16 +237,16 @@ impl Caller {
                 *next_hello_ns = now_ns + (HELLO_MIN_NS << (*hellos).min(16)).min(HELLO_MAX_NS);
                 *hellos += 1;
                 let proposal = *proposal;
-                Some(self.emit(Opcode::Hello, proposal, buf))
+                Some(self.emit(Opcode::Hello, proposal, &link_numbers(&self.replaced), buf))
             }
             Phase::Down { reset_due, .. } => {
                 let link = reset_due.take()?;
-                Some(self.emit(Opcode::Reset, link, buf))
+                Some(self.emit(Opcode::Reset, link, &[], buf))
             }
         }
     }
 
-    fn emit(&self, opcode: Opcode, link: LinkId, buf: &mut [u8]) -> usize {
+    fn emit(&self, opcode: Opcode, link: LinkId, payload: &[u8], buf: &mut [u8]) -> usize {
         let header = HeaderRepr {
             link,
             address: self.incarnation,
@@ -236,8 +254,13 @@ impl Caller {
             detail: self.config.modes(),
             ..self.link.header(Channel::Link, opcode)
         };
-        header.emit(&[], buf).expect(LARGE_ENOUGH)
+        header.emit(payload, buf).expect(LARGE_ENOUGH)
     }
+}
+
+/// The payload of a Hello.
+fn link_numbers(links: &[LinkId]) -> Vec<u8> {
+    links.iter().flat_map(|link| link.0.to_le_bytes()).collect()
 }
 
 impl Phase {

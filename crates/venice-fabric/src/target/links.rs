@@ -142,6 +142,20 @@ impl Links {
         Some(at)
     }
 
+    /// Ends the links that the caller names as given up, wherever it opened them from.
+    pub(super) fn end_replaced(&mut self, hello: &Frame<'_>) {
+        let (numbers, _) = hello.payload().as_chunks();
+        for &number in numbers {
+            let Some(&at) = self.by_id.get(&LinkId(u32::from_le_bytes(number))) else { continue };
+            let is_of_caller = |entry: &Entry| {
+                (entry.node, entry.incarnation) == (hello.source(), hello.address())
+            };
+            if self.get(at).is_some_and(is_of_caller) {
+                self.remove(at, DownReason::LinkLost);
+            }
+        }
+    }
+
     fn draw_id(&mut self) -> LinkId {
         loop {
             let id = self.numbers.draw();
