@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::checkers::{Verdict, Violation};
 use crate::network::LinkCounts;
-use crate::rack::Accesses;
+use crate::scenario::Kind;
 
 /// The report of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +40,23 @@ pub struct Report {
     pub verdicts: Vec<Verdict>,
     /// What must not have happened, the first ones.
     pub violations: Vec<Violation>,
+}
+
+/// What became of the accesses of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Accesses {
+    /// Which kind.
+    pub kind: Kind,
+    /// How many succeeded.
+    pub succeeded: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Half of them took no longer, in virtual nanoseconds.
+    pub p50_ns: u64,
+    /// All but one in a hundred took no longer.
+    pub p99_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
 }
 
 /// Sums over both ends of all links.

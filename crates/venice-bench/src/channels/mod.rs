@@ -115,5 +115,5 @@ pub fn execute(args: ChannelsArgs) -> Result<()> {
         page::write(&report, &plots, folder)?;
         note(&format!("plots and page: {}", folder.join("index.html").display()));
     }
-    crate::report::publish(&report.text(), args.json.as_deref(), &report)
+    crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)
 }

@@ -96,13 +96,6 @@ impl ChannelsReport {
         lines.push(format!("Peers: {}.", peers.join(", ")));
         lines
     }
-
-    /// Everything for a terminal.
-    pub(super) fn text(&self) -> String {
-        let sheets: String =
-            super::tables::all(self).iter().map(|sheet| sheet.text() + "\n").collect();
-        format!("{}\n\n{sheets}{:.0} s in all", self.header().join("\n"), self.seconds)
-    }
 }
 
 #[cfg(test)]
@@ -176,7 +169,7 @@ pub(super) mod tests {
 
     #[test]
     fn no_cell_is_silent() {
-        let text = sample().text();
+        let text = super::super::tables::text(&sample());
         for wanted in [
             "Latency over shared memory",
             "UCX posix ucp_get",

@@ -14,6 +14,12 @@ use crate::sheet::Sheet;
 /// Columns that a terminal has room for.
 const MAX_SIZES: usize = 8;
 
+/// Everything for a terminal.
+pub(super) fn text(report: &ChannelsReport) -> String {
+    let sheets: String = all(report).iter().map(|sheet| sheet.text() + "\n").collect();
+    format!("{}\n\n{sheets}{:.0} s in all", report.header().join("\n"), report.seconds)
+}
+
 /// All tables, in the order they are read.
 pub(super) fn all(report: &ChannelsReport) -> Vec<Sheet> {
     let mut sheets = vec![aims(&report.aims)];

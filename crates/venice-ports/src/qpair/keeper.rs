@@ -2,7 +2,7 @@
 //! program is busy elsewhere: frames are acknowledged and what is queued is sent.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -11,13 +11,33 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::shared::Shared;
 use crate::process::Process;
 use crate::{PortError, monotonic_ns};
 
 /// How often links that nobody drives are looked after. The other side takes frames for lost after
 /// 2 ms at the earliest, and a link for dead after two seconds.
 const TICK_NS: u64 = 5_000_000;
+
+/// What the keeper looks after: an end, with its sockets.
+pub(super) trait Kept: std::fmt::Debug + Send + Sync {
+    /// Readable when something may have come.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// By which the keeper knows it.
+    fn number(&self) -> u64;
+
+    /// The keeper has given it this number.
+    fn set_number(&self, number: u64);
+
+    /// Wakes the tasks that wait: something has come.
+    fn attend_tasks(&self);
+
+    /// Acknowledges, replays and goes on sending, unless its program has done so just now.
+    fn tend(&self, quiet_ns: u64);
+
+    /// Whether it can be dropped without losing what was sent.
+    fn is_settled(&self) -> bool;
+}
 
 #[derive(Debug)]
 struct Keeper {
@@ -27,9 +47,9 @@ struct Keeper {
 
 #[derive(Debug, Default)]
 struct Sockets {
-    by_number: BTreeMap<u64, Weak<Shared>>,
+    by_number: BTreeMap<u64, Weak<dyn Kept>>,
     /// Without sockets, but not all that they sent has arrived; and until when to wait for that.
-    held: Vec<(Arc<Shared>, u64)>,
+    held: Vec<(Arc<dyn Kept>, u64)>,
     next: u64,
 }
 
@@ -75,31 +95,31 @@ fn home() -> Result<&'static Home, PortError> {
     }
 }
 
-/// Looks after `shared` until it is dropped.
-pub(super) fn keep(shared: &Arc<Shared>) -> Result<(), PortError> {
+/// Looks after `kept` until it is dropped.
+pub(super) fn keep(kept: &Arc<dyn Kept>) -> Result<(), PortError> {
     let keeper = keeper()?;
     let mut sockets = keeper.lock();
     let number = sockets.next;
     sockets.next += 1;
     // Its events are asked for one at a time; the kernel forgets it when it is closed.
-    epoll::add(&keeper.epoll, shared.fd(), EventData::new_u64(number), EventFlags::ONESHOT)
+    epoll::add(&keeper.epoll, kept.fd(), EventData::new_u64(number), EventFlags::ONESHOT)
         .map_err(PortError::at("watching a socket"))?;
-    shared.set_number(number);
-    sockets.by_number.insert(number, Arc::downgrade(shared));
+    kept.set_number(number);
+    sockets.by_number.insert(number, Arc::downgrade(kept));
     Ok(())
 }
 
-/// Attends to `shared` once it is readable.
-pub(super) fn watch(shared: &Shared) -> Result<(), PortError> {
+/// Attends to `kept` once it is readable.
+pub(super) fn watch(kept: &impl Kept) -> Result<(), PortError> {
     let flags = EventFlags::IN | EventFlags::ONESHOT;
-    epoll::modify(&keeper()?.epoll, shared.fd(), EventData::new_u64(shared.number()), flags)
+    epoll::modify(&keeper()?.epoll, kept.fd(), EventData::new_u64(kept.number()), flags)
         .map_err(PortError::at("watching a socket"))
 }
 
-/// Keeps the end of `shared` until all that was sent has arrived, at the latest until `until_ns`.
-pub(super) fn hold(shared: &Arc<Shared>, until_ns: u64) {
+/// Keeps `kept` until all that was sent has arrived, at the latest until `until_ns`.
+pub(super) fn hold(kept: Arc<dyn Kept>, until_ns: u64) {
     if let Ok(keeper) = keeper() {
-        keeper.lock().held.push((Arc::clone(shared), until_ns));
+        keeper.lock().held.push((kept, until_ns));
     }
 }
 
@@ -114,9 +134,9 @@ fn run(home: &Home) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: nap_ns as i64 };
         let count = epoll::wait(&keeper.epoll, &mut events[..], Some(&timeout)).unwrap_or(0);
         for event in &events[..count] {
-            let shared = keeper.lock().by_number.get(&event.data.u64()).and_then(Weak::upgrade);
-            if let Some(shared) = shared {
-                shared.attend_tasks();
+            let kept = keeper.lock().by_number.get(&event.data.u64()).and_then(Weak::upgrade);
+            if let Some(kept) = kept {
+                kept.attend_tasks();
             }
         }
         // However much comes for some, the others are looked after.
@@ -124,7 +144,7 @@ fn run(home: &Home) {
         if now_ns.saturating_sub(tended_ns) >= TICK_NS {
             tended_ns = now_ns;
             keeper.all(&mut all);
-            all.iter().for_each(|shared| shared.tend(TICK_NS));
+            all.iter().for_each(|kept| kept.tend(TICK_NS));
             keeper.let_go(now_ns);
             // Those that have lost their last socket meanwhile end here.
             all.clear();
@@ -138,17 +158,17 @@ impl Keeper {
     }
 
     /// The sockets that still are; those that are no more are forgotten.
-    fn all(&self, all: &mut Vec<Arc<Shared>>) {
-        self.lock().by_number.retain(|_, shared| {
-            let shared = shared.upgrade();
-            let is_alive = shared.is_some();
-            all.extend(shared);
+    fn all(&self, all: &mut Vec<Arc<dyn Kept>>) {
+        self.lock().by_number.retain(|_, kept| {
+            let kept = kept.upgrade();
+            let is_alive = kept.is_some();
+            all.extend(kept);
             is_alive
         });
     }
 
     /// Drops those held of which nothing is on its way any more.
     fn let_go(&self, now_ns: u64) {
-        self.lock().held.retain(|(shared, until_ns)| now_ns < *until_ns && !shared.is_settled());
+        self.lock().held.retain(|(kept, until_ns)| now_ns < *until_ns && !kept.is_settled());
     }
 }

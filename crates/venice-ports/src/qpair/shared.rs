@@ -12,7 +12,7 @@ use venice_fabric::{QPairError, QPairEvent, QPairId, QPairs};
 
 use super::QPairSocketError;
 use super::end::End;
-use super::keeper;
+use super::keeper::{self, Kept};
 use crate::process::Process;
 use crate::ring::patience::{Next, Patience};
 use crate::{PortError, monotonic_ns};
@@ -119,21 +119,14 @@ impl Shared {
             process: Process::current()?,
             number: AtomicU64::new(0),
         });
-        keeper::keep(&shared)?;
+        let kept: Arc<dyn Kept> = shared.clone();
+        keeper::keep(&kept)?;
         Ok(shared)
     }
 
     /// Readable when something may have come, after [`Shared::arm`].
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
-    }
-
-    pub(super) fn number(&self) -> u64 {
-        self.number.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_number(&self, number: u64) {
-        self.number.store(number, Ordering::Relaxed);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -232,7 +225,7 @@ impl Shared {
                     state.wakers.push(waker.clone());
                 }
                 drop(state);
-                return match keeper::watch(self) {
+                return match keeper::watch(&**self) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(error.into())),
                 };
@@ -291,20 +284,6 @@ impl Shared {
         state.wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// [`Shared::attend`] for the keeper.
-    pub(super) fn attend_tasks(&self) {
-        self.attend(&self.tasks);
-    }
-
-    /// Acknowledges, replays and goes on sending while nobody calls.
-    pub(super) fn tend(&self, quiet_ns: u64) {
-        let Ok(mut state) = self.state.try_lock() else { return };
-        let now_ns = monotonic_ns();
-        if now_ns.saturating_sub(state.pumped_ns) >= quiet_ns && !state.has_leader {
-            self.pump(&mut state, now_ns);
-        }
-    }
-
     /// Gives a QPair back. Waits a little until what it has queued is on its way, and for the last
     /// socket of the end until it has arrived; beyond that the keeper has the end for a while.
     pub(super) fn close(self: &Arc<Self>, id: QPairId, watcher: &Watcher) {
@@ -334,14 +313,8 @@ impl Shared {
         }
         drop(state);
         if !is_settled {
-            keeper::hold(self, monotonic_ns() + KEEP_NS);
+            keeper::hold(Arc::clone(self) as Arc<dyn Kept>, monotonic_ns() + KEEP_NS);
         }
-    }
-
-    /// Whether the end can be dropped without losing what was sent.
-    pub(super) fn is_settled(&self) -> bool {
-        let mut state = self.lock();
-        state.is_over || state.end.is_settled()
     }
 
     /// The next that was asked for and is to be accepted.
@@ -451,6 +424,37 @@ impl Shared {
         }
         state.end.finish_wait();
         state
+    }
+}
+
+impl Kept for Shared {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+
+    fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    fn set_number(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    fn attend_tasks(&self) {
+        self.attend(&self.tasks);
+    }
+
+    fn tend(&self, quiet_ns: u64) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(state.pumped_ns) >= quiet_ns && !state.has_leader {
+            self.pump(&mut state, now_ns);
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        let mut state = self.lock();
+        state.is_over || state.end.is_settled()
     }
 }
 

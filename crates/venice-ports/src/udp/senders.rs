@@ -1,7 +1,6 @@
 //! Who sends to the server: by address, or by the seal of their datagrams.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use venice_fabric::{PeerAddr, TargetConfig};
 
@@ -10,10 +9,10 @@ use super::offload::datagram_limit;
 use super::outgoing::Outgoing;
 use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
-use super::server::Shared;
+use super::shared::Shared;
 use super::traffic::{Traffic, TrafficTable};
 use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
-use venice_wire::{KeyName, SealedHeader};
+use venice_wire::SealedHeader;
 
 /// Senders remembered by the queue of a node, for each link its target keeps.
 const SENDERS_PER_LINK: usize = 4;
@@ -206,76 +205,5 @@ impl Sender {
             reassembly: Reassembly::default(),
             traffic: Traffic { name: Some(header.key), ..Traffic::default() },
         })
-    }
-}
-
-/// Senders remembered of all queues together.
-const MAX_OWNED: usize = 16_384;
-
-/// Which queue a sender belongs to: another queue, which does not know what came of it already,
-/// takes nothing of it. Room is made among the senders under the key that has most of them, so
-/// that whoever makes senders without end has only its own forgotten.
-#[derive(Debug, Default)]
-pub(super) struct Owners(Mutex<Owned>);
-
-#[derive(Debug, Default)]
-struct Owned {
-    /// By the name of the key and the salt.
-    queues: BTreeMap<(KeyName, u64), usize>,
-    /// The salts under each key, the oldest first; none is not listed.
-    oldest: BTreeMap<KeyName, VecDeque<u64>>,
-}
-
-impl Owners {
-    /// Whether `queue` may take what the sender of this salt sends under this key.
-    fn claim(&self, name: KeyName, salt: u64, queue: usize) -> bool {
-        let mut owned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(owner) = owned.queues.get(&(name, salt)) {
-            return *owner == queue;
-        }
-        if owned.queues.len() == MAX_OWNED {
-            owned.make_room(name);
-        }
-        owned.queues.insert((name, salt), queue);
-        owned.oldest.entry(name).or_default().push_back(salt);
-        true
-    }
-}
-
-impl Owned {
-    /// Forgets the oldest under the key with most senders, `name` itself if no key has more.
-    fn make_room(&mut self, name: KeyName) {
-        let by_count = |(each, salts): &(&KeyName, &VecDeque<u64>)| (salts.len(), **each == name);
-        let most = self.oldest.iter().max_by_key(by_count).map(|(each, _)| *each);
-        let Some((most, salts)) = most.and_then(|it| Some((it, self.oldest.get_mut(&it)?))) else {
-            return;
-        };
-        if let Some(salt) = salts.pop_front() {
-            self.queues.remove(&(most, salt));
-        }
-        if salts.is_empty() {
-            self.oldest.remove(&most);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use venice_wire::GrantId;
-
-    #[test]
-    fn a_sender_stays_with_its_queue_whatever_others_do() {
-        let owners = Owners::default();
-        let [quiet, loud] = [1, 2].map(|id| KeyName::Grant(GrantId(id)));
-        assert!(owners.claim(quiet, 1, 0) && owners.claim(quiet, 1, 0));
-        assert!(!owners.claim(quiet, 1, 1));
-        assert!(owners.claim(loud, 1, 1), "a salt is of one key only");
-        for salt in 2..2 + MAX_OWNED as u64 {
-            assert!(owners.claim(loud, salt, 1));
-        }
-        assert!(owners.claim(loud, 1, 0), "its own are forgotten");
-        assert!(!owners.claim(quiet, 1, 1), "another's are not");
-        assert_eq!(owners.0.lock().unwrap().queues.len(), MAX_OWNED);
     }
 }

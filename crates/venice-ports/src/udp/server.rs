@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use rustix::io::Errno;
@@ -12,10 +12,10 @@ use venice_wire::GrantId;
 use super::UdpSocket;
 use super::orders::Orders;
 use super::queue::Queue;
-use super::senders::Owners;
-use super::traffic::{Traffic, TrafficTable};
+use super::shared::Shared;
+use super::traffic::Traffic;
 use crate::PortError;
-use crate::seal::{SealCounters, SealCounts, SealKeys};
+use crate::seal::{SealCounts, SealKeys};
 
 /// What is to be served, and how.
 pub struct UdpService {
@@ -34,29 +34,6 @@ pub struct UdpServer {
     shared: Arc<Shared>,
     local: SocketAddr,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// What the threads share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// By the number of the queue.
-    pub(super) orders: Vec<Orders>,
-    pub(super) stop: AtomicBool,
-    pub(super) counters: SealCounters,
-    pub(super) owners: Owners,
-    pub(super) traffic: TrafficTable,
-}
-
-impl Shared {
-    pub(super) fn of(queues: usize) -> Result<Self, PortError> {
-        Ok(Self {
-            orders: (0..queues).map(|_| Orders::new()).collect::<Result<_, _>>()?,
-            stop: AtomicBool::new(false),
-            counters: SealCounters::default(),
-            owners: Owners::default(),
-            traffic: TrafficTable::default(),
-        })
-    }
 }
 
 impl UdpServer {

@@ -8,6 +8,7 @@ pub use self::link::{Arrival, Link, LinkCounts, Passage};
 use crate::random::Stream;
 use crate::scenario::{Impairment, Scenario};
 use venice_fabric::LinkModel;
+use venice_wire::NodeId;
 
 /// Which end of a node a frame comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +19,11 @@ pub enum End {
     Donor,
     /// The switch that passes packets on.
     Switch,
+}
+
+/// Nodes have the same numbers on the wire, from 0.
+pub(crate) fn node_id(number: u16) -> NodeId {
+    NodeId(number.into())
 }
 
 /// A frame on its way.

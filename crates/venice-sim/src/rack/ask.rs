@@ -2,7 +2,7 @@
 
 use venice_fabric::FabricError;
 
-use super::client::{Desk, Posted, What};
+use super::desk::{Desk, Posted, What};
 use crate::checkers::{Change, RegionId};
 use crate::random::mix;
 use crate::scenario::{Access, Kind, Workload};

@@ -9,10 +9,10 @@ use venice_fabric::{
 use venice_wire::{GrantId, GrantKey};
 
 use super::ask::{Asking, ask};
-use super::sabotage::{Sabotage, Saboteur};
-use super::talk::{self, Talks};
-use super::tally::Tally;
-use crate::checkers::{AtomicId, Checker, Direction, Oracle, ReadId, RegionId, Writing};
+use super::desk::{Desk, Posted, What};
+use super::sabotage::Sabotage;
+use super::talk;
+use crate::checkers::{Checker, Direction, Oracle, RegionId};
 use crate::random::Stream;
 use crate::scenario::{Access, Kind, Workload};
 
@@ -67,41 +67,6 @@ struct Pending {
     /// The session's count when it was asked for.
     unmaps: u32,
     what: What,
-}
-
-/// What the checkers call an access under way.
-#[derive(Debug)]
-pub(super) enum What {
-    Read { read: ReadId, lane: u32 },
-    Write(Writing),
-    Atomic { id: AtomicId, lane: u32 },
-    Fence(Vec<Posted>),
-}
-
-/// A posted write.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Posted {
-    pub region: RegionId,
-    pub writing: Writing,
-}
-
-/// What a client works with.
-pub(super) struct Desk<'a> {
-    pub now_ns: u64,
-    /// The node's own clock.
-    pub local_ns: u64,
-    /// When the last fault is over.
-    pub calm_ns: u64,
-    /// The longest an access may take from then on.
-    pub patience_ns: u64,
-    /// Nothing is wrong with the links or the nodes: no link may go down.
-    pub is_harmless: bool,
-    pub node: u16,
-    pub initiator: &'a mut Initiator,
-    pub talks: &'a mut Talks,
-    pub oracle: &'a mut Oracle,
-    pub tally: &'a mut Tally,
-    pub saboteur: &'a mut Saboteur,
 }
 
 impl Client {

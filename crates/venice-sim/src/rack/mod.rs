@@ -8,6 +8,7 @@ mod ask;
 mod client;
 mod control;
 mod credit;
+mod desk;
 mod faults;
 mod memory;
 mod node;
@@ -16,6 +17,7 @@ mod sabotage;
 mod stream;
 mod tables;
 mod talk;
+mod talks;
 mod tally;
 
 use std::collections::BTreeMap;
@@ -29,12 +31,11 @@ use crate::report::Report;
 use crate::scenario::{BadScenario, Scenario, Topology};
 use crate::trace::Trace;
 
-use self::client::Desk;
+use self::desk::Desk;
 use self::node::Node;
 use self::relay::Relay;
 pub use self::sabotage::Sabotage;
 use self::sabotage::Saboteur;
-pub use self::tally::Accesses;
 use self::tally::Tally;
 
 /// Listens to the links.

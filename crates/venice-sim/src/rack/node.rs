@@ -6,15 +6,16 @@ use venice_fabric::{
     Initiator, InitiatorConfig, LinkConfig, PeerAddr, PeerIndex, PeerState, Target, TargetConfig,
     Topology,
 };
-use venice_wire::{MAX_FRAME_BYTES, NodeId};
+use venice_wire::MAX_FRAME_BYTES;
 
 use super::client::Client;
 use super::memory::{Lent, Watched};
 use super::relay::Relay;
 use super::sabotage::Saboteur;
-use super::talk::{SERVICE, Talks};
+use super::talk::SERVICE;
+use super::talks::Talks;
 use crate::checkers::Oracle;
-use crate::network::{Datagram, End};
+use crate::network::{Datagram, End, node_id};
 use crate::random::Stream;
 use crate::report::LinkTotals;
 use crate::scenario::{Protocol, Scenario};
@@ -282,11 +283,6 @@ impl Node {
         let bytes = self.buf[..len].to_vec();
         Some(Datagram { from: self.number, from_end, to, to_end, bytes })
     }
-}
-
-/// Nodes have the same numbers on the wire, from 0.
-pub(crate) fn node_id(number: u16) -> NodeId {
-    NodeId(number.into())
 }
 
 fn fresh(protocol: &Protocol, number: u16, rng: &mut Stream) -> (Initiator, Target) {

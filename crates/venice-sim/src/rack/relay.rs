@@ -6,8 +6,7 @@ use venice_wire::{
     Endpoint, MAX_HOP_BYTES, MAX_PACKET_BYTES, NodeId, PacketAddr, PacketRepr, SwitchPort,
 };
 
-use super::node::node_id;
-use crate::network::{Datagram, End};
+use crate::network::{Datagram, End, node_id};
 use crate::scenario::Protocol;
 
 /// The program's endpoint; the agent's is 0.

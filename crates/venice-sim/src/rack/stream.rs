@@ -13,32 +13,6 @@ use crate::network::End;
 use crate::random::Stream;
 use crate::scenario::Kind;
 
-/// One end of a stream.
-#[derive(Debug)]
-pub(super) struct StreamEnd {
-    /// Who accepts learns it from the first bytes.
-    pub id: Option<StreamId>,
-    first: Vec<u8>,
-    /// The end has let it lie, and will read.
-    is_late: bool,
-    /// It has said that it sends no more.
-    has_ended: bool,
-    /// It has seen the other's end.
-    was_end_seen: bool,
-}
-
-impl StreamEnd {
-    /// An end that has done nothing yet.
-    pub fn of(id: Option<StreamId>) -> Self {
-        Self { id, first: Vec::new(), is_late: false, has_ended: false, was_end_seen: false }
-    }
-
-    /// Whether this end reads late.
-    fn is_slow(&self, to: Direction) -> bool {
-        self.id.is_some_and(|id| (id.0 + to as u32).is_multiple_of(3))
-    }
-}
-
 impl Rack<'_> {
     /// What lies at the end of a stream is read after a while.
     pub(super) fn read_later(&mut self, number: u16, end: End, qpair: QPairId) {

@@ -3,8 +3,9 @@
 
 use super::Rack;
 use super::client::window_addr;
-use super::node::{Node, node_id};
+use super::node::Node;
 use crate::checkers::Checker;
+use crate::network::node_id;
 
 impl Rack<'_> {
     /// Gives the ends time to agree, and then demands that they do.

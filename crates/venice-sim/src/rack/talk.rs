@@ -1,18 +1,16 @@
 //! QPairs at work: programs talk to donors, donors answer, and both read what comes.
 
-use std::collections::BTreeMap;
-
 use venice_fabric::{
     CreditMode, EndConfig, PeerIndex, QPairConfig, QPairError, QPairEvent, QPairId, QPairKind,
     QPairs,
 };
 
 use super::Rack;
-use super::client::Desk;
+use super::desk::Desk;
 use super::sabotage::{Sabotage, Saboteur};
-use super::stream::StreamEnd;
+use super::talks::{StreamEnd, Talks};
 use super::tally::Tally;
-use crate::checkers::{Checker, ConversationId, Direction, Oracle};
+use crate::checkers::{Checker, Direction, Oracle};
 use crate::network::End;
 use crate::scenario::Kind;
 
@@ -20,30 +18,6 @@ use crate::scenario::Kind;
 pub(super) const SERVICE: u32 = 1;
 /// The longest message.
 const MAX_MESSAGE_BYTES: usize = 3000;
-
-/// The ends that one engine of a node has.
-#[derive(Debug, Default)]
-pub(super) struct Talks {
-    ends: BTreeMap<QPairId, Option<ConversationId>>,
-    pub streams: BTreeMap<QPairId, StreamEnd>,
-}
-
-impl Talks {
-    /// The engine is no more.
-    pub fn die(&mut self, oracle: &mut Oracle) {
-        for id in std::mem::take(&mut self.ends).into_values().flatten() {
-            oracle.conversations.close(id);
-        }
-        for id in std::mem::take(&mut self.streams).into_values().filter_map(|end| end.id) {
-            oracle.streams.close(id);
-        }
-    }
-
-    /// The QPairs of messages whose conversations are known.
-    pub fn conversations(&self) -> impl Iterator<Item = (QPairId, ConversationId)> {
-        self.ends.iter().filter_map(|(&qpair, id)| Some((qpair, (*id)?)))
-    }
-}
 
 /// What may lie unread at an end.
 pub(super) const RECV_BYTES: u32 = 4 << 10;

@@ -1,9 +1,9 @@
 //! What happened in a run, counted.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use venice_fabric::{AccessError, DownReason};
 
+use crate::report::Accesses;
 use crate::scenario::Kind;
 
 /// Counts of one run.
@@ -20,23 +20,6 @@ struct KindTally {
     count: u64,
     bytes: u64,
     latency: Histogram<u64>,
-}
-
-/// What became of the accesses of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Accesses {
-    /// Which kind.
-    pub kind: Kind,
-    /// How many succeeded.
-    pub succeeded: u64,
-    /// Bytes they moved.
-    pub bytes: u64,
-    /// Half of them took no longer, in virtual nanoseconds.
-    pub p50_ns: u64,
-    /// All but one in a hundred took no longer.
-    pub p99_ns: u64,
-    /// None took longer.
-    pub max_ns: u64,
 }
 
 impl Default for Tally {

@@ -24,7 +24,7 @@ pub fn report(report: &Report) -> String {
 }
 
 fn accesses(report: &Report) -> String {
-    let row = |accesses: &venice_sim::rack::Accesses| {
+    let row = |accesses: &venice_sim::report::Accesses| {
         vec![
             accesses.kind.name().to_string(),
             accesses.succeeded.to_string(),

@@ -7,11 +7,11 @@ use anyhow::{Result, anyhow, bail};
 use venice_fabric::{AccessError, FabricError, Initiator, RdmaRejected};
 
 use super::MEMORY_BYTES;
-use super::lent::{MAILBOX, WINDOW};
-use super::patterns::{
+use super::kinds::{
     AppPattern, COPY_BYTES, COPY_MESSAGE_BYTES, ChannelKind, LINE_BYTES, MANY, PACKET_BYTES,
     PAGE_BYTES, PAGES,
 };
+use super::lent::{MAILBOX, WINDOW};
 use super::talk::{Question, Talker};
 use crate::pattern::Random;
 

@@ -5,6 +5,7 @@
 
 mod app;
 mod frames;
+mod kinds;
 mod lender;
 mod lent;
 mod messages;
@@ -19,8 +20,9 @@ mod worker;
 
 use anyhow::Result;
 
+pub use kinds::{AppPattern, ChannelKind};
 pub(super) use messages::{Setting, both_ways, messages};
-pub use patterns::{Adaptive, AppPattern, ChannelKind};
+pub use patterns::Adaptive;
 pub(super) use patterns::{adaptive, operations_per_s};
 pub(super) use rings::RingBed;
 pub(super) use shm::{ShmBed, fresh_reads, one_way_writes};

@@ -10,9 +10,10 @@ use venice_fabric::{
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::MEMORY_BYTES;
+use super::kinds::{AppPattern, ChannelKind};
 use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
 use super::messages::Setting;
-use super::patterns::{self, Adaptive, AppPattern, ChannelKind};
+use super::patterns::{self, Adaptive};
 use super::talk::{Role, SERVICE, Talker};
 use super::worker::Worker;
 

@@ -7,7 +7,7 @@ use venice_fabric::Initiator;
 use venice_fabric::adaptive::{Ask, ChoiceEvent, ChoiceReason, Chooser, ChooserConfig};
 
 use super::app::App;
-use super::patterns::{AppPattern, ChannelKind};
+use super::kinds::{AppPattern, ChannelKind};
 use super::talk::Talker;
 
 /// Who says which channel an operation takes.

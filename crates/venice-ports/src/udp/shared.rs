@@ -1,0 +1,32 @@
+//! What the queues of a server share.
+
+use std::sync::atomic::AtomicBool;
+
+use super::orders::Orders;
+use super::owners::Owners;
+use super::traffic::TrafficTable;
+use crate::PortError;
+use crate::seal::SealCounters;
+
+/// What a server's threads, one for each queue, and its owner have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// By the number of the queue.
+    pub(super) orders: Vec<Orders>,
+    pub(super) stop: AtomicBool,
+    pub(super) counters: SealCounters,
+    pub(super) owners: Owners,
+    pub(super) traffic: TrafficTable,
+}
+
+impl Shared {
+    pub(super) fn of(queues: usize) -> Result<Self, PortError> {
+        Ok(Self {
+            orders: (0..queues).map(|_| Orders::new()).collect::<Result<_, _>>()?,
+            stop: AtomicBool::new(false),
+            counters: SealCounters::default(),
+            owners: Owners::default(),
+            traffic: TrafficTable::default(),
+        })
+    }
+}
