@@ -1,4 +1,4 @@
-//! Ways to move datagrams: plain calls, what the udp port does, io_uring.
+//! Ways to move datagrams: plain calls, what the udp port does, io_uring, AF_XDP.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
 
 use super::Waiting;
+use xsk::{BURST_FRAMES, Xsk};
+
+pub mod bpf;
+pub mod xsk;
 
 /// Room for the longest train.
 const ROOM_BYTES: usize = 64 << 10;
@@ -158,6 +162,7 @@ impl Way for Ring {
 pub enum Sink {
     Calls(UdpSocket, Batch),
     Ring(Box<IoUring>, UdpSocket, Vec<u8>),
+    Xsk(Box<Xsk>),
 }
 
 impl Sink {
@@ -183,6 +188,7 @@ impl Sink {
         match self {
             Self::Calls(socket, batch) => batch.receive(socket).unwrap_or(0),
             Self::Ring(ring, socket, room) => take_from(ring, socket, room),
+            Self::Xsk(xsk) => xsk.take().unwrap_or(0),
         }
     }
 }
@@ -210,6 +216,11 @@ fn take_from(ring: &mut IoUring, socket: &UdpSocket, room: &mut [u8]) -> usize {
 
 pub fn send_once(socket: &UdpSocket, len: usize) {
     let _ = socket.send(&[1; 8192][..len]);
+}
+
+/// Frames by one `sendto`.
+pub fn frames_by_xsk(mut xsk: Xsk, len: usize) -> Box<dyn FnMut()> {
+    Box::new(move || xsk.send_burst(BURST_FRAMES, len))
 }
 
 /// Trains by one `sendmmsg`.
