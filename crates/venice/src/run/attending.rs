@@ -106,6 +106,8 @@ fn attend(
         connections.retain(|connection| !is_ready(connection, Duration::ZERO));
         watch(block, &mut watched);
     }
+    // What ended the program may have come since.
+    watch(block, &mut watched);
 }
 
 /// Finds processes that ended, whoever their parent is, and tells of lost pages.

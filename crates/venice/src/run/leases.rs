@@ -77,6 +77,8 @@ fn keep(loan: &Loan, block: &RunBlockMap, stop: &AtomicBool) {
         tell(block, &mut told);
         std::thread::sleep(LOOK_EVERY);
     }
+    // What ended the program may have come since.
+    tell(block, &mut told);
 }
 
 async fn renew_all(loan: &Loan, block: &RunBlockMap, heard: &mut [Instant], lease: Duration) {
