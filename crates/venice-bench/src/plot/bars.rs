@@ -35,15 +35,17 @@ pub(crate) struct BarChart {
 }
 
 impl BarChart {
-    /// The SVG document; `None` when there is not a bar to show.
+    /// The SVG document; `None` when there is not a bar to show. Values without end are left out: no
+    /// axis can have them, and the drawing library would look for its marks for ever.
     ///
     /// # Errors
     /// When the drawing library fails.
     pub(crate) fn svg(&self) -> Result<Option<String>> {
-        let values = || self.series.iter().flat_map(|series| &series.values).flatten().copied();
+        let values = || self.series.iter().flat_map(|series| &series.values).filter_map(shown);
         let Some(highest) = values().reduce(f64::max) else { return Ok(None) };
         let lowest = values().fold(0.0, f64::min);
-        let room = (highest.max(0.0) - lowest).max(f64::MIN_POSITIVE) * 0.12;
+        let span = highest.max(0.0) - lowest;
+        let room = if span > 0.0 { span * 0.12 } else { 1.0 };
         let bounds = (if lowest < 0.0 { lowest - room } else { 0.0 }, highest.max(0.0) + room);
         paint::sheet(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
@@ -80,14 +82,14 @@ impl BarChart {
         for (index, series) in self.series.iter().enumerate() {
             let colour = paint::colour(index);
             for (group, value) in series.values.iter().enumerate() {
-                let Some(value) = value else { continue };
+                let Some(value) = shown(value) else { continue };
                 let left = group as f64 - (1.0 - GAP) / 2.0 + index as f64 * width;
-                let bar = [(left, 0.0), (left + width * 0.94, *value)];
+                let bar = [(left, 0.0), (left + width * 0.94, value)];
                 // Beyond the end of the bar, whichever way it points.
-                let label = (left + width * 0.47, *value + value.signum() * (high - low) * 0.03);
+                let label = (left + width * 0.47, value + value.signum() * (high - low) * 0.03);
                 chart.draw_series([Rectangle::new(bar, colour.filled())]).map_err(drawing)?;
                 // The unit stands at the axis.
-                let text = self.y.1.write(*value).trim_end_matches(" %").to_owned();
+                let text = self.y.1.write(value).trim_end_matches(" %").to_owned();
                 let letters = paint::letters(10, HPos::Center);
                 chart.draw_series([Text::new(text, label, letters)]).map_err(drawing)?;
             }
@@ -105,6 +107,11 @@ impl BarChart {
         }
         Ok(())
     }
+}
+
+/// The value, where a bar can show it.
+fn shown(value: &Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
 }
 
 /// The axis of the groups: group `n` has its middle at `n`.
@@ -157,6 +164,21 @@ mod tests {
         for wanted in ["Gain", "gain", "packet size", "64 B", "here", "paper", "48", "-3"] {
             assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");
         }
+    }
+
+    #[test]
+    fn values_that_no_axis_has_are_left_out() {
+        let chart = |values: Vec<Option<f64>>| BarChart {
+            title: "Gain".into(),
+            x: "packet size",
+            y: ("gain", Unit::Percent),
+            groups: values.iter().map(|_| "64 B".to_owned()).collect(),
+            series: vec![BarSeries { name: "here".into(), values }],
+        };
+        let drawn = chart(vec![Some(f64::INFINITY), Some(f64::NAN), Some(7.0)]).svg().unwrap();
+        assert!(xml::texts(&drawn.unwrap()).unwrap().iter().any(|text| text == "7"));
+        assert!(chart(vec![Some(0.0), Some(0.0)]).svg().unwrap().is_some());
+        assert_eq!(chart(vec![Some(f64::NEG_INFINITY)]).svg().unwrap(), None);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl LineChart {
     }
 
     fn visible(line: &Line) -> impl Iterator<Item = (f64, f64)> {
-        line.points.iter().copied().filter(|(x, y)| *x > 0.0 && *y > 0.0)
+        let shown = |value: f64| value > 0.0 && value.is_finite();
+        line.points.iter().copied().filter(move |(x, y)| shown(*x) && shown(*y))
     }
 
     fn bounds(&self) -> Option<((f64, f64), (f64, f64))> {
