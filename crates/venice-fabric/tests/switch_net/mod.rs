@@ -2,6 +2,9 @@
 //! datagrams, and a checker that knows every packet.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../split_mix/mod.rs"]
+mod split_mix;
+
 use std::collections::BTreeMap;
 
 use venice_fabric::switch::{InjectError, Switch, SwitchConfig};
@@ -10,31 +13,11 @@ use venice_wire::{
     Endpoint, MAX_HOP_BYTES, MAX_PACKET_BYTES, NodeId, PacketAddr, PacketRepr, SwitchPort,
 };
 
+pub use split_mix::Rng;
+
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-}
 
 /// In parts per thousand.
 #[derive(Clone, Copy, Debug, Default)]

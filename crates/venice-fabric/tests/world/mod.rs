@@ -2,6 +2,9 @@
 //! delays, damages and digs out old frames, all from one seed.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../split_mix/mod.rs"]
+mod split_mix;
+
 use std::collections::BTreeMap;
 
 use venice_fabric::{
@@ -9,6 +12,8 @@ use venice_fabric::{
     Refusal, ScatterGather, Target, TargetConfig,
 };
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
+
+pub use split_mix::Rng;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -20,28 +25,6 @@ pub const GRANT: GrantId = GrantId(5);
 pub const KEY: GrantKey = GrantKey(0x5ec2e7);
 /// Bytes each donor lends, and so the distance of the donors' windows.
 pub const LENT_BYTES: u64 = 64 << 10;
-
-/// SplitMix64: small, and the same everywhere.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-}
 
 /// What the network does to frames, each in parts per thousand.
 #[derive(Clone, Copy, Debug, Default)]

@@ -15,19 +15,12 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use super::PAGE;
 use super::descriptors::Descriptors;
 use super::run_block::{Fate, RunBlockMap};
-use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
+use super::transfer::{Early, Fetch, MAX_IN_FLIGHT, WriteOut, copy_bytes};
 
 /// Token of [`VerbsFar::fetch_at_once`]; the others are small.
 const AT_ONCE: u64 = u64::MAX;
 /// How long one wait for a completion takes at most.
 const WAIT_NS: u64 = 5_000_000;
-
-/// A page that came while another one was waited for.
-struct Early {
-    token: u32,
-    arrived: bool,
-    page: Box<[u64; PAGE / 8]>,
-}
 
 /// One thread's queue pairs to the donors.
 pub struct VerbsFar {
@@ -212,11 +205,4 @@ fn address(text: &str) -> Result<SocketAddr, VerbsError> {
 
 fn system(step: &'static str, source: std::io::Error) -> VerbsError {
     VerbsError::System { step, source }
-}
-
-fn copy_bytes(buffer: &mut [u64; PAGE / 8], data: &[u8]) {
-    assert_eq!(data.len(), PAGE, "a page was asked for");
-    for (word, bytes) in buffer.iter_mut().zip(data.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-    }
 }
