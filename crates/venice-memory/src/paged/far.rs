@@ -1,12 +1,17 @@
-//! Far memory as the pager's threads reach it: by mapping, or by frames over UDP.
+//! Far memory as one thread reaches it: by mapping, by frames over UDP, or by an RDMA device.
 //!
-//! Each thread of the pager has its own [`Far`], so none waits for another.
+//! Each thread has its own [`Far`], so none waits for another.
+
+use std::ops::Range;
 
 use venice_ports::channels::AccessLink;
+use venice_ports::verbs::VerbsError;
 use venice_ports::{hold_until, monotonic_ns};
 
 use super::PAGE;
-use super::run_block::{RunBlockMap, SLAB_SLOTS};
+use super::descriptors::Descriptors;
+use super::run_block::{PortKind, RunBlockMap, SLAB_SLOTS};
+use super::sys::Errno;
 use super::transfer::{Fetch, WriteOut};
 use super::udp_far::UdpFar;
 use super::verbs_far::VerbsFar;
@@ -20,6 +25,25 @@ pub enum Far {
     Udp(Box<UdpFar>),
     /// They are asked for by an RDMA device.
     Verbs(Box<VerbsFar>),
+}
+
+/// Why a thread has no way to the donors.
+#[derive(Debug, thiserror::Error)]
+pub enum FarError {
+    /// The kernel gave no socket, or a donor's address is none.
+    #[error("no UDP port to the donors can be opened ({0})")]
+    Udp(#[source] Errno),
+    /// They cannot be reached by RDMA.
+    #[error("{}", with_cause(.0))]
+    Verbs(#[source] VerbsError),
+}
+
+/// The shim says one line, so what caused an error stands in it.
+fn with_cause(error: &VerbsError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 /// Mapped slabs, and the link to them if one is emulated.
@@ -43,6 +67,19 @@ impl ShmWindow {
     pub fn address(self, slot: u32) -> usize {
         self.base + slot as usize * PAGE
     }
+
+    fn put(self, out: &WriteOut) {
+        let to = self.base + out.address() as usize;
+        // SAFETY: the target is within a slot of the mapped window that only this process writes;
+        // the source stays as it is until this is done.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                out.source as *const u8,
+                to as *mut u8,
+                out.len_bytes as usize,
+            );
+        }
+    }
 }
 
 impl ShmFar {
@@ -53,15 +90,49 @@ impl ShmFar {
 }
 
 impl Far {
+    /// A way for one thread to the donors of `block`; `window` is where their slabs are mapped.
+    ///
+    /// # Errors
+    /// [`FarError`].
+    pub fn open(
+        block: &RunBlockMap,
+        window: Option<ShmWindow>,
+        descriptors: &Descriptors,
+    ) -> Result<Far, FarError> {
+        match (block.port(), window) {
+            (PortKind::Shm, Some(window)) => {
+                let link = block.link().map(AccessLink::new);
+                Ok(Far::Shm(ShmFar { window, link }))
+            }
+            (PortKind::Verbs, _) => VerbsFar::open(block, descriptors)
+                .map(|verbs| Far::Verbs(Box::new(verbs)))
+                .map_err(FarError::Verbs),
+            _ => UdpFar::open(block, descriptors)
+                .map(|udp| Far::Udp(Box::new(udp)))
+                .map_err(FarError::Udp),
+        }
+    }
+
     /// Asks for the page in `slot`; `token` comes back with it.
     pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
+        self.fetch_part(block, slot, 0..PAGE as u32, token)
+    }
+
+    /// Asks for `part` of what is in `slot`, in bytes; `token` comes back with it.
+    pub fn fetch_part(
+        &mut self,
+        block: &RunBlockMap,
+        slot: u32,
+        part: Range<u32>,
+        token: u32,
+    ) -> Fetch {
         if !block.slot_is_alive(slot) {
             return Fetch::Lost;
         }
         match self {
-            Far::Shm(shm) => Fetch::Ready(shm.window.address(slot)),
-            Far::Udp(udp) => udp.fetch(block, slot, token),
-            Far::Verbs(verbs) => verbs.fetch(block, slot, token),
+            Far::Shm(shm) => Fetch::Ready(shm.window.address(slot) + part.start as usize),
+            Far::Udp(udp) => udp.fetch(block, slot, part, token),
+            Far::Verbs(verbs) => verbs.fetch(block, slot, part, token),
         }
     }
 
@@ -69,12 +140,12 @@ impl Far {
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         match self {
             Far::Shm(shm) => {
-                let len_bytes = pages.len() * PAGE;
+                let len_bytes = pages.iter().map(|page| page.len_bytes as usize).sum();
                 let due_ns = shm.due_ns(|link, now_ns| link.bulk_write_ns(now_ns, len_bytes));
                 for page in pages {
                     page.lost = !block.slot_is_alive(page.slot);
                     if !page.lost {
-                        copy_page(shm.window.address(page.slot), page.source);
+                        shm.window.put(page);
                     }
                 }
                 hold_until(due_ns);
@@ -97,6 +168,15 @@ impl Far {
     pub fn flush(&mut self) {
         if let Far::Udp(udp) = self {
             udp.flush();
+        }
+    }
+
+    /// Waits a little for something to come.
+    pub fn turn(&mut self) {
+        match self {
+            Far::Shm(_) => {}
+            Far::Udp(udp) => udp.turn(),
+            Far::Verbs(verbs) => verbs.turn(),
         }
     }
 
@@ -124,8 +204,13 @@ impl Far {
     /// With an emulated link: waits as long as `pages` pages that were just fetched would have
     /// taken over it. Nobody else is served meanwhile; the link carries one page at a time anyway.
     pub fn hold_for(&mut self, pages: usize) {
+        self.hold_for_bytes(pages * PAGE);
+    }
+
+    /// As [`Far::hold_for`], for so many bytes.
+    pub fn hold_for_bytes(&mut self, len_bytes: usize) {
         if let Far::Shm(shm) = self {
-            hold_until(shm.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, pages * PAGE)));
+            hold_until(shm.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
         }
     }
 
@@ -133,10 +218,4 @@ impl Far {
     pub fn contiguous_from(slot: u32) -> u32 {
         SLAB_SLOTS - slot % SLAB_SLOTS
     }
-}
-
-fn copy_page(dst: usize, src: usize) {
-    // SAFETY: both are whole pages: a slot of the mapped window that only this process holds,
-    // and a staging frame that only the evictor touches now.
-    unsafe { std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, PAGE) };
 }

@@ -12,7 +12,8 @@
 //!    with what lies ahead of it (`read_ahead`).
 //!
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
-//! processes of a run share; `attach` is how they meet their supervisor.
+//! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
+//! that read and write far memory themselves instead.
 //!
 //! The rules that keep this from waiting for itself: the handler takes no lock and waits for
 //! no thread of the program; threads of the program wait for the handler only by faulting; the
@@ -22,6 +23,7 @@
 pub mod attach;
 mod budget;
 mod descriptors;
+pub mod direct;
 mod evictor;
 mod far;
 mod fork;
@@ -46,6 +48,7 @@ mod uffd;
 mod verbs_far;
 
 pub use descriptors::Descriptors;
+pub use far::FarError;
 pub use fork::ForkedChild;
 pub use mappings::is_manageable;
 pub use pager::{Pager, PagerError, PagerSetup, Structure};

@@ -3,11 +3,9 @@
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use venice_ports::verbs::VerbsError;
-
 use super::budget;
 use super::descriptors::Descriptors;
-use super::far::ShmWindow;
+use super::far::{FarError, ShmWindow};
 use super::fork_window::ForkWindow;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
@@ -65,17 +63,9 @@ pub enum PagerError {
         #[source]
         source: Errno,
     },
-    /// The donors cannot be reached by RDMA.
-    #[error("{}", with_cause(.0))]
-    Verbs(#[source] VerbsError),
-}
-
-/// The shim says one line, so what caused an error stands in it.
-fn with_cause(error: &VerbsError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
+    /// The donors cannot be reached.
+    #[error(transparent)]
+    Far(#[from] FarError),
 }
 
 /// The pager. It lives as long as its process and is never dropped.

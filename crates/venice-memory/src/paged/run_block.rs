@@ -43,6 +43,16 @@ pub enum PortKind {
     Verbs = 3,
 }
 
+impl std::fmt::Display for PortKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PortKind::Shm => "shm",
+            PortKind::Udp => "udp",
+            PortKind::Verbs => "verbs",
+        })
+    }
+}
+
 /// A slab of this run: far slots `index * SLAB_SLOTS ..`.
 #[derive(Debug)]
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! Far memory over UDP: CRMA reads and writes of whole pages.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, Refusal};
@@ -103,11 +104,11 @@ impl UdpFar {
         self.driver.timer_fd().as_raw_fd()
     }
 
-    /// Asks for a page; it goes out at once.
-    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
+    /// Asks for `part` of a page; it goes out at once.
+    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, part: Range<u32>, token: u32) -> Fetch {
         let now_ns = sys::monotonic_ns();
-        let address = slot as u64 * PAGE as u64;
-        match self.driver.initiator().read(now_ns, token as u64, address, PAGE as u32) {
+        let address = slot as u64 * PAGE as u64 + u64::from(part.start);
+        match self.driver.initiator().read(now_ns, token as u64, address, part.end - part.start) {
             Ok(()) => {
                 self.slots[token as usize] = slot;
                 Fetch::Pending
@@ -226,10 +227,9 @@ impl UdpFar {
 
     fn start_write(&mut self, block: &RunBlockMap, page: &mut WriteOut, token: u64) -> Fetch {
         page.lost = false;
-        // SAFETY: the source is a whole page that does not change until the write is done.
-        let bytes = unsafe { std::slice::from_raw_parts(page.source as *const u8, PAGE) };
-        let address = page.slot as u64 * PAGE as u64;
-        match self.driver.initiator().write(sys::monotonic_ns(), token, address, bytes) {
+        // SAFETY: they do not change until the write is done.
+        let bytes = unsafe { page.bytes() };
+        match self.driver.initiator().write(sys::monotonic_ns(), token, page.address(), bytes) {
             Ok(()) => Fetch::Pending,
             Err(FabricError::WouldBlock) => Fetch::Full,
             Err(error) => {
@@ -241,7 +241,7 @@ impl UdpFar {
     }
 
     /// Moves frames, waiting a little for some to come.
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.flush();
         let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
         self.flush();

@@ -4,6 +4,7 @@
 //! program's `malloc` then, which is memory that stays here. Posting and polling allocate nothing.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
@@ -81,9 +82,10 @@ impl VerbsFar {
         [self.driver.fd().as_raw_fd(), if is_there { self.always.as_raw_fd() } else { -1 }]
     }
 
-    /// Asks for a page; it goes out at once.
-    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
-        match self.driver.read(token.into(), u64::from(slot) * PAGE as u64, PAGE as u32) {
+    /// Asks for `part` of a page; it goes out at once.
+    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, part: Range<u32>, token: u32) -> Fetch {
+        let address = u64::from(slot) * PAGE as u64 + u64::from(part.start);
+        match self.driver.read(token.into(), address, part.end - part.start) {
             Ok(()) => {
                 self.slots[token as usize] = slot;
                 Fetch::Pending
@@ -160,10 +162,9 @@ impl VerbsFar {
             while started < pages.len() {
                 let page = &mut pages[started];
                 page.lost = false;
-                // SAFETY: the source is a whole page that does not change until the write is done.
-                let bytes = unsafe { std::slice::from_raw_parts(page.source as *const u8, PAGE) };
-                let address = u64::from(page.slot) * PAGE as u64;
-                match self.driver.write(started as u64, address, bytes) {
+                // SAFETY: they do not change until the write is done.
+                let bytes = unsafe { page.bytes() };
+                match self.driver.write(started as u64, page.address(), bytes) {
                     Ok(()) => {}
                     Err(FabricError::WouldBlock) => break,
                     Err(_) => {
@@ -189,7 +190,8 @@ impl VerbsFar {
         }
     }
 
-    fn turn(&mut self) {
+    /// Waits a little for something to come.
+    pub fn turn(&mut self) {
         let _ = self.driver.wait(WAIT_NS);
     }
 }

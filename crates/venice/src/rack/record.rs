@@ -34,6 +34,16 @@ impl std::fmt::Display for PortKind {
     }
 }
 
+impl From<PortKind> for venice_recipient::PortKind {
+    fn from(port: PortKind) -> Self {
+        match port {
+            PortKind::Shm => venice_recipient::PortKind::Shm,
+            PortKind::Udp => venice_recipient::PortKind::Udp,
+            PortKind::Verbs => venice_recipient::PortKind::Verbs,
+        }
+    }
+}
+
 /// A local rack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {

@@ -1,15 +1,12 @@
 //! `venice run`: a program on borrowed memory.
 //!
-//! This process supervises: it borrows ([`borrow`]), keeps the leases and watches the donors
-//! ([`leases`]), lets the program's processes attach ([`attending`]), passes signals on
+//! This process supervises: it borrows, keeps the leases and watches the donors
+//! ([`venice_recipient`]), lets the program's processes attach ([`attending`]), passes signals on
 //! ([`child`]) and says how it went ([`summary`]). The paging itself happens in the program's
 //! own process, by the shim.
 
 mod attending;
-mod borrow;
 mod child;
-mod home;
-mod leases;
 mod program;
 mod summary;
 
@@ -20,11 +17,13 @@ use std::sync::atomic::Ordering;
 use anyhow::Context;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use venice_memory::paged::run_block::{PortKind as RunPort, RunBlockMap};
+use venice_memory::paged::run_block::RunBlockMap;
+use venice_recipient::{Leases, Loan, LostDonor, RecipientError, Wish, borrow, home};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use crate::failure::Usage;
 use crate::rack::{self, PortKind};
+use crate::terminal::remark;
 
 /// Least local memory a program gets: under it the pager's own needs outgrow the program's.
 const LEAST_LOCAL_BYTES: u64 = 4 << 20;
@@ -86,8 +85,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let monitor = rack::monitor_address(monitor)?;
-    let home = home::find(&monitor, port, args.node.as_deref())?;
-    let wish = borrow::Wish {
+    let home = home::find(&monitor, port.into(), args.node.as_deref()).map_err(told)?;
+    let wish = Wish {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
         donors: args.donor.clone(),
@@ -95,12 +94,12 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         purpose: program.display().to_string(),
     };
     let limits = raise_descriptor_limit();
-    let mut loan = borrow::borrow(&monitor, &wish, port)?;
+    let mut loan = borrow(&monitor, &wish, port.into()).map_err(told)?;
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
     let run = set_up(args, &mut loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
-    let leases = leases::Leases::keep(loan, run.block.clone());
+    let leases = Leases::keep(loan, run.block.clone(), tell_of)?;
     let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
     let mut child = child::Child::start(&program, &args.command, &shim, attending.socket())?;
     let ended = child.wait()?;
@@ -113,6 +112,15 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     Ok(ended.pass_on())
 }
 
+/// A mistake in what was asked for is told as one.
+fn told(error: RecipientError) -> anyhow::Error {
+    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
+}
+
+fn tell_of(lost: LostDonor) {
+    remark(format!("venice: {lost}; what only it held of this program is lost"));
+}
+
 /// The run block and what goes to the processes with it.
 struct Run {
     block: Arc<RunBlockMap>,
@@ -122,17 +130,12 @@ struct Run {
 
 fn set_up(
     args: &RunArgs,
-    loan: &mut borrow::Loan,
+    loan: &mut Loan,
     local_bytes: u64,
     port: PortKind,
     home: Option<&str>,
 ) -> anyhow::Result<Run> {
-    let kind = match port {
-        PortKind::Shm => RunPort::Shm,
-        PortKind::Udp => RunPort::Udp,
-        PortKind::Verbs => RunPort::Verbs,
-    };
-    let (block_fd, block) = RunBlockMap::create(kind, loan.slab_count())?;
+    let (block_fd, block) = RunBlockMap::create(port.into(), loan.slab_count())?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
     block.read_ahead_pages.store(args.read_ahead, Ordering::Relaxed);
     block

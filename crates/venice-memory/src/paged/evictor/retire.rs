@@ -103,7 +103,7 @@ impl Evictor {
             return false;
         };
         leaving.write = Some(self.writes.len());
-        self.writes.push(WriteOut { source, slot, lost: false });
+        self.writes.push(WriteOut::page(source, slot));
         self.leaving.push(leaving);
         true
     }

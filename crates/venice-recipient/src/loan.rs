@@ -4,39 +4,38 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use venice_control::Grant;
 use venice_control::client::{AgentClient, MonitorClient};
-use venice_control::{ControlError, MemoryRequest};
+use venice_control::{Grant, MemoryRequest};
 use venice_fabric::LinkModel;
-use venice_memory::paged::run_block::RunBlockMap;
+use venice_memory::paged::run_block::{PortKind, RunBlockError, RunBlockMap};
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-use crate::rack::PortKind;
-use crate::registry::block_on;
+use crate::error::RecipientError;
 
 /// How long a donor may take to answer.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// What is to be borrowed.
+#[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// `--remote`, if given.
+    /// Bytes; `None`: [`default_bytes`](Wish::default_bytes).
     pub remote_bytes: Option<u64>,
-    /// What to ask for otherwise, if the rack has so much.
+    /// What to ask for otherwise, or what the rack has free if that is less.
     pub default_bytes: u64,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
-    /// The node whose relay the program sends through; empty: none.
+    /// The node whose relay the recipient sends through; empty: none.
     pub home: String,
     /// What for, for the tables.
     pub purpose: String,
 }
 
-/// What was borrowed.
+/// What was borrowed: grants, which must be kept ([`Leases`](crate::Leases)) and given back.
+#[derive(Debug)]
 pub struct Loan {
-    /// The Monitor Node it came from.
+    /// The Monitor Node it came from: `host:port`.
     pub monitor: String,
     /// The grants.
     pub grants: Vec<Grant>,
@@ -45,32 +44,35 @@ pub struct Loan {
 }
 
 /// Borrows, or gives everything back and says why not.
-pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> anyhow::Result<Loan> {
-    let grants = block_on(request(monitor, wish))?;
+///
+/// # Errors
+/// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
+pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
+    let runtime = runtime()?;
+    let grants = runtime.block_on(request(monitor, wish))?;
     let mut loan = Loan { monitor: monitor.to_string(), grants, connections: Vec::new() };
     if port == PortKind::Shm
         && let Err(error) = loan.connect()
     {
         // The leases end by themselves if this does not get through.
-        let _ = block_on(async {
-            loan.release().await;
-            Ok(())
-        });
+        runtime.block_on(loan.release());
         return Err(error);
     }
     Ok(loan)
 }
 
-async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
-    let told = |error: ControlError| match error {
-        ControlError::UnknownNode(_) => anyhow!("{error}: `venice nodes` lists those there are"),
-        _ => anyhow!("{error}"),
-    };
-    let mut client = MonitorClient::connect(monitor).await.map_err(told)?;
+/// For calls to the control plane from a thread that may block.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
+    let made = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    made.map_err(|source| RecipientError::System { doing: "preparing calls to the rack", source })
+}
+
+async fn request(monitor: &str, wish: &Wish) -> Result<Vec<Grant>, RecipientError> {
+    let mut client = MonitorClient::connect(monitor).await?;
     let bytes = match wish.remote_bytes {
         Some(bytes) => bytes,
         None => {
-            let nodes = client.nodes().await.map_err(told)?;
+            let nodes = client.nodes().await?;
             let usable = nodes.iter().filter(|node| {
                 node.state == "up" && (wish.donors.is_empty() || wish.donors.contains(&node.name))
             });
@@ -78,7 +80,6 @@ async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
             if free == 0 { wish.default_bytes } else { wish.default_bytes.min(free) }
         }
     };
-    let drawn = || random_u64().context("drawing a random number");
     let request = MemoryRequest {
         client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
         recipient: format!("{}/{}", host_name(), std::process::id()),
@@ -87,7 +88,15 @@ async fn request(monitor: &str, wish: &Wish) -> anyhow::Result<Vec<Grant>> {
         home: wish.home.clone(),
         purpose: wish.purpose.clone(),
     };
-    client.request_memory(request).await.map_err(told)
+    Ok(client.request_memory(request).await?)
+}
+
+/// A secret random number.
+pub(crate) fn drawn() -> Result<u64, RecipientError> {
+    random_u64().map_err(|errno| RecipientError::System {
+        doing: "drawing a random number",
+        source: errno.into(),
+    })
 }
 
 fn host_name() -> String {
@@ -126,14 +135,13 @@ impl Loan {
         links.max_by_key(|link| link.round_trip_ns(64, 4160))
     }
 
-    fn connect(&mut self) -> anyhow::Result<()> {
+    fn connect(&mut self) -> Result<(), RecipientError> {
         for grant in &self.grants {
             let socket = Path::new(&grant.shm_socket);
             let connection = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
-            let connection = connection.with_context(|| {
-                format!("{} lends, but its memory cannot be mapped here", grant.donor)
-            })?;
-            self.connections.push(connection);
+            let not_mapped =
+                |source| RecipientError::NotMapped { donor: grant.donor.clone(), source };
+            self.connections.push(connection.map_err(not_mapped)?);
         }
         Ok(())
     }
@@ -141,11 +149,14 @@ impl Loan {
     /// Enters donors and slabs into the run block, one slab of each donor in turn, so that
     /// pages spread over all of them; returns the slabs' descriptors in that order (shm port).
     /// With a `home` relay the donors are reached through that.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
     pub fn enter_into(
         &mut self,
         block: &RunBlockMap,
         home: Option<&str>,
-    ) -> anyhow::Result<Vec<OwnedFd>> {
+    ) -> Result<Vec<OwnedFd>, RunBlockError> {
         let mut donors = Vec::new();
         for grant in &self.grants {
             let address = home.unwrap_or(&grant.udp_addr);

@@ -1,15 +1,15 @@
-//! The node a program belongs to, in a rack whose nodes relay for each other: it sends what is for
-//! its donors to that node's relay.
+//! The node a recipient belongs to, in a rack whose nodes relay for each other: it sends what is
+//! for its donors to that node's relay.
 
-use anyhow::{anyhow, bail};
 use venice_control::NodeRow;
+use venice_control::client::MonitorClient;
 use venice_fabric::Topology;
+use venice_memory::paged::run_block::PortKind;
 
-use crate::failure::Usage;
-use crate::rack::PortKind;
-use crate::registry::{self, block_on};
+use crate::error::RecipientError;
+use crate::loan::runtime;
 
-/// The node a program belongs to.
+/// The node a recipient belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
     /// Its name.
@@ -18,63 +18,64 @@ pub struct Home {
     pub relay_addr: String,
 }
 
-/// The program's home; `None` in a rack where every node is reached directly.
-pub fn find(monitor: &str, port: PortKind, node: Option<&str>) -> anyhow::Result<Option<Home>> {
-    let rows = block_on(async { registry::connect(monitor).await?.nodes().await })?;
-    choose(&rows, port, node)
+/// The recipient's home, `node` if that is given; `None` in a rack where every node is reached
+/// directly.
+///
+/// # Errors
+/// When the rack has no such home, or `port` does not fit how it is wired.
+pub fn find(
+    monitor: &str,
+    port: PortKind,
+    node: Option<&str>,
+) -> Result<Option<Home>, RecipientError> {
+    let rows = runtime()?.block_on(async { MonitorClient::connect(monitor).await?.nodes().await });
+    choose(&rows?, port, node)
 }
 
-/// Datagrams and RDMA devices obey no emulated link.
-fn check_emulation(rows: &[NodeRow], port: PortKind) -> anyhow::Result<()> {
-    let emulating = rows.iter().find(|row| !row.link.is_empty());
-    match emulating {
-        Some(row) if port != PortKind::Shm => {
-            let said = format!(
-                "{} emulates the link {}, which --port {port} does not obey: use --port shm, or \
-                 start the rack without --link",
-                row.name, row.link
-            );
-            Err(Usage(said).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn choose(rows: &[NodeRow], port: PortKind, node: Option<&str>) -> anyhow::Result<Option<Home>> {
+fn choose(
+    rows: &[NodeRow],
+    port: PortKind,
+    node: Option<&str>,
+) -> Result<Option<Home>, RecipientError> {
     let Some(topology) = rows.iter().map(|row| &row.topology).find(|text| !text.is_empty()) else {
         if let Some(node) = node {
-            let said = format!(
-                "--node {node} says nothing here: every node of this rack is reached directly"
-            );
-            return Err(Usage(said).into());
+            return Err(RecipientError::NoHomes(node.into()));
         }
         check_emulation(rows, port)?;
         return Ok(None);
     };
     if port == PortKind::Shm {
-        let said = format!("the nodes of this rack are wired as {topology}: use --port udp");
-        return Err(Usage(said).into());
+        return Err(RecipientError::Wired { topology: topology.clone() });
     }
     let nodes = topology.parse::<Topology>().map_or(u32::MAX, |topology| topology.nodes());
     let is_node = |row: &&NodeRow| row.position.is_some_and(|position| position < nodes);
     let home = match node {
         Some(name) => {
             let named = rows.iter().filter(is_node).find(|row| row.name == name);
-            let named = named.ok_or_else(|| {
-                anyhow!("this rack has no node {name}: `venice nodes` lists those there are")
-            })?;
+            let named = named.ok_or_else(|| RecipientError::NoSuchHome(name.into()))?;
             if named.state != "up" {
-                bail!("{name} is down: a program needs its node's relay (give another --node)");
+                return Err(RecipientError::HomeDown(name.into()));
             }
             named
         }
         None => {
             let up = rows.iter().filter(is_node).filter(|row| row.state == "up");
-            let first = up.min_by_key(|row| row.position);
-            first.ok_or_else(|| anyhow!("no node of this rack is up"))?
+            up.min_by_key(|row| row.position).ok_or(RecipientError::NobodyUp)?
         }
     };
     Ok(Some(Home { name: home.name.clone(), relay_addr: home.relay_addr.clone() }))
+}
+
+/// Datagrams and RDMA devices obey no emulated link.
+fn check_emulation(rows: &[NodeRow], port: PortKind) -> Result<(), RecipientError> {
+    let emulating = rows.iter().find(|row| !row.link.is_empty());
+    match emulating {
+        Some(row) if port != PortKind::Shm => {
+            let (node, link) = (row.name.clone(), row.link.clone());
+            Err(RecipientError::Emulated { node, link, port })
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,386 @@
+//! Far memory read and written by byte ranges, by programs that ask for it outright instead of by
+//! page faults: a swap daemon, a library.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::PAGE;
+use super::attach::{self, AttachError};
+use super::descriptors::Descriptors;
+use super::far::{Far, FarError, ShmWindow};
+use super::run_block::{PortKind, RunBlockMap, SLAB_SLOTS};
+use super::sys;
+use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
+
+/// The far memory of a run block, bytes `0..len_bytes()`, without a page table over it: which of
+/// it is in use is its user's affair.
+#[derive(Debug)]
+pub struct FarMemory {
+    block: Arc<RunBlockMap>,
+    window: Option<OwnedWindow>,
+}
+
+/// Mapped slabs, as long as it lives.
+#[derive(Debug)]
+struct OwnedWindow {
+    window: ShmWindow,
+    len_bytes: usize,
+}
+
+impl Drop for OwnedWindow {
+    fn drop(&mut self) {
+        // SAFETY: every lane, which alone reads and writes there, keeps its memory alive.
+        unsafe { sys::unmap(self.window.base as *mut _, self.len_bytes) };
+    }
+}
+
+/// Bytes to be read.
+#[derive(Debug)]
+pub struct ReadPart<'a> {
+    /// From where on.
+    pub offset: u64,
+    /// Into this; in pieces as they come.
+    pub into: &'a mut [u8],
+    /// Set when some did not come: they are lost with their donor.
+    pub is_lost: bool,
+}
+
+/// Bytes to be written.
+#[derive(Debug)]
+pub struct WritePart<'a> {
+    /// From where on.
+    pub offset: u64,
+    /// These.
+    pub from: &'a [u8],
+    /// Set when some did not arrive: the donor is lost.
+    pub is_lost: bool,
+}
+
+impl<'a> ReadPart<'a> {
+    /// Bytes from `offset` on into `into`.
+    pub fn new(offset: u64, into: &'a mut [u8]) -> ReadPart<'a> {
+        ReadPart { offset, into, is_lost: false }
+    }
+}
+
+impl<'a> WritePart<'a> {
+    /// The bytes `from` to `offset`.
+    pub fn new(offset: u64, from: &'a [u8]) -> WritePart<'a> {
+        WritePart { offset, from, is_lost: false }
+    }
+}
+
+/// Why bytes were not read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// There is no such memory.
+    #[error("bytes {offset}+{len_bytes} are beyond the {size_bytes} that were borrowed")]
+    OutOfRange {
+        /// First of them.
+        offset: u64,
+        /// How many.
+        len_bytes: u64,
+        /// How many there are.
+        size_bytes: u64,
+    },
+    /// The donor of some of them is gone, and no other has them.
+    #[error("of the bytes {offset}+{len_bytes} some are lost with node {node}")]
+    Lost {
+        /// First of them.
+        offset: u64,
+        /// How many.
+        len_bytes: u64,
+        /// The donor.
+        node: String,
+    },
+}
+
+impl FarMemory {
+    /// The far memory of `block`; `slabs` are the descriptors in slot order (shm port), which are
+    /// mapped here and closed.
+    ///
+    /// # Errors
+    /// [`AttachError::Map`].
+    pub fn new(block: Arc<RunBlockMap>, slabs: Vec<OwnedFd>) -> Result<FarMemory, AttachError> {
+        if block.port() != PortKind::Shm {
+            return Ok(FarMemory { block, window: None });
+        }
+        let window = ShmWindow { base: attach::map_slabs(&slabs)? };
+        let len_bytes = slabs.len() * SLAB_SLOTS as usize * PAGE;
+        Ok(FarMemory { block, window: Some(OwnedWindow { window, len_bytes }) })
+    }
+
+    /// How much there is.
+    pub fn len_bytes(&self) -> u64 {
+        self.block.slabs().len() as u64 * u64::from(SLAB_SLOTS) * PAGE as u64
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes() == 0
+    }
+
+    /// The block.
+    pub fn block(&self) -> &Arc<RunBlockMap> {
+        &self.block
+    }
+
+    /// A way there for one thread.
+    ///
+    /// # Errors
+    /// [`FarError`].
+    pub fn lane(self: &Arc<Self>) -> Result<Lane, FarError> {
+        let descriptors = Descriptors::new(0);
+        let window = self.window.as_ref().map(|owned| owned.window);
+        let far = Far::open(&self.block, window, &descriptors)?;
+        Ok(Lane { memory: self.clone(), far, awaited: [NOTHING; MAX_IN_FLIGHT], outs: Vec::new() })
+    }
+
+    fn check(&self, offset: u64, len_bytes: usize) -> Result<(), LaneError> {
+        let (len_bytes, size_bytes) = (len_bytes as u64, self.len_bytes());
+        match offset.checked_add(len_bytes) {
+            Some(end) if end <= size_bytes => Ok(()),
+            _ => Err(LaneError::OutOfRange { offset, len_bytes, size_bytes }),
+        }
+    }
+
+    fn lost(&self, offset: u64, len_bytes: usize) -> LaneError {
+        let mut pieces = pieces(offset, len_bytes);
+        let dead = pieces.find(|piece| !self.block.slot_is_alive(piece.slot));
+        let donor =
+            dead.map(|piece| self.block.donors()[self.block.donor_of_slot(piece.slot)].name());
+        let node = donor.unwrap_or_default();
+        LaneError::Lost { offset, len_bytes: len_bytes as u64, node }
+    }
+}
+
+/// One thread's way to a [`FarMemory`]. Accesses of one lane take place in their order; of two
+/// lanes, those at the same time to the same bytes in any, and in pieces.
+#[derive(Debug)]
+pub struct Lane {
+    memory: Arc<FarMemory>,
+    far: Far,
+    awaited: [Awaited; MAX_IN_FLIGHT],
+    outs: Vec<WriteOut>,
+}
+
+/// A piece that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    part: usize,
+    at: usize,
+    len_bytes: usize,
+}
+
+const NOTHING: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
+
+impl Lane {
+    /// Reads the bytes from `offset` on into `into`.
+    ///
+    /// # Errors
+    /// [`LaneError`]; with [`LaneError::Lost`] some of `into` may have come.
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LaneError> {
+        let len_bytes = into.len();
+        let mut part = [ReadPart::new(offset, into)];
+        self.read_all(&mut part)?;
+        if part[0].is_lost { Err(self.memory.lost(offset, len_bytes)) } else { Ok(()) }
+    }
+
+    /// Writes the bytes `from` to `offset`; they are there when it returns.
+    ///
+    /// # Errors
+    /// [`LaneError`]; with [`LaneError::Lost`] some may be there.
+    pub fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), LaneError> {
+        let mut part = [WritePart::new(offset, from)];
+        self.write_all(&mut part)?;
+        if part[0].is_lost { Err(self.memory.lost(offset, from.len())) } else { Ok(()) }
+    }
+
+    /// Reads all of `parts`, many pieces at a time, and returns when each has come or is lost.
+    ///
+    /// # Errors
+    /// [`LaneError::OutOfRange`], before anything has been read.
+    pub fn read_all(&mut self, parts: &mut [ReadPart<'_>]) -> Result<(), LaneError> {
+        for part in parts.iter_mut() {
+            part.is_lost = false;
+            self.memory.check(part.offset, part.into.len())?;
+        }
+        let mut free: Vec<u32> = (0..MAX_IN_FLIGHT as u32).collect();
+        for index in 0..parts.len() {
+            for piece in pieces(parts[index].offset, parts[index].into.len()) {
+                self.ask(parts, index, piece, &mut free);
+            }
+        }
+        while free.len() < MAX_IN_FLIGHT {
+            self.take_arrivals(parts, &mut free);
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, parts: &mut [ReadPart<'_>], part: usize, piece: Piece, free: &mut Vec<u32>) {
+        let len_bytes = piece.within.len();
+        loop {
+            let Some(&token) = free.last() else {
+                self.take_arrivals(parts, free);
+                continue;
+            };
+            let within = piece.within.clone();
+            match self.far.fetch_part(&self.memory.block, piece.slot, within, token) {
+                Fetch::Ready(source) => {
+                    // SAFETY: mapped for as long as the memory is, and within a slot of it.
+                    let bytes =
+                        unsafe { std::slice::from_raw_parts(source as *const u8, len_bytes) };
+                    parts[part].into[piece.at..piece.at + len_bytes].copy_from_slice(bytes);
+                    return self.far.hold_for_bytes(len_bytes);
+                }
+                Fetch::Pending => {
+                    free.pop();
+                    self.awaited[token as usize] = Awaited { part, at: piece.at, len_bytes };
+                    return;
+                }
+                Fetch::Full => self.take_arrivals(parts, free),
+                Fetch::Lost => {
+                    parts[part].is_lost = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits until something came, and takes it over.
+    fn take_arrivals(&mut self, parts: &mut [ReadPart<'_>], free: &mut Vec<u32>) {
+        let mut buffer = [0u64; PAGE / 8];
+        let mut any = false;
+        loop {
+            while let Some((token, arrived)) = self.far.poll(&self.memory.block, &mut buffer) {
+                any = true;
+                free.push(token);
+                let Awaited { part, at, len_bytes } = self.awaited[token as usize];
+                let part = &mut parts[part];
+                part.is_lost |= !arrived;
+                if arrived {
+                    copy_out(&buffer, &mut part.into[at..at + len_bytes]);
+                }
+            }
+            if any {
+                return;
+            }
+            self.far.turn();
+        }
+    }
+
+    /// Writes all of `parts`, many pieces at a time, and returns when each is at its donor or lost.
+    ///
+    /// # Errors
+    /// [`LaneError::OutOfRange`], before anything has been written.
+    pub fn write_all(&mut self, parts: &mut [WritePart<'_>]) -> Result<(), LaneError> {
+        self.outs.clear();
+        for part in parts.iter_mut() {
+            part.is_lost = false;
+            self.memory.check(part.offset, part.from.len())?;
+            let source = part.from.as_ptr() as usize;
+            self.outs.extend(pieces(part.offset, part.from.len()).map(|piece| WriteOut {
+                source: source + piece.at,
+                slot: piece.slot,
+                skip_bytes: piece.within.start,
+                len_bytes: piece.within.len() as u32,
+                lost: false,
+            }));
+        }
+        self.far.write_all(&self.memory.block, &mut self.outs);
+        let mut outs = self.outs.iter();
+        for part in parts {
+            let count = pieces(part.offset, part.from.len()).count();
+            part.is_lost = outs.by_ref().take(count).filter(|out| out.lost).count() > 0;
+        }
+        Ok(())
+    }
+}
+
+/// What of a range lies in one slot.
+struct Piece {
+    slot: u32,
+    /// Bytes of the slot.
+    within: Range<u32>,
+    /// Where in the range.
+    at: usize,
+}
+
+fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = Piece> {
+    let page = PAGE as u64;
+    let end = offset + len_bytes as u64;
+    let first = offset / page;
+    let slots = if len_bytes == 0 { first..first } else { first..end.div_ceil(page) };
+    slots.map(move |slot| {
+        let (start, stop) = ((slot * page).max(offset), ((slot + 1) * page).min(end));
+        Piece {
+            slot: slot as u32,
+            within: (start - slot * page) as u32..(stop - slot * page) as u32,
+            at: (start - offset) as usize,
+        }
+    })
+}
+
+fn copy_out(words: &[u64; PAGE / 8], into: &mut [u8]) {
+    for (bytes, word) in into.chunks_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes()[..bytes.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paged::run_block::Fate;
+
+    fn memory(slabs: usize) -> Arc<FarMemory> {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, slabs).unwrap();
+        let mut memfds = Vec::new();
+        for index in 0..slabs {
+            let donor = block.add_donor(&format!("node{index}"), index as u32, "").unwrap();
+            block.add_slab(donor, 0, index as u64, 0).unwrap();
+            let fd = rustix::fs::memfd_create("slab", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, venice_wire::SLAB_BYTES).unwrap();
+            memfds.push(fd);
+        }
+        Arc::new(FarMemory::new(Arc::new(block), memfds).unwrap())
+    }
+
+    #[test]
+    fn ranges_are_cut_at_pages() {
+        let cut: Vec<_> =
+            pieces(4090, 4110).map(|piece| (piece.slot, piece.within, piece.at)).collect();
+        assert_eq!(cut, [(0, 4090..4096, 0), (1, 0..4096, 6), (2, 0..8, 4102)]);
+        assert_eq!(pieces(4096, 0).count(), 0);
+    }
+
+    #[test]
+    fn what_was_written_is_read_across_slabs() {
+        let memory = memory(2);
+        let mut lane = memory.lane().unwrap();
+        let bytes: Vec<u8> = (0..20_000u32).map(|at| (at % 251) as u8).collect();
+        let offset = venice_wire::SLAB_BYTES - 10_001;
+        lane.write(offset, &bytes).unwrap();
+        let mut back = vec![0; bytes.len()];
+        memory.lane().unwrap().read(offset, &mut back).unwrap();
+        assert!(back == bytes);
+        let end = memory.len_bytes();
+        assert!(matches!(lane.read(end - 1, &mut [0; 2]), Err(LaneError::OutOfRange { .. })));
+        assert!(matches!(lane.write(u64::MAX, &[1]), Err(LaneError::OutOfRange { .. })));
+        lane.read(end, &mut []).unwrap();
+    }
+
+    #[test]
+    fn a_lost_donor_fails_what_it_had_and_no_more() {
+        let memory = memory(2);
+        let mut lane = memory.lane().unwrap();
+        memory.block().donors()[1].lose(Fate::Died);
+        let (mut here, mut gone) = ([0u8; 16], [0u8; 16]);
+        let mut parts =
+            [ReadPart::new(0, &mut here), ReadPart::new(venice_wire::SLAB_BYTES, &mut gone)];
+        lane.read_all(&mut parts).unwrap();
+        assert_eq!(parts.map(|part| part.is_lost), [false, true]);
+        let error = lane.write(venice_wire::SLAB_BYTES - 4, &[1; 8]).unwrap_err();
+        assert!(error.to_string().contains("node1"), "{error}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Why memory could not be borrowed.
+
+use venice_control::ControlError;
+use venice_memory::paged::attach::AttachError;
+use venice_memory::paged::run_block::{PortKind, RunBlockError};
+use venice_ports::PortError;
+
+/// Why memory could not be borrowed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipientError {
+    /// The Monitor Node or a donor said no, or nobody answered.
+    #[error("{0}")]
+    Control(ControlError),
+    /// A donor was named that the rack does not know.
+    #[error("the rack has no node named {0}: `venice nodes` lists those there are")]
+    UnknownNode(String),
+    /// What a donor lent cannot be mapped on this machine.
+    #[error("{donor} lends, but its memory cannot be mapped here")]
+    NotMapped {
+        /// The donor.
+        donor: String,
+        /// Why.
+        #[source]
+        source: PortError,
+    },
+    /// The kernel gave no random number, or no thread.
+    #[error("{doing}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The run block could not be made, or cannot hold so much.
+    #[error(transparent)]
+    Block(#[from] RunBlockError),
+    /// The slabs could not be mapped one after the other.
+    #[error(transparent)]
+    Map(#[from] AttachError),
+    /// A node emulates a link, and the port does not obey it.
+    #[error(
+        "{node} emulates the link {link}, which --port {port} does not obey: use --port shm, or \
+         start the rack without --link"
+    )]
+    Emulated {
+        /// The node.
+        node: String,
+        /// The link.
+        link: String,
+        /// The port.
+        port: PortKind,
+    },
+    /// The nodes are not reached by shared memory.
+    #[error("the nodes of this rack are wired as {topology}: use --port udp")]
+    Wired {
+        /// How.
+        topology: String,
+    },
+    /// A home was named where nobody has one.
+    #[error("--node {0} says nothing here: every node of this rack is reached directly")]
+    NoHomes(String),
+    /// The rack has no such node to be home.
+    #[error("this rack has no node {0}: `venice nodes` lists those there are")]
+    NoSuchHome(String),
+    /// The home is down.
+    #[error("{0} is down: a program needs its node's relay (give another --node)")]
+    HomeDown(String),
+    /// All are.
+    #[error("no node of this rack is up")]
+    NobodyUp,
+}
+
+impl RecipientError {
+    /// Is it a mistake in what was asked for, not a failure?
+    pub fn is_usage(&self) -> bool {
+        use RecipientError::{Emulated, NoHomes, Wired};
+        matches!(self, Emulated { .. } | Wired { .. } | NoHomes(_))
+    }
+}
+
+impl From<ControlError> for RecipientError {
+    /// The error's own text says all a user needs; what the transport adds below it does not help.
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::UnknownNode(name) => RecipientError::UnknownNode(name),
+            error => RecipientError::Control(error),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The recipient's half that needs the control plane: borrow memory from the rack, keep it, give
+//! it back.
+//!
+//! - [`borrow`] turns a [`Wish`] into a [`Loan`]: grants from the Monitor Node, and with the shm
+//!   port the donors' memory;
+//! - [`Leases`] keeps it, by a thread: renews the leases at the donors, watches over these, and
+//!   marks those lost in the run block that are;
+//! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
+//! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
+//!   memory themselves; each of their threads through a [`Lane`] of its own.
+//!
+//! `venice run` puts the first three together with a program's pager
+//! ([`venice_memory::paged`]), which knows nothing of the control plane.
+//!
+//! Calls block their thread and run a small runtime of their own inside: from an asynchronous
+//! program they are made on a thread where blocking is allowed.
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod home;
+mod leases;
+mod loan;
+mod remote_memory;
+
+pub use error::RecipientError;
+pub use home::Home;
+pub use leases::{Leases, LostDonor};
+pub use loan::{Loan, Wish, borrow};
+pub use remote_memory::{RemoteMemory, Request};
+pub use venice_memory::paged::direct::{Lane, ReadPart, WritePart};
+pub use venice_memory::paged::run_block::{Fate, PortKind};

@@ -1,0 +1,119 @@
+//! Borrowed memory behind one handle.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use venice_memory::paged::FarError;
+use venice_memory::paged::direct::{FarMemory, Lane};
+use venice_memory::paged::run_block::{Fate, PortKind, RunBlockMap};
+
+use crate::error::RecipientError;
+use crate::home;
+use crate::leases::{Leases, LostDonor};
+use crate::loan::{Loan, Wish, borrow, drawn};
+
+/// What memory is wanted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The Monitor Node: `host:port`.
+    pub monitor: String,
+    /// How the donors are reached.
+    pub port: PortKind,
+    /// The node this recipient belongs to, where nodes relay for each other; `None`: the first.
+    pub node: Option<String>,
+    /// How much, from whom, what for. [`Wish::home`] is filled in.
+    pub wish: Wish,
+}
+
+/// Borrowed memory: bytes `0..len_bytes()`, zeros at first, kept until this is dropped.
+///
+/// ```no_run
+/// use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
+///
+/// let wish = Wish { remote_bytes: Some(64 << 20), purpose: "notes".into(), ..Wish::default() };
+/// let monitor = "127.0.0.1:7700".to_string();
+/// let request = Request { monitor, port: PortKind::Udp, node: None, wish };
+/// let memory = RemoteMemory::borrow(&request, |lost| eprintln!("{lost}"))?;
+/// let mut lane = memory.lane()?;
+/// lane.write(1000, b"far away")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RemoteMemory {
+    memory: Arc<FarMemory>,
+    leases: Option<Leases>,
+}
+
+impl RemoteMemory {
+    /// Borrows. `tell` hears of each donor that is lost, on a thread of its own.
+    ///
+    /// # Errors
+    /// [`RecipientError`]; nothing is borrowed then.
+    pub fn borrow(
+        request: &Request,
+        tell: impl FnMut(LostDonor) + Send + 'static,
+    ) -> Result<RemoteMemory, RecipientError> {
+        let home = home::find(&request.monitor, request.port, request.node.as_deref())?;
+        let (name, relay_addr) = home.map(|home| (home.name, home.relay_addr)).unzip();
+        let wish = Wish { home: name.unwrap_or_default(), ..request.wish.clone() };
+        let loan = borrow(&request.monitor, &wish, request.port)?;
+        RemoteMemory::over(loan, request.port, relay_addr.as_deref(), tell)
+    }
+
+    /// Takes over a loan made for `port`; with `home`, the address of a relay, its donors are
+    /// reached through that.
+    ///
+    /// # Errors
+    /// [`RecipientError`]; the loan's leases end by themselves then.
+    pub fn over(
+        mut loan: Loan,
+        port: PortKind,
+        home: Option<&str>,
+        tell: impl FnMut(LostDonor) + Send + 'static,
+    ) -> Result<RemoteMemory, RecipientError> {
+        let (_fd, block) = RunBlockMap::create(port, loan.slab_count())?;
+        block.fingerprint_seed.store(drawn()?, Ordering::Relaxed);
+        if let Some(link) = loan.link() {
+            block.set_link(&link);
+        }
+        let slabs = loan.enter_into(&block, home)?;
+        let block = Arc::new(block);
+        let leases = Leases::keep(loan, block.clone(), tell)?;
+        let memory = Arc::new(FarMemory::new(block, slabs)?);
+        Ok(RemoteMemory { memory, leases: Some(leases) })
+    }
+
+    /// How much there is.
+    pub fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+
+    /// A way there for one thread. A lane may outlive this handle; what it accesses is lost then.
+    ///
+    /// # Errors
+    /// [`FarError`].
+    pub fn lane(&self) -> Result<Lane, FarError> {
+        self.memory.lane()
+    }
+
+    /// What lies below the lanes: the run block with the donors, and the slabs where they are
+    /// mapped.
+    pub fn memory(&self) -> &Arc<FarMemory> {
+        &self.memory
+    }
+}
+
+impl Drop for RemoteMemory {
+    fn drop(&mut self) {
+        drop(self.leases.take());
+        // Lanes that live on must not take for memory what is nobody's.
+        for donor in self.memory.block().donors() {
+            donor.lose(Fate::TookBack);
+        }
+    }
+}

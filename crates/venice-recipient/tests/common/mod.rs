@@ -1,0 +1,108 @@
+//! A Monitor Node and agents in one process.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use venice_agent::AgentConfig;
+use venice_control::client::MonitorClient;
+use venice_monitor::MonitorConfig;
+use venice_wire::{ByteSize, SLAB_BYTES};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rack whose daemons run on threads of this process.
+pub struct Rack {
+    runtime: tokio::runtime::Runtime,
+    pub monitor: String,
+    agents: Vec<Option<oneshot::Sender<()>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Rack {
+    /// `agents` agents, `node1` on, that lend so many slabs each.
+    pub fn start(agents: usize, slabs: u64) -> Rack {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (ready, listening) = oneshot::channel();
+        let on_ready = venice_monitor::OnReady::new(move |addr: std::net::SocketAddr| {
+            let _ = ready.send(addr.to_string());
+        });
+        let config = MonitorConfig {
+            listen: "127.0.0.1:0".into(),
+            state_dir: dir.path().join("monitor"),
+            heartbeat_interval_s: 0.1,
+            lease_s: 20.0,
+            on_ready,
+            ..MonitorConfig::default()
+        };
+        runtime.spawn(venice_monitor::run(config, std::future::pending()));
+        let monitor = within(&runtime, "a Monitor Node", listening).unwrap();
+        let mut rack = Rack { runtime, monitor, agents: Vec::new(), _dir: dir };
+        for index in 1..=agents {
+            rack.add_agent(&format!("node{index}"), slabs);
+        }
+        rack
+    }
+
+    fn add_agent(&mut self, name: &str, slabs: u64) {
+        let (ready, listening) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let config = AgentConfig {
+            name: name.into(),
+            monitor: self.monitor.clone(),
+            lend: ByteSize(slabs * SLAB_BYTES),
+            shm_socket: Some(self._dir.path().join(format!("{name}.sock"))),
+            on_ready: venice_agent::OnReady::new(move |_| {
+                let _ = ready.send(());
+            }),
+            ..AgentConfig::default()
+        };
+        self.runtime.spawn(venice_agent::run(config, async {
+            let _ = stopped.await;
+        }));
+        within(&self.runtime, name, listening).unwrap();
+        self.agents.push(Some(stop));
+        self.wait_until_up(self.agents.len());
+    }
+
+    fn wait_until_up(&self, count: usize) {
+        within(&self.runtime, "all nodes up", async {
+            loop {
+                if let Ok(mut client) = MonitorClient::connect(&self.monitor).await
+                    && let Ok(rows) = client.nodes().await
+                    && rows.iter().filter(|row| row.state == "up").count() == count
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+
+    /// Ends the agent with this index; it takes its memory back.
+    pub fn stop(&mut self, index: usize) {
+        let _ = self.agents[index].take().unwrap().send(());
+    }
+
+    /// Bytes free, all nodes together.
+    pub fn free_bytes(&self) -> u64 {
+        within(&self.runtime, "an answer", async {
+            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            client.nodes().await.unwrap().iter().map(|row| row.free_bytes).sum()
+        })
+    }
+}
+
+fn within<T>(runtime: &tokio::runtime::Runtime, what: &str, wait: impl Future<Output = T>) -> T {
+    let bounded = async { tokio::time::timeout(PATIENCE, wait).await };
+    runtime.block_on(bounded).unwrap_or_else(|_| panic!("in vain: {what}"))
+}
+
+/// Looks again and again until `found` says so.
+pub fn eventually(what: &str, mut found: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !found() {
+        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
