@@ -85,11 +85,12 @@ impl Peer {
         self.requests.len() < self.request_share(qpairs) && self.caller.link.room() > 0
     }
 
-    /// Requests there may be: a quarter of the window stays for QPairs, if there are any.
+    /// Requests there may be: a quarter of the window stays for QPairs, if there are any, and after
+    /// the last of them until what the donor still had to say of it has come.
     fn request_share(&self, qpairs: &QPairs) -> usize {
         let limit = self.caller.link.outstanding_limit();
         // However little the other side gives: one at a time still gets through.
-        if qpairs.live(self.number) > 0 { (limit - limit.div_ceil(4)).max(1) } else { limit }
+        if qpairs.is_shared(self.number) { (limit - limit.div_ceil(4)).max(1) } else { limit }
     }
 
     /// What either kind of request may have while there are requests of the other: a quarter of
@@ -242,6 +243,7 @@ impl Peer {
         if !answered.sequence.is_before(self.caller.link.acked()) {
             return Err(BadAnswer);
         }
+        to.qpairs.note_answer(self.number, answered.sequence);
         if answered.request.is_bulk() {
             let losses = self.caller.link.stats().replayed;
             let most = self.kind_share(&to.qpairs);

@@ -101,6 +101,8 @@ mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use venice_wire::Sequence;
+
 pub use self::{
     config::{CreditMode, EndConfig, MAX_MESSAGE_BYTES, QPairConfig, QPairKind},
     event::{CloseReason, QPairError, QPairEvent, QPairId, RejectReason},
@@ -208,6 +210,19 @@ impl QPairs {
     /// QPairs of a link that are not over.
     pub(crate) fn live(&self, link: u32) -> u32 {
         self.links.get(link as usize).map_or(0, |queues| queues.live)
+    }
+
+    /// Whether the other side of a link may have QPair frames on their way, which take room there
+    /// that answers need.
+    pub(crate) fn is_shared(&self, link: u32) -> bool {
+        self.links.get(link as usize).is_some_and(|queues| queues.is_shared)
+    }
+
+    /// The request whose frame is at `position` of a link was answered.
+    pub(crate) fn note_answer(&mut self, link: u32, position: Sequence) {
+        if let Some(queues) = self.links.get_mut(link as usize) {
+            queues.note_answer(position);
+        }
     }
 
     /// The link of a QPair.

@@ -21,6 +21,11 @@ pub(super) struct LinkQueues {
     in_flight: VecDeque<Sequence>,
     /// QPairs that are not over.
     pub live: u32,
+    /// Frames of QPairs from the other side may not be acknowledged yet, be it of one that is over
+    /// here.
+    pub is_shared: bool,
+    /// Where the last frame of theirs was handed to the link.
+    last_sent: Sequence,
     /// Whether a credit that was written may not get there.
     pub is_lossy: bool,
     /// Whether it is in the engine's queue of links with something to send.
@@ -31,6 +36,7 @@ impl LinkQueues {
     /// Makes room for one more QPair, so that nothing grows later.
     pub(super) fn admit(&mut self, link: &Link) {
         self.live += 1;
+        self.is_shared = true;
         self.is_lossy = link.is_lossy();
         let window = usize::from(link.window());
         let spare = self.live as usize + 16;
@@ -57,6 +63,16 @@ impl LinkQueues {
     /// A frame was handed to the link at `position`.
     pub(super) fn note_sent(&mut self, position: Sequence) {
         self.in_flight.push_back(position);
+        self.last_sent = position;
+    }
+
+    /// The request at `position` was answered. If it went behind all that QPairs had to say, the
+    /// other side had done with them by then, and what it had sent for them has come before the
+    /// answer.
+    pub(super) fn note_answer(&mut self, position: Sequence) {
+        if self.is_shared && self.live == 0 && self.last_sent.is_before(position) {
+            self.is_shared = false;
+        }
     }
 
     /// Frames handed to the link that lie at or after `acked`, the first position not
@@ -74,5 +90,6 @@ impl LinkQueues {
         self.puts.clear();
         self.rejects.clear();
         self.in_flight.clear();
+        self.is_shared = self.live > 0;
     }
 }

@@ -46,7 +46,7 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
     ///
     /// No request is taken while there is no room for its answer: one that comes in its turn has to
     /// be sent again, one that came early waits. A caller that keeps to the window it was told gets
-    /// that far only if it has not heard of a QPair from here that shares the room.
+    /// that far only if it has not heard of a QPair that was begun here and shares the room.
     pub(super) fn handle(&mut self, now_ns: u64, frame: &Frame<'_>) -> Result<(), Broken> {
         self.link.note(now_ns, frame);
         // What it acknowledges may be the room that requests wait for.
