@@ -125,6 +125,33 @@ fn nobody_is_there_or_says_no_or_has_enough() {
     assert_eq!(world.donors[0].target.qpairs().count(), 0);
 }
 
+/// Who waited for the listener before does not count for the next one, be it that the answers to
+/// those are sent late.
+#[test]
+fn a_service_that_is_offered_anew_has_its_whole_backlog() {
+    let mut world = world();
+    let ask = |world: &mut World| {
+        let (now_ns, peer) = (world.now_ns, world.peers[0]);
+        world.initiator.qpair_connect(now_ns, peer, SERVICE, QPairConfig::messages()).unwrap();
+    };
+    (0..4).for_each(|_| ask(&mut world));
+    world.run_for(10 * MS);
+    (0..2).for_each(|_| ask(&mut world));
+    world.transmit();
+    let qpairs = world.donors[0].target.qpairs_mut();
+    qpairs.unlisten(SERVICE);
+    qpairs.listen(SERVICE, 2).unwrap();
+    world.now_ns += MS;
+    world.deliver();
+    world.run_for(10 * MS);
+    (0..2).for_each(|_| ask(&mut world));
+    world.run_for(10 * MS);
+    let told: Vec<_> = std::iter::from_fn(|| own_event(&mut world)).collect();
+    let refused = |told: &QPairEvent, with| matches!(told, QPairEvent::Closed { reason: CloseReason::Refused(reason), .. } if *reason == with);
+    let count = |with| told.iter().filter(|event| refused(event, with)).count();
+    assert_eq!((count(RejectReason::NoListener), count(RejectReason::BacklogFull)), (4, 2));
+}
+
 #[test]
 fn half_a_close_leaves_the_other_half() {
     let mut world = world();

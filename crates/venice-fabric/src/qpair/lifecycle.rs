@@ -112,10 +112,14 @@ impl QPairs {
         }
     }
 
+    /// It waits no longer, whether its answer is on its way or not: who listens next for the same
+    /// service counts those that ask from then on.
     fn turn_away(&mut self, id: QPairId, reason: RejectReason) {
-        let Some(pair) = self.table.get_mut(id) else { return };
+        let Some(pair) = self.table.get_mut(id).filter(|pair| !pair.is_released) else { return };
         pair.is_released = true;
         pair.due.reject = Some(reason);
+        let service = pair.service;
+        self.stop_waiting(service);
         self.schedule(id);
     }
 
@@ -209,7 +213,7 @@ impl QPairs {
         let Some(pair) = self.table.get_mut(id).filter(|pair| pair.phase != Phase::Over) else {
             return;
         };
-        let was_incoming = pair.phase == Phase::Incoming;
+        let was_waiting = pair.phase == Phase::Incoming && !pair.is_released;
         let (link, service) = (pair.link, pair.service);
         pair.phase = Phase::Over;
         pair.due = Due::default();
@@ -221,7 +225,7 @@ impl QPairs {
         // Who was never told of it need not give it back.
         let is_unwanted = pair.is_released || pair.events.incoming;
         self.queues_mut(link).live -= 1;
-        if was_incoming {
+        if was_waiting {
             self.stop_waiting(service);
         }
         if is_unwanted {
