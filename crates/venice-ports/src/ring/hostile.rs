@@ -4,11 +4,12 @@ use std::os::fd::AsFd;
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use venice_fabric::LinkModel;
 
 use super::algorithm::{Flag, RingMemory};
 use super::memory::{self, SharedRing};
 use super::port::{RING_FRAME_BYTES, RingPort};
-use crate::PortError;
+use crate::{PortError, monotonic_ns};
 
 /// A port, and the memory it shares with someone who need not keep to anything.
 struct Victim {
@@ -20,12 +21,16 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
+        Self::over(None)
+    }
+
+    fn over(link: Option<LinkModel>) -> Self {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let lines = memory::lines_for(0);
         let fd = memory::create(lines).unwrap();
-        let port = RingPort::new(ours, fd.as_fd(), lines, None, true).unwrap();
+        let port = RingPort::new(ours, fd.as_fd(), lines, link, true).unwrap();
         let (read, write) = memory::map(fd.as_fd(), lines, false).unwrap();
         Self { port, shared: [write, read], _socket: theirs }
     }
@@ -127,4 +132,20 @@ fn a_record_longer_than_any_is_an_error_for_good() {
     assert!(matches!(victim.port.receive(0), Err(PortError::RingBroken)));
     victim.shared[1].publish_word(0, 1 << 63 | 5);
     assert!(matches!(victim.port.receive(0), Err(PortError::RingBroken)));
+}
+
+/// Of a frame that would never come: the other side's end would never be seen behind it.
+#[test]
+fn a_delivery_later_than_the_link_takes_is_an_error_for_good() {
+    for (later_ns, is_broken) in [(1000, false), (60_000_000_000, true), (u64::MAX, true)] {
+        let victim = Victim::over(Some(LinkModel::PAPER));
+        let at_ns = monotonic_ns().saturating_add(later_ns);
+        // SAFETY: the second word of a record's head, in memory that is mapped.
+        unsafe { victim.shared[1].line_ptr(0).add(8).cast::<u64>().write(at_ns) };
+        victim.shared[1].publish_word(0, 1 << 63 | 5);
+        let Victim { mut port, _socket: socket, .. } = victim;
+        drop(socket);
+        port.look_for_end();
+        assert_eq!(matches!(port.receive(0), Err(PortError::RingBroken)), is_broken, "{later_ns}");
+    }
 }

@@ -155,7 +155,7 @@ impl RingPort {
         let Some(record) = self.peek()? else {
             return if self.peer_gone { Err(PortError::Closed) } else { Ok(None) };
         };
-        if self.link.is_some() && now_ns < self.delivery_ns(record) {
+        if self.is_on_its_way(now_ns, record)? {
             return Ok(None);
         }
         let from = self.reader.memory().line_ptr(record.line);
@@ -176,6 +176,21 @@ impl RingPort {
         self.link.as_ref()?;
         let record = self.reader.peek().ok().flatten()?;
         Some(self.delivery_ns(record))
+    }
+
+    /// Whether the emulated link has not delivered the next frame yet.
+    fn is_on_its_way(&mut self, now_ns: u64, record: Record) -> Result<bool, PortError> {
+        let Some(link) = &self.link else { return Ok(false) };
+        let at_ns = self.delivery_ns(record);
+        if now_ns >= at_ns {
+            return Ok(false);
+        }
+        // The one before it was delivered, so that the wire has been free since. By the clock as it
+        // is: the frame may have been sent after the caller looked at it.
+        let model = link.model();
+        let most_ns = model.serialisation_ns(RING_FRAME_BYTES).saturating_add(model.delay_ns() + 1);
+        self.broken |= at_ns > now_ns.max(crate::monotonic_ns()).saturating_add(most_ns);
+        if self.broken { Err(PortError::RingBroken) } else { Ok(true) }
     }
 
     fn peek(&mut self) -> Result<Option<Record>, PortError> {
