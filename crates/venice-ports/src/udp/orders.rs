@@ -15,6 +15,8 @@ use crate::PortError;
 pub(super) struct Orders {
     /// Readable when there are some, or the thread is to look around otherwise.
     wake: OwnedFd,
+    /// The same, for who is awake.
+    is_woken: AtomicBool,
     any: AtomicBool,
     list: Mutex<List>,
 }
@@ -37,7 +39,12 @@ impl Orders {
     pub(super) fn new() -> Result<Self, PortError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(PortError::at("making an eventfd"))?;
-        Ok(Self { wake, any: AtomicBool::new(false), list: Mutex::default() })
+        Ok(Self {
+            wake,
+            is_woken: AtomicBool::new(false),
+            any: AtomicBool::new(false),
+            list: Mutex::default(),
+        })
     }
 
     /// See [`Target::share`].
@@ -56,15 +63,21 @@ impl Orders {
         self.wake();
     }
 
-    /// Ends the thread's sleep, or its next one.
+    /// Ends the thread's sleep, or its next one. What it is to find comes first.
     pub(super) fn wake(&self) {
         // It only fails when the counter is full, and then the thread is awake already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        // After that: who takes note of this has something to read.
+        self.is_woken.store(true, Ordering::Release);
     }
 
-    /// A sleep that was to end has ended.
+    /// Takes note that the thread was woken. It has to look at everything it may have been woken
+    /// for after this: a wake that comes later stays, for its next sleep.
     pub(super) fn hear_wake(&self) {
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        if self.is_woken.load(Ordering::Acquire) {
+            self.is_woken.store(false, Ordering::Release);
+            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        }
     }
 
     /// Has `target` do what was ordered; returns whether there was anything.
@@ -72,9 +85,8 @@ impl Orders {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
+        // Before the look at the list: who adds to it afterwards says so again.
         self.any.store(false, Ordering::Release);
-        // Before the look at the list: who adds to it afterwards wakes again.
-        self.hear_wake();
         let mut list = self.list();
         for (grant, order) in list.given.drain(..) {
             match order {
@@ -112,5 +124,33 @@ fn untold(target: &Target) -> usize {
 impl AsFd for Orders {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use venice_fabric::TargetConfig;
+    use venice_wire::NodeId;
+
+    use super::*;
+
+    fn would_sleep(orders: &Orders) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(orders, PollFlags::IN)], Some(&now)) == Ok(0)
+    }
+
+    /// A relay is told of a neighbour just after it has looked for news of them, and of a grant just
+    /// before it looks for orders.
+    #[test]
+    fn a_wake_for_something_else_is_not_lost_to_an_order() {
+        let orders = Orders::new().unwrap();
+        let mut target = Target::new(TargetConfig::new(NodeId(1), 1));
+        orders.hear_wake();
+        orders.wake();
+        orders.share(GrantId(1));
+        assert!(orders.carry_out(0, &mut target) && !would_sleep(&orders));
+        orders.hear_wake();
+        assert!(!orders.carry_out(0, &mut target) && would_sleep(&orders));
     }
 }

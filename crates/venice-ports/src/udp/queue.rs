@@ -104,7 +104,9 @@ impl<M: GrantedMemory> Queue<M> {
 
     /// Takes one batch, answers it; true when there was any.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
-        self.is_telling |= self.shared.orders[self.number].carry_out(now_ns, &mut self.target);
+        let orders = &self.shared.orders[self.number];
+        orders.hear_wake();
+        self.is_telling |= orders.carry_out(now_ns, &mut self.target);
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }

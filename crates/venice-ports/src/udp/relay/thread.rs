@@ -106,6 +106,7 @@ impl<M: GrantedMemory> RelayThread<M> {
 
     /// Takes one batch and sends all that can go; true when something came in.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
+        self.shared.orders.hear_wake();
         self.learn_neighbours();
         self.is_telling |= self.shared.orders.carry_out(now_ns, &mut self.target);
         if self.switch.poll_timeout() <= now_ns {
@@ -140,7 +141,6 @@ impl<M: GrantedMemory> RelayThread<M> {
             return;
         }
         self.generation = generation;
-        self.shared.orders.hear_wake();
         self.neighbours.learn(&self.shared.neighbours.lock().expect("nobody panics with them"));
     }
 
