@@ -54,6 +54,19 @@ pub struct AgentConfig {
     pub relay_listen: Option<String>,
     /// Seconds that memory stays set aside for a grant which the Monitor Node does not complete.
     pub prepare_timeout_s: f64,
+    /// A passive pool node: it lends, and no program that belongs to it borrows.
+    pub pool: bool,
+    /// This machine's own programs are to have so much memory available: below it, what is not
+    /// lent goes back to the kernel, and nothing is offered. 0: however little there is. The
+    /// default is 2 % of the machine's memory, 64 MiB at least and 1 GiB at most.
+    #[serde(deserialize_with = "some_size")]
+    pub keep_free: Option<ByteSize>,
+    /// After so many seconds below that mark with nothing unlent left, lent memory is taken back,
+    /// the newest grants first; the default is never.
+    pub take_back_after_s: Option<f64>,
+    /// Where the machine's state is read; tests have a folder of their own.
+    #[serde(skip)]
+    pub proc_dir: PathBuf,
     /// Called when the agent listens.
     #[serde(skip)]
     pub on_ready: OnReady,
@@ -77,6 +90,10 @@ impl Default for AgentConfig {
             position: None,
             relay_listen: None,
             prepare_timeout_s: 10.0,
+            pool: false,
+            keep_free: None,
+            take_back_after_s: None,
+            proc_dir: "/proc".into(),
             on_ready: OnReady::default(),
         }
     }
@@ -117,6 +134,11 @@ impl AgentConfig {
         }
         if let Some(queues) = self.queues.filter(|queues| !(1..=MAX_QUEUES).contains(queues)) {
             return wrong(format!("queues is {queues}: it has to be between 1 and {MAX_QUEUES}"));
+        }
+        if let Some(after_s) = self.take_back_after_s.filter(|s| !(0.0..=86_400.0).contains(s)) {
+            return wrong(format!(
+                "take_back_after_s is {after_s}: it has to be between 0 and 86400 seconds"
+            ));
         }
         let control = address("listen", &self.listen)?;
         let udp = match &self.udp_listen {
@@ -182,6 +204,10 @@ fn address(key: &str, text: &str) -> Result<SocketAddr, AgentError> {
     })
 }
 
+fn some_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    size(deserializer).map(Some)
+}
+
 /// A size as a text (`"4GiB"`) or a number of bytes.
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
     #[derive(Deserialize)]
@@ -218,6 +244,8 @@ mod tests {
         assert!(error.to_string().contains("lent"), "{error}");
         assert_eq!(toml::from_str::<AgentConfig>("lend = 5").unwrap().lend, ByteSize(5));
         assert!(toml::from_str::<AgentConfig>("lend = \"5 apples\"").is_err());
+        let keep_free = toml::from_str::<AgentConfig>("keep_free = \"2GiB\"").unwrap().keep_free;
+        assert_eq!(keep_free, Some(ByteSize::mib(2048)));
     }
 
     #[test]
@@ -233,6 +261,7 @@ mod tests {
         assert!(complaint("topology = \"all-to-all:4\"\nposition = 0").contains("leave it out"));
         assert!(complaint("position = 1").contains("topology"));
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
+        assert!(complaint("take_back_after_s = -1").contains("take_back_after_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };
         assert!(small.validate().unwrap_err().to_string().contains("lend"));
     }

@@ -11,6 +11,7 @@ use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
+use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_wire::{GrantId, GrantKey};
 
 use crate::ports::Ports;
@@ -29,7 +30,7 @@ const REPLENISH_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Lender {
     state: Mutex<State>,
-    pool: SlabPool,
+    pub(crate) pool: SlabPool,
     grants: SharedGrants,
     /// None once the agent has stopped.
     ports: Mutex<Ports>,
@@ -43,8 +44,10 @@ pub(crate) struct Lender {
 }
 
 #[derive(Debug)]
-struct State {
-    core: DonorCore,
+pub(crate) struct State {
+    pub(crate) core: DonorCore,
+    /// How short of memory this machine is.
+    pub(crate) pressure: PressureReport,
     /// Slabs of grants that are prepared and not committed: nobody can reach them yet.
     set_aside: BTreeMap<GrantId, Vec<Slab>>,
     /// Grants that have ended, and until when their recipients are told. The oldest first.
@@ -63,7 +66,12 @@ impl Lender {
             prepare_timeout_ns: prepare_timeout.as_nanos() as u64,
         };
         let core = DonorCore::new(settings);
-        let state = State { core, set_aside: BTreeMap::new(), ended: VecDeque::new() };
+        let state = State {
+            core,
+            pressure: PressureReport::default(),
+            set_aside: BTreeMap::new(),
+            ended: VecDeque::new(),
+        };
         Self {
             state: Mutex::new(state),
             pool,
@@ -238,7 +246,7 @@ impl Lender {
 
     /// Does what the core wants done, and unlocks it. Making fresh slabs takes long and happens
     /// on other threads.
-    fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    pub(crate) fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut ended = Vec::new();
         while let Some(action) = state.core.poll_action() {
             let DonorAction::FreeSlabs { grant, reason, .. } = action;
@@ -271,23 +279,47 @@ impl Lender {
             EndReason::LeaseExpired => {
                 tracing::warn!(%grant, slabs = slabs.len(), "lease expired: memory taken back");
             }
+            EndReason::TakenBack => {
+                tracing::warn!(%grant, slabs = slabs.len(), "this machine needs it: memory taken back");
+            }
             _ => tracing::info!(%grant, slabs = slabs.len(), ?reason, "memory taken back"),
         }
         let lender = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
-            let mut result = {
-                let _mine = lender.replacing();
-                lender.pool.give_back(slabs)
-            };
-            while let Err(error) = result {
-                tracing::warn!(%error, "no memory for fresh slabs; trying again");
-                std::thread::sleep(REPLENISH_PAUSE);
-                let _mine = lender.replacing();
-                result = lender.pool.replenish();
-            }
-            lender.state().core.handle_freed(grant);
+            let withheld = lender.replace(slabs);
+            let mut state = lender.state();
+            state.core.handle_freed(grant);
+            state.core.handle_withhold(withheld);
+            drop(state);
             lender.freed.notify_waiters();
         });
+    }
+
+    /// Puts fresh slabs in the place of these, however long there is no memory for them; but a
+    /// machine under pressure gets the memory. Returns how many slabs it got.
+    fn replace(&self, slabs: Vec<Slab>) -> u32 {
+        let mut mine = self.replacing();
+        self.pool.take_in(slabs);
+        loop {
+            if self.pressure().level != PressureLevel::None {
+                return self.pool.give_up_missing() as u32;
+            }
+            let Err(error) = self.pool.replenish() else { return 0 };
+            tracing::warn!(%error, "no memory for fresh slabs; trying again");
+            drop(mine);
+            std::thread::sleep(REPLENISH_PAUSE);
+            mine = self.replacing();
+        }
+    }
+
+    /// How short of memory this machine is, as last read.
+    pub(crate) fn pressure(&self) -> PressureReport {
+        self.state().pressure
+    }
+
+    /// The Monitor Node is to hear of a change.
+    pub(crate) fn tell_change(&self) {
+        self.freed.notify_waiters();
     }
 
     /// The grants whose memory their recipients have mapped.
@@ -295,7 +327,7 @@ impl Lender {
         self.ports().shm.as_ref().map_or_else(Vec::new, ShmServer::mapped)
     }
 
-    fn replacing(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn replacing(&self) -> MutexGuard<'_, ()> {
         self.replacing.lock().expect("no task panics while it replaces slabs")
     }
 
@@ -303,7 +335,7 @@ impl Lender {
         self.ports.lock().expect("no task panics with the ports")
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no task panics with the donor's state")
     }
 }

@@ -15,6 +15,7 @@ mod handler;
 mod lender;
 mod link_test;
 mod member;
+mod memory_watch;
 mod ports;
 mod ready;
 mod relay_host;

@@ -183,6 +183,7 @@ impl Member {
             identity: registered.identity,
             instance: self.registration.instance,
             memory: self.lender.report(),
+            pressure: self.lender.pressure(),
             links: self.frames.with_relay(RelayHost::reports).unwrap_or_else(|| links.take()),
             port,
         };

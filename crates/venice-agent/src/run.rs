@@ -21,6 +21,7 @@ use venice_wire::SLAB_BYTES;
 use crate::handler::Handler;
 use crate::lender::Lender;
 use crate::member::Member;
+use crate::memory_watch::MemoryWatch;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
 use crate::udp_host::UdpHost;
@@ -50,7 +51,7 @@ pub async fn run(
     let service = serve_agent(parts.listener, parts.handler, async {
         let _ = stopped.await;
     });
-    let lending = Lending::start(parts.lender);
+    let lending = Lending::start(parts.lender, parts.memory);
     let mut service = std::pin::pin!(service);
     let result = tokio::select! {
         () = shutdown => Ok(()),
@@ -74,18 +75,21 @@ pub async fn run(
 struct Lending {
     lender: Arc<Lender>,
     deadlines: JoinHandle<()>,
+    memory: JoinHandle<()>,
 }
 
 impl Lending {
-    fn start(lender: Arc<Lender>) -> Self {
+    fn start(lender: Arc<Lender>, memory: MemoryWatch) -> Self {
         let deadlines = tokio::spawn(Arc::clone(&lender).watch_deadlines());
-        Self { lender, deadlines }
+        let memory = tokio::spawn(memory.run(Arc::clone(&lender)));
+        Self { lender, deadlines, memory }
     }
 }
 
 impl Drop for Lending {
     fn drop(&mut self) {
         self.deadlines.abort();
+        self.memory.abort();
         self.lender.close();
     }
 }
@@ -96,6 +100,7 @@ struct Parts {
     listener: TcpListener,
     handler: Arc<Handler>,
     lender: Arc<Lender>,
+    memory: MemoryWatch,
     member: Member,
 }
 
@@ -141,10 +146,11 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         lender: Arc::clone(&lender),
         frames,
     };
+    let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");
     let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
-    Ok(Parts { ready, listener, handler: Arc::new(handler), lender, member })
+    Ok(Parts { ready, listener, handler: Arc::new(handler), lender, memory, member })
 }
 
 /// The relay and the address of its socket, where the rack has relays.
@@ -209,6 +215,7 @@ fn registration(
         is_plain: config.plain,
         relay: None,
         link: config.link.map(|link| link.to_string()).unwrap_or_default(),
+        is_pool: config.pool,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::proto;
 use tonic::Status;
+use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
@@ -76,6 +77,7 @@ pub(crate) fn registration_in(
         previous,
         relay: request.relay.map(relay_in),
         link: request.link,
+        is_pool: request.pool,
         secret: node_secret_in(&request.secret)?,
         is_plain: request.plain,
     })
@@ -105,6 +107,7 @@ pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeReq
         link: node.link,
         secret: node_secret_out(node.secret),
         plain: node.is_plain,
+        pool: node.is_pool,
     }
 }
 
@@ -169,6 +172,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             flows: request.flows.into_iter().map(flow_in).collect(),
             mapped: request.mapped.into_iter().map(GrantId).collect(),
         },
+        pressure: pressure_in(request.pressure.unwrap_or_default()),
     })
 }
 
@@ -182,7 +186,28 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         dropped: Some(dropped_out(report.port.dropped)),
         flows: report.port.flows.into_iter().map(flow_out).collect(),
         mapped: report.port.mapped.into_iter().map(|grant| grant.0).collect(),
+        pressure: Some(pressure_out(report.pressure)),
     }
+}
+
+fn pressure_in(pressure: proto::Pressure) -> PressureReport {
+    let level = match pressure.level() {
+        proto::pressure::Level::None => PressureLevel::None,
+        proto::pressure::Level::Low => PressureLevel::Low,
+        proto::pressure::Level::High => PressureLevel::High,
+    };
+    let proto::Pressure { available_bytes, stall_ratio, .. } = pressure;
+    PressureReport { level, available_bytes, stall_ratio }
+}
+
+fn pressure_out(pressure: PressureReport) -> proto::Pressure {
+    let level = match pressure.level {
+        PressureLevel::None => proto::pressure::Level::None,
+        PressureLevel::Low => proto::pressure::Level::Low,
+        PressureLevel::High => proto::pressure::Level::High,
+    };
+    let PressureReport { available_bytes, stall_ratio, .. } = pressure;
+    proto::Pressure { level: level.into(), available_bytes, stall_ratio }
 }
 
 fn dropped_in(dropped: proto::DroppedCounts) -> DroppedCounts {
@@ -463,6 +488,10 @@ same_fields!(
         position,
         relay_addr,
         link,
+        role,
+        pressure,
+        available_bytes,
+        stall_ratio,
     }
 );
 same_fields!(

@@ -47,6 +47,8 @@ pub enum EndReason {
     PrepareTimeout,
     /// No renewal came for a lease.
     LeaseExpired,
+    /// The donor's machine needs the memory itself.
+    TakenBack,
 }
 
 /// What a prepare did.
@@ -78,6 +80,8 @@ pub struct DonorCore {
     /// 0 until registered.
     epoch: u64,
     free_slabs: u32,
+    /// Neither lent nor offered: the donor's machine has their memory.
+    withheld_slabs: u32,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
     freeing: BTreeMap<GrantId, u32>,
@@ -99,6 +103,7 @@ impl DonorCore {
             settings,
             epoch: 0,
             free_slabs: settings.total_slabs,
+            withheld_slabs: 0,
             revision: 0,
             held: BTreeMap::new(),
             freeing: BTreeMap::new(),
@@ -212,6 +217,54 @@ impl DonorCore {
         }
     }
 
+    /// Takes up to `slabs` free slabs out of what is offered; how many it took. Their memory may
+    /// then be given to others.
+    pub fn handle_withhold(&mut self, slabs: u32) -> u32 {
+        let taken = slabs.min(self.free_slabs);
+        self.free_slabs -= taken;
+        self.withheld_slabs += taken;
+        self.revision += u64::from(taken > 0);
+        self.assert_count();
+        taken
+    }
+
+    /// Offers slabs again that were withheld: their memory is there, and wiped.
+    ///
+    /// # Panics
+    /// When fewer are withheld.
+    pub fn handle_offer(&mut self, slabs: u32) {
+        assert!(slabs <= self.withheld_slabs, "more slabs offered than withheld");
+        self.withheld_slabs -= slabs;
+        self.free_slabs += slabs;
+        self.revision += u64::from(slabs > 0);
+        self.assert_count();
+    }
+
+    /// Slabs that are withheld.
+    pub fn withheld_slabs(&self) -> u32 {
+        self.withheld_slabs
+    }
+
+    /// Ends lent grants, the newest first, until `slabs` slabs are on their way back or nothing is
+    /// lent any more; the grants ended.
+    pub fn handle_take_back(&mut self, slabs: u32) -> Vec<GrantId> {
+        let mut left = slabs;
+        let mut ended = Vec::new();
+        for (id, held) in self.held.iter().rev() {
+            if left == 0 {
+                break;
+            }
+            if held.state == HeldState::Committed {
+                left = left.saturating_sub(held.request.slabs);
+                ended.push(*id);
+            }
+        }
+        for grant in &ended {
+            self.end(*grant, EndReason::TakenBack);
+        }
+        ended
+    }
+
     /// True from the end of a grant until its slabs are free again.
     pub fn is_freeing(&self, grant: GrantId) -> bool {
         self.freeing.contains_key(&grant)
@@ -254,7 +307,7 @@ impl DonorCore {
     /// The counts.
     pub fn status(&self) -> DonorStatus {
         DonorStatus {
-            total_slabs: self.settings.total_slabs,
+            total_slabs: self.settings.total_slabs - self.withheld_slabs,
             free_slabs: self.free_slabs,
             revision: self.revision,
         }
@@ -290,7 +343,8 @@ impl DonorCore {
     fn assert_count(&self) {
         let held: u32 = self.held.values().map(|held| held.request.slabs).sum();
         let freeing: u32 = self.freeing.values().sum();
-        assert_eq!(self.free_slabs + held + freeing, self.settings.total_slabs, "slabs leaked");
+        let counted = self.free_slabs + self.withheld_slabs + held + freeing;
+        assert_eq!(counted, self.settings.total_slabs, "slabs leaked");
     }
 }
 
@@ -379,6 +433,35 @@ mod tests {
         assert_eq!(donor.handle_commit(3, GrantId(1), 1), Ok(committed));
         assert_eq!(donor.handle_abort(4, GrantId(1)), committed);
         assert_eq!(freed(&mut donor), []);
+    }
+
+    #[test]
+    fn what_is_withheld_is_not_offered() {
+        let mut donor = donor();
+        donor.handle_prepare(0, request(1, 3)).unwrap();
+        assert_eq!(donor.handle_withhold(100), 5);
+        let status = donor.status();
+        assert_eq!((status.total_slabs, status.free_slabs), (3, 0));
+        assert_eq!(donor.handle_prepare(0, request(2, 1)), Err(Refusal::NoRoom { free_slabs: 0 }));
+        donor.handle_offer(2);
+        assert_eq!((donor.status().total_slabs, donor.status().free_slabs), (5, 2));
+        assert!(donor.status().revision > status.revision, "the Monitor Node must hear of it");
+        assert_eq!(donor.withheld_slabs(), 3);
+    }
+
+    #[test]
+    fn the_newest_grants_are_taken_back_first_and_no_more_than_needed() {
+        let mut donor = donor();
+        for grant in [1, 2, 3] {
+            donor.handle_prepare(0, request(grant, 2)).unwrap();
+            donor.handle_commit(0, GrantId(grant), 1).unwrap();
+        }
+        donor.handle_prepare(0, request(4, 1)).unwrap();
+        assert_eq!(donor.handle_take_back(3), [GrantId(3), GrantId(2)]);
+        let reason = EndReason::TakenBack;
+        assert_eq!(freed(&mut donor), [(3, reason), (2, reason)]);
+        assert!(donor.grant(GrantId(1)).is_some() && donor.grant(GrantId(4)).is_some());
+        assert_eq!(donor.handle_take_back(9), [GrantId(1)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   ([`rrt`]), the Resource Allocation Table ([`rat`]) and the Topology Status Table ([`tst`]),
 //!   places requests ([`placement`]) and leads the handshake with the donors.
 //! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
+//! * [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
 //! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
@@ -16,6 +17,7 @@
 pub mod donor;
 pub mod monitor;
 pub mod placement;
+pub mod pressure;
 pub mod rat;
 pub mod rows;
 pub mod rrt;

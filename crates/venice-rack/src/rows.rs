@@ -13,7 +13,7 @@ pub struct NodeRow {
     pub pid: Option<u32>,
     /// `up` or `down`.
     pub state: String,
-    /// Bytes it lends altogether.
+    /// Bytes it lends altogether, less what its machine has taken back for itself.
     pub lent_bytes: u64,
     /// Bytes of these that are free.
     pub free_bytes: u64,
@@ -48,6 +48,16 @@ pub struct NodeRow {
     pub relay_addr: String,
     /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
     pub link: String,
+    /// `peer`, or `pool`: it lends and borrows nothing.
+    pub role: String,
+    /// `none`, `low` or `high`: how short of memory its machine is. Nothing is placed on a node
+    /// under pressure.
+    pub pressure: String,
+    /// Bytes of memory its machine has available; `None` when it has not said.
+    pub available_bytes: Option<u64>,
+    /// Share of the last ten seconds in which tasks there waited for memory, 0 to 1; `None` where
+    /// the kernel does not say.
+    pub stall_ratio: Option<f64>,
 }
 
 /// A line of `venice resources`: the Resource Registration Table.

@@ -1,5 +1,6 @@
 //! The Resource Registration Table: the nodes, what they offer, and whether they live.
 
+use crate::pressure::{PressureLevel, PressureReport};
 use crate::types::{DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +35,9 @@ pub struct NodeRecord {
     /// The link it emulates; empty: none.
     #[serde(default)]
     pub link: String,
+    /// A passive pool node: it lends, and no program of it borrows.
+    #[serde(default)]
+    pub is_pool: bool,
 }
 
 impl NodeRecord {
@@ -43,7 +47,7 @@ impl NodeRecord {
         secret: Option<NodeSecret>,
     ) -> Self {
         let NodeRegistration { name, instance, pid, control_addr, udp_addr, .. } = registration;
-        let NodeRegistration { shm_socket, resources, relay, link, .. } = registration;
+        let NodeRegistration { shm_socket, resources, relay, link, is_pool, .. } = registration;
         Self {
             identity,
             name,
@@ -56,10 +60,11 @@ impl NodeRecord {
             secret,
             relay,
             link,
+            is_pool,
         }
     }
 
-    /// Slabs it lends altogether.
+    /// Slabs it lends altogether, unless it withholds some.
     pub fn total_slabs(&self) -> u32 {
         let bytes: u64 = self.resources.iter().map(|resource| resource.bytes).sum();
         u32::try_from(bytes / SLAB_BYTES).unwrap_or(u32::MAX)
@@ -87,6 +92,8 @@ pub struct NodeEntry {
     pub reserved_slabs: u32,
     /// What its UDP port has seen, by its newest report.
     pub port: PortReport,
+    /// How short of memory its machine is, by its newest report.
+    pub pressure: PressureReport,
 }
 
 impl NodeEntry {
@@ -102,12 +109,16 @@ impl NodeEntry {
             status: DonorStatus { total_slabs, free_slabs: total_slabs, revision: 0 },
             reserved_slabs: 0,
             port: PortReport::default(),
+            pressure: PressureReport::default(),
         }
     }
 
-    /// Slabs that may be asked of it.
+    /// Slabs that may be asked of it: none while it is down or its machine needs them itself.
     pub fn available_slabs(&self) -> u32 {
-        if self.up { self.status.free_slabs.saturating_sub(self.reserved_slabs) } else { 0 }
+        if !self.up || self.pressure.level != PressureLevel::None {
+            return 0;
+        }
+        self.status.free_slabs.saturating_sub(self.reserved_slabs)
     }
 
     /// Takes over a report unless a newer one came already. True if it did.

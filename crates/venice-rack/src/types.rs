@@ -1,5 +1,6 @@
 //! What recipients, donors and the Monitor Node tell each other.
 
+use crate::pressure::PressureReport;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
@@ -59,6 +60,8 @@ pub struct NodeRegistration {
     pub relay: Option<RelayPlace>,
     /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
     pub link: String,
+    /// A passive pool node: it lends, and no program of it borrows.
+    pub is_pool: bool,
 }
 
 /// A node's place in a network of relays.
@@ -130,6 +133,8 @@ pub struct HeartbeatReport {
     pub links: Vec<LinkReport>,
     /// What its UDP port has seen.
     pub port: PortReport,
+    /// How short of memory its machine is.
+    pub pressure: PressureReport,
 }
 
 /// What a node's UDP port has seen.
@@ -480,4 +485,9 @@ pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)]) -> String {
         free.iter().map(|(node, bytes)| format!("{node} {}", ByteSize(*bytes))).collect();
     let total = ByteSize(free.iter().map(|(_, bytes)| bytes).sum());
     format!("no room for {asked}: {total} free ({})", by_node.join(", "))
+}
+
+/// Says that a node lends only.
+pub fn pool_text(node: &str) -> String {
+    format!("{node} is a pool node: it lends its memory and borrows none")
 }

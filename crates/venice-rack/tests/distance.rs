@@ -79,6 +79,7 @@ fn registration(position: u32) -> NodeRegistration {
         is_plain: false,
         relay: Some(RelayPlace { topology: "mesh:4".into(), position, addr: String::new() }),
         link: LINK.into(),
+        is_pool: false,
     }
 }
 
@@ -177,6 +178,7 @@ fn the_tables_say_how_far_and_by_which_way() {
             bytes_per_s: Some(5.0),
             protection: LinkProtection::Plain,
         }],
+        pressure: Default::default(),
         port: PortReport {
             dropped: DroppedCounts::default(),
             flows: vec![FlowReport { with: FlowPeer::Grant(request.grant), bytes_per_s: 3.0 }],
@@ -230,6 +232,7 @@ fn the_way_names_every_relay_between() {
         instance: 3,
         memory: DonorReport { status: status(2), held: vec![held] },
         links: vec![],
+        pressure: Default::default(),
         port: PortReport { flows, ..PortReport::default() },
     };
     core.handle_heartbeat(0, report).unwrap();

@@ -122,6 +122,7 @@ impl Rack {
             memory,
             links: vec![],
             port: PortReport::default(),
+            pressure: Default::default(),
         };
         self.core.handle_heartbeat(now_ns, report).unwrap();
     }
@@ -151,6 +152,7 @@ fn registration(name: &str, instance: u64) -> NodeRegistration {
         is_plain: false,
         relay: None,
         link: String::new(),
+        is_pool: false,
     }
 }
 
@@ -496,6 +498,7 @@ fn silence_is_death_and_a_report_is_life() {
         memory,
         links: vec![link],
         port: PortReport::default(),
+        pressure: Default::default(),
     };
     let ack = rack.core.handle_heartbeat(2 * S, report).unwrap();
     assert_eq!(ack.peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["node1"]);
@@ -582,6 +585,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
         memory: DonorReport { status: status(8, 0), held: vec![] },
         links: vec![],
         port: PortReport::default(),
+        pressure: Default::default(),
     };
     // Those that are down too: a packet's way depends on all of them.
     rack.core.handle_timeout(100 * S);

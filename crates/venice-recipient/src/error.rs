@@ -66,8 +66,11 @@ pub enum RecipientError {
     /// The home is down.
     #[error("{0} is down: a program needs its node's relay (give another --node)")]
     HomeDown(String),
+    /// The home lends only.
+    #[error("{}: give another --node", venice_control::pool_text(.0))]
+    PoolHome(String),
     /// All are.
-    #[error("no node of this rack is up")]
+    #[error("no node of this rack that may borrow is up")]
     NobodyUp,
 }
 

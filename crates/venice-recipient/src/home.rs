@@ -53,14 +53,18 @@ fn choose(
         Some(name) => {
             let named = rows.iter().filter(is_node).find(|row| row.name == name);
             let named = named.ok_or_else(|| RecipientError::NoSuchHome(name.into()))?;
+            if named.role == "pool" {
+                return Err(RecipientError::PoolHome(name.into()));
+            }
             if named.state != "up" {
                 return Err(RecipientError::HomeDown(name.into()));
             }
             named
         }
         None => {
-            let up = rows.iter().filter(is_node).filter(|row| row.state == "up");
-            up.min_by_key(|row| row.position).ok_or(RecipientError::NobodyUp)?
+            let may_borrow = |row: &&NodeRow| row.state == "up" && row.role != "pool";
+            let first = rows.iter().filter(is_node).filter(may_borrow);
+            first.min_by_key(|row| row.position).ok_or(RecipientError::NobodyUp)?
         }
     };
     Ok(Some(Home { name: home.name.clone(), relay_addr: home.relay_addr.clone() }))
@@ -105,7 +109,22 @@ mod tests {
             position,
             relay_addr: format!("{name}:1"),
             link: link.into(),
+            role: "peer".into(),
+            pressure: "none".into(),
+            available_bytes: None,
+            stall_ratio: None,
         }
+    }
+
+    #[test]
+    fn no_program_belongs_to_a_pool_node() {
+        let mesh = |name, position| node(name, "mesh:3x1x1", Some(position), "");
+        let pool = NodeRow { role: "pool".into(), ..mesh("node1", 0) };
+        let rows = [pool, mesh("node2", 1), mesh("node3", 2)];
+        let home = choose(&rows, PortKind::Udp, None).unwrap().unwrap();
+        assert_eq!(home.name, "node2");
+        let error = choose(&rows, PortKind::Udp, Some("node1")).unwrap_err().to_string();
+        assert!(error.contains("node1 is a pool node"), "{error}");
     }
 
     #[test]

@@ -172,6 +172,7 @@ EXAMPLES:
   venice up --nodes 2 --lend 2GiB             two larger ones
   sudo venice up --port udp --netns           each node behind a virtual wire of its own
   venice up --topology mesh:2x2x2             eight nodes in a cube, which relay for each other
+  venice up --nodes 6 --pool 2                the last two lend and borrow nothing
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
 
@@ -197,7 +198,12 @@ const HELP_NODES: &str = "\
 EXAMPLES:
   venice nodes
   venice nodes --json | jq 'map(.free_bytes) | add'
-  venice nodes --monitor 10.0.0.1:7470";
+  venice nodes --json | jq '.[] | select(.pressure != \"none\") | {name, available_bytes}'
+  venice nodes --monitor 10.0.0.1:7470
+
+Columns that say nothing are left out: role, where no node is a pool node; pressure, where no node
+is short of memory itself. A node under pressure is lent nothing from: low means that it has given
+what it had not lent back to its machine, high that this was not enough.";
 
 const HELP_RESOURCES: &str = "\
 EXAMPLES:
@@ -249,6 +255,8 @@ SIGTERM and SIGINT end it in an orderly way.";
 const HELP_AGENT: &str = "\
 EXAMPLES:
   venice agent --name node7 --monitor 10.0.0.1:7470 --lend 64GiB --listen 10.0.0.7:7471
+  venice agent --name pool1 --monitor 10.0.0.1:7470 --lend 500GiB --listen 10.0.0.8:7471 --pool
+  venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30
   venice agent --config /etc/venice/agent.toml
 
 A flag comes before the environment, that before the file, and that before the default. In the file

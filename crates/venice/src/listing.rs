@@ -89,10 +89,12 @@ fn nodes_table(rows: &[NodeRow]) -> String {
     let columns = [
         ("name", Align::Left),
         ("state", Align::Left),
+        ("role", Align::Left),
         ("pid", Align::Right),
         ("lent", Align::Right),
         ("granted", Align::Right),
         ("free", Align::Right),
+        ("pressure", Align::Left),
         ("heartbeat", Align::Right),
         ("place", Align::Left),
         ("control", Align::Left),
@@ -102,17 +104,19 @@ fn nodes_table(rows: &[NodeRow]) -> String {
         vec![
             row.name.clone(),
             row.state.clone(),
+            if row.role == "peer" { dash() } else { named(&row.role) },
             row.pid.map_or_else(dash, |pid| pid.to_string()),
             terminal::bytes(row.lent_bytes),
             terminal::bytes(row.granted_bytes),
             terminal::bytes(row.free_bytes),
+            if row.pressure == "none" { dash() } else { named(&row.pressure) },
             heartbeat(row.last_heartbeat_ms),
             place(row).unwrap_or_else(dash),
             row.control_addr.clone(),
             row.udp_addr.clone(),
         ]
     };
-    table_without(&["place"], &columns, rows.iter().map(line).collect())
+    table_without(&["role", "pressure", "place"], &columns, rows.iter().map(line).collect())
 }
 
 /// Where a node stands in a network of relays: `1,0,1` in a mesh or torus.

@@ -78,6 +78,21 @@ fn the_tables_are_lists_of_objects() {
 }
 
 #[test]
+fn pool_nodes_lend_only() {
+    let place = Place::new();
+    let words = ["up", "--topology", "mesh:3", "--pool", "1", "--lend", "32MiB"];
+    let said = place.venice(&words).expect(0);
+    assert!(said.out.contains("3 nodes (1 of them pool nodes)"), "{}", said.out);
+    let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
+    let roles: Vec<_> = nodes.as_array().unwrap().iter().map(|n| n["role"].clone()).collect();
+    assert_eq!(roles, ["peer", "peer", "pool"]);
+    let text = place.venice(&["nodes"]).expect(0).out;
+    assert!(text.lines().next().unwrap().contains("ROLE"), "{text}");
+    place.venice(&["up", "--pool", "2"]).expect(1);
+    place.venice(&["up", "--pool", "1"]).expect(0);
+}
+
+#[test]
 fn up_twice_changes_nothing() {
     let place = Place::new();
     place.up(2);

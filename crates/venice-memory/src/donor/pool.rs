@@ -72,14 +72,46 @@ impl SlabPool {
     /// # Panics
     /// When more slabs come back than are out.
     pub fn give_back(&self, slabs: Vec<Slab>) -> Result<(), DonorError> {
+        self.take_in(slabs);
+        self.replenish()
+    }
+
+    /// Takes back slabs that [`SlabPool::take`] gave out, and leaves their memory to the kernel:
+    /// they are missing until [`SlabPool::replenish`], or for good with
+    /// [`SlabPool::give_up_missing`].
+    ///
+    /// # Panics
+    /// When more slabs come back than are out.
+    pub fn take_in(&self, slabs: Vec<Slab>) {
         let count = slabs.len();
         drop(slabs);
         let mut stock = self.stock();
         assert!(count <= stock.lent, "{count} slabs came back, {} are out", stock.lent);
         stock.lent -= count;
         stock.missing += count;
-        drop(stock);
-        self.replenish()
+    }
+
+    /// Does without the slabs that are missing: the pool is smaller by as many.
+    pub fn give_up_missing(&self) -> usize {
+        std::mem::take(&mut self.stock().missing)
+    }
+
+    /// Makes the pool smaller by `count` free slabs, or by all that are free. Their memory is the
+    /// kernel's again when they are dropped, which takes a millisecond each.
+    pub fn withdraw(&self, count: usize) -> Vec<Slab> {
+        let mut stock = self.stock();
+        let rest = stock.free.len().saturating_sub(count);
+        stock.free.split_off(rest)
+    }
+
+    /// Makes the pool larger by `count` slabs, or by as many as there is memory for; by how many.
+    /// Nobody else may be replacing slabs meanwhile.
+    pub fn grow(&self, count: usize) -> usize {
+        self.stock().missing += count;
+        match self.replenish() {
+            Ok(()) => count,
+            Err(_) => count - self.give_up_missing(),
+        }
     }
 
     /// Makes the slabs that an earlier [`SlabPool::give_back`] could not.
@@ -172,6 +204,19 @@ mod tests {
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 2));
         pool.give_back(slabs).unwrap();
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
+    }
+
+    #[test]
+    fn shrinks_by_what_is_free_and_grows_again() {
+        let pool = SlabPool::new(3 * SLAB_BYTES).unwrap();
+        let lent = pool.take(1).unwrap();
+        assert_eq!(pool.withdraw(5).len(), 2);
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 1));
+        pool.take_in(lent);
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 1));
+        assert_eq!((pool.give_up_missing(), pool.total_slabs()), (1, 0));
+        assert_eq!(pool.grow(3), 3);
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (3, 3));
     }
 
     #[test]

@@ -153,6 +153,7 @@ async fn report_forever(
             memory,
             links: vec![],
             port: PortReport::default(),
+            pressure: Default::default(),
         };
         if let Err(ControlError::Rack(_)) = client.heartbeat(report).await {
             let previous = Some(identity);
@@ -193,6 +194,7 @@ impl Donor {
             is_plain: false,
             relay: None,
             link: String::new(),
+            is_pool: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
-use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError};
+use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError, pool_text};
 use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
@@ -53,8 +53,12 @@ impl MonitorCore {
                 self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
             named.insert(node.record.identity.node);
         }
-        if !request.home.is_empty() && self.rrt.by_name(&request.home).is_none() {
-            return Err(RackError::UnknownNode(request.home.clone()));
+        if !request.home.is_empty() {
+            let home = self.rrt.by_name(&request.home);
+            let home = home.ok_or_else(|| RackError::UnknownNode(request.home.clone()))?;
+            if home.record.is_pool {
+                return bad(&pool_text(&request.home));
+            }
         }
         let named = if request.donors.is_empty() { None } else { Some(named) };
         // More slabs than can be counted is more than anybody has.

@@ -92,7 +92,7 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         node_id: record.identity.node.0,
         pid: record.pid,
         state: if entry.up { "up" } else { "down" }.to_owned(),
-        lent_bytes: bytes(record.total_slabs()),
+        lent_bytes: bytes(entry.status.total_slabs),
         free_bytes: bytes(entry.available_slabs()),
         granted_bytes,
         epoch: record.identity.epoch,
@@ -111,5 +111,9 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         position: record.relay.as_ref().map(|relay| relay.position),
         relay_addr: record.relay.as_ref().map(|relay| relay.addr.clone()).unwrap_or_default(),
         link: record.link.clone(),
+        role: if record.is_pool { "pool" } else { "peer" }.to_owned(),
+        pressure: entry.pressure.level.name().to_owned(),
+        available_bytes: entry.pressure.available_bytes,
+        stall_ratio: entry.pressure.stall_ratio,
     }
 }

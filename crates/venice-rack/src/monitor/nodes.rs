@@ -161,13 +161,14 @@ impl MonitorCore {
         now_ns: u64,
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
-        let HeartbeatReport { identity, instance, memory, links, port } = report;
+        let HeartbeatReport { identity, instance, memory, links, port, pressure } = report;
         let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
         }
         entry.last_heartbeat_ns = Some(now_ns);
         entry.port = port;
+        entry.pressure = pressure;
         if entry.update_status(memory.status) {
             self.reconcile(now_ns, identity, memory);
         }

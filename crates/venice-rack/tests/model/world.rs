@@ -355,6 +355,7 @@ impl World {
             memory,
             links: vec![],
             port: PortReport::default(),
+            pressure: Default::default(),
         })
     }
 
@@ -439,6 +440,7 @@ impl World {
             is_plain: false,
             relay: None,
             link: String::new(),
+            is_pool: false,
         };
         self.monitor.handle_register(self.now_ns, Token(donor.instance), registration);
     }

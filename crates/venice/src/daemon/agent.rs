@@ -61,6 +61,18 @@ pub struct AgentArgs {
     /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
+    /// A passive pool node: it lends, and no program that belongs to it borrows
+    #[arg(long)]
+    pool: bool,
+    /// Memory that this machine's own programs are to have available: below it, what is not lent
+    /// goes back to the kernel and nothing is offered; 0: however little there is [default: 2 %
+    /// of the memory, 64MiB to 1GiB]
+    #[arg(long, value_name = "SIZE", env = "VENICE_KEEP_FREE")]
+    keep_free: Option<ByteSize>,
+    /// After so many seconds below --keep-free with nothing unlent left, take lent memory back,
+    /// the newest grants first: their programs lose it [default: never]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_TAKE_BACK_AFTER_S")]
+    take_back_after_s: Option<f64>,
     /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
     #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]
     prepare_timeout_s: Option<f64>,
@@ -86,6 +98,9 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
         let said = "a router's --topology is router:N, with the number of nodes around it";
         return Err(Usage(said.to_string()).into());
     };
+    if config.pool {
+        return Err(Usage("a router lends nothing: it is no --pool node".to_string()).into());
+    }
     config.position = Some(router.0);
     serve(args, config)
 }
@@ -139,6 +154,9 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.relay_listen = args.relay_listen.clone().or(config.relay_listen);
     config.plain |= args.plain;
     config.queues = args.queues.or(config.queues);
+    config.pool |= args.pool;
+    config.keep_free = args.keep_free.or(config.keep_free);
+    config.take_back_after_s = args.take_back_after_s.or(config.take_back_after_s);
     config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
     Ok(config)
 }
@@ -192,6 +210,21 @@ mod tests {
         std::fs::write(&path, "name = \"a\"\nlent = \"64MiB\"\n").unwrap();
         let error = configured(&["--config", path.to_str().unwrap()], None).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("lent"), "{error:#}");
+    }
+
+    #[test]
+    fn pressure_and_pool_are_said_by_flag_or_file() {
+        let words = ["--lend", "32MiB", "--pool", "--keep-free", "2GiB"];
+        let config = configured(&words, None).unwrap();
+        assert!(config.pool && config.take_back_after_s.is_none());
+        assert_eq!(config.keep_free, Some(ByteSize(2 << 30)));
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("agent.toml");
+        let text = "lend = \"64MiB\"\npool = true\nkeep_free = 0\ntake_back_after_s = 5.0\n";
+        std::fs::write(&path, text).unwrap();
+        let config = configured(&["--config", path.to_str().unwrap()], None).unwrap();
+        assert!(config.pool && config.keep_free == Some(ByteSize(0)));
+        assert_eq!(config.take_back_after_s, Some(5.0));
     }
 
     #[test]

@@ -99,6 +99,9 @@ pub struct AgentRecord {
     /// Where its relay answers, in a network of relays; empty until it said so.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub relay_addr: String,
+    /// It lends and borrows nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pool: bool,
     /// The network namespace it lives in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
@@ -146,6 +149,11 @@ impl Record {
     /// How many nodes it has, the external router not counted.
     pub fn node_count(&self) -> usize {
         self.agents.iter().filter(|agent| !agent.is_router()).count()
+    }
+
+    /// How many of them are pool nodes.
+    pub fn pool_count(&self) -> usize {
+        self.agents.iter().filter(|agent| agent.pool).count()
     }
 
     /// `monitor` and the names of the nodes.

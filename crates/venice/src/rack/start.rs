@@ -151,6 +151,9 @@ impl Starter<'_> {
         } else {
             arguments.insert(0, "agent".to_string());
             arguments.extend(["--lend".to_string(), agent.lend_bytes.to_string()]);
+            if agent.pool {
+                arguments.push("--pool".to_string());
+            }
         }
         if let Some(link) = &self.record.link {
             arguments.extend(["--link".to_string(), link.to_string()]);

@@ -34,6 +34,10 @@ pub struct UpArgs {
     /// How many nodes [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
     pub nodes: Option<u32>,
+    /// How many of them, the last ones, are pool nodes: they lend, and programs that belong to
+    /// them may not borrow [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..MAX_NODES))]
+    pub pool: Option<u32>,
     /// What each node lends, for example 512MiB or 2GiB [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = lend_size)]
     pub lend: Option<ByteSize>,
@@ -180,6 +184,11 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
     let nodes = topology.nodes();
     let port = port(args, topology)?;
     check_link(args.link.as_ref(), port, topology)?;
+    let pool = args.pool.unwrap_or(0);
+    if pool >= nodes {
+        let said = format!("--pool {pool} leaves none of {nodes} nodes to run programs");
+        return Err(Usage(said).into());
+    }
     let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
     check_memory(nodes, lend_bytes)?;
     check_socket_path(dir, nodes)?;
@@ -190,6 +199,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         name: format!("node{number}"),
         process: None,
         lend_bytes,
+        pool: number > nodes - pool,
         control_addr: String::new(),
         udp_addr: String::new(),
         relay_addr: String::new(),
@@ -199,6 +209,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         name: "router".into(),
         process: None,
         lend_bytes: 0,
+        pool: false,
         control_addr: String::new(),
         udp_addr: String::new(),
         relay_addr: String::new(),
@@ -331,6 +342,9 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.nodes.is_some_and(|n| n as usize != nodes) {
         return Some(format!("with {nodes} nodes"));
     }
+    if args.pool.is_some_and(|n| n as usize != record.pool_count()) {
+        return Some(format!("with {} pool nodes", record.pool_count()));
+    }
     if args.lend.is_some_and(|size| size.0 != lend_bytes) {
         return Some(format!("with nodes that lend {}", terminal::bytes(lend_bytes)));
     }
@@ -386,8 +400,12 @@ fn summary(record: &Record) -> String {
     let wired = record.topology.as_ref().map_or_else(String::new, |t| format!(", wired as {t}"));
     let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
+    let pool = match record.pool_count() {
+        0 => String::new(),
+        count => format!(" ({count} of them pool nodes)"),
+    };
     format!(
-        "Monitor Node at {}, {nodes} node{} lending {} over {}{wired}{link}{namespaces}{plain}",
+        "Monitor Node at {}, {nodes} node{}{pool} lending {} over {}{wired}{link}{namespaces}{plain}",
         record.monitor.addr,
         if nodes == 1 { "" } else { "s" },
         terminal::bytes(lent),
@@ -402,6 +420,7 @@ mod tests {
     fn asked() -> UpArgs {
         UpArgs {
             nodes: None,
+            pool: None,
             lend: None,
             port: None,
             netns: false,
@@ -432,6 +451,7 @@ mod tests {
         assert_eq!(difference(&same, &record()), None);
         for other in [
             UpArgs { nodes: Some(3), ..asked() },
+            UpArgs { pool: Some(1), ..asked() },
             UpArgs { lend: Some(ByteSize(1 << 30)), ..asked() },
             UpArgs { port: Some(PortKind::Udp), ..asked() },
             UpArgs { netns: true, ..asked() },

@@ -1,0 +1,211 @@
+//! Watching this machine's memory, and giving it back what is lent when it needs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use venice_ports::monotonic_ns;
+use venice_rack::pressure::{
+    MemoryReading, PressureLevel, PressureOrders, PressureReport, PressureSettings, PressureWatch,
+    SlabCounts,
+};
+use venice_wire::ByteSize;
+
+use crate::AgentConfig;
+use crate::lender::Lender;
+
+/// How often the memory is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Unless told otherwise, this share of the machine's memory is kept free ...
+const DEFAULT_KEEP_FREE_SHARE: u64 = 50;
+/// ... but at least and at most so much.
+const DEFAULT_KEEP_FREE_MIN: u64 = 64 << 20;
+const DEFAULT_KEEP_FREE_MAX: u64 = 1 << 30;
+
+/// The task that watches.
+#[derive(Debug)]
+pub(crate) struct MemoryWatch {
+    source: MemorySource,
+    watch: PressureWatch,
+}
+
+impl MemoryWatch {
+    pub(crate) fn new(config: &AgentConfig) -> Self {
+        let source = MemorySource::new(&config.proc_dir);
+        let keep_free = config.keep_free.map(|size| size.0);
+        let settings = PressureSettings {
+            keep_free_bytes: keep_free.unwrap_or_else(|| source.default_keep_free_bytes()),
+            take_back_after_ns: config.take_back_after_s.map(|s| (s * 1e9) as u64),
+        };
+        Self { source, watch: PressureWatch::new(settings) }
+    }
+
+    /// Watches until dropped.
+    pub(crate) async fn run(mut self, lender: Arc<Lender>) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_told = false;
+        loop {
+            ticks.tick().await;
+            let Some(reading) = self.source.read() else {
+                if !is_told {
+                    let folder = self.source.meminfo.display();
+                    tracing::warn!(file = %folder, "cannot be read: memory pressure is not watched");
+                    is_told = true;
+                }
+                continue;
+            };
+            let before = self.watch.report().level;
+            let orders = self.watch.handle_reading(monotonic_ns(), reading, lender.slab_counts());
+            let report = self.watch.report();
+            if report.level != before {
+                tell(report);
+            }
+            // Slabs take a millisecond each to make or to give back.
+            let lender = Arc::clone(&lender);
+            let heeded = tokio::task::spawn_blocking(move || lender.heed(report, orders));
+            heeded.await.expect("no task panics with the slabs");
+        }
+    }
+}
+
+fn tell(report: PressureReport) {
+    let available = report.available_bytes.map(|bytes| ByteSize(bytes).to_string());
+    let available = available.unwrap_or_default();
+    match report.level {
+        PressureLevel::None => tracing::info!(available, "memory pressure is over: lending again"),
+        level => tracing::warn!(available, level = level.name(), "memory pressure: lending less"),
+    }
+}
+
+impl Lender {
+    fn slab_counts(&self) -> SlabCounts {
+        let state = self.state();
+        SlabCounts { free: state.core.status().free_slabs, withheld: state.core.withheld_slabs() }
+    }
+
+    /// Does what the watch wants done.
+    fn heed(self: &Arc<Self>, report: PressureReport, orders: PressureOrders) {
+        let level_before = {
+            let mut state = self.state();
+            std::mem::replace(&mut state.pressure, report).level
+        };
+        self.withhold(orders.withhold_slabs);
+        self.remake(orders.remake_slabs);
+        if orders.take_back_slabs > 0 {
+            let mut state = self.state();
+            state.core.handle_take_back(orders.take_back_slabs);
+            self.carry_out(state);
+        }
+        if level_before != report.level || orders != PressureOrders::default() {
+            self.tell_change();
+        }
+    }
+
+    fn withhold(&self, slabs: u32) {
+        let withdrawn = {
+            let mut state = self.state();
+            let count = state.core.handle_withhold(slabs);
+            let withdrawn = self.pool.withdraw(count as usize);
+            assert_eq!(withdrawn.len(), count as usize, "what is called free is there");
+            withdrawn
+        };
+        if !withdrawn.is_empty() {
+            tracing::info!(slabs = withdrawn.len(), "memory that is not lent given to the kernel");
+        }
+    }
+
+    fn remake(&self, slabs: u32) {
+        if slabs == 0 {
+            return;
+        }
+        let made = {
+            let _mine = self.replacing();
+            self.pool.grow(slabs as usize) as u32
+        };
+        self.state().core.handle_offer(made);
+        tracing::info!(slabs = made, "memory to lend taken from the kernel again");
+    }
+}
+
+/// The files the kernel tells of its memory in.
+#[derive(Debug)]
+struct MemorySource {
+    meminfo: PathBuf,
+    pressure: PathBuf,
+}
+
+impl MemorySource {
+    fn new(proc_dir: &Path) -> Self {
+        Self { meminfo: proc_dir.join("meminfo"), pressure: proc_dir.join("pressure/memory") }
+    }
+
+    /// `None` where the kernel does not say what is available.
+    fn read(&self) -> Option<MemoryReading> {
+        let meminfo = fs::read_to_string(&self.meminfo).ok()?;
+        let stall_ratio = fs::read_to_string(&self.pressure).ok().as_deref().and_then(stall_ratio);
+        Some(MemoryReading {
+            available_bytes: meminfo_bytes(&meminfo, "MemAvailable:")?,
+            stall_ratio,
+        })
+    }
+
+    fn default_keep_free_bytes(&self) -> u64 {
+        let meminfo = fs::read_to_string(&self.meminfo).unwrap_or_default();
+        let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(0);
+        (total / DEFAULT_KEEP_FREE_SHARE).clamp(DEFAULT_KEEP_FREE_MIN, DEFAULT_KEEP_FREE_MAX)
+    }
+}
+
+/// A line of /proc/meminfo, in bytes.
+fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Of /proc/pressure/memory: the share of the last ten seconds in which some task waited.
+fn stall_ratio(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let avg10 = some.split(' ').find_map(|word| word.strip_prefix("avg10="))?;
+    let percent: f64 = avg10.parse().ok()?;
+    Some((percent / 100.0).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Linux 6.18 writes them, on a machine that was made to swap.
+    const PRESSURE: &str = "some avg10=37.50 avg60=11.57 avg300=2.83 total=907009\n\
+                            full avg10=22.04 avg60=7.30 avg300=1.79 total=880672\n";
+    const MEMINFO: &str = "MemTotal:       24683520 kB\nMemFree:        18186240 kB\n\
+                           MemAvailable:   23588864 kB\nBuffers:            4096 kB\n";
+
+    #[test]
+    fn the_kernels_files_are_read() {
+        assert_eq!(stall_ratio(PRESSURE), Some(0.375));
+        assert_eq!(stall_ratio("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"), Some(0.0));
+        assert_eq!(stall_ratio("full avg10=1.00"), None);
+        assert_eq!(meminfo_bytes(MEMINFO, "MemAvailable:"), Some(23_588_864 << 10));
+        assert_eq!(meminfo_bytes(MEMINFO, "SwapFree:"), None);
+        assert_eq!(meminfo_bytes("MemTotal: many kB", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn some_memory_is_kept_free_unless_told_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = MemorySource::new(folder.path());
+        assert_eq!(source.read(), None);
+        assert_eq!(source.default_keep_free_bytes(), 64 << 20);
+        fs::write(folder.path().join("meminfo"), MEMINFO).unwrap();
+        assert_eq!(source.default_keep_free_bytes(), (24_683_520 << 10) / 50);
+        let unsaid = MemoryReading { available_bytes: 23_588_864 << 10, stall_ratio: None };
+        assert_eq!(source.read(), Some(unsaid), "a kernel without PSI");
+        fs::create_dir(folder.path().join("pressure")).unwrap();
+        fs::write(folder.path().join("pressure/memory"), PRESSURE).unwrap();
+        assert_eq!(source.read().unwrap().stall_ratio, Some(0.375));
+    }
+}
