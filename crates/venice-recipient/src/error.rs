@@ -69,6 +69,24 @@ pub enum RecipientError {
     /// The home lends only.
     #[error("{}: give another --node", venice_control::pool_text(.0))]
     PoolHome(String),
+    /// No rack is known here.
+    #[error(
+        "no Monitor Node is known: start a rack with `venice up`, or name one in {variable}{looked}"
+    )]
+    NoRack {
+        /// The environment variable that may name one.
+        variable: &'static str,
+        /// Where one was looked for.
+        looked: String,
+    },
+    /// What is known of it cannot be read.
+    #[error("{path} is damaged ({why}): clear the rack away with `venice down`")]
+    DamagedRecord {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// All are.
     #[error("no node of this rack that may borrow is up")]
     NobodyUp,

@@ -6,6 +6,7 @@
 //! - [`Leases`] keeps it, by a thread: renews the leases at the donors, watches over these, and
 //!   marks those lost in the run block that are;
 //! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
+//! - [`local_rack`] finds the rack of this machine;
 //! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
 //!   memory themselves; each of their threads through a [`Lane`] of its own.
 //!
@@ -21,12 +22,14 @@ mod error;
 pub mod home;
 mod leases;
 mod loan;
+pub mod local_rack;
 mod remote_memory;
 
 pub use error::RecipientError;
 pub use home::Home;
 pub use leases::{Leases, LostDonor};
-pub use loan::{Loan, Wish, borrow};
+pub use loan::{Loan, Wish, borrow, free_bytes};
 pub use remote_memory::{RemoteMemory, Request};
-pub use venice_memory::paged::direct::{Lane, ReadPart, WritePart};
+pub use venice_memory::paged::FarError;
+pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};

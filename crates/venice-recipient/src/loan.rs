@@ -61,6 +61,18 @@ pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, Recipi
     Ok(loan)
 }
 
+/// What the nodes that are up have free, all together.
+///
+/// # Errors
+/// [`RecipientError`]: nobody answers.
+pub fn free_bytes(monitor: &str) -> Result<u64, RecipientError> {
+    let nodes = runtime()?.block_on(async {
+        let mut client = MonitorClient::connect(monitor).await?;
+        client.nodes().await
+    })?;
+    Ok(nodes.iter().filter(|node| node.state == "up").map(|node| node.free_bytes).sum())
+}
+
 /// For calls to the control plane from a thread that may block.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
     let made = tokio::runtime::Builder::new_current_thread().enable_all().build();

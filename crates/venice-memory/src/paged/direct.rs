@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use venice_fabric::Atomic;
+
 use super::PAGE;
 use super::attach::{self, AttachError};
 use super::descriptors::Descriptors;
@@ -84,6 +86,9 @@ pub enum LaneError {
         /// How many there are.
         size_bytes: u64,
     },
+    /// An atomic access must be to a multiple of eight.
+    #[error("offset {0} of an atomic access is not a multiple of eight")]
+    Unaligned(u64),
     /// The donor of some of them is gone, and no other has them.
     #[error("of the bytes {offset}+{len_bytes} some are lost with node {node}")]
     Lost {
@@ -216,6 +221,33 @@ impl Lane {
             self.take_arrivals(parts, &mut free);
         }
         Ok(())
+    }
+
+    /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one step;
+    /// returns what was there before.
+    ///
+    /// # Errors
+    /// [`LaneError`].
+    pub fn fetch_add(&mut self, offset: u64, add: u64) -> Result<u64, LaneError> {
+        self.atomic(offset, Atomic::FetchAdd(add))
+    }
+
+    /// Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one step;
+    /// returns what was there before.
+    ///
+    /// # Errors
+    /// [`LaneError`].
+    pub fn compare_swap(&mut self, offset: u64, expected: u64, new: u64) -> Result<u64, LaneError> {
+        self.atomic(offset, Atomic::CompareSwap { expected, new })
+    }
+
+    fn atomic(&mut self, offset: u64, atomic: Atomic) -> Result<u64, LaneError> {
+        self.memory.check(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(LaneError::Unaligned(offset));
+        }
+        let old = self.far.atomic(&self.memory.block, offset, atomic);
+        old.ok_or_else(|| self.memory.lost(offset, 8))
     }
 
     fn ask(&mut self, parts: &mut [ReadPart<'_>], part: usize, piece: Piece, free: &mut Vec<u32>) {
@@ -368,6 +400,14 @@ mod tests {
         assert!(matches!(lane.read(end - 1, &mut [0; 2]), Err(LaneError::OutOfRange { .. })));
         assert!(matches!(lane.write(u64::MAX, &[1]), Err(LaneError::OutOfRange { .. })));
         lane.read(end, &mut []).unwrap();
+        assert_eq!(lane.fetch_add(end - 8, 5), Ok(0));
+        assert_eq!(lane.compare_swap(end - 8, 5, u64::MAX), Ok(5));
+        assert_eq!(lane.compare_swap(end - 8, 5, 7), Ok(u64::MAX));
+        assert_eq!(lane.fetch_add(end - 8, 2), Ok(u64::MAX));
+        lane.read(end - 8, &mut back[..8]).unwrap();
+        assert_eq!(back[..8], 1u64.to_le_bytes());
+        assert_eq!(lane.fetch_add(12, 1), Err(LaneError::Unaligned(12)));
+        assert!(matches!(lane.fetch_add(end, 1), Err(LaneError::OutOfRange { .. })));
     }
 
     #[test]
@@ -382,5 +422,6 @@ mod tests {
         assert_eq!(parts.map(|part| part.is_lost), [false, true]);
         let error = lane.write(venice_wire::SLAB_BYTES - 4, &[1; 8]).unwrap_err();
         assert!(error.to_string().contains("node1"), "{error}");
+        assert!(matches!(lane.fetch_add(venice_wire::SLAB_BYTES, 1), Err(LaneError::Lost { .. })));
     }
 }

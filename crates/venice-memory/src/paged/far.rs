@@ -3,14 +3,16 @@
 //! Each thread has its own [`Far`], so none waits for another.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use venice_fabric::Atomic;
 use venice_ports::channels::AccessLink;
 use venice_ports::verbs::VerbsError;
 use venice_ports::{hold_until, monotonic_ns};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
-use super::run_block::{PortKind, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Fate, PortKind, RunBlockMap, SLAB_SLOTS};
 use super::sys::Errno;
 use super::transfer::{Fetch, WriteOut};
 use super::udp_far::UdpFar;
@@ -78,6 +80,24 @@ impl ShmWindow {
                 to as *mut u8,
                 out.len_bytes as usize,
             );
+        }
+    }
+}
+
+impl ShmWindow {
+    fn atomic(self, address: u64, atomic: Atomic) -> u64 {
+        let at = self.base + address as usize;
+        assert!(at.is_multiple_of(8), "checked by the caller");
+        // SAFETY: eight aligned bytes of the mapped window, which lives as long as the lane that
+        // asks; other processes use them atomically or know what they do.
+        let number = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+        match atomic {
+            Atomic::FetchAdd(add) => number.fetch_add(add, Ordering::SeqCst),
+            Atomic::CompareSwap { expected, new } => {
+                match number.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
         }
     }
 }
@@ -153,6 +173,33 @@ impl Far {
             Far::Udp(udp) => udp.write_all(block, pages),
             Far::Verbs(verbs) => verbs.write_all(block, pages),
         }
+    }
+
+    /// Changes the eight bytes at `address` (bytes from the first slot's first, a multiple of
+    /// eight) as one step, and returns what was there before; `None`: they are lost.
+    pub fn atomic(&mut self, block: &RunBlockMap, address: u64, atomic: Atomic) -> Option<u64> {
+        let slot = (address / PAGE as u64) as u32;
+        if !block.slot_is_alive(slot) {
+            return None;
+        }
+        let old = match self {
+            Far::Shm(shm) => {
+                let request_bytes = match atomic {
+                    Atomic::FetchAdd(_) => 8,
+                    Atomic::CompareSwap { .. } => 16,
+                };
+                let due_ns = shm.due_ns(|link, now_ns| link.single_ns(now_ns, request_bytes, 8));
+                let old = shm.window.atomic(address, atomic);
+                hold_until(due_ns);
+                return Some(old);
+            }
+            Far::Udp(udp) => udp.atomic(block, address, atomic),
+            Far::Verbs(verbs) => verbs.atomic(block, address, atomic),
+        };
+        if old.is_none() {
+            block.lose_donor_of(slot, Fate::Died);
+        }
+        old
     }
 
     /// What to poll for pages that were asked for, readied for a sleep; -1: nothing.

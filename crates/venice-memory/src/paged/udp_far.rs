@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use venice_fabric::{AccessError, FabricError, InitiatorConfig, Refusal};
+use venice_fabric::{AccessError, Atomic, FabricError, Initiator, InitiatorConfig, Refusal};
 use venice_ports::random_u64;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
@@ -16,7 +16,7 @@ use super::run_block::{Fate, RunBlockMap};
 use super::sys::{self, Errno, SysResult};
 use super::transfer::{Early, Fetch, MAX_IN_FLIGHT, WriteOut, copy_bytes};
 
-/// Token of [`UdpFar::fetch_at_once`]; the others are small.
+/// Token of [`UdpFar::at_once`]; the others are small.
 const AT_ONCE: u64 = u64::MAX;
 /// How long one wait for frames takes at most.
 const WAIT_NS: u64 = 5_000_000;
@@ -176,9 +176,36 @@ impl UdpFar {
         buffer: &mut [u64; PAGE / 8],
     ) -> bool {
         let address = slot as u64 * PAGE as u64;
-        loop {
+        self.at_once(block, buffer, |initiator| {
+            initiator.read(sys::monotonic_ns(), AT_ONCE, address, PAGE as u32)
+        })
+    }
+
+    /// Changes the eight bytes at `address`, a multiple of eight, and returns what was there
+    /// before; `None`: its donor is dead.
+    pub fn atomic(&mut self, block: &RunBlockMap, address: u64, atomic: Atomic) -> Option<u64> {
+        let mut buffer = [0; PAGE / 8];
+        let done = self.at_once(block, &mut buffer, |initiator| {
             let now_ns = sys::monotonic_ns();
-            match self.driver.initiator().read(now_ns, AT_ONCE, address, PAGE as u32) {
+            match atomic {
+                Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, AT_ONCE, address, add),
+                Atomic::CompareSwap { expected, new } => {
+                    initiator.compare_swap(now_ns, AT_ONCE, address, expected, new)
+                }
+            }
+        });
+        done.then_some(buffer[0])
+    }
+
+    /// Starts an access and waits until it is over; `false`: the donor is dead.
+    fn at_once(
+        &mut self,
+        block: &RunBlockMap,
+        buffer: &mut [u64; PAGE / 8],
+        mut start: impl FnMut(&mut Initiator) -> Result<(), FabricError>,
+    ) -> bool {
+        loop {
+            match start(self.driver.initiator()) {
                 Ok(()) => break,
                 Err(FabricError::WouldBlock) => self.turn(),
                 Err(_) => return false,

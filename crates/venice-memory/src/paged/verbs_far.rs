@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use rustix::event::{EventfdFlags, eventfd};
-use venice_fabric::FabricError;
+use venice_fabric::{Atomic, FabricError};
 use venice_ports::verbs::{Device, VerbsConfig, VerbsDriver, VerbsError};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -18,7 +18,7 @@ use super::descriptors::Descriptors;
 use super::run_block::{Fate, RunBlockMap};
 use super::transfer::{Early, Fetch, MAX_IN_FLIGHT, WriteOut, copy_bytes};
 
-/// Token of [`VerbsFar::fetch_at_once`]; the others are small.
+/// Token of [`VerbsFar::at_once`]; the others are small.
 const AT_ONCE: u64 = u64::MAX;
 /// How long one wait for a completion takes at most.
 const WAIT_NS: u64 = 5_000_000;
@@ -136,8 +136,32 @@ impl VerbsFar {
         slot: u32,
         buffer: &mut [u64; PAGE / 8],
     ) -> bool {
+        let address = u64::from(slot) * PAGE as u64;
+        self.at_once(block, buffer, |driver| driver.read(AT_ONCE, address, PAGE as u32))
+    }
+
+    /// Changes the eight bytes at `address`, a multiple of eight, and returns what was there
+    /// before; `None`: its donor is dead, or its device has no atomic operations.
+    pub fn atomic(&mut self, block: &RunBlockMap, address: u64, atomic: Atomic) -> Option<u64> {
+        let mut buffer = [0; PAGE / 8];
+        let done = self.at_once(block, &mut buffer, |driver| match atomic {
+            Atomic::FetchAdd(add) => driver.fetch_add(AT_ONCE, address, add),
+            Atomic::CompareSwap { expected, new } => {
+                driver.compare_swap(AT_ONCE, address, expected, new)
+            }
+        });
+        done.then_some(buffer[0])
+    }
+
+    /// Starts an access and waits until it is over; `false`: the donor is dead.
+    fn at_once(
+        &mut self,
+        block: &RunBlockMap,
+        buffer: &mut [u64; PAGE / 8],
+        mut start: impl FnMut(&mut VerbsDriver) -> Result<(), FabricError>,
+    ) -> bool {
         loop {
-            match self.driver.read(AT_ONCE, u64::from(slot) * PAGE as u64, PAGE as u32) {
+            match start(&mut self.driver) {
                 Ok(()) => break,
                 Err(FabricError::WouldBlock) => self.turn(),
                 Err(_) => return false,

@@ -1,10 +1,9 @@
 //! Where the Monitor Node is: the flag, the environment, or the rack of this machine.
 
+use venice_recipient::local_rack::MONITOR_VARIABLE;
+
 use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
-
-/// Names the Monitor Node for every command that talks to one.
-pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
 
 /// `flag`, else `VENICE_MONITOR`, else the local rack's.
 pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {

@@ -1,6 +1,5 @@
 //! The run directory: where a local rack keeps its record, its sockets, its logs and its store.
 
-use std::env;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -32,15 +31,8 @@ impl RunDir {
     /// `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`. It need not
     /// exist yet.
     pub fn locate() -> anyhow::Result<RunDir> {
-        let root = if let Some(dir) = env::var_os("VENICE_RUN_DIR").filter(|dir| !dir.is_empty()) {
-            PathBuf::from(dir)
-        } else if rustix::process::geteuid().is_root() {
-            PathBuf::from("/run/venice")
-        } else if let Some(dir) = env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-            PathBuf::from(dir).join("venice")
-        } else {
-            bail!("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)");
-        };
+        let root = venice_recipient::local_rack::run_dir()
+            .context("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)")?;
         let root = std::path::absolute(&root)
             .with_context(|| format!("run directory {}", root.display()))?;
         Ok(RunDir { root })
@@ -58,7 +50,7 @@ impl RunDir {
 
     /// The rack's record.
     pub fn record_path(&self) -> PathBuf {
-        self.root.join("rack.json")
+        self.root.join(venice_recipient::local_rack::RECORD_FILE)
     }
 
     /// What belongs to one process: `monitor`, `node1`, ...

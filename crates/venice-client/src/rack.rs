@@ -1,0 +1,128 @@
+//! The front door: a rack, and what is to be had from it.
+
+use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
+
+use crate::Error;
+use crate::memory::Memory;
+use crate::object_cache::{CacheOptions, MIN_CACHE_BYTES, ObjectCache};
+
+/// Asynchronous accesses of one [`Memory`] under way at a time, unless it is said otherwise.
+const MOST_UNDER_WAY: usize = 256;
+
+/// A rack: its Monitor Node's address, and how its donors are reached.
+#[derive(Clone, Debug)]
+pub struct Rack {
+    monitor: String,
+    port: PortKind,
+}
+
+/// How memory is borrowed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MemoryOptions {
+    /// The nodes to borrow from; empty: any.
+    pub donors: Vec<String>,
+    /// How the donors are reached; `None`: as the rack of this machine says, else by udp.
+    pub port: Option<PortKind>,
+    /// The node this program belongs to, where nodes relay for each other; `None`: the first.
+    pub node: Option<String>,
+    /// What for, in `venice grants`.
+    pub purpose: String,
+    /// Asynchronous accesses under way at a time.
+    pub most_under_way: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self {
+            donors: Vec::new(),
+            port: None,
+            node: None,
+            purpose: String::new(),
+            most_under_way: MOST_UNDER_WAY,
+        }
+    }
+}
+
+impl Rack {
+    /// The rack that `VENICE_MONITOR` names, else the one that `venice up` started on this machine.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`]: there is none, or its Monitor Node does not answer.
+    pub fn connect() -> Result<Rack, Error> {
+        let found = venice_recipient::local_rack::find()?;
+        Rack::answering(found.monitor, found.port)
+    }
+
+    /// The rack whose Monitor Node is at `monitor`, `host:port`.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub fn connect_to(monitor: &str) -> Result<Rack, Error> {
+        let port = venice_recipient::local_rack::port()?;
+        Rack::answering(monitor.to_string(), port)
+    }
+
+    /// `host:port` of its Monitor Node.
+    pub fn monitor(&self) -> &str {
+        &self.monitor
+    }
+
+    /// What its nodes have free, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub fn free_bytes(&self) -> Result<u64, Error> {
+        Ok(venice_recipient::free_bytes(&self.monitor)?)
+    }
+
+    /// Borrows `len_bytes`, rounded up to whole slabs of 16 MiB.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`].
+    pub fn get_memory(&self, len_bytes: u64, options: &MemoryOptions) -> Result<Memory, Error> {
+        if len_bytes == 0 {
+            return Err(Error::Invalid("ask for a byte of memory at least".into()));
+        }
+        let remote = RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?;
+        Ok(Memory::new(remote, options.most_under_way))
+    }
+
+    /// An object cache in `len_bytes` of borrowed memory.
+    ///
+    /// # Errors
+    /// As [`Rack::get_memory`]; [`Error::Invalid`] for less than [`MIN_CACHE_BYTES`].
+    pub fn object_cache(
+        &self,
+        len_bytes: u64,
+        options: &MemoryOptions,
+        cache: &CacheOptions,
+    ) -> Result<ObjectCache, Error> {
+        if len_bytes < MIN_CACHE_BYTES {
+            let said = format!("an object cache takes {MIN_CACHE_BYTES} bytes at least");
+            return Err(Error::Invalid(said));
+        }
+        let memory = self.get_memory(len_bytes, options)?;
+        ObjectCache::new(Box::new(memory), cache)
+    }
+
+    fn request(&self, len_bytes: u64, options: &MemoryOptions) -> Request {
+        let wish = Wish {
+            remote_bytes: Some(len_bytes),
+            donors: options.donors.clone(),
+            purpose: options.purpose.clone(),
+            ..Wish::default()
+        };
+        Request {
+            monitor: self.monitor.clone(),
+            port: options.port.unwrap_or(self.port),
+            node: options.node.clone(),
+            wish,
+        }
+    }
+
+    fn answering(monitor: String, port: PortKind) -> Result<Rack, Error> {
+        let rack = Rack { monitor, port };
+        rack.free_bytes().map(|_| rack)
+    }
+}

@@ -1,0 +1,192 @@
+//! Borrowed memory and object caches of real agents, as a program uses them.
+
+#[path = "../../venice-recipient/tests/common/mod.rs"]
+mod common;
+
+use common::{Rack as Daemons, eventually};
+use venice_client::{CacheOptions, Error, Memory, MemoryOptions, PortKind, Rack};
+use venice_wire::SLAB_BYTES;
+
+const MIB: u64 = 1 << 20;
+
+fn options(port: PortKind) -> MemoryOptions {
+    let mut options = MemoryOptions::default();
+    options.port = Some(port);
+    options.purpose = "a test".into();
+    options
+}
+
+fn borrowed(daemons: &Daemons, port: PortKind, len_bytes: u64) -> Memory {
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    rack.get_memory(len_bytes, &options(port)).unwrap()
+}
+
+fn pattern(seed: u64, len_bytes: usize) -> Vec<u8> {
+    (0..len_bytes as u64).map(|at| (seed * 131 + at * 7) as u8).collect()
+}
+
+fn threads_share_one_memory(port: PortKind) {
+    let daemons = Daemons::start(2, 4);
+    let memory = borrowed(&daemons, port, 3 * SLAB_BYTES + 1);
+    assert_eq!(memory.len_bytes(), 4 * SLAB_BYTES);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let memory = &memory;
+            scope.spawn(move || {
+                for round in 0..20u64 {
+                    let offset = (round * 3 + thread) * (MIB - 5) + 3;
+                    let bytes = pattern(offset, 10_000 + round as usize * 977);
+                    memory.write(offset, &bytes).unwrap();
+                    let mut back = vec![0; bytes.len()];
+                    memory.read(offset, &mut back).unwrap();
+                    assert!(back == bytes);
+                    memory.fetch_add(4 * SLAB_BYTES - 8, 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(memory.compare_swap(4 * SLAB_BYTES - 8, 60, 7), Ok(60));
+    assert_eq!(memory.fetch_add(4 * SLAB_BYTES - 8, 0), Ok(7));
+    assert_eq!(memory.fetch_add(3, 1), Err(Error::Unaligned(3)));
+    let beyond = memory.read(4 * SLAB_BYTES - 1, &mut [0; 2]);
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })), "{beyond:?}");
+    drop(memory);
+    eventually("all is given back", || daemons.free_bytes() == 8 * SLAB_BYTES);
+}
+
+#[test]
+fn threads_share_one_mapped_memory() {
+    threads_share_one_memory(PortKind::Shm);
+}
+
+#[test]
+fn threads_share_one_memory_by_datagrams() {
+    threads_share_one_memory(PortKind::Udp);
+}
+
+fn many_are_under_way_and_keep_their_order(port: PortKind) {
+    let daemons = Daemons::start(2, 2);
+    let memory = borrowed(&daemons, port, 2 * SLAB_BYTES);
+    // More than may be under way, each byte written three times; then read without waiting.
+    let mut writes = Vec::new();
+    for generation in 0..3u64 {
+        for page in 0..400u64 {
+            let bytes = pattern(generation * 1000 + page, 4096);
+            writes.push(memory.write_async(page * 40_000, bytes).unwrap());
+        }
+    }
+    let reads: Vec<_> =
+        (0..400).map(|page| memory.read_async(page * 40_000, vec![0; 4096]).unwrap()).collect();
+    for (page, read) in (0..).zip(reads) {
+        assert!(read.wait().unwrap() == pattern(2000 + page, 4096), "page {page}");
+    }
+    assert!(writes.iter().all(|write| write.is_over()));
+    memory.write_async(0, vec![9; 100]).unwrap();
+    memory.flush();
+    assert_eq!(memory.under_way(), 0);
+    let mut first = [0; 1];
+    memory.read(0, &mut first).unwrap();
+    assert_eq!(first, [9]);
+    let beyond = memory.write_async(2 * SLAB_BYTES, vec![0]).unwrap_err();
+    assert!(matches!(beyond, Error::OutOfRange { .. }), "{beyond}");
+    // Under any runtime.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let bytes = runtime.block_on(async {
+        memory.write_async(5, b"awaited".to_vec()).unwrap().await.unwrap();
+        memory.read_async(5, vec![0; 7]).unwrap().await.unwrap()
+    });
+    assert_eq!(bytes, b"awaited");
+}
+
+#[test]
+fn many_are_under_way_on_mapped_memory() {
+    many_are_under_way_and_keep_their_order(PortKind::Shm);
+}
+
+#[test]
+fn many_are_under_way_by_datagrams() {
+    many_are_under_way_and_keep_their_order(PortKind::Udp);
+}
+
+fn a_lost_donor_is_an_error_for_what_it_held(port: PortKind) {
+    let mut daemons = Daemons::start(2, 2);
+    let memory = borrowed(&daemons, port, 2 * SLAB_BYTES);
+    for slab in 0..2 {
+        memory.write(slab * SLAB_BYTES, &pattern(slab, 5000)).unwrap();
+    }
+    daemons.stop(1);
+    let outcome_of = |slab: u64| {
+        let mut back = vec![0; 5000];
+        memory.read(slab * SLAB_BYTES, &mut back).map(|()| back)
+    };
+    eventually("the donor to be found lost", || (0..2).any(|slab| outcome_of(slab).is_err()));
+    let outcomes: Vec<_> = (0..2).map(outcome_of).collect();
+    let lost: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    assert!(matches!(lost[..], [Error::DonorLost { node, .. }] if node == "node2"), "{lost:?}");
+    for (slab, outcome) in (0..).zip(&outcomes) {
+        let at_once = memory.read_async(slab * SLAB_BYTES, vec![0; 5000]).unwrap().wait();
+        assert_eq!(&at_once.clone().map_err(drop), &outcome.clone().map_err(drop));
+        let write = memory.write_async(slab * SLAB_BYTES, vec![1; 10]).unwrap().wait();
+        assert_eq!(write.is_ok(), outcome.is_ok());
+        assert_eq!(memory.fetch_add(slab * SLAB_BYTES, 1).is_ok(), outcome.is_ok());
+        assert!(outcome.as_ref().is_err() || outcome.as_ref() == Ok(&pattern(slab, 5000)));
+    }
+}
+
+#[test]
+fn a_lost_mapped_donor_is_an_error_for_what_it_held() {
+    a_lost_donor_is_an_error_for_what_it_held(PortKind::Shm);
+}
+
+#[test]
+fn a_lost_donor_by_datagrams_is_an_error_for_what_it_held() {
+    a_lost_donor_is_an_error_for_what_it_held(PortKind::Udp);
+}
+
+#[test]
+fn a_cache_outlives_one_of_its_donors() {
+    let mut daemons = Daemons::start(2, 2);
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let cache =
+        rack.object_cache(4 * SLAB_BYTES, &options(PortKind::Udp), &CacheOptions::default());
+    let cache = cache.unwrap();
+    let value = |key: u64| pattern(key, 1 + key as usize * 37);
+    for key in 0..1000u64 {
+        cache.put(&key.to_le_bytes(), &value(key)).unwrap();
+    }
+    let found = || {
+        let is_right = |key: &u64| match cache.get(&key.to_le_bytes()).unwrap() {
+            Some(got) => got == value(*key) || panic!("{key} is wrong"),
+            None => false,
+        };
+        (0..1000u64).filter(is_right).count()
+    };
+    assert_eq!(found(), 1000);
+    daemons.stop(0);
+    eventually("some to be lost", || found() < 1000);
+    let left = found();
+    assert!(left > 0, "{:?}", cache.stats());
+    for key in 0..1000u64 {
+        cache.put(&key.to_le_bytes(), &value(key)).unwrap();
+    }
+    // What is left has a block less for each class than it would like.
+    assert!(found() > 900, "{:?}", cache.stats());
+}
+
+#[test]
+fn what_cannot_be_is_an_error_that_says_so() {
+    let daemons = Daemons::start(1, 2);
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    assert_eq!(rack.free_bytes(), Ok(2 * SLAB_BYTES));
+    let error = rack.get_memory(3 * SLAB_BYTES, &options(PortKind::Shm)).unwrap_err();
+    assert!(matches!(error, Error::NoRoom(_)), "{error}");
+    assert!(matches!(rack.get_memory(0, &options(PortKind::Shm)), Err(Error::Invalid(_))));
+    let small = rack.object_cache(MIB, &options(PortKind::Shm), &CacheOptions::default());
+    assert!(matches!(small, Err(Error::Invalid(_))), "{small:?}");
+    let mut strange = options(PortKind::Shm);
+    strange.donors = vec!["node9".into()];
+    let error = rack.get_memory(MIB, &strange).unwrap_err();
+    assert!(matches!(&error, Error::Refused(said) if said.contains("node9")), "{error}");
+    let nobody = Rack::connect_to("127.0.0.1:1").unwrap_err();
+    assert!(matches!(nobody, Error::Unreachable(_)), "{nobody}");
+}

@@ -1,0 +1,98 @@
+//! The rack of this machine: where `venice up` left its record, and what of it a recipient needs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use venice_memory::paged::run_block::PortKind;
+
+use crate::error::RecipientError;
+
+/// Names the Monitor Node for everybody who talks to one: `host:port`.
+pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
+/// Names the run directory.
+pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";
+
+/// The record's file in the run directory.
+pub const RECORD_FILE: &str = "rack.json";
+
+/// A rack, and how its donors are reached from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundRack {
+    /// `host:port` of the Monitor Node.
+    pub monitor: String,
+    /// The port.
+    pub port: PortKind,
+}
+
+/// The run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
+/// `$XDG_RUNTIME_DIR/venice`; `None` without any of these. It need not exist.
+pub fn run_dir() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    if let Some(dir) = set(RUN_DIR_VARIABLE) {
+        return Some(dir);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/run/venice"));
+    }
+    set("XDG_RUNTIME_DIR").map(|dir| dir.join("venice"))
+}
+
+/// The rack that `VENICE_MONITOR` names, else that of this machine.
+///
+/// # Errors
+/// [`RecipientError::NoRack`], [`RecipientError::DamagedRecord`].
+pub fn find() -> Result<FoundRack, RecipientError> {
+    if let Some(monitor) = std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty()) {
+        return Ok(FoundRack { monitor, port: port()? });
+    }
+    let found =
+        read()?.map(|record| FoundRack { port: record.port(), monitor: record.monitor.addr });
+    found.ok_or_else(|| RecipientError::NoRack {
+        variable: MONITOR_VARIABLE,
+        looked: run_dir()
+            .map_or_else(String::new, |dir| format!(" (looked for a rack in {})", dir.display())),
+    })
+}
+
+/// How the donors of this machine's rack are reached; without one, as if they were others.
+///
+/// # Errors
+/// [`RecipientError::DamagedRecord`].
+pub fn port() -> Result<PortKind, RecipientError> {
+    Ok(read()?.map_or(PortKind::Udp, |record| record.port()))
+}
+
+#[derive(Deserialize)]
+struct Record {
+    monitor: MonitorRecord,
+    port: String,
+}
+
+#[derive(Deserialize)]
+struct MonitorRecord {
+    addr: String,
+}
+
+impl Record {
+    fn port(&self) -> PortKind {
+        match self.port.as_str() {
+            "shm" => PortKind::Shm,
+            "verbs" => PortKind::Verbs,
+            _ => PortKind::Udp,
+        }
+    }
+}
+
+fn read() -> Result<Option<Record>, RecipientError> {
+    let Some(dir) = run_dir() else { return Ok(None) };
+    let path = dir.join(RECORD_FILE);
+    let damaged =
+        |why: String| RecipientError::DamagedRecord { path: path.display().to_string(), why };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            serde_json::from_str(&text).map(Some).map_err(|error| damaged(error.to_string()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(damaged(error.to_string())),
+    }
+}
