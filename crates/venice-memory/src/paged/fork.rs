@@ -154,6 +154,7 @@ impl ForkedChild {
         }
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
         pager.fork.reset();
+        pager.forget_handlers();
         self.take_place(place);
         self.settle_busy_pages();
         send(child, READY);

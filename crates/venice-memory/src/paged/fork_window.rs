@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -33,6 +33,8 @@ pub struct ForkWindow {
     child_fd: AtomicI32,
     parent_socket: AtomicI32,
     nudge_fd: AtomicI32,
+    /// The handler that read of the fork, and serves the child.
+    watcher: AtomicUsize,
     /// Children being made whole.
     copying: AtomicU32,
 }
@@ -44,6 +46,7 @@ impl Default for ForkWindow {
             child_fd: AtomicI32::new(-1),
             parent_socket: AtomicI32::new(-1),
             nudge_fd: AtomicI32::new(-1),
+            watcher: AtomicUsize::new(0),
             copying: AtomicU32::new(0),
         }
     }
@@ -68,7 +71,12 @@ impl ForkWindow {
         self.state.load(Ordering::Acquire) != CLOSED
     }
 
-    /// Has the handler anything to watch for here?
+    /// Has this handler anything to watch for here?
+    pub fn is_watched_by(&self, handler: usize) -> bool {
+        self.is_watching() && self.watcher.load(Ordering::Relaxed) == handler
+    }
+
+    /// Has some handler anything to watch for here?
     pub fn is_watching(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING)
     }
@@ -78,11 +86,18 @@ impl ForkWindow {
         self.copying.load(Ordering::SeqCst) != 0
     }
 
-    /// The handler begins to copy, once the evictor has put down what it has in hand.
-    pub fn begin_copying(&self, evictor_busy: &AtomicU32) {
-        self.copying.store(1, Ordering::SeqCst);
+    /// The handler that is to make a child whole waits until the evictor has put down what it
+    /// has in hand; it takes up nothing more then.
+    pub fn wait_for_evictor(&self, evictor_busy: &AtomicU32) {
         while evictor_busy.load(Ordering::SeqCst) != 0 {
             sys::yield_now();
+        }
+    }
+
+    /// Returns when no child is being made whole.
+    pub fn wait_while_copying(&self) {
+        while self.is_copying() {
+            sys::futex_wait(&self.copying, 1, Some(1_000_000), false);
         }
     }
 
@@ -92,14 +107,18 @@ impl ForkWindow {
         fds[1].fd = self.nudge_fd.load(Ordering::Acquire);
     }
 
-    /// The handler read that a fork made `child`. `true`: it must make the child whole, and
-    /// then say so ([`ForkWindow::made_whole`]).
+    /// `handler` read that a fork made `child`. `true`: it must make the child whole, and then
+    /// say so ([`ForkWindow::made_whole`]); until then evictor and other handlers stand still.
     #[must_use]
-    pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd) -> bool {
+    pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd, handler: usize) -> bool {
         let begins = |from, to| {
             self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
         };
+        if self.state.load(Ordering::Acquire) == PREPARED {
+            self.watcher.store(handler, Ordering::Relaxed);
+        }
         if !begins(PREPARED, OPEN) {
+            self.copying.store(1, Ordering::SeqCst);
             if begins(TO_BE_WHOLE, BEING_MADE_WHOLE) {
                 sys::futex_wake(&self.state, u32::MAX >> 1, false);
             }
@@ -120,6 +139,7 @@ impl ForkWindow {
     /// A child has all its memory: the kernel serves it now.
     pub fn made_whole(&self, child: Uffd) {
         self.copying.store(0, Ordering::SeqCst);
+        sys::futex_wake(&self.copying, u32::MAX >> 1, false);
         // Its last reference: the kernel wakes whoever waits and forgets the registration.
         sys::close(child.fd);
         let ended = self.state.compare_exchange(

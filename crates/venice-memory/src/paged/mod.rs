@@ -15,15 +15,17 @@
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead.
 //!
-//! The rules that keep this from waiting for itself: the handler takes no lock and waits for
-//! no thread of the program; threads of the program wait for the handler only by faulting; the
-//! pager's own memory is never managed (raw mappings, locked), nor are its threads' stacks.
+//! The rules that keep this from waiting for itself: the handlers (`duty`) wait for each other only
+//! for a system call's time, and for no thread of the program; threads of the program wait for the
+//! handlers only by faulting; the pager's own memory is never managed (raw mappings, locked), nor
+//! are its threads' stacks.
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
 pub mod attach;
 mod budget;
 mod descriptors;
 pub mod direct;
+mod duty;
 mod evictor;
 mod far;
 mod fork;
@@ -38,6 +40,7 @@ mod read_ahead;
 mod regions;
 pub mod run_block;
 pub mod slots;
+mod spin;
 mod staging;
 mod start;
 pub mod sys;

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::budget;
 use super::descriptors::Descriptors;
+use super::duty::Duty;
 use super::far::{FarError, ShmWindow};
 use super::fork_window::ForkWindow;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
+use super::read_ahead::ReadAhead;
 use super::regions::Regions;
 use super::run_block::RunBlockMap;
 use super::slots::Slots;
+use super::spin::{Spin, SpinGuard};
 use super::staging::{CHUNK_FRAMES, Staging};
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
@@ -87,7 +90,10 @@ pub struct Pager {
     pub(super) evictor_bell: AtomicU32,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
-    /// The processor the handler follows the program on; `NO_CPU`: none yet.
+    /// Who serves faults.
+    pub(super) duty: Duty,
+    pub(super) read_ahead: Spin<ReadAhead>,
+    /// The processor the first handler follows the program on; `NO_CPU`: none yet.
     pub(super) followed_cpu: AtomicUsize,
     /// Is the evictor in the middle of a turn?
     pub(super) evictor_busy: AtomicU32,
@@ -148,6 +154,8 @@ impl Pager {
             evictor_progress: AtomicU32::new(0),
             fork: ForkWindow::default(),
             evictor_stuck: AtomicU32::new(0),
+            duty: Duty::default(),
+            read_ahead: Spin::default(),
             followed_cpu: AtomicUsize::new(NO_CPU),
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
@@ -196,6 +204,26 @@ impl Pager {
         {
             sys::futex_wake(&self.evictor_bell, 1, false);
         }
+    }
+
+    /// Keeps other handlers from reading what comes next, a fork above all, and lets a copy into
+    /// a forked child end first. A handler that serves alone need not ask.
+    pub(super) fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
+        loop {
+            let reading = self.duty.keep_readers_out()?;
+            if !self.fork.is_copying() {
+                return Some(reading);
+            }
+            drop(reading);
+            self.fork.wait_while_copying();
+        }
+    }
+
+    /// In the child of a fork: what its parent's handlers had in hand is over.
+    pub(super) fn forget_handlers(&self) {
+        self.duty.reset();
+        // SAFETY: whoever held it is a thread of the parent.
+        unsafe { self.read_ahead.forget_holder(ReadAhead::default()) };
     }
 
     /// Wakes whoever waits for `page`.

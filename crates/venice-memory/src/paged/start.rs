@@ -1,10 +1,12 @@
 //! How a pager starts: when the shim is loaded, and again in the child of a fork.
 
+use super::duty::MAX_HANDLERS;
 use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup};
-use super::thread;
+use super::run_block::PortKind;
+use super::{sys, thread};
 
 /// Makes a pager and starts its threads. It must be called by the program's only thread.
 ///
@@ -16,12 +18,22 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
     Ok(pager)
 }
 
-/// Starts the handler and the evictor.
+/// Starts the handlers and the evictor.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
     let far = || Far::open(&pager.block, pager.window, &pager.descriptors);
-    let handler = Box::leak(Box::new(Handler::new(pager, far()?))) as *mut Handler;
+    for number in 0..handlers(pager) {
+        let handler = Box::leak(Box::new(Handler::new(pager, number, far()?))) as *mut Handler;
+        thread::spawn(handler::run, handler as usize).map_err(kernel)?;
+    }
     let evictor = Box::leak(Box::new(Evictor::new(pager, far()?))) as *mut Evictor;
-    thread::spawn(handler::run, handler as usize).map_err(kernel)?;
     thread::spawn(evictor::run, evictor as usize).map_err(kernel)
+}
+
+/// One for each processor, where a handler does by itself all that a fault needs. An emulated link
+/// is one link and carries one page at a time; and over the other ports a handler mostly waits, and
+/// each would want links of its own to every donor.
+fn handlers(pager: &Pager) -> usize {
+    let alone = pager.block.port() != PortKind::Shm || pager.block.link().is_some();
+    if alone { 1 } else { sys::allowed_cpus().clamp(1, MAX_HANDLERS) }
 }

@@ -65,41 +65,8 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
     if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
 }
 
-/// Finds the processor a thread of this process runs on, from `/proc`; remembers it for a
-/// while, because asking costs as much as a page fault.
-#[derive(Debug, Default)]
-pub struct Follower {
-    thread: u32,
-    asked_ns: u64,
-    pinned_cpu: Option<usize>,
-}
-
-/// How long an answer holds.
-const ASK_EVERY_NS: u64 = 5_000_000;
-
-impl Follower {
-    /// Moves the calling thread to the processor `thread` runs on. A handler on the faulting
-    /// thread's own processor runs as soon as that one sleeps; on any other it must be woken
-    /// across processors, which costs more than the page (docs/benchmarks.md). Returns the
-    /// processor if it is another one than before.
-    pub fn follow(&mut self, thread: u32, now_ns: u64) -> Option<usize> {
-        if thread == self.thread && now_ns < self.asked_ns + ASK_EVERY_NS {
-            return None;
-        }
-        if now_ns < self.asked_ns + ASK_EVERY_NS / 10 {
-            return None;
-        }
-        self.thread = thread;
-        self.asked_ns = now_ns;
-        let cpu = processor_of(thread).filter(|cpu| self.pinned_cpu != Some(*cpu))?;
-        self.pinned_cpu = Some(cpu);
-        sys::pin_to_cpu(cpu);
-        Some(cpu)
-    }
-}
-
 /// The processor `thread` last ran on: the 39th field of its `stat` (`proc(5)`).
-fn processor_of(thread: u32) -> Option<usize> {
+pub fn processor_of(thread: u32) -> Option<usize> {
     let mut path = *b"/proc/self/task/0000000000/stat\0";
     let mut rest = thread;
     for digit in path[16..26].iter_mut().rev() {

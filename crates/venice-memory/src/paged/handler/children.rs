@@ -9,13 +9,10 @@ use super::super::{PAGE, address_of};
 use super::Handler;
 
 impl Handler {
-    /// A fork made `child`: its own pager takes over soon, or it must be made whole.
-    pub(super) fn hear_of_child(&mut self, child: Uffd) {
+    /// A fork made `child`, which can have no pager of its own: copies into it all that is far.
+    pub(super) fn make_whole(&mut self, child: Uffd) {
         let pager = self.pager;
-        if !pager.fork.adopt_child(&pager.descriptors, child) {
-            return;
-        }
-        pager.fork.begin_copying(&pager.evictor_busy);
+        pager.fork.wait_for_evictor(&pager.evictor_busy);
         pager.table.for_each_live_anywhere(|page, entry| {
             if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
                 self.place_in_child(child, page);
@@ -28,6 +25,8 @@ impl Handler {
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
         while let Some((child, page)) = pager.fork.next_child_fault(&pager.descriptors) {
+            // No other handler is to forget just now where the page is.
+            let _apart = pager.keep_readers_out();
             self.place_in_child(child, page);
             child.wake(address_of(page), PAGE);
         }

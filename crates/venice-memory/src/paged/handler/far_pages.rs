@@ -64,6 +64,7 @@ impl Handler {
             }
             Err(_) => 0,
         };
+        self.let_forks_pass();
         for ahead in 1..run {
             let state = if ahead < done { State::Resident } else { State::Far };
             self.release_entry(fault.page + ahead, state);
@@ -103,6 +104,7 @@ impl Handler {
                 }
                 _ => false,
             };
+            self.let_forks_pass();
             if !placed {
                 return self.release_entry(page, State::Far);
             }
@@ -198,6 +200,7 @@ impl Handler {
     /// The only copy is gone: touching the page is an error from now on.
     fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
+        let _apart = pager.keep_readers_out();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
         loss::note(process, pager.block.donor_of_slot(slot), address_of(page));
         pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);

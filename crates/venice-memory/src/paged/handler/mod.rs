@@ -1,30 +1,30 @@
-//! The fault handler: one thread that brings in what the program touches.
+//! The fault handlers: threads that bring in what the program touches.
 //!
-//! It takes no lock and waits for nobody but the evictor, and for that one only while no
-//! thread of the program holds the structure lock (that thread may be waiting for us).
+//! One serves alone while faults come from one processor; helpers join it while they come from
+//! several ([`duty`](super::duty)). A handler waits for nobody but the other handlers, each for
+//! a system call's time, and the evictor, and for that one only while no thread of the program
+//! holds the structure lock (that thread may be waiting for us).
 
 mod children;
 mod far_pages;
+mod serve;
+mod whereabouts;
 
 use std::sync::atomic::Ordering;
 
+use super::duty::{FIRST, Share};
 use super::far::Far;
 use super::fork_window::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{MAX_WINDOW, Pager};
-use super::read_ahead::ReadAhead;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
-use super::staging::Frame;
-use super::sys::{self, Errno, PollFd, SysResult};
-use super::thread::Follower;
+use super::sys::{self, PollFd, SysResult};
+use super::thread::processor_of;
 use super::transfer::MAX_IN_FLIGHT;
 use super::uffd::{Event, Uffd};
 use super::{PAGE, address_of};
-
-/// How long a fault waits at most for the evictor to make room before the budget is
-/// overdrawn: a page too many is better than a deadlock.
-const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
+use whereabouts::{Advice, Whereabouts};
 
 /// How long the handler looks for frames before it sleeps.
 const SPIN_NS: u64 = 60_000;
@@ -32,6 +32,11 @@ const SPIN_NS: u64 = 60_000;
 const TIME_FIRST: u64 = 256;
 /// See [`TIME_FIRST`].
 const TIME_ONE_IN: u64 = 16;
+
+/// How long one of several handlers waits for a fault before it looks whether it is needed.
+const REVIEW_MS: i32 = 5;
+/// How often it looks while there are faults.
+const REVIEW_NS: u64 = 10_000_000;
 
 /// A fault being served.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +57,12 @@ struct Awaited {
 /// The handler's own state.
 pub struct Handler {
     pager: &'static Pager,
+    /// Its number; [`FIRST`] is never off duty.
+    number: usize,
     far: Far,
-    read_ahead: ReadAhead,
-    follower: Follower,
+    whereabouts: Whereabouts,
+    share: Share,
+    reviewed_ns: u64,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
@@ -68,18 +76,24 @@ pub extern "C" fn run(handler: usize) -> ! {
     // SAFETY: `start::threads` leaked it for this thread alone.
     let handler = unsafe { &mut *(handler as *mut Handler) };
     loop {
-        handler.turn();
+        if handler.number != FIRST {
+            handler.wait_for_call();
+        }
+        while handler.turn() {}
     }
 }
 
 impl Handler {
     /// A handler that has not started yet.
-    pub fn new(pager: &'static Pager, far: Far) -> Handler {
+    pub fn new(pager: &'static Pager, number: usize, far: Far) -> Handler {
+        pager.duty.enter(number);
         Handler {
             pager,
+            number,
             far,
-            read_ahead: ReadAhead::default(),
-            follower: Follower::default(),
+            whereabouts: Whereabouts::default(),
+            share: Share::default(),
+            reviewed_ns: 0,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::with_capacity(1024),
             reads_block: false,
@@ -88,18 +102,35 @@ impl Handler {
         }
     }
 
-    /// Waits for something to do and does it.
-    fn turn(&mut self) {
-        let only_faults = matches!(self.far, Far::Shm(_))
-            && self.deferred.is_empty()
-            && !self.pager.fork.is_watching();
-        self.block_on_reads(only_faults);
+    /// Off duty, until the first handler wants help.
+    fn wait_for_call(&mut self) {
+        let duty = &self.pager.duty;
+        duty.wait_for_call(self.number);
+        self.go_to(duty.home(self.number));
+        duty.is_useless(self.number, &mut self.share);
+        self.reviewed_ns = sys::monotonic_ns();
+    }
+
+    /// Waits for something to do and does it. `false`: this handler is off duty.
+    fn turn(&mut self) -> bool {
+        let watches = self.pager.fork.is_watched_by(self.number);
+        let only_faults = matches!(self.far, Far::Shm(_)) && self.deferred.is_empty() && !watches;
+        let is_alone = self.pager.duty.is_alone();
+        if self.number == FIRST {
+            self.block_on_reads(only_faults && is_alone);
+        }
+        if only_faults && !is_alone {
+            return self.share_faults();
+        }
         if only_faults {
-            return self.serve_events();
+            self.serve_event();
+            return true;
         }
         let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 3 + WATCHED_FDS];
         fds[0].fd = self.pager.uffd().fd;
-        self.pager.fork.watch(&mut fds[3..]);
+        if watches {
+            self.pager.fork.watch(&mut fds[3..]);
+        }
         let mut timeout_ms = -1;
         [fds[1].fd, fds[2].fd] = self.far.wait_fds();
         if !self.deferred.is_empty() {
@@ -110,13 +141,44 @@ impl Handler {
         }
         sys::poll(&mut fds, timeout_ms);
         if fds[0].revents != 0 {
-            self.serve_events();
+            self.serve_event();
         }
-        if self.pager.fork.is_watching() {
+        if self.pager.fork.is_watched_by(self.number) {
             self.serve_forked_children();
         }
         self.take_arrivals();
         self.retry_deferred();
+        true
+    }
+
+    /// Faults come from several processors. One from this processor wakes this handler at the
+    /// least cost, and mostly it is the one that gets it. `false`: it is not needed any more.
+    fn share_faults(&mut self) -> bool {
+        if self.serve_event() {
+            return true;
+        }
+        let mut queue = [PollFd { fd: self.pager.uffd().fd, events: sys::POLLIN, revents: 0 }];
+        let is_idle = sys::poll(&mut queue, REVIEW_MS) == 0;
+        let now_ns = sys::monotonic_ns();
+        if !is_idle && now_ns < self.reviewed_ns + REVIEW_NS {
+            return true;
+        }
+        self.reviewed_ns = now_ns;
+        let duty = &self.pager.duty;
+        if self.number != FIRST && duty.is_dismissed(self.number) {
+            duty.leave(self.number);
+            return false;
+        }
+        if duty.is_useless(self.number, &mut self.share) {
+            if self.number != FIRST {
+                duty.leave(self.number);
+                return false;
+            }
+            if let Some(cpu) = duty.take_over() {
+                self.go_to(cpu);
+            }
+        }
+        true
     }
 
     /// The faulting thread waits, so this processor has nothing better to do than to look for
@@ -140,17 +202,73 @@ impl Handler {
         }
     }
 
-    fn serve_events(&mut self) {
-        match self.pager.uffd().read_event() {
+    /// Serves the next thing that the userfaultfd tells; `false`: nothing.
+    fn serve_event(&mut self) -> bool {
+        match self.next_event() {
             Some(Event::Fault { address, write, thread }) => {
                 let started_ns = sys::monotonic_ns();
-                if let Some(cpu) = self.follower.follow(thread, started_ns) {
-                    self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
-                }
+                self.heed_origin(thread, started_ns);
+                self.pager.duty.count(self.number);
                 self.serve(Fault { page: address / PAGE, write, started_ns });
+                true
             }
-            Some(Event::Fork { child }) => self.hear_of_child(child),
-            Some(Event::Other) | None => {}
+            Some(Event::Fork { .. } | Event::Other) => true,
+            None => false,
+        }
+    }
+
+    /// The next message; a fork is seen to at once. Nobody else reads until it is known what was
+    /// read, so whoever has placed a page meanwhile can tell a fork that it does not know of
+    /// ([`Handler::let_forks_pass`]).
+    fn next_event(&mut self) -> Option<Event> {
+        let pager = self.pager;
+        let reading = pager.keep_readers_out();
+        let event = pager.uffd().read_event();
+        if let Some(Event::Fork { child }) = event {
+            let whole = pager.fork.adopt_child(&pager.descriptors, child, self.number);
+            drop(reading);
+            if whole {
+                self.make_whole(child);
+            }
+        }
+        event
+    }
+
+    /// Goes where faults come from, or calls for help there.
+    fn heed_origin(&mut self, thread: u32, now_ns: u64) {
+        let duty = &self.pager.duty;
+        let is_served = |cpu| duty.is_home(cpu);
+        match self.whereabouts.on_fault(thread, now_ns, processor_of, is_served) {
+            Advice::Stay => {}
+            Advice::Move(cpu) => self.go_to(cpu),
+            Advice::Call(cpu) if self.number == FIRST && duty.can_call() => {
+                // Whoever shares the queue must not wait in it for a message that is gone.
+                self.block_on_reads(false);
+                duty.call(cpu);
+            }
+            Advice::Call(_) => {}
+        }
+    }
+
+    fn go_to(&mut self, cpu: usize) {
+        sys::pin_to_cpu(cpu);
+        self.whereabouts.moved_to(cpu);
+        self.pager.duty.set_home(self.number, cpu);
+        if self.number == FIRST {
+            self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// To be called between the placement of pages and their release, while they are still busy.
+    ///
+    /// If another handler has just read that the program forked behind our back, these pages may
+    /// have been placed after the fork, in the parent alone. The reader copies them into the child
+    /// from where they came from; for that they must stay busy until it is done.
+    fn let_forks_pass(&self) {
+        let pager = self.pager;
+        if !pager.duty.is_alone() {
+            pager.duty.reading().wait_until_free();
+            pager.fork.wait_while_copying();
         }
     }
 
@@ -161,138 +279,10 @@ impl Handler {
         }
     }
 
-    /// Brings in the page of `fault`, and what lies ahead of it.
-    fn serve(&mut self, fault: Fault) {
-        let pager = self.pager;
-        let managed = pager.table.entry(fault.page).filter(|_| !pager.staging.covers(fault.page));
-        let Some(entry) = managed else {
-            // A hole in the staging area, or a page of nobody's.
-            let address = address_of(fault.page);
-            match pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true)) {
-                Err(Errno::EAGAIN) => self.defer(fault),
-                Err(_) => pager.uffd().wake(address, PAGE),
-                Ok(()) => {}
-            }
-            return;
-        };
-        let counters = &pager.block.counters;
-        loop {
-            let state = entry.state();
-            match state {
-                State::Busy if entry.mark_waited() => return,
-                State::Busy => continue,
-                State::Resident => return self.serve_resident(fault, entry),
-                State::Poisoned => {
-                    self.poison(fault.page);
-                    return;
-                }
-                State::Zero | State::Staged | State::Far => {}
-            }
-            self.wait_for_room();
-            if !self.claim(fault.page, entry, state) {
-                continue;
-            }
-            counters.faults.fetch_add(1, Ordering::Relaxed);
-            return match state {
-                State::Zero => self.bring_zeros(fault, entry),
-                State::Staged => self.bring_staged(fault, entry),
-                _ => self.bring_far(fault, entry),
-            };
-        }
-    }
-
-    /// A fault on a page that is there: somebody else's fault brought it, or the program
-    /// dropped it behind our back (a bare system call); then it reads as zeros. The page is
-    /// claimed first, lest the evictor takes it away just now and zeros get into its place.
-    fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
-        let pager = self.pager;
-        let address = address_of(fault.page);
-        if !entry.claim(State::Resident) {
-            return self.serve(fault);
-        }
-        let outcome = pager.uffd().zero(address, PAGE, false);
-        if outcome.is_ok() {
-            self.forget_slot(entry);
-        }
-        self.release_quietly(fault.page, entry, State::Resident);
-        match outcome {
-            Err(Errno::EAGAIN) => self.defer(fault),
-            _ => pager.uffd().wake(address, PAGE),
-        }
-    }
-
-    fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
-        let pager = self.pager;
-        let window = self.window_for(fault.page);
-        let mut count = 1;
-        while count < window && self.claim_ahead(fault.page + count, State::Zero) {
-            count += 1;
-        }
-        let address = address_of(fault.page);
-        let mut placed = self.hand_over(&fault, |uffd, wake| {
-            if count == 1 && !fault.write {
-                uffd.zero(address, PAGE, wake)
-            } else {
-                uffd.copy(address, pager.zeros, count * PAGE, wake)
-            }
-        });
-        if placed.is_err() && count > 1 {
-            // What lies ahead may end with the mapping, or be there behind our back.
-            placed = pager.uffd().copy(address, pager.zeros, PAGE, true);
-        }
-        let done = placed.map_or(0, |bytes| bytes / PAGE);
-        for ahead in 1..count {
-            let state = if ahead < done { State::Resident } else { State::Zero };
-            self.release_entry(fault.page + ahead, state);
-        }
-        pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
-        if done == 0 {
-            return self.give_back(fault, entry, State::Zero, placed);
-        }
-        self.arrived(done);
-        self.release(fault.page, entry, State::Resident);
-    }
-
-    /// Moves a page back from the staging area. While a `fork` is under way its frame must
-    /// stay as it is for the child, so it is copied then; likewise where it is shared.
-    fn bring_staged(&mut self, fault: Fault, entry: &Entry) {
-        let pager = self.pager;
-        let (address, frame) = (address_of(fault.page), entry.frame());
-        let source = pager.staging.address(frame);
-        let mut moved = Err(Errno::EBUSY);
-        if !pager.fork.is_open() {
-            moved = pager.uffd().move_pages(address, source, PAGE);
-        }
-        let outcome = match moved {
-            Ok(_) => {
-                pager.staging.set(frame, Frame::Empty);
-                self.record(fault.started_ns);
-                pager.uffd().wake(address, PAGE);
-                moved
-            }
-            Err(_) => {
-                let copied = pager.uffd().copy(address, source, PAGE, true);
-                if copied.is_ok() {
-                    pager.staging.set(frame, Frame::OrphanOf(fault.page));
-                    self.arrived(1);
-                }
-                copied
-            }
-        };
-        match outcome {
-            Ok(_) => {
-                pager.block.counters.staged_faults.fetch_add(1, Ordering::Relaxed);
-                self.release(fault.page, entry, State::Resident);
-            }
-            Err(_) => self.give_back(fault, entry, State::Staged, outcome),
-        }
-    }
-
     /// The address space is changing under a placement: a fork waits for us to read its event.
     fn read_event_before_retry(&mut self) {
-        let pager = self.pager;
-        match pager.uffd().read_event() {
-            Some(Event::Fork { child }) => self.hear_of_child(child),
+        match self.next_event() {
+            Some(Event::Fork { .. }) => {}
             Some(Event::Fault { address, write, .. }) => {
                 let started_ns = sys::monotonic_ns();
                 self.defer(Fault { page: address / PAGE, write, started_ns });
@@ -301,42 +291,11 @@ impl Handler {
         }
     }
 
-    fn poison(&self, page: PageNumber) {
-        let uffd = self.pager.uffd();
-        let outcome = uffd.poison(address_of(page), PAGE);
-        if let Err(errno) = uffd.settle(address_of(page), outcome)
-            && errno != Errno::ENOENT
-        {
-            uffd.wake(address_of(page), PAGE);
-        }
-    }
-
-    /// A placement failed: the page is as before, and the fault is served again later if the
-    /// address space was changing, or its thread looks again.
-    fn give_back(&mut self, fault: Fault, entry: &Entry, to: State, why: SysResult<usize>) {
-        self.release_quietly(fault.page, entry, to);
-        match why {
-            Err(Errno::EAGAIN) => self.defer(fault),
-            Err(Errno::ENOMEM) => {
-                sys::die("this machine is out of memory for a page of the program")
-            }
-            _ => self.pager.wake_page(fault.page),
-        }
-    }
-
-    fn defer(&mut self, fault: Fault) {
-        if self.deferred.len() < self.deferred.capacity() {
-            self.deferred.push(fault);
-        } else {
-            self.pager.wake_page(fault.page);
-        }
-    }
-
-    fn window_for(&mut self, page: PageNumber) -> usize {
+    fn window_for(&self, page: PageNumber) -> usize {
         let limit = self.pager.limit_pages.load(Ordering::Relaxed);
         let room = limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize;
         let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
-        self.read_ahead.on_fault(page, (most + 1).min(room.max(1)).min(MAX_WINDOW))
+        self.pager.read_ahead.hold().on_fault(page, (most + 1).min(room.max(1)).min(MAX_WINDOW))
     }
 
     /// Claims a page ahead of a fault if it is in `state` and in the table.
@@ -427,31 +386,6 @@ impl Handler {
 
     fn record(&self, started_ns: u64) {
         self.pager.block.record_fault_ns(sys::monotonic_ns() - started_ns);
-    }
-
-    /// Waits while the budget is used up and the evictor can do something about it.
-    fn wait_for_room(&self) {
-        let pager = self.pager;
-        let full = || {
-            pager.resident().load(Ordering::Relaxed) >= pager.limit_pages.load(Ordering::Relaxed)
-        };
-        if !full() {
-            return;
-        }
-        let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
-        let hopeless = || {
-            pager.lock.is_held_by_program()
-                || pager.fork.is_watching()
-                || pager.evictor_stuck.load(Ordering::Relaxed) != 0
-        };
-        while full() && !hopeless() {
-            let seen = pager.evictor_progress.load(Ordering::Acquire);
-            pager.ring_if_needed(u64::MAX);
-            sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);
-            if sys::monotonic_ns() > patience_ends_ns {
-                return;
-            }
-        }
     }
 }
 

@@ -1,0 +1,211 @@
+//! Serving one fault: the page becomes the handler's own, its contents are brought, its thread
+//! wakes.
+
+use std::sync::atomic::Ordering;
+
+use super::super::page_table::{Entry, PageNumber, State};
+use super::super::staging::Frame;
+use super::super::sys::{self, Errno, SysResult};
+use super::super::{PAGE, address_of};
+use super::{Fault, Handler};
+
+/// How long a fault waits at most for the evictor to make room before the budget is
+/// overdrawn: a page too many is better than a deadlock.
+const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
+
+impl Handler {
+    /// Brings in the page of `fault`, and what lies ahead of it.
+    pub(super) fn serve(&mut self, fault: Fault) {
+        let pager = self.pager;
+        let managed = pager.table.entry(fault.page).filter(|_| !pager.staging.covers(fault.page));
+        let Some(entry) = managed else {
+            // A hole in the staging area, or a page of nobody's.
+            let address = address_of(fault.page);
+            match pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true)) {
+                Err(Errno::EAGAIN) => self.defer(fault),
+                Err(_) => pager.uffd().wake(address, PAGE),
+                Ok(()) => {}
+            }
+            return;
+        };
+        let counters = &pager.block.counters;
+        loop {
+            let state = entry.state();
+            match state {
+                State::Busy if entry.mark_waited() => return,
+                State::Busy => continue,
+                State::Resident => return self.serve_resident(fault, entry),
+                State::Poisoned => {
+                    self.poison(fault.page);
+                    return;
+                }
+                State::Zero | State::Staged | State::Far => {}
+            }
+            self.wait_for_room();
+            // Its frame is to be there for a child that is forked until then, and may be gone
+            // for one that is forked later: no fork is read in between.
+            let _apart = (state == State::Staged).then(|| pager.keep_readers_out());
+            if !self.claim(fault.page, entry, state) {
+                continue;
+            }
+            counters.faults.fetch_add(1, Ordering::Relaxed);
+            return match state {
+                State::Zero => self.bring_zeros(fault, entry),
+                State::Staged => self.bring_staged(fault, entry),
+                _ => self.bring_far(fault, entry),
+            };
+        }
+    }
+
+    /// A fault on a page that is there: somebody else's fault brought it, or the program
+    /// dropped it behind our back (a bare system call); then it reads as zeros. The page is
+    /// claimed first, lest the evictor takes it away just now and zeros get into its place.
+    fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let address = address_of(fault.page);
+        let apart = pager.keep_readers_out();
+        if !entry.claim(State::Resident) {
+            drop(apart);
+            return self.serve(fault);
+        }
+        let outcome = pager.uffd().zero(address, PAGE, false);
+        if outcome.is_ok() {
+            self.forget_slot(entry);
+        }
+        self.release_quietly(fault.page, entry, State::Resident);
+        match outcome {
+            Err(Errno::EAGAIN) => self.defer(fault),
+            _ => pager.uffd().wake(address, PAGE),
+        }
+    }
+
+    fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let window = self.window_for(fault.page);
+        let mut count = 1;
+        while count < window && self.claim_ahead(fault.page + count, State::Zero) {
+            count += 1;
+        }
+        let address = address_of(fault.page);
+        let mut placed = self.hand_over(&fault, |uffd, wake| {
+            if count == 1 && !fault.write {
+                uffd.zero(address, PAGE, wake)
+            } else {
+                uffd.copy(address, pager.zeros, count * PAGE, wake)
+            }
+        });
+        if placed.is_err() && count > 1 {
+            // What lies ahead may end with the mapping, or be there behind our back.
+            placed = pager.uffd().copy(address, pager.zeros, PAGE, true);
+        }
+        self.let_forks_pass();
+        let done = placed.map_or(0, |bytes| bytes / PAGE);
+        for ahead in 1..count {
+            let state = if ahead < done { State::Resident } else { State::Zero };
+            self.release_entry(fault.page + ahead, state);
+        }
+        pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
+        if done == 0 {
+            return self.give_back(fault, entry, State::Zero, placed);
+        }
+        self.arrived(done);
+        self.release(fault.page, entry, State::Resident);
+    }
+
+    /// Moves a page back from the staging area. While a `fork` is under way its frame must
+    /// stay as it is for the child, so it is copied then; likewise where it is shared.
+    fn bring_staged(&mut self, fault: Fault, entry: &Entry) {
+        let pager = self.pager;
+        let (address, frame) = (address_of(fault.page), entry.frame());
+        let source = pager.staging.address(frame);
+        let mut moved = Err(Errno::EBUSY);
+        if !pager.fork.is_open() {
+            moved = pager.uffd().move_pages(address, source, PAGE);
+        }
+        let outcome = match moved {
+            Ok(_) => {
+                pager.staging.set(frame, Frame::Empty);
+                self.record(fault.started_ns);
+                pager.uffd().wake(address, PAGE);
+                moved
+            }
+            Err(_) => {
+                let copied = pager.uffd().copy(address, source, PAGE, true);
+                if copied.is_ok() {
+                    pager.staging.set(frame, Frame::OrphanOf(fault.page));
+                    self.arrived(1);
+                }
+                copied
+            }
+        };
+        match outcome {
+            Ok(_) => {
+                pager.block.counters.staged_faults.fetch_add(1, Ordering::Relaxed);
+                self.release(fault.page, entry, State::Resident);
+            }
+            Err(_) => self.give_back(fault, entry, State::Staged, outcome),
+        }
+    }
+
+    pub(super) fn poison(&self, page: PageNumber) {
+        let uffd = self.pager.uffd();
+        let outcome = uffd.poison(address_of(page), PAGE);
+        if let Err(errno) = uffd.settle(address_of(page), outcome)
+            && errno != Errno::ENOENT
+        {
+            uffd.wake(address_of(page), PAGE);
+        }
+    }
+
+    /// A placement failed: the page is as before, and the fault is served again later if the
+    /// address space was changing, or its thread looks again.
+    pub(super) fn give_back(
+        &mut self,
+        fault: Fault,
+        entry: &Entry,
+        to: State,
+        why: SysResult<usize>,
+    ) {
+        self.release_quietly(fault.page, entry, to);
+        match why {
+            Err(Errno::EAGAIN) => self.defer(fault),
+            Err(Errno::ENOMEM) => {
+                sys::die("this machine is out of memory for a page of the program")
+            }
+            _ => self.pager.wake_page(fault.page),
+        }
+    }
+
+    pub(super) fn defer(&mut self, fault: Fault) {
+        if self.deferred.len() < self.deferred.capacity() {
+            self.deferred.push(fault);
+        } else {
+            self.pager.wake_page(fault.page);
+        }
+    }
+
+    /// Waits while the budget is used up and the evictor can do something about it.
+    fn wait_for_room(&self) {
+        let pager = self.pager;
+        let full = || {
+            pager.resident().load(Ordering::Relaxed) >= pager.limit_pages.load(Ordering::Relaxed)
+        };
+        if !full() {
+            return;
+        }
+        let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
+        let hopeless = || {
+            pager.lock.is_held_by_program()
+                || pager.fork.is_watching()
+                || pager.evictor_stuck.load(Ordering::Relaxed) != 0
+        };
+        while full() && !hopeless() {
+            let seen = pager.evictor_progress.load(Ordering::Acquire);
+            pager.ring_if_needed(u64::MAX);
+            sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);
+            if sys::monotonic_ns() > patience_ends_ns {
+                return;
+            }
+        }
+    }
+}
