@@ -1,7 +1,9 @@
 //! A network namespace for each node and one in the middle, joined by veth and a bridge.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +12,11 @@ use crate::plan::{HUB_ADDRESS, node_address};
 
 /// As on the wires of a rack: a page and its header fit in one packet.
 const MTU: &str = "9000";
+
+/// Where `ip` keeps the names of namespaces.
+const NAMES: &str = "/run/netns";
+/// What those of racks begin with; behind it comes who made them.
+const PREFIX: &str = "venice-rack-";
 
 /// The namespaces of one rack. Dropping it removes them.
 #[derive(Debug)]
@@ -25,8 +32,10 @@ impl Namespaces {
     /// Without root, or where the kernel has no namespaces, bridges or veth.
     pub fn new(nodes: u16) -> Result<Self> {
         static RACKS: AtomicU32 = AtomicU32::new(0);
+        static TIDIED: Once = Once::new();
+        TIDIED.call_once(remove_stale);
         let number = RACKS.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("venice-rack-{}-{number}", std::process::id());
+        let prefix = format!("{PREFIX}{}-{number}", std::process::id());
         let made = Self { prefix, nodes };
         let names: String =
             (0..nodes).map(|node| format!("netns add {}\n", made.node(node))).collect();
@@ -82,6 +91,25 @@ impl Drop for Namespaces {
     }
 }
 
+/// Removes namespaces of racks whose parent was killed before it could.
+fn remove_stale() {
+    // Without the folder there never was one.
+    let Ok(entries) = std::fs::read_dir(NAMES) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if owner(name).is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            // Another rack may have been quicker.
+            let _ = ip(&[], &format!("netns del {name}\n"));
+        }
+    }
+}
+
+/// The process that made a rack's namespace; `None`: it is none.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
 /// Lets `ip` carry out some commands.
 fn ip(options: &[&str], commands: &str) -> Result<()> {
     let mut child = Command::new("ip")
@@ -101,4 +129,30 @@ fn ip(options: &[&str], commands: &str) -> Result<()> {
         bail!("ip: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_the_dead_are_removed_and_others_stay() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("SKIPPED: namespaces_of_the_dead_are_removed: needs root");
+        }
+        let mut dead = Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let stale = format!("{PREFIX}{}-0-1", dead.id());
+        let own = format!("{PREFIX}{}-own", std::process::id());
+        let other = format!("venice-other-{}", dead.id());
+        for name in [&stale, &own, &other] {
+            ip(&[], &format!("netns add {name}\n")).unwrap();
+        }
+        remove_stale();
+        let is_there = |name: &String| Path::new(NAMES).join(name).exists();
+        assert_eq!([&stale, &own, &other].map(is_there), [false, true, true]);
+        for name in [own, other] {
+            ip(&[], &format!("netns del {name}\n")).unwrap();
+        }
+    }
 }
