@@ -53,8 +53,6 @@ pub fn fit(scenario: Scenario, port: Port) -> Scenario {
     if !has_network {
         fitted.impairment = Impairment::default();
     }
-    // Byte streams are left to the tests of the QPair sockets.
-    fitted.workload.mix.stream = 0;
     fitted.workload.think = Nanos(SPAN_NS / u64::from(scenario.workload.accesses.max(1)));
     let silence_ns = if fitted.is_harmless() { HARMLESS_SILENCE_NS } else { SILENCE_NS };
     fitted.protocol = Protocol {

@@ -84,7 +84,7 @@ impl Forwarder {
         let mut sockets = Vec::new();
         for from in 0..plan.scenario.nodes {
             for to in plan.scenario.donors_of(from) {
-                for service in [Service::Memory, Service::Talk] {
+                for service in Service::ALL {
                     let socket = bind(plan.forwarder_address(from, to, service))?;
                     sockets.push(Socket { socket, from, to, side: Side::Near(service) });
                 }

@@ -1,5 +1,7 @@
 //! Plays the notes of all processes to the simulator's checkers.
 
+mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use venice_sim::checkers::{
@@ -8,6 +10,7 @@ use venice_sim::checkers::{
 };
 use venice_sim::scenario::{Kind, Scenario, Workload};
 
+use self::streams::Streams;
 use crate::notes::{Note, Source, What, Why};
 use crate::plan::{MAX_MESSAGE_BYTES, Port};
 
@@ -46,6 +49,7 @@ pub fn judge(
         now_ns: 0,
         regions: BTreeMap::new(),
         begun: BTreeMap::new(),
+        streams: Streams::default(),
         ends: BTreeMap::new(),
         pending: BTreeMap::new(),
         held: BTreeSet::new(),
@@ -79,6 +83,7 @@ struct Judge {
     regions: BTreeMap<u32, RegionId>,
     /// Conversations, by whom they were begun.
     begun: BTreeMap<u32, Source>,
+    streams: Streams,
     /// The conversation that each end of a QPair is for.
     ends: BTreeMap<(Source, u32), ConversationId>,
     pending: BTreeMap<(Source, u64), Pending>,
@@ -117,7 +122,7 @@ impl Judge {
                 let id = self.regions[&region];
                 self.oracle.region(id).is_revoked = true;
             }
-            What::Died { program } => self.bury(program),
+            What::Died { process } => self.bury(process),
             What::Calm => {}
             What::Stuck { why } => self.check(Checker::Progress, Err(why)),
             What::Asked { token, region, lane, kind, at, len, write } => {
@@ -170,6 +175,12 @@ impl Judge {
             | What::Closed { .. } => {
                 self.listen(source, what);
             }
+            What::StreamBegan { .. }
+            | What::StreamSent { .. }
+            | What::StreamEnded { .. }
+            | What::StreamRead { .. }
+            | What::StreamEndSeen { .. }
+            | What::StreamClosed { .. } => self.follow(source, what),
         }
     }
 
@@ -297,9 +308,10 @@ impl Judge {
         }
     }
 
-    /// A program was killed: its accesses may have been carried out or not, and nobody need answer
-    /// its messages.
+    /// A process was killed: a program's accesses may have been carried out or not, and nobody need
+    /// answer its messages.
     fn bury(&mut self, program: Source) {
+        self.streams.bury(&mut self.oracle.streams, program);
         let later = self.pending.split_off(&(program, 0));
         for ((source, token), pending) in later {
             if source != program {
@@ -313,6 +325,18 @@ impl Judge {
         }
     }
 
+    /// What came of streams.
+    fn follow(&mut self, source: Source, what: What) {
+        if let What::StreamClosed { text, .. } = &what {
+            self.blame(!self.is_harmless, || format!("{source:?}: a stream ended: {text}"));
+        }
+        match self.streams.hear(&mut self.oracle.streams, source, what) {
+            Ok(0) => {}
+            Ok(finished) => *self.succeeded.entry(Kind::Stream.name()).or_default() += finished,
+            Err(what) => self.check(Checker::Streams, Err(what)),
+        }
+    }
+
     fn end(&mut self) {
         let waiting = self.pending.iter().next();
         if let Some(((source, _), pending)) = waiting {
@@ -321,6 +345,8 @@ impl Judge {
         }
         let settled = self.oracle.conversations.check_settled();
         self.check(Checker::Conversations, settled);
+        let settled = self.oracle.streams.check_settled();
+        self.check(Checker::Streams, settled);
         let agree = match self.held == self.used {
             true => Ok(()),
             false => Err(format!("regions {:?} are lent, {:?} used", self.held, self.used)),

@@ -13,7 +13,8 @@
 //!
 //! - [`fit`]: a scenario made to suit real time.
 //! - [`rack`]: runs one; [`rack::run`] is the front door.
-//! - [`program`], [`donor`], [`forwarder`]: what the processes do.
+//! - [`program`], [`donor`], [`forwarder`]: what the processes do; [`stream`] is what either end of a
+//!   byte stream does.
 //! - [`notes`]: each process writes down what it asks for and what comes of it, with the time.
 //! - [`judge`]: plays all notes to the checkers, in the order of time.
 //!
@@ -33,3 +34,4 @@ pub mod plan;
 pub mod process;
 pub mod program;
 pub mod rack;
+pub mod stream;

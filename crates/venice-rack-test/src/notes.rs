@@ -59,10 +59,10 @@ pub enum What {
         /// Which.
         region: u32,
     },
-    /// The rack: a program was killed; what it had under way will never be heard of.
+    /// The rack: a process was killed; what it had under way will never be heard of.
     Died {
         /// Which.
-        program: Source,
+        process: Source,
     },
     /// The rack: the last fault is over.
     Calm,
@@ -154,6 +154,52 @@ pub enum What {
     Closed {
         /// Which.
         conversation: u32,
+        /// Why.
+        text: String,
+    },
+    /// A program asks for a QPair of a stream.
+    StreamBegan {
+        /// The number that its bytes begin with.
+        stream: u32,
+        /// The node it leads to.
+        donor: u16,
+    },
+    /// More bytes of a stream are about to be sent.
+    StreamSent {
+        /// Which.
+        stream: u32,
+        /// From the program to the donor; else back.
+        is_there: bool,
+        /// How many more.
+        len_bytes: u32,
+    },
+    /// The sending of a stream is about to be ended.
+    StreamEnded {
+        /// Which.
+        stream: u32,
+        /// From the program to the donor; else back.
+        is_there: bool,
+    },
+    /// Bytes came out of a stream.
+    StreamRead {
+        /// A donor's own number for it; for a program the stream.
+        end: u32,
+        /// From the program to the donor; else back.
+        is_there: bool,
+        /// What.
+        data: Bytes,
+    },
+    /// And then the end of the sending.
+    StreamEndSeen {
+        /// A donor's own number for it; for a program the stream.
+        end: u32,
+        /// From the program to the donor; else back.
+        is_there: bool,
+    },
+    /// A stream ended before its time.
+    StreamClosed {
+        /// Which.
+        stream: u32,
         /// Why.
         text: String,
     },

@@ -28,12 +28,17 @@ pub enum Port {
 pub enum Service {
     /// Accesses to memory.
     Memory,
-    /// QPairs.
+    /// QPairs of messages.
     Talk,
+    /// QPairs of byte streams.
+    Stream,
 }
 
-/// The service number of QPairs.
-pub const TALK_SERVICE: u32 = 1;
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Talk, Self::Stream];
+}
+
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 3000;
 
@@ -84,7 +89,8 @@ impl Plan {
     /// Where a program finds a donor's service: at the forwarder.
     pub fn forwarder_address(&self, program: u16, donor: u16, service: Service) -> SocketAddr {
         let pair = program * self.scenario.nodes + donor;
-        SocketAddr::from((HUB_ADDRESS, 20_000 + 2 * pair + service as u16))
+        let number = pair * Service::ALL.len() as u16 + service as u16;
+        SocketAddr::from((HUB_ADDRESS, 20_000 + number))
     }
 
     /// Whether datagrams are sealed: those of every other seed. Without seals the frames' own
@@ -104,25 +110,25 @@ impl Plan {
         self.is_sealed().then(|| SealedAs { name, key: node_key(&secret(donor), name) })
     }
 
-    /// Where a donor takes QPairs.
-    pub fn listens_at(&self, donor: u16) -> QPairAddress {
+    /// Where a donor takes QPairs of a service.
+    pub fn listens_at(&self, donor: u16, service: Service) -> QPairAddress {
         match self.port {
             Port::Udp => QPairAddress::Udp {
-                address: Self::donor_address(donor, Service::Talk),
+                address: Self::donor_address(donor, service),
                 seal: self.keys(donor).map(QPairSeal::Keys),
             },
-            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, Service::Talk)),
+            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, service)),
         }
     }
 
-    /// Where a program asks a donor for QPairs.
-    pub fn talks_at(&self, program: u16, donor: u16) -> QPairAddress {
+    /// Where a program asks a donor for QPairs of a service.
+    pub fn talks_at(&self, program: u16, donor: u16, service: Service) -> QPairAddress {
         match self.port {
             Port::Udp => QPairAddress::Udp {
-                address: self.forwarder_address(program, donor, Service::Talk),
+                address: self.forwarder_address(program, donor, service),
                 seal: self.seal(program, donor).map(QPairSeal::As),
             },
-            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, Service::Talk)),
+            Port::Shm | Port::Ring => QPairAddress::ring(self.socket(donor, service)),
         }
     }
 

@@ -31,7 +31,14 @@ fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
         assert!(outcome.total() > asked / 8, "{outcome}");
         kinds.extend(outcome.succeeded.into_keys());
     }
-    for kind in [Kind::BulkWrite, Kind::CompareSwap, Kind::FetchAdd, Kind::Message, Kind::Post] {
+    for kind in [
+        Kind::BulkWrite,
+        Kind::CompareSwap,
+        Kind::FetchAdd,
+        Kind::Message,
+        Kind::Post,
+        Kind::Stream,
+    ] {
         assert!(kinds.contains(kind.name()), "no {} among {kinds:?}", kind.name());
     }
 }
@@ -68,7 +75,7 @@ fn racks_over_rings() {
 
 #[test]
 fn racks_over_shm() {
-    keep_every_promise(Port::Shm, 2..7);
+    keep_every_promise(Port::Shm, 2..10);
 }
 
 #[test]
@@ -115,6 +122,16 @@ fn a_read_that_brings_other_bytes() {
 #[test]
 fn two_messages_in_each_others_place() {
     assert_found_by(Sabotage::SwapMessages, Port::Ring, Checker::Conversations, &[]);
+}
+
+#[test]
+fn bytes_of_a_stream_in_each_others_place() {
+    assert_found_by(Sabotage::SwapBytes, Port::Ring, Checker::Streams, &[]);
+}
+
+#[test]
+fn a_pause_of_a_stream_taken_for_its_end() {
+    assert_found_by(Sabotage::EarlyEnd, Port::Ring, Checker::Streams, &[]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! A donor's part in conversations: reads all that comes, and answers every other message.
+//! A donor's part in conversations: reads all that comes, and answers every other message; and its
+//! ends of byte streams.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,29 +9,59 @@ use venice_ports::qpair::{QPairListener, QPairMessages, QPairSocketError};
 use venice_sim::checkers::{ConversationId, Direction, message};
 
 use crate::notes::{Bytes, Notebook, What};
-use crate::plan::{MAX_MESSAGE_BYTES, Plan, TALK_SERVICE, end_config};
+use crate::plan::{MAX_MESSAGE_BYTES, Plan, Service, end_config};
+use crate::stream::StreamEnd;
+
+/// How long a stream's end is kept when it is done.
+const LINGER: Duration = Duration::from_secs(60);
 
 /// Takes QPairs, each on a thread of its own, until the process ends.
 pub(super) fn listen(plan: &Plan, node: u16, notebook: Arc<Notebook>) -> Result<()> {
-    let mut listener = QPairListener::bind(&plan.listens_at(node), TALK_SERVICE)?;
-    listener.set_end(end_config());
-    let ends = AtomicU32::new(0);
-    std::thread::spawn(move || {
-        loop {
-            match listener.accept_messages(None) {
-                Ok(socket) => {
-                    let end = ends.fetch_add(1, Ordering::Relaxed);
-                    let notebook = Arc::clone(&notebook);
-                    let talk = Talk { socket, end, notebook, conversation: None, answers: 0 };
-                    std::thread::spawn(move || talk.run());
-                }
-                Err(QPairSocketError::TimedOut) => {}
-                // Programs that find nobody to talk to will be missed.
-                Err(error) => return eprintln!("node {node}: {error}"),
-            }
-        }
-    });
+    let talks = bind(plan, node, Service::Talk)?;
+    let streams = bind(plan, node, Service::Stream)?;
+    let stream_notes = Arc::clone(&notebook);
+    std::thread::spawn(move || take_streams(streams, node, &stream_notes));
+    std::thread::spawn(move || take_talks(talks, node, &notebook));
     Ok(())
+}
+
+fn bind(plan: &Plan, node: u16, service: Service) -> Result<QPairListener> {
+    let mut listener = QPairListener::bind(&plan.listens_at(node, service), service as u32)?;
+    listener.set_end(end_config());
+    Ok(listener)
+}
+/// Takes QPairs of messages, each on a thread of its own.
+fn take_talks(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
+    for end in 0.. {
+        match listener.accept_messages(None) {
+            Ok(socket) => {
+                let notebook = Arc::clone(notebook);
+                let talk = Talk { socket, end, notebook, conversation: None, answers: 0 };
+                std::thread::spawn(move || talk.run());
+            }
+            Err(QPairSocketError::TimedOut) => {}
+            // Programs that find nobody to talk to will be missed.
+            Err(error) => return eprintln!("node {node}: {error}"),
+        }
+    }
+}
+
+/// And QPairs of streams.
+fn take_streams(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
+    for end in 0.. {
+        match listener.accept_stream(None) {
+            Ok(socket) => {
+                let mut stream = StreamEnd::accepted(socket, Arc::clone(notebook), end);
+                std::thread::spawn(move || {
+                    stream.run();
+                    // The other end may be slow to read the last bytes.
+                    std::thread::sleep(LINGER);
+                });
+            }
+            Err(QPairSocketError::TimedOut) => {}
+            Err(error) => return eprintln!("node {node}: {error}"),
+        }
+    }
 }
 
 struct Talk {

@@ -1,6 +1,7 @@
 //! What borrows on a node: does what the scenario draws for it, and notes all of it.
 
 mod far;
+mod streams;
 mod talk;
 
 use std::collections::BTreeMap;
@@ -18,10 +19,11 @@ use venice_sim::scenario::{Access, Kind, Workload};
 use venice_wire::{GrantId, GrantKey};
 
 use self::far::{Far, Over};
+use self::streams::{Streams, Tally};
 use self::talk::{Talk, Todo};
 use crate::notes::{Bytes, Notebook, Role, Source, What, Why};
 use crate::orders::{Order, Reply, orders, reply};
-use crate::plan::Plan;
+use crate::plan::{Plan, Service};
 
 /// The longest sleep: orders come at any time.
 const NAP_NS: u64 = 2_000_000;
@@ -44,13 +46,20 @@ pub fn run(
     let source = Source { role: Role::Program, node, life };
     let notebook = Arc::new(Notebook::create(&plan.folder, source)?);
     let talk = |(session, &donor): (usize, &u16)| {
-        let (address, todo) = (plan.talks_at(node, donor), Todo::default());
+        let (address, todo) = (plan.talks_at(node, donor, Service::Talk), Todo::default());
         let notebook = Arc::clone(&notebook);
         let talk = Talk { source, session, address, todo: todo.clone(), notebook, sabotage };
         std::thread::spawn(move || talk.run());
         todo
     };
-    let todos: Vec<Todo> = plan.scenario.donors_of(node).iter().enumerate().map(talk).collect();
+    let stream = |(session, &donor): (usize, &u16)| {
+        let address = plan.talks_at(node, donor, Service::Stream);
+        let (notebook, tally) = (Arc::clone(&notebook), Tally::default());
+        Arc::new(Streams { source, session, donor, address, notebook, sabotage, tally })
+    };
+    let donors = plan.scenario.donors_of(node);
+    let todos: Vec<Todo> = donors.iter().enumerate().map(talk).collect();
+    let streams = donors.iter().enumerate().map(stream).collect();
     let session = |_: &Todo| Session {
         region: None,
         latest: None,
@@ -65,6 +74,7 @@ pub fn run(
         notebook,
         sessions: todos.iter().map(session).collect(),
         todos,
+        streams,
         accesses_left: accesses,
         regions: BTreeMap::new(),
         held: None,
@@ -89,6 +99,8 @@ struct Program {
     sessions: Vec<Session>,
     /// Messages to be sent to each donor.
     todos: Vec<Todo>,
+    /// Byte streams with each.
+    streams: Vec<Arc<Streams>>,
     accesses_left: u32,
     regions: BTreeMap<u32, Region>,
     held: Option<Held>,
@@ -292,6 +304,7 @@ impl Program {
         self.accesses_left -= 1;
         match access.kind {
             Kind::Message => self.todos[access.session].add_one(),
+            Kind::Stream => self.streams[access.session].begin(),
             Kind::Fence => self.fence(),
             Kind::Unmap => self.give_back(access.session),
             _ => self.hold(access, false),
@@ -418,7 +431,9 @@ impl Program {
         let has_all = self.sessions.iter().all(|session| session.region.is_some());
         let is_idle = self.pending.is_empty() && self.held.is_none() && self.posted.is_empty();
         let is_done = is_idle && self.accesses_left == 0;
-        let is_so = has_all && is_done && self.todos.iter().all(Todo::is_empty);
+        let talks_are_over = self.todos.iter().all(Todo::is_empty)
+            && self.streams.iter().all(|streams| streams.are_over());
+        let is_so = has_all && is_done && talks_are_over;
         if is_so != self.was_content {
             self.was_content = is_so;
             reply(Reply::Content { is_so });

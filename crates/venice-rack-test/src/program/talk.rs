@@ -12,7 +12,7 @@ use venice_sim::checkers::{ConversationId, Direction, message};
 use venice_sim::rack::Sabotage;
 
 use crate::notes::{Bytes, Notebook, Source, What};
-use crate::plan::{MAX_MESSAGE_BYTES, TALK_SERVICE, end_config};
+use crate::plan::{MAX_MESSAGE_BYTES, Service, end_config};
 
 /// Messages to be sent to a donor.
 #[derive(Clone, Debug, Default)]
@@ -53,27 +53,27 @@ struct Conversation {
 }
 
 /// How long to leave a donor alone that could not be reached.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 /// How soon to look whether there is something to send.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// The number of a program's QPair: different from that of every other of its kind in the rack.
+pub(super) fn number(source: Source, session: usize, n: u32) -> u32 {
+    let Source { node, life, .. } = source;
+    assert!(life < 1 << 8 && n < 1 << 16 && session < 4 && node < 1 << 6);
+    u32::from(node) << 26 | (session as u32) << 24 | life << 16 | n
+}
 
 impl Talk {
     /// Sends what is to be sent, and reads what comes, until the process ends.
     pub fn run(self) {
         for n in 0.. {
-            let id = self.number(n);
+            let id = number(self.source, self.session, n);
             let error = self.converse(id);
             let text = error.to_string();
             self.notebook.note(What::Closed { conversation: id, text });
             std::thread::sleep(PAUSE);
         }
-    }
-
-    /// Different from that of every other conversation of the rack.
-    fn number(&self, n: u32) -> u32 {
-        let Source { node, life, .. } = self.source;
-        assert!(life < 1 << 8 && n < 1 << 16 && self.session < 4 && node < 1 << 6);
-        u32::from(node) << 26 | (self.session as u32) << 24 | life << 16 | n
     }
 
     /// One conversation, until it breaks.
@@ -84,7 +84,7 @@ impl Talk {
         self.notebook.note(What::Began { conversation: id });
         let credit = if id % 3 == 2 { CreditMode::InBand } else { CreditMode::CrmaWrite };
         let options = QPairOptions { credit, end: end_config() };
-        let socket = match QPairMessages::connect(&self.address, TALK_SERVICE, &options) {
+        let socket = match QPairMessages::connect(&self.address, Service::Talk as u32, &options) {
             Ok(socket) => socket,
             Err(error) => return error,
         };

@@ -132,6 +132,8 @@ impl Rack<'_> {
         self.nodes[usize::from(node)].is_lending = false;
         // Dropping a process kills it.
         self.nodes[usize::from(node)].donor = None;
+        let life = self.nodes[usize::from(node)].donor_life;
+        self.notebook.note(What::Died { process: Source { role: Role::Donor, node, life } });
         self.kill_program(node)
     }
 
@@ -141,11 +143,14 @@ impl Rack<'_> {
         node.forget_program();
         let program = Source { role: Role::Program, node: number, life: node.program_life };
         node.program_life += 1;
-        self.notebook.note(What::Died { program });
+        self.notebook.note(What::Died { process: program });
         let mut begun = 0;
         for note in read(&self.plan.folder, program)? {
             match note.what {
-                What::Asked { .. } | What::AskedAtomic { .. } | What::Sent { .. } => begun += 1,
+                What::Asked { .. }
+                | What::AskedAtomic { .. }
+                | What::Sent { .. }
+                | What::StreamBegan { .. } => begun += 1,
                 What::Withdrawn { .. } => begun -= 1,
                 _ => {}
             }

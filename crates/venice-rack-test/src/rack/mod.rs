@@ -152,7 +152,7 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    /// Waits until every message has come that is still to come.
+    /// Waits until every message and every byte has come that is still to come.
     fn settle(&mut self) -> Result<bool> {
         let give_up_ns = monotonic_ns() + PATIENCE_NS;
         loop {
@@ -160,7 +160,10 @@ impl<'a> Rack<'a> {
             if oracle.findings.any() {
                 return Ok(false);
             }
-            let Err(what) = oracle.conversations.check_settled() else { return Ok(true) };
+            let settled = oracle.conversations.check_settled();
+            let Err(what) = settled.and_then(|()| oracle.streams.check_settled()) else {
+                return Ok(true);
+            };
             if monotonic_ns() > give_up_ns {
                 self.notebook.note(What::Stuck { why: what });
                 return Ok(false);

@@ -47,6 +47,12 @@ impl StreamId {
         Self::BYTES as u32 + (drawn >> 2) % longest
     }
 
+    /// The bytes to send one way from a place on, at most so many.
+    pub fn bytes(self, to: Direction, from: u32, most_bytes: u32) -> Vec<u8> {
+        let end = self.len_bytes(to).min(from + most_bytes);
+        (from..end).map(|at| self.byte(to, at)).collect()
+    }
+
     /// The byte at a place.
     fn byte(self, to: Direction, at: u32) -> u8 {
         match self.0.to_le_bytes().get(at as usize) {
@@ -63,15 +69,22 @@ impl Streams {
     /// A new stream.
     pub fn begin(&mut self) -> StreamId {
         let id = StreamId(self.all.last_key_value().map_or(0, |(id, _)| id.0 + 1));
-        self.all.insert(id, Stream::default());
+        self.begin_as(id);
         id
+    }
+
+    /// A new stream under a number that was drawn elsewhere.
+    ///
+    /// # Panics
+    /// If there is one of that number.
+    pub fn begin_as(&mut self, id: StreamId) {
+        let before = self.all.insert(id, Stream::default());
+        assert!(before.is_none(), "{id:?} begins twice");
     }
 
     /// The next bytes to send one way, at most so many; none: all were sent.
     pub fn next_bytes(&self, id: StreamId, to: Direction, most_bytes: u32) -> Vec<u8> {
-        let from = self.all[&id].directions[to as usize].sent_bytes;
-        let end = id.len_bytes(to).min(from + most_bytes);
-        (from..end).map(|at| id.byte(to, at)).collect()
+        id.bytes(to, self.all[&id].directions[to as usize].sent_bytes, most_bytes)
     }
 
     /// So many of them were taken by the QPair.
