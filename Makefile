@@ -18,9 +18,9 @@ help: ## Show this list
 setup: ## Install what is missing here (Debian packages; needs root only if something is)
 	@scripts/setup.sh test
 
-build: ## Build the binary and its shim into target/release
+build: ## Build the binary, its shim and the libraries into target/release
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p venice -p venice-preload
+	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-c
 
 demo: ## A rack on this machine runs an unmodified redis-server on borrowed memory
 	@scripts/setup.sh demo

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/install.sh install|uninstall PREFIX: the binary, its shim, units, completions, man pages.
+# scripts/install.sh install|uninstall PREFIX: the binary, its shim, the C library with header and
+# pkg-config file, units, completions, man pages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,6 +9,7 @@ prefix="${2:?a prefix}"
 built="${BUILT:-target/release}"
 venice="$built/venice"
 shells=(bash zsh fish)
+version="$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)"
 completion_path() { # where each shell looks
     case "$1" in
         bash) echo "$prefix/share/bash-completion/completions/venice" ;;
@@ -19,6 +21,7 @@ completion_path() { # where each shell looks
 install_all() {
     install -Dm755 "$venice" "$prefix/bin/venice"
     install -Dm755 "$built/libvenice_preload.so" "$prefix/lib/venice/libvenice_preload.so"
+    install_library
     local unit shell page
     for unit in packaging/systemd/*.service; do
         [[ -e $unit ]] || continue
@@ -42,13 +45,29 @@ install_all() {
     for page in packaging/examples/*; do
         install -Dm644 "$page" "$prefix/share/doc/venice/examples/$(basename "$page")"
     done
+    for page in examples/c/*; do
+        install -Dm644 "$page" "$prefix/share/doc/venice/$page"
+    done
     echo "installed under $prefix: try $prefix/bin/venice doctor"
+}
+
+install_library() {
+    install -Dm755 "$built/libvenice.so" "$prefix/lib/libvenice.so.$version"
+    ln -sf "libvenice.so.$version" "$prefix/lib/libvenice.so.${version%%.*}"
+    ln -sf "libvenice.so.${version%%.*}" "$prefix/lib/libvenice.so"
+    install -Dm644 "$built/libvenice.a" "$prefix/lib/libvenice.a"
+    install -Dm644 crates/venice-c/include/venice.h "$prefix/include/venice.h"
+    install -d "$prefix/lib/pkgconfig"
+    sed "s|@PREFIX@|${prefix#"${DESTDIR:-}"}|; s|@VERSION@|$version|" crates/venice-c/venice.pc.in \
+        >"$prefix/lib/pkgconfig/venice.pc"
 }
 
 uninstall_all() {
     local unit shell
     rm -f "$prefix/bin/venice" "$prefix/share/man/man1"/venice.1 "$prefix/share/man/man1"/venice-*.1
     rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice"
+    rm -f "$prefix/lib"/libvenice.{a,so,so.*} "$prefix/include/venice.h" \
+        "$prefix/lib/pkgconfig/venice.pc"
     for unit in packaging/systemd/*.service; do
         rm -f "$prefix/lib/systemd/system/$(basename "$unit")"
     done

@@ -63,6 +63,7 @@ look() {
         need_file /usr/bin/python3 python3
         need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy
         need pgrep procps
+        need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
         # The guest of scripts/guest.sh, and what makes a soft RDMA device in it.
         need qemu-system-x86_64 qemu-system-x86

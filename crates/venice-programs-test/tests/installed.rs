@@ -1,20 +1,28 @@
 //! What `make install` puts down works from there.
 
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use venice_programs_test::venice_binary;
+use venice_programs_test::{Port, Rack, venice_binary};
+
+/// `scripts/install.sh ACTION PREFIX`.
+fn install(action: &str, prefix: &Path) -> Output {
+    Command::new(root().join("scripts/install.sh"))
+        .arg(action)
+        .arg(prefix)
+        .env("BUILT", venice_binary().parent().expect("a directory"))
+        .output()
+        .expect("a shell")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 #[test]
 fn an_installed_venice_finds_its_shim() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let prefix = tempfile::tempdir().expect("a temporary directory");
-    let installed = Command::new(root.join("scripts/install.sh"))
-        .arg("install")
-        .arg(prefix.path())
-        .env("BUILT", venice_binary().parent().expect("a directory"))
-        .output()
-        .expect("a shell");
+    let installed = install("install", prefix.path());
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
     for file in ["lib/systemd/system/venice-agent.service", "share/man/man1/venice.1"] {
         assert!(prefix.path().join(file).exists(), "{file} is not installed");
@@ -31,12 +39,58 @@ fn an_installed_venice_finds_its_shim() {
     let shim = prefix.path().join("lib/venice/libvenice_preload.so");
     assert_eq!(found.expect("the shim is found"), shim);
 
-    let uninstalled = Command::new(root.join("scripts/install.sh"))
-        .arg("uninstall")
-        .arg(prefix.path())
-        .status()
-        .expect("a shell");
-    assert!(uninstalled.success());
+    assert!(install("uninstall", prefix.path()).status.success());
     assert!(!prefix.path().join("bin/venice").exists());
     assert!(!shim.exists());
+}
+
+/// The example in C is built as its first lines say, against the installed library, shared and
+/// static, and run on a rack.
+#[test]
+fn a_c_program_is_built_against_the_installed_library() {
+    let prefix = tempfile::tempdir().expect("a temporary directory");
+    let installed = install("install", prefix.path());
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    let rack = Rack::start(Port::Udp, 64);
+    for (name, how, library) in
+        [("shared", "", "-lvenice"), ("static", "--static", "-l:libvenice.a")]
+    {
+        let program = prefix.path().join(name);
+        let build = format!(
+            "gcc -Wall -Wextra -Werror -o {} {} $(pkg-config {how} --cflags --libs venice | sed \
+             's/-lvenice/{library}/')",
+            program.display(),
+            root().join("examples/c/borrow.c").display(),
+        );
+        let built = Command::new("sh")
+            .args(["-c", &build])
+            .env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig"))
+            .output()
+            .expect("a shell");
+        assert!(built.status.success(), "{build}: {}", String::from_utf8_lossy(&built.stderr));
+        let ran = Command::new(&program)
+            .env("VENICE_RUN_DIR", rack.run_dir())
+            .env_remove("VENICE_MONITOR")
+            .env("LD_LIBRARY_PATH", prefix.path().join("lib"))
+            .output()
+            .expect("the example");
+        let (out, err) =
+            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success(), "{name}: {out}{err}");
+        for line in ["read: far away", "1000 pages there and back", "it was 41", "planet: Jupiter"]
+        {
+            assert!(out.contains(line), "{name}: no {line:?} in {out}");
+        }
+    }
+    assert_eq!(rack.granted_bytes(), 0, "all was given back");
+    let refused = Command::new(prefix.path().join("shared"))
+        .arg("127.0.0.1:1")
+        .env("LD_LIBRARY_PATH", prefix.path().join("lib"))
+        .output()
+        .expect("the example");
+    let err = String::from_utf8_lossy(&refused.stderr);
+    assert!(err.contains("no Monitor Node answers at 127.0.0.1:1"), "{err}");
+    assert!(install("uninstall", prefix.path()).status.success());
+    assert!(!prefix.path().join("lib/libvenice.so").exists());
+    assert!(!prefix.path().join("include/venice.h").exists());
 }

@@ -45,8 +45,7 @@ pub fn find() -> Result<FoundRack, RecipientError> {
     if let Some(monitor) = std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty()) {
         return Ok(FoundRack { monitor, port: port()? });
     }
-    let found =
-        read()?.map(|record| FoundRack { port: record.port(), monitor: record.monitor.addr });
+    let found = read()?.map(|record| FoundRack { port: record.port, monitor: record.monitor.addr });
     found.ok_or_else(|| RecipientError::NoRack {
         variable: MONITOR_VARIABLE,
         looked: run_dir()
@@ -59,13 +58,14 @@ pub fn find() -> Result<FoundRack, RecipientError> {
 /// # Errors
 /// [`RecipientError::DamagedRecord`].
 pub fn port() -> Result<PortKind, RecipientError> {
-    Ok(read()?.map_or(PortKind::Udp, |record| record.port()))
+    Ok(read()?.map_or(PortKind::Udp, |record| record.port))
 }
 
 #[derive(Deserialize)]
 struct Record {
     monitor: MonitorRecord,
-    port: String,
+    #[serde(deserialize_with = "port_by_name")]
+    port: PortKind,
 }
 
 #[derive(Deserialize)]
@@ -73,14 +73,8 @@ struct MonitorRecord {
     addr: String,
 }
 
-impl Record {
-    fn port(&self) -> PortKind {
-        match self.port.as_str() {
-            "shm" => PortKind::Shm,
-            "verbs" => PortKind::Verbs,
-            _ => PortKind::Udp,
-        }
-    }
+fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D::Error> {
+    String::deserialize(text)?.parse().map_err(serde::de::Error::custom)
 }
 
 fn read() -> Result<Option<Record>, RecipientError> {

@@ -53,6 +53,16 @@ impl std::fmt::Display for PortKind {
     }
 }
 
+impl std::str::FromStr for PortKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PortKind, String> {
+        let all = [PortKind::Shm, PortKind::Udp, PortKind::Verbs];
+        let named = all.into_iter().find(|port| port.to_string() == text);
+        named.ok_or_else(|| format!("there is no port {text:?}: shm, udp or verbs"))
+    }
+}
+
 /// A slab of this run: far slots `index * SLAB_SLOTS ..`.
 #[derive(Debug)]
 #[repr(C)]

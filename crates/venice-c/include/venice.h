@@ -1,0 +1,171 @@
+/* libvenice: memory of the other machines in the rack, for programs that ask for it.
+ *
+ *     venice_rack *rack;
+ *     venice_memory *memory;
+ *     if (venice_connect(NULL, &rack) != VENICE_OK
+ *         || venice_get_memory(rack, 1ull << 30, NULL, &memory) != VENICE_OK)
+ *         errx(1, "%s", venice_last_error());
+ *     venice_write(memory, 4096, "far away", 8);
+ *
+ * Every function that can fail returns a status; venice_last_error() has the words. Handles may be
+ * used by any thread, and are given back by the one function named for it, which nothing else may
+ * be using then. They mean nothing in a child of fork(). Passing NULL for a handle, or for a place
+ * that a result goes to, is VENICE_INVALID.
+ *
+ * What holds for borrowed memory is in docs/api.md: whole slabs of 16 MiB, zeros at first, and what
+ * only a lost donor had is VENICE_DONOR_LOST.
+ */
+#ifndef VENICE_H
+#define VENICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What came of a call. */
+typedef enum venice_status {
+    VENICE_OK = 0,
+    VENICE_UNREACHABLE = 1,   /* no rack is known, or nobody answers */
+    VENICE_REFUSED = 2,       /* the rack or the kernel said no */
+    VENICE_NO_ROOM = 3,       /* not so much is free */
+    VENICE_DONOR_LOST = 4,    /* the donor that alone had these bytes is gone */
+    VENICE_OUT_OF_RANGE = 5,  /* beyond what was borrowed */
+    VENICE_UNALIGNED = 6,     /* an atomic access not to a multiple of eight */
+    VENICE_INVALID = 7,       /* an argument that makes no sense */
+    VENICE_NOT_FOUND = 8,     /* no object has this key */
+    VENICE_TOO_SMALL = 9      /* the value is longer than the buffer */
+} venice_status;
+
+/* The version of this library, "0.1.0". */
+const char *venice_version(void);
+
+/* What went wrong in this thread's last call that did; "" if none. Valid until its next call. */
+const char *venice_last_error(void);
+
+/* A rack. */
+typedef struct venice_rack venice_rack;
+
+/* Connects to the Monitor Node at `monitor` ("host:port"); NULL: to the one that VENICE_MONITOR
+ * names, else to that of the rack of this machine. */
+venice_status venice_connect(const char *monitor, venice_rack **rack);
+
+/* Forgets the rack; what was borrowed from it stays. NULL is nothing. */
+void venice_disconnect(venice_rack *rack);
+
+/* What its nodes have free. */
+venice_status venice_free_bytes(const venice_rack *rack, uint64_t *bytes);
+
+/* How memory is borrowed. Begin with VENICE_OPTIONS; NULL for all of it means the same. */
+typedef struct venice_options {
+    size_t struct_bytes;     /* sizeof(venice_options) */
+    const char *donors;      /* nodes to borrow from, "node1,node2"; NULL: any */
+    const char *port;        /* "shm", "udp" or "verbs"; NULL: as the rack of this machine says */
+    const char *node;        /* where nodes relay for each other: this program's; NULL: the first */
+    const char *purpose;     /* what for, in `venice grants`; may be NULL */
+    uint32_t most_under_way; /* asynchronous accesses at a time; 0: 256 */
+} venice_options;
+
+#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0 }
+
+/* Borrowed memory: bytes 0 to venice_len_bytes() - 1. */
+typedef struct venice_memory venice_memory;
+
+/* Borrows `len_bytes`, rounded up to whole slabs. */
+venice_status venice_get_memory(const venice_rack *rack, uint64_t len_bytes,
+                                const venice_options *options, venice_memory **memory);
+
+/* Gives it back, once what is under way is over. NULL is nothing. */
+void venice_free_memory(venice_memory *memory);
+
+/* How much it is; 0 for NULL. */
+uint64_t venice_len_bytes(const venice_memory *memory);
+
+/* Fills `buffer` with the `len_bytes` bytes from `offset` on. */
+venice_status venice_read(const venice_memory *memory, uint64_t offset, void *buffer,
+                          size_t len_bytes);
+
+/* Stores `len_bytes` bytes of `buffer` at `offset`; they are there when this returns. */
+venice_status venice_write(const venice_memory *memory, uint64_t offset, const void *buffer,
+                           size_t len_bytes);
+
+/* An access that is under way. */
+typedef struct venice_access venice_access;
+
+/* Starts to read; venice_wait() fills `buffer`, which must be there until then. Waits while as many
+ * accesses are under way as may be. They take effect in the order in which they were started. */
+venice_status venice_read_async(const venice_memory *memory, uint64_t offset, void *buffer,
+                                size_t len_bytes, venice_access **access);
+
+/* Starts to write; `buffer` may be used again when this returns. */
+venice_status venice_write_async(const venice_memory *memory, uint64_t offset, const void *buffer,
+                                 size_t len_bytes, venice_access **access);
+
+/* Is it over, so that venice_wait() will not have to wait? */
+bool venice_is_over(const venice_access *access);
+
+/* Waits until it is over, says what came of it, and ends the handle. */
+venice_status venice_wait(venice_access *access);
+
+/* Waits until every access started before is over. */
+venice_status venice_flush(const venice_memory *memory);
+
+/* Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one step. What
+ * was there before goes to `*old`, unless that is NULL. */
+venice_status venice_fetch_add(const venice_memory *memory, uint64_t offset, uint64_t add,
+                               uint64_t *old);
+
+/* Puts `new_value` in the place of the eight bytes at `offset` if they are `expected`, as one step.
+ * What was there before goes to `*old`, unless that is NULL. */
+venice_status venice_compare_swap(const venice_memory *memory, uint64_t offset, uint64_t expected,
+                                  uint64_t new_value, uint64_t *old);
+
+/* An object cache in borrowed memory: a victim store for caches that are too small. */
+typedef struct venice_cache venice_cache;
+
+/* How a cache behaves. Begin with VENICE_CACHE_OPTIONS; NULL for all of it means the same. */
+typedef struct venice_cache_options {
+    size_t struct_bytes; /* sizeof(venice_cache_options) */
+    bool evict_oldest;   /* the object put first leaves, not the one unused for the longest time */
+    double max_age_s;    /* objects put longer ago are not found; 0: they keep */
+} venice_cache_options;
+
+#define VENICE_CACHE_OPTIONS { sizeof(venice_cache_options), false, 0.0 }
+
+/* What a cache has done. */
+typedef struct venice_cache_stats {
+    uint64_t objects, value_bytes, capacity_bytes;
+    uint64_t puts, hits, misses, evictions, expired, lost;
+} venice_cache_stats;
+
+/* A cache in `len_bytes` of borrowed memory. `options`, `cache_options`: NULL for neither. */
+venice_status venice_cache_open(const venice_rack *rack, uint64_t len_bytes,
+                                const venice_options *options,
+                                const venice_cache_options *cache_options, venice_cache **cache);
+
+/* Gives it back. NULL is nothing. */
+void venice_cache_close(venice_cache *cache);
+
+/* Stores a value under a key, in the place of what was there. */
+venice_status venice_put(const venice_cache *cache, const void *key, size_t key_bytes,
+                         const void *value, size_t value_bytes);
+
+/* Copies the value under the key to `buffer`, and its length to `*value_bytes`, also if that is
+ * more than `buffer_bytes`: then nothing is copied (VENICE_TOO_SMALL). */
+venice_status venice_get(const venice_cache *cache, const void *key, size_t key_bytes,
+                         void *buffer, size_t buffer_bytes, size_t *value_bytes);
+
+/* Takes the object under the key away. */
+venice_status venice_delete(const venice_cache *cache, const void *key, size_t key_bytes);
+
+/* What it has done so far. */
+venice_status venice_cache_get_stats(const venice_cache *cache, venice_cache_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,202 @@
+//! `venice_cache`.
+
+use std::time::Duration;
+
+use venice_client::{CacheOptions, CacheStats, Error, Eviction, ObjectCache, Rack};
+
+use crate::arguments::{bytes, give, handle, place, room, take};
+use crate::rack::{Options, options};
+use crate::status::{Status, say, told};
+
+/// `venice_cache_options` of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CacheWish {
+    struct_bytes: usize,
+    evict_oldest: bool,
+    max_age_s: f64,
+}
+
+/// `venice_cache_stats` of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Stats {
+    objects: u64,
+    value_bytes: u64,
+    capacity_bytes: u64,
+    puts: u64,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
+    expired: u64,
+    lost: u64,
+}
+
+impl From<CacheStats> for Stats {
+    fn from(stats: CacheStats) -> Stats {
+        let CacheStats {
+            objects,
+            value_bytes,
+            capacity_bytes,
+            puts,
+            hits,
+            misses,
+            evictions,
+            expired,
+            lost,
+        } = stats;
+        Stats { objects, value_bytes, capacity_bytes, puts, hits, misses, evictions, expired, lost }
+    }
+}
+
+/// What `wish` says; null: nothing.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+unsafe fn cache_options(wish: *const CacheWish) -> Result<CacheOptions, Error> {
+    // SAFETY: promised; the length, which comes first, is there in every version of it.
+    let struct_bytes = match unsafe { wish.cast::<usize>().as_ref() } {
+        None => return Ok(CacheOptions::default()),
+        Some(struct_bytes) => *struct_bytes,
+    };
+    if struct_bytes != size_of::<CacheWish>() {
+        return Err(Error::Invalid("begin cache options with VENICE_CACHE_OPTIONS".into()));
+    }
+    // SAFETY: promised.
+    let wish = unsafe { &*wish };
+    let eviction = if wish.evict_oldest { Eviction::Oldest } else { Eviction::default() };
+    let max_age = Duration::try_from_secs_f64(wish.max_age_s)
+        .map_err(|error| Error::Invalid(format!("max_age_s: {error}")))?;
+    Ok(CacheOptions { eviction, max_age: (!max_age.is_zero()).then_some(max_age) })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_cache_open(
+    rack: *const Rack,
+    len_bytes: u64,
+    wanted: *const Options,
+    wish: *const CacheWish,
+    cache: *mut *mut ObjectCache,
+) -> Status {
+    // SAFETY: promised.
+    told(unsafe {
+        give(cache, || {
+            let (memory, how) = (options(wanted)?, cache_options(wish)?);
+            handle(rack, "rack")?.object_cache(len_bytes, &memory, &how)
+        })
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments::take`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_cache_close(cache: *mut ObjectCache) {
+    // SAFETY: promised.
+    drop(unsafe { take(cache) });
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_put(
+    cache: *const ObjectCache,
+    key: *const u8,
+    key_bytes: usize,
+    value: *const u8,
+    value_bytes: usize,
+) -> Status {
+    // SAFETY: promised.
+    let put = || unsafe {
+        let (key, value) = (bytes(key, key_bytes, "key")?, bytes(value, value_bytes, "value")?);
+        handle(cache, "cache")?.put(key, value)
+    };
+    told(put())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_get(
+    cache: *const ObjectCache,
+    key: *const u8,
+    key_bytes: usize,
+    buffer: *mut u8,
+    buffer_bytes: usize,
+    value_bytes: *mut usize,
+) -> Status {
+    let mut status = Status::Ok;
+    let mut get = || {
+        // SAFETY: promised.
+        let (found, buffer, len) = unsafe {
+            let found = handle(cache, "cache")?.get(bytes(key, key_bytes, "key")?)?;
+            (found, room(buffer, buffer_bytes, "buffer")?, place(value_bytes, "value_bytes")?)
+        };
+        *len = found.as_ref().map_or(0, Vec::len);
+        match found {
+            None => {
+                status = Status::NotFound;
+                say("no object has this key".into());
+            }
+            Some(value) if value.len() > buffer_bytes => {
+                status = Status::TooSmall;
+                say(format!("the value is {} bytes, the buffer {buffer_bytes}", value.len()));
+            }
+            Some(value) => buffer[..value.len()].copy_from_slice(&value),
+        }
+        Ok(())
+    };
+    match told(get()) {
+        Status::Ok => status,
+        failed => failed,
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_delete(
+    cache: *const ObjectCache,
+    key: *const u8,
+    key_bytes: usize,
+) -> Status {
+    // SAFETY: promised.
+    let delete = || unsafe { Ok(handle(cache, "cache")?.delete(bytes(key, key_bytes, "key")?)) };
+    match delete() {
+        Ok(true) => Status::Ok,
+        Ok(false) => {
+            say("no object has this key".into());
+            Status::NotFound
+        }
+        Err(error) => told(Err(error)),
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_cache_get_stats(
+    cache: *const ObjectCache,
+    stats: *mut Stats,
+) -> Status {
+    let ask = || {
+        // SAFETY: promised.
+        let (cache, stats) = unsafe { (handle(cache, "cache")?, place(stats, "stats")?) };
+        *stats = cache.stats().into();
+        Ok(())
+    };
+    told(ask())
+}

@@ -1,0 +1,93 @@
+//! `venice_rack` and `venice_options`.
+
+use std::ffi::c_char;
+
+use venice_client::{Error, MemoryOptions, Rack};
+
+use crate::arguments::{give, handle, place, take, text};
+use crate::status::{Status, told};
+
+/// `venice_options` of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Options {
+    struct_bytes: usize,
+    donors: *const c_char,
+    port: *const c_char,
+    node: *const c_char,
+    purpose: *const c_char,
+    most_under_way: u32,
+}
+
+/// What `options` says; null: nothing.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
+    let mut meant = MemoryOptions::default();
+    // SAFETY: promised; the length, which comes first, is there in every version of it.
+    let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
+        None => return Ok(meant),
+        Some(struct_bytes) => *struct_bytes,
+    };
+    if struct_bytes != size_of::<Options>() {
+        return Err(Error::Invalid("begin options with VENICE_OPTIONS".into()));
+    }
+    // SAFETY: promised, for all of them.
+    unsafe {
+        let options = &*options;
+        if let Some(donors) = text(options.donors, "donors")? {
+            let names = donors.split(',').map(str::trim).filter(|name| !name.is_empty());
+            meant.donors = names.map(str::to_string).collect();
+        }
+        if let Some(port) = text(options.port, "port")? {
+            meant.port = Some(port.parse().map_err(Error::Invalid)?);
+        }
+        meant.node = text(options.node, "node")?.map(str::to_string);
+        meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
+        if options.most_under_way > 0 {
+            meant.most_under_way = options.most_under_way as usize;
+        }
+    }
+    Ok(meant)
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_connect(monitor: *const c_char, rack: *mut *mut Rack) -> Status {
+    // SAFETY: promised.
+    told(unsafe {
+        give(rack, || match text(monitor, "monitor")? {
+            Some(monitor) => Rack::connect_to(monitor),
+            None => Rack::connect(),
+        })
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments::take`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_disconnect(rack: *mut Rack) {
+    // SAFETY: promised.
+    drop(unsafe { take(rack) });
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_free_bytes(rack: *const Rack, bytes: *mut u64) -> Status {
+    let ask = || {
+        // SAFETY: promised.
+        let (rack, bytes) = unsafe { (handle(rack, "rack")?, place(bytes, "bytes")?) };
+        *bytes = rack.free_bytes()?;
+        Ok(())
+    };
+    told(ask())
+}
