@@ -61,6 +61,14 @@ impl<'a> Frame<'a> {
         Ok(Self { bytes, channel, opcode })
     }
 
+    /// The length of the frame that begins here, in bytes, as its header tells it: for who has several
+    /// one behind the other. Nothing else is checked; `None` if not even a header fits.
+    #[inline]
+    pub fn told_len(bytes: &[u8]) -> Option<usize> {
+        let header = bytes.get(..HEADER_BYTES)?;
+        Some(HEADER_BYTES + usize::from(u16::from_le_bytes(get(header, offset::PAYLOAD_LEN))))
+    }
+
     /// The whole header as a plain struct.
     pub fn repr(&self) -> HeaderRepr {
         HeaderRepr {

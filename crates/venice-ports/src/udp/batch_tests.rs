@@ -9,7 +9,10 @@ use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
 use super::socket::UdpSocket as PortSocket;
 use crate::seal::{Opener, Sealer, node_key};
-use venice_wire::{GrantId, KeyName, MAX_FRAME_BYTES, NodeSecret};
+use venice_wire::{
+    Channel, GrantId, HEADER_BYTES, HeaderRepr, KeyName, MAX_FRAME_BYTES, NodeId, NodeSecret,
+    Opcode,
+};
 
 const LIMIT: usize = 65_000;
 
@@ -90,6 +93,37 @@ fn datagrams_come_in_as_they_are_trains_or_not() {
         texts.extend(all(&mut incoming).into_iter().map(|(_, datagram)| datagram));
     }
     assert_eq!(texts, [b"one".to_vec(), vec![]]);
+}
+
+/// One at a time, so that they are received by the call that does not tell where one ends.
+#[test]
+fn frames_come_in_as_they_are_trains_or_not() {
+    let ours = PortSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let theirs = socket("127.0.0.1:0");
+    let from = RawAddress::encode(theirs.local_addr().unwrap());
+    let to = RawAddress::encode(ours.local_addr());
+    let mut incoming = Incoming::new();
+    incoming.set_has_frames(true);
+    let frame = |payload: usize| {
+        let mut frame = vec![0; HEADER_BYTES + payload];
+        let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
+        header.emit(&vec![payload as u8; payload], &mut frame).unwrap();
+        frame
+    };
+    let rubbish: [&[u8]; 4] = [&[], &[1], &[0xff; HEADER_BYTES], &[0xff; 4000]];
+    let alone = rubbish.map(|datagram| vec![datagram.to_vec()]);
+    let trains = [&[0][..], &[4096], &[8, 8, 8], &[4096, 4096, 100], &[0, 0], &[500; 40]];
+    let trains = trains.map(|payloads| payloads.iter().map(|len| frame(*len)).collect::<Vec<_>>());
+    for sent in alone.into_iter().chain(trains) {
+        assert_eq!(incoming.receive(ours.as_fd()).unwrap(), 0, "the next call takes one alone");
+        let mut out = Outgoing::new(true);
+        sent.iter().for_each(|datagram| push(&mut out, &to, datagram));
+        out.send(theirs.as_fd()).unwrap();
+        assert_eq!(incoming.receive(ours.as_fd()).unwrap(), 1);
+        let received = all(&mut incoming);
+        assert!(received.iter().all(|(address, _)| address.decode() == from.decode()));
+        assert!(received.iter().map(|(_, datagram)| datagram).eq(&sent));
+    }
 }
 
 #[test]

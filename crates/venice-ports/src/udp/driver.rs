@@ -20,6 +20,7 @@ use super::reassembly::Reassembly;
 use super::spin::Spin;
 use super::wait_set::WaitSet;
 use crate::process::Process;
+use crate::ring::patience::Next;
 use crate::seal::{Dropped, Opener, SealCounters, SealCounts, SealedAs, Sealer};
 use crate::{PortError, monotonic_ns};
 
@@ -133,8 +134,10 @@ impl UdpDriver {
     ) -> Result<Self, PortError> {
         let socket = UdpSocket::bind(local)?;
         let alarm = Alarm::new()?;
+        let mut incoming = Incoming::new();
+        incoming.set_has_frames(!is_sealed);
         Ok(Self {
-            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd()])?,
+            wait_set: WaitSet::new(&[alarm.as_fd()])?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             socket,
             initiator: Initiator::new(config),
@@ -142,7 +145,7 @@ impl UdpDriver {
             peers: Vec::new(),
             next_to_send: 0,
             is_via: false,
-            incoming: Incoming::new(),
+            incoming,
             alarm,
             counters: SealCounters::default(),
             spin: None,
@@ -160,7 +163,7 @@ impl UdpDriver {
         self.alarm.keep_fd_above(lowest)?;
         self.socket.keep_fd_above(lowest)?;
         // An epoll knows what it watches by its old numbers too.
-        self.wait_set = WaitSet::new(&[self.socket.as_fd(), self.alarm.as_fd()])?;
+        self.wait_set = WaitSet::new(&[self.alarm.as_fd()])?;
         self.wait_set.keep_fd_above(lowest)
     }
 
@@ -207,6 +210,7 @@ impl UdpDriver {
     ) -> Result<PeerIndex, PortError> {
         assert!(self.is_via || self.peers.is_empty(), "a driver goes one way or the other");
         self.is_via = true;
+        self.incoming.set_has_frames(false);
         match named {
             None => self.add_peer(now_ns, donor, home),
             Some(named) => self.add_sealed_peer(now_ns, donor, home, named),
@@ -330,7 +334,8 @@ impl UdpDriver {
         let until_ns = now_ns.saturating_add(timeout_ns);
         let due_ns = self.poll_timeout().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         self.alarm.set(now_ns, Some(due_ns));
-        self.wait_set.sleep().map_err(PortError::at("waiting for a UDP socket"))
+        let slept = self.wait_set.sleep(self.socket.as_fd());
+        slept.map_err(PortError::at("waiting for a UDP socket"))
     }
 
     /// Looks for a datagram while that pays; true when a batch has come, or a timer is due.
@@ -344,12 +349,11 @@ impl UdpDriver {
             if time_ns >= until_ns {
                 break true;
             }
-            if !spin.goes_on(time_ns) {
-                break false;
+            match spin.nothing(time_ns) {
+                Next::Sleep => break false,
+                Next::Yield => rustix::thread::sched_yield(),
+                Next::Look => {}
             }
-            // First, for an answer cannot be there at once, and who gives it may wait for this
-            // very processor.
-            rustix::thread::sched_yield();
             if self.receive()? > 0 {
                 self.is_batch_waiting = true;
                 break true;
@@ -377,7 +381,11 @@ impl UdpDriver {
 
     fn receive(&mut self) -> Result<usize, PortError> {
         let received = self.incoming.receive(self.socket.as_fd());
-        received.map_err(PortError::at("receiving from a UDP socket"))
+        let received = received.map_err(PortError::at("receiving from a UDP socket"))?;
+        if received > 0 {
+            self.wait_set.note_batch(self.socket.as_fd());
+        }
+        Ok(received)
     }
 
     /// Hands the datagrams received to the links of their senders; strangers' are dropped.

@@ -1,12 +1,14 @@
 //! Many datagrams per system call, coming in: `recvmmsg`, each message perhaps a train of equal
-//! datagrams that the kernel has kept together (`UDP_GRO`).
+//! datagrams that the kernel has kept together (`UDP_GRO`). Where no more than one message is
+//! expected, and frames tell how long they are, `recvfrom`, which costs less.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
+use venice_wire::Frame;
 
 use super::raw_address::RawAddress;
-use super::syscall::{Control, IoVec, MMsgHdr, MSG_TRUNC, recvmmsg};
+use super::syscall::{Control, IoVec, MMsgHdr, MSG_TRUNC, recvfrom, recvmmsg};
 
 /// Messages of one batch.
 const MESSAGES: usize = 16;
@@ -24,6 +26,8 @@ pub(super) struct Incoming {
     filled: usize,
     /// How many to ask for: a look for a second message costs as much as one in vain.
     asked: usize,
+    /// Every datagram is a frame of the fabric, unless it is rubbish.
+    has_frames: bool,
 }
 
 // SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone.
@@ -53,7 +57,14 @@ impl Incoming {
             header.name_len = RawAddress::LEN;
             header.control_len = Control::SPACE;
         }
-        Self { headers, addresses, controls, buffers, _iovecs: iovecs, filled: 0, asked: 1 }
+        let (filled, asked, has_frames) = (0, 1, false);
+        Self { headers, addresses, controls, buffers, _iovecs: iovecs, filled, asked, has_frames }
+    }
+
+    /// Whether every datagram is a frame as it is, neither sealed nor in a packet: then where a
+    /// train's datagrams end can be seen without the kernel's telling.
+    pub(super) fn set_has_frames(&mut self, has_frames: bool) {
+        self.has_frames = has_frames;
     }
 
     /// Whether the last batch has most likely left some behind. If there are others all the same,
@@ -71,6 +82,9 @@ impl Incoming {
         }
         self.asked = (self.filled * 2).clamp(1, MESSAGES);
         self.filled = 0;
+        if self.has_frames && self.asked == 1 {
+            return self.receive_one(socket);
+        }
         let received = loop {
             // SAFETY: every header points to a buffer, an address, a control message and an io
             // vector that live as long as `self` and are not otherwise used until the call is over.
@@ -90,6 +104,27 @@ impl Incoming {
         }
         self.filled = received;
         Ok(received)
+    }
+
+    /// Receives one message, and says of it what the kernel would have said.
+    fn receive_one(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        let (into, from) = (&mut self.buffers[..MESSAGE_BYTES], &mut self.addresses[0]);
+        let len = loop {
+            match recvfrom(socket, into, from) {
+                Ok(len) => break len,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(errno) => return Err(errno),
+            }
+        };
+        let header = &mut self.headers[0];
+        (header.len, header.flags, header.control_len) = (len as u32, 0, 0);
+        if let Some(each) = Frame::told_len(into).filter(|each| *each < len) {
+            self.controls[0] = Control::coalesced(each as u16);
+            header.control_len = Control::SPACE;
+        }
+        self.filled = 1;
+        Ok(1)
     }
 
     /// Calls `take` with every datagram received last and its sender. One that did not fit is

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use venice_fabric::{GrantedMemory, Target, TargetConfig};
 
@@ -46,6 +47,8 @@ impl<M: GrantedMemory> Queue<M> {
         memory: M,
         keys: Option<Arc<dyn SealKeys + Send + Sync>>,
     ) -> Result<Self, PortError> {
+        let mut incoming = Incoming::new();
+        incoming.set_has_frames(keys.is_none());
         let senders = match keys {
             None => Senders::Plain(PlainSenders::default()),
             Some(keys) => Senders::Sealed(SealedSenders::new(number, keys, &target)),
@@ -54,14 +57,14 @@ impl<M: GrantedMemory> Queue<M> {
         let orders = shared.orders[number].as_fd();
         Ok(Self {
             number,
-            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), orders])?,
+            wait_set: WaitSet::new(&[alarm.as_fd(), orders])?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             socket,
             shared,
             target: Target::new(target),
             memory,
             senders,
-            incoming: Incoming::new(),
+            incoming,
             alarm,
             told_ns: 0,
             is_telling: false,
@@ -111,6 +114,9 @@ impl<M: GrantedMemory> Queue<M> {
             self.target.handle_timeout(now_ns);
         }
         let received = self.incoming.receive(self.socket.as_fd())?;
+        if received > 0 {
+            self.wait_set.note_batch(self.socket.as_fd());
+        }
         let Self { incoming, outgoing, senders, shared, target, memory, .. } = self;
         let mut last: Option<RawAddress> = None;
         incoming.for_each_train(|from, train| {
@@ -150,7 +156,10 @@ impl<M: GrantedMemory> Queue<M> {
 
     fn rest(&mut self, now_ns: u64) {
         self.alarm.set(now_ns, self.target.poll_timeout());
-        let _ = self.wait_set.sleep();
+        if self.wait_set.sleep(self.socket.as_fd()).is_err() {
+            // The kernel is short of memory; not for ever.
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::spin::Spin;
 use crate::monotonic_ns;
+use crate::ring::patience::Next;
 
 /// What a thread serves.
 pub(super) trait Serving {
@@ -35,11 +36,13 @@ pub(super) fn serve(mut serving: impl Serving) {
             spin.begin(monotonic_ns());
         }
         match pumped {
-            // First a turn for others: one of them may be who sends the next.
-            Ok(_) if spin.goes_on(now_ns) => rustix::thread::sched_yield(),
-            // What was to wake it for the end may have woken it for something else.
-            Ok(_) if serving.is_over() => return,
-            Ok(_) => serving.sleep(now_ns),
+            Ok(_) => match spin.nothing(now_ns) {
+                Next::Look => {}
+                Next::Yield => rustix::thread::sched_yield(),
+                // What was to wake it for the end may have woken it for something else.
+                Next::Sleep if serving.is_over() => return,
+                Next::Sleep => serving.sleep(now_ns),
+            },
             // Out of kernel memory, or the interface is going down: neither is a reason to give
             // up on the others, nor to spin.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),

@@ -1,9 +1,13 @@
 //! How long to look for more before sleeping.
 
+use crate::ring::patience::Next;
+
 /// Longest time to look for the next datagram before going to sleep.
 const MAX_SPIN_NS: u64 = 20_000;
 /// Datagrams that come closer together than this are worth looking out for.
 const DENSE_NS: u64 = 40_000;
+/// Looks after each yield: a yield takes longer than a look, and what comes meanwhile waits.
+const LOOKS_PER_YIELD: u8 = 8;
 /// A look and a yield take less than this, unless somebody else runs in between.
 const CROWDED_NS: u64 = 10_000;
 /// For how many times as long as somebody else ran it does not spin then, so that it costs those
@@ -15,14 +19,17 @@ const MAX_CROWDED_PAUSE_NS: u64 = 20_000_000;
 /// How long to look for more before sleeping. A sleeping thread takes microseconds to wake, which
 /// a recipient with one page fault after the other would pay every time; but a spinning one takes
 /// the processor from the very program it serves. So it looks out only while requests come
-/// densely, yields between looks, and stops as soon as looking was in vain or a yield shows that
-/// somebody else wants the processor.
+/// densely, yields first (an answer cannot be there at once, and who gives it may wait for this very
+/// processor) and then after every few looks, and stops as soon as looking was in vain or a yield
+/// shows that somebody else wants the processor.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
     /// When the last request came.
     last_ns: u64,
     /// When it last looked.
     looked_ns: u64,
+    /// Left until the next yield.
+    looks: u8,
     dense: bool,
     crowded_until_ns: u64,
 }
@@ -33,16 +40,17 @@ impl Spin {
         self.dense =
             now_ns.saturating_sub(self.last_ns) < DENSE_NS && now_ns >= self.crowded_until_ns;
         self.last_ns = now_ns;
-        self.looked_ns = now_ns;
+        self.begin(now_ns);
     }
 
     /// Begins to look, after doing something else.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.looked_ns = now_ns;
+        self.looks = 0;
     }
 
-    /// Nothing came: whether to look again.
-    pub(super) fn goes_on(&mut self, now_ns: u64) -> bool {
+    /// Nothing came.
+    pub(super) fn nothing(&mut self, now_ns: u64) -> Next {
         let away_ns = now_ns.saturating_sub(self.looked_ns);
         if self.dense && away_ns > CROWDED_NS {
             let pause_ns = away_ns.saturating_mul(CROWDED_PAUSES).min(MAX_CROWDED_PAUSE_NS);
@@ -51,7 +59,19 @@ impl Spin {
         }
         self.looked_ns = now_ns;
         self.dense &= now_ns.saturating_sub(self.last_ns) < MAX_SPIN_NS;
-        self.dense
+        if !self.dense {
+            return Next::Sleep;
+        }
+        match self.looks.checked_sub(1) {
+            Some(left) => {
+                self.looks = left;
+                Next::Look
+            }
+            None => {
+                self.looks = LOOKS_PER_YIELD;
+                Next::Yield
+            }
+        }
     }
 }
 
@@ -60,17 +80,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn yields_first_and_then_between_looks() {
+        let mut spin = Spin::default();
+        for now_ns in [1_000_000_000, 1_000_010_000] {
+            spin.busy(now_ns);
+        }
+        for turn in 0..3 {
+            assert_eq!(spin.nothing(1_000_010_100), Next::Yield, "turn {turn}");
+            for _ in 0..LOOKS_PER_YIELD {
+                assert_eq!(spin.nothing(1_000_010_100), Next::Look);
+            }
+        }
+        spin.nothing(1_000_010_100);
+        spin.begin(1_000_010_200);
+        assert_eq!(spin.nothing(1_000_010_300), Next::Yield, "it did something else");
+    }
+
+    #[test]
     fn spins_while_requests_are_dense_and_not_for_long() {
         let mut spin = Spin::default();
         let start_ns = 1_000_000_000;
         spin.busy(start_ns);
-        assert!(!spin.goes_on(start_ns + 1), "one request alone is not dense");
+        assert_eq!(spin.nothing(start_ns + 1), Next::Sleep, "one request alone is not dense");
         let second_ns = start_ns + 10_000;
         spin.busy(second_ns);
-        assert!(spin.goes_on(second_ns + 9_000));
-        assert!(spin.goes_on(second_ns + 18_000));
-        assert!(!spin.goes_on(second_ns + MAX_SPIN_NS));
-        assert!(!spin.goes_on(second_ns + MAX_SPIN_NS + 1), "it sleeps until the next request");
+        assert_ne!(spin.nothing(second_ns + 9_000), Next::Sleep);
+        assert_ne!(spin.nothing(second_ns + 18_000), Next::Sleep);
+        assert_eq!(spin.nothing(second_ns + MAX_SPIN_NS), Next::Sleep);
+        assert_eq!(
+            spin.nothing(second_ns + MAX_SPIN_NS + 1),
+            Next::Sleep,
+            "it sleeps until the next request"
+        );
     }
 
     #[test]
@@ -83,13 +124,13 @@ mod tests {
             spin.busy(start_ns);
             spin.busy(start_ns + 1_000);
             let back_ns = start_ns + 1_000 + away_ns;
-            assert!(!spin.goes_on(back_ns), "somebody else ran");
+            assert_eq!(spin.nothing(back_ns), Next::Sleep, "somebody else ran");
             for asked_ns in [back_ns + pause_ns - 2_000, back_ns + pause_ns - 1_000] {
                 spin.busy(asked_ns);
-                assert!(!spin.goes_on(asked_ns + 500), "not again so soon");
+                assert_eq!(spin.nothing(asked_ns + 500), Next::Sleep, "not again so soon");
             }
             spin.busy(back_ns + pause_ns);
-            assert!(spin.goes_on(back_ns + pause_ns + 500));
+            assert_ne!(spin.nothing(back_ns + pause_ns + 500), Next::Sleep);
         }
     }
 }

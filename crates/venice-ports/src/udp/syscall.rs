@@ -9,6 +9,8 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use super::raw_address::RawAddress;
+
 /// The kernel's `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -76,6 +78,13 @@ impl Control {
         Self { len: Self::HEADER + 2, level: SOL_UDP, kind: UDP_SEGMENT, value }
     }
 
+    /// What the kernel says of datagrams of this many bytes that it put together.
+    pub(super) fn coalesced(len_bytes: u16) -> Self {
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&i32::from(len_bytes).to_ne_bytes());
+        Self { len: Self::HEADER + 4, level: SOL_UDP, kind: UDP_GRO, value }
+    }
+
     /// How long the datagrams are that the kernel put together, if it says so.
     pub(super) fn segment_bytes(&self) -> Option<usize> {
         let is_gro = (self.level, self.kind) == (SOL_UDP, UDP_GRO) && self.len >= Self::HEADER + 4;
@@ -96,11 +105,14 @@ const IPPROTO_IPV6: i32 = 41;
 const IPV6_MTU: i32 = 24;
 
 const MSG_DONTWAIT: usize = 0x40;
+const MSG_WHOLE_LEN: usize = MSG_TRUNC as usize;
 const MSG_NOSIGNAL: usize = 0x4000;
 pub(super) const MSG_TRUNC: u32 = 0x20;
 
 #[cfg(target_arch = "x86_64")]
 mod number {
+    pub(super) const RECVFROM: usize = 45;
+    pub(super) const SENDTO: usize = 44;
     pub(super) const RECVMMSG: usize = 299;
     pub(super) const SENDMMSG: usize = 307;
     pub(super) const SETSOCKOPT: usize = 54;
@@ -109,10 +121,41 @@ mod number {
 
 #[cfg(target_arch = "aarch64")]
 mod number {
+    pub(super) const RECVFROM: usize = 207;
+    pub(super) const SENDTO: usize = 206;
     pub(super) const RECVMMSG: usize = 243;
     pub(super) const SENDMMSG: usize = 269;
     pub(super) const SETSOCKOPT: usize = 208;
     pub(super) const GETSOCKOPT: usize = 209;
+}
+
+/// Receives one message, without waiting; returns its length, which is more than `into` has room for
+/// if it was cut off.
+pub(super) fn recvfrom(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    from: &mut RawAddress,
+) -> rustix::io::Result<usize> {
+    let (fd, flags) = (socket.as_raw_fd() as usize, MSG_DONTWAIT | MSG_WHOLE_LEN);
+    from.len = RawAddress::LEN;
+    let (name, name_len) = ((&raw mut from.bytes) as usize, (&raw mut from.len) as usize);
+    let arguments = [fd, into.as_mut_ptr() as usize, into.len(), flags, name, name_len];
+    // SAFETY: the kernel writes a message into the slice, an address of at most the length told, and
+    // its length, all of which live until the call is over.
+    unsafe { system_call(number::RECVFROM, arguments) }
+}
+
+/// Sends one datagram, without waiting.
+pub(super) fn sendto(
+    socket: BorrowedFd<'_>,
+    datagram: &[u8],
+    to: &RawAddress,
+) -> rustix::io::Result<()> {
+    let (fd, flags) = (socket.as_raw_fd() as usize, MSG_DONTWAIT | MSG_NOSIGNAL);
+    let (name, name_len) = ((&raw const to.bytes) as usize, to.len as usize);
+    let arguments = [fd, datagram.as_ptr() as usize, datagram.len(), flags, name, name_len];
+    // SAFETY: the kernel reads the datagram and the address, which live until the call is over.
+    unsafe { system_call(number::SENDTO, arguments) }.map(drop)
 }
 
 /// # Safety
@@ -124,7 +167,7 @@ pub(super) unsafe fn recvmmsg(
 ) -> rustix::io::Result<usize> {
     let fd = socket.as_raw_fd() as usize;
     // SAFETY: as promised by the caller; a null time-out is allowed.
-    unsafe { system_call(number::RECVMMSG, [fd, headers as usize, count, MSG_DONTWAIT, 0]) }
+    unsafe { system_call(number::RECVMMSG, [fd, headers as usize, count, MSG_DONTWAIT, 0, 0]) }
 }
 
 /// # Safety
@@ -137,7 +180,7 @@ pub(super) unsafe fn sendmmsg(
     let fd = socket.as_raw_fd() as usize;
     let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
     // SAFETY: as promised by the caller.
-    unsafe { system_call(number::SENDMMSG, [fd, headers as usize, count, flags, 0]) }
+    unsafe { system_call(number::SENDMMSG, [fd, headers as usize, count, flags, 0, 0]) }
 }
 
 /// Sets an option whose value is an `int`.
@@ -148,7 +191,7 @@ pub(super) fn set_option(
     value: i32,
 ) -> rustix::io::Result<()> {
     let (fd, pointer) = (socket.as_raw_fd() as usize, (&raw const value) as usize);
-    let arguments = [fd, level as usize, name as usize, pointer, size_of::<i32>()];
+    let arguments = [fd, level as usize, name as usize, pointer, size_of::<i32>(), 0];
     // SAFETY: the kernel reads one `int` that lives until the call is over.
     unsafe { system_call(number::SETSOCKOPT, arguments) }.map(drop)
 }
@@ -159,7 +202,7 @@ pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Resul
     let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
     let fd = socket.as_raw_fd() as usize;
     let (value_at, len_at) = ((&raw mut value) as usize, (&raw mut len) as usize);
-    let arguments = [fd, level as usize, name as usize, value_at, len_at];
+    let arguments = [fd, level as usize, name as usize, value_at, len_at, 0];
     // SAFETY: the kernel writes one `int` and its length, which live until the call is over.
     unsafe { system_call(number::GETSOCKOPT, arguments) }?;
     Ok(value.max(0) as usize)
@@ -168,7 +211,7 @@ pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Resul
 /// # Safety
 /// The arguments suit the system call, which must be one that upholds Rust's rules.
 #[cfg(target_arch = "x86_64")]
-unsafe fn system_call(number: usize, arguments: [usize; 5]) -> rustix::io::Result<usize> {
+unsafe fn system_call(number: usize, arguments: [usize; 6]) -> rustix::io::Result<usize> {
     let result: isize;
     // SAFETY: the kernel's calling convention; rcx and r11 are clobbered, memory may be written.
     unsafe {
@@ -180,6 +223,7 @@ unsafe fn system_call(number: usize, arguments: [usize; 5]) -> rustix::io::Resul
             in("rdx") arguments[2],
             in("r10") arguments[3],
             in("r8") arguments[4],
+            in("r9") arguments[5],
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -191,7 +235,7 @@ unsafe fn system_call(number: usize, arguments: [usize; 5]) -> rustix::io::Resul
 /// # Safety
 /// The arguments suit the system call, which must be one that upholds Rust's rules.
 #[cfg(target_arch = "aarch64")]
-unsafe fn system_call(number: usize, arguments: [usize; 5]) -> rustix::io::Result<usize> {
+unsafe fn system_call(number: usize, arguments: [usize; 6]) -> rustix::io::Result<usize> {
     let result: isize;
     // SAFETY: the kernel's calling convention; memory may be written.
     unsafe {
@@ -203,6 +247,7 @@ unsafe fn system_call(number: usize, arguments: [usize; 5]) -> rustix::io::Resul
             in("x2") arguments[2],
             in("x3") arguments[3],
             in("x4") arguments[4],
+            in("x5") arguments[5],
             options(nostack),
         );
     }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use venice_fabric::switch::{InjectError, Switch};
 use venice_fabric::{GrantedMemory, Target};
@@ -76,7 +77,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         let ports = switch.topology.ports(switch.position);
         let alarm = Alarm::new()?;
         Ok(Self {
-            wait_set: WaitSet::new(&[socket.as_fd(), alarm.as_fd(), shared.orders.as_fd()])?,
+            wait_set: WaitSet::new(&[alarm.as_fd(), shared.orders.as_fd()])?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             incoming: Incoming::new(),
             socket,
@@ -116,6 +117,9 @@ impl<M: GrantedMemory> RelayThread<M> {
             self.target.handle_timeout(now_ns);
         }
         let received = self.incoming.receive(self.socket.as_fd())?;
+        if received > 0 {
+            self.wait_set.note_batch(self.socket.as_fd());
+        }
         self.sort_in(now_ns);
         // Answers of the target are packets for the switch, which may deliver them right here.
         loop {
@@ -283,7 +287,10 @@ impl<M: GrantedMemory> RelayThread<M> {
         }
         let timers = [Some(self.switch.poll_timeout()), self.target.poll_timeout(), held_ns];
         self.alarm.set(now_ns, timers.into_iter().flatten().min());
-        let _ = self.wait_set.sleep();
+        if self.wait_set.sleep(self.socket.as_fd()).is_err() {
+            // The kernel is short of memory; not for ever.
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn tell(&mut self, now_ns: u64) {
