@@ -45,12 +45,14 @@ properties() { # a sequence that fails is printed, and kept for the next run in 
 
 ports() { # ports MINUTES: racks of processes on fresh seeds, over each port in turn
     local until=$((SECONDS + $1 * 60)) ports=(shm ring) port seed
-    [[ $(id -u) == 0 ]] && ports+=(udp udp) # the others are half as much
+    # the others are half as much
+    [[ $(id -u) == 0 ]] && ports+=(udp udp "udp --topology mesh:2x2x2" "udp --topology router")
     cargo build --release --locked -p venice-rack-test
     while ((SECONDS < until)); do
         for port in "${ports[@]}"; do
             seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
-            target/release/venice-rack-test run --port "$port" --seed "$seed" --seeds 10 || return 1
+            # shellcheck disable=SC2086 # a port and its wiring
+            target/release/venice-rack-test run --port $port --seed "$seed" --seeds 10 || return 1
         done
     done
 }

@@ -1,6 +1,7 @@
 //! A scenario made to suit real time: processes start in milliseconds and wait for processors, and a
 //! test has seconds.
 
+use venice_fabric::{Topology, TopologyError};
 use venice_sim::scenario::{Bounds, Fault, FaultKind, Impairment, Protocol, Scenario};
 use venice_sim::units::Nanos;
 
@@ -12,6 +13,8 @@ const MS: u64 = 1_000_000;
 const SPAN_NS: u64 = 600 * MS;
 /// A silence that ends a link, where something may go wrong.
 const SILENCE_NS: u64 = 400 * MS;
+/// And where nodes relay for each other.
+const RELAYED_SILENCE_NS: u64 = 1_200 * MS;
 /// Where nothing may, and so no link may end: longer than any process waits for a processor.
 const HARMLESS_SILENCE_NS: u64 = 30_000 * MS;
 
@@ -25,9 +28,32 @@ pub fn scenario(seed: u64, port: Port) -> Scenario {
     fit(Scenario::random(seed, &bounds()), port)
 }
 
+/// The scenario of a seed over udp, between nodes that relay for each other: `router`, or a mesh or
+/// torus, which says how many they are.
+///
+/// # Errors
+/// If that is no topology.
+pub fn relayed(seed: u64, topology: &str) -> Result<Scenario, TopologyError> {
+    let bounds = match topology {
+        "router" => bounds(),
+        shape => {
+            let nodes = Topology::shaped(shape)?.nodes() as u16;
+            Bounds { min_nodes: nodes, max_nodes: nodes, ..bounds() }
+        }
+    };
+    let mut fitted = fit(Scenario::random(seed, &bounds), Port::Udp);
+    fitted.topology = topology.into();
+    // One packet at a time through a router that loses a fifth of them would take minutes.
+    fitted.protocol.hop_packets = fitted.protocol.hop_packets.max(4);
+    if !fitted.is_harmless() {
+        // Accesses need several hops, whose links have to be found dead before those above are.
+        fitted.protocol.silence = Nanos(RELAYED_SILENCE_NS);
+    }
+    Ok(fitted)
+}
+
 /// Stretches the times of a scenario, and leaves out what a port does not have: nothing is lost or cut
-/// between processes that share memory. Every node reaches every other: relays have tests of their
-/// own.
+/// between processes that share memory. Every node reaches every other.
 pub fn fit(scenario: Scenario, port: Port) -> Scenario {
     let has_network = port == Port::Udp;
     let old_span_ns = (u64::from(scenario.workload.accesses) * scenario.workload.think.0).max(1);
@@ -78,6 +104,10 @@ mod tests {
                 assert!(fitted.calm_ns() <= SPAN_NS + 4 * SILENCE_NS);
                 assert_eq!(Scenario::from_toml(&fitted.to_toml()), Ok(fitted.clone()));
                 assert_eq!(fitted.donors_of(0).len(), usize::from(fitted.workload.donors));
+            }
+            for topology in ["mesh:2x2", "mesh:2x2x2", "torus:3x2", "router"] {
+                let fitted = relayed(seed, topology).unwrap();
+                assert_eq!((fitted.check(), &*fitted.topology), (Ok(()), topology));
             }
         }
     }

@@ -8,6 +8,7 @@ use std::sync::mpsc::TryRecvError;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use venice_fabric::Position;
 use venice_ports::monotonic_ns;
 use venice_sim::network::{Datagram, End, Network};
 use venice_sim::scenario::FaultKind;
@@ -68,6 +69,8 @@ enum Side {
     Near(Service),
     /// A donor answers here; the answers go to that program, by that socket.
     Far { program: SocketAddr, near: usize },
+    /// A relay sends here what is for a neighbour's, which knows it by this socket.
+    Hop { back: usize },
 }
 
 /// A datagram on its way.
@@ -90,8 +93,9 @@ impl Forwarder {
                 }
             }
         }
+        add_hops(&plan, &mut sockets)?;
         Ok(Self {
-            network: Network::new(&plan.scenario, plan.scenario.nodes.into()),
+            network: Network::new(&plan.scenario, plan.places().into()),
             plan,
             sockets,
             far: HashMap::new(),
@@ -150,6 +154,7 @@ impl Forwarder {
         let service = match side {
             Side::Near(service) => service,
             Side::Far { program, near } => return Ok((near, program)),
+            Side::Hop { back } => return Ok((back, Plan::relay_address(to))),
         };
         let destination = Plan::donor_address(to, service);
         if let Some(&far) = self.far.get(&(n, sender)) {
@@ -199,6 +204,20 @@ impl Forwarder {
         // Whatever it says, the sockets are looked at.
         let _ = poll(&mut fds, Some(&timeout));
     }
+}
+
+/// Two sockets for each link between neighbours.
+fn add_hops(plan: &Plan, sockets: &mut Vec<Socket>) -> Result<()> {
+    let Some(topology) = plan.relays() else { return Ok(()) };
+    for link in topology.links() {
+        let (Position(one), Position(other)) = (link.from, link.to);
+        let (one, other, first) = (one as u16, other as u16, sockets.len());
+        for (from, to, back) in [(one, other, first + 1), (other, one, first)] {
+            let socket = bind(plan.hop_address(from, to))?;
+            sockets.push(Socket { socket, from, to, side: Side::Hop { back } });
+        }
+    }
+    Ok(())
 }
 
 fn bind(address: SocketAddr) -> Result<UdpSocket> {

@@ -110,6 +110,13 @@ enum Access {
     Atomic(AtomicId),
 }
 
+impl Pending {
+    fn tell(&self) -> String {
+        let Self { region, lane, kind, .. } = self;
+        format!("a {} of {region:?} over link {lane}", kind.name())
+    }
+}
+
 impl Judge {
     fn hear(&mut self, source: Source, what: What) {
         match what {
@@ -169,6 +176,19 @@ impl Judge {
                 self.check(Checker::Counters, counters);
             }
             What::Uses { region } => drop(self.used.insert(region)),
+            What::Revoked { region } => {
+                let id = self.regions[&region];
+                let result = match self.oracle.region(id).is_revoked {
+                    true => Ok(()),
+                    false => Err(format!("{source:?}: told that {id:?} is revoked, which is not")),
+                };
+                self.check(Checker::Agreement, result);
+            }
+            What::Overruns { packets: 0 } => {}
+            What::Overruns { packets } => {
+                let what = format!("{source:?}: {packets} packets came without credit");
+                self.check(Checker::Wire, Err(what));
+            }
             What::Began { .. }
             | What::Sent { .. }
             | What::Received { .. }
@@ -244,7 +264,7 @@ impl Judge {
         };
         let waited_ns = self.now_ns.saturating_sub(pending.asked_ns.max(self.calm_ns));
         let in_time = waited_ns <= PATIENCE_NS;
-        let late = || format!("{source:?}: {pending:?} took {waited_ns} ns");
+        let late = || format!("{source:?}: {} took {waited_ns} ns", pending.tell());
         self.check(Checker::Progress, if in_time { Ok(()) } else { Err(late()) });
         Some(pending)
     }
@@ -274,7 +294,7 @@ impl Judge {
             Why::Unmapped => true,
             Why::Refused | Why::Wrong => false,
         };
-        self.blame(is_expected, || format!("{source:?}: {pending:?} failed: {text}"));
+        self.blame(is_expected, || format!("{source:?}: {} failed: {text}", pending.tell()));
         let is_refused = matches!(why, Why::UnknownGrant | Why::Refused);
         match pending.what {
             Access::Write(writing) if is_refused => {
@@ -340,7 +360,7 @@ impl Judge {
     fn end(&mut self) {
         let waiting = self.pending.iter().next();
         if let Some(((source, _), pending)) = waiting {
-            let what = format!("{source:?}: {pending:?} is never over");
+            let what = format!("{source:?}: {} is never over", pending.tell());
             self.check(Checker::Progress, Err(what));
         }
         let settled = self.oracle.conversations.check_settled();

@@ -11,9 +11,12 @@
 //!                       └───────────┘ loses, copies, damages, delays, cuts
 //! ```
 //!
+//! Where nodes relay for each other ([`fit::relayed`]), memory is reached through them: a program sends
+//! to the relay in its node's donor, and the forwarder stands between neighbours.
+//!
 //! - [`fit`]: a scenario made to suit real time.
 //! - [`rack`]: runs one; [`rack::run`] is the front door.
-//! - [`program`], [`donor`], [`forwarder`]: what the processes do; [`stream`] is what either end of a
+//! - [`program`], [`donor`], [`relay`], [`forwarder`]: what the processes do; [`stream`] is what either end of a
 //!   byte stream does.
 //! - [`notes`]: each process writes down what it asks for and what comes of it, with the time.
 //! - [`judge`]: plays all notes to the checkers, in the order of time.
@@ -34,4 +37,5 @@ pub mod plan;
 pub mod process;
 pub mod program;
 pub mod rack;
+pub mod relay;
 pub mod stream;

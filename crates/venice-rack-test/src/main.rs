@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use venice_rack_test::plan::{Plan, Port};
 use venice_rack_test::rack::{Run, run};
-use venice_rack_test::{donor, fit, forwarder, program};
+use venice_rack_test::{donor, fit, forwarder, program, relay};
 use venice_sim::rack::Sabotage;
 use venice_sim::scenario::Scenario;
 
@@ -26,6 +26,9 @@ enum Command {
         /// shm, ring or udp (which needs root, for network namespaces)
         #[arg(long)]
         port: Port,
+        /// Nodes relay for each other: router, mesh:XxYxZ or torus:XxYxZ (udp alone)
+        #[arg(long, conflicts_with = "scenario")]
+        topology: Option<String>,
         /// The first seed
         #[arg(long, default_value_t = 0)]
         seed: u64,
@@ -52,12 +55,18 @@ enum Command {
     },
     /// The network between the nodes
     #[command(hide = true)]
-    Forwarder {
-        #[arg(long)]
-        folder: PathBuf,
-        #[arg(long)]
-        port: Port,
-    },
+    Forwarder(Network),
+    /// An external router in it
+    #[command(hide = true)]
+    Router(Network),
+}
+
+#[derive(clap::Args)]
+struct Network {
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long)]
+    port: Port,
 }
 
 #[derive(clap::Args)]
@@ -76,18 +85,18 @@ struct Process {
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().command {
-        Command::Run { port, seed, seeds, scenario, sabotage } => {
-            let scenarios: Box<dyn Iterator<Item = Scenario>> = match scenario {
-                Some(path) => {
-                    let text = std::fs::read_to_string(&path)
-                        .with_context(|| format!("reading {}", path.display()))?;
-                    Box::new(std::iter::once(Scenario::from_toml(&text)?))
-                }
-                None => {
-                    Box::new((0..seeds).map(move |n| fit::scenario(seed.wrapping_add(n), port)))
-                }
+        Command::Run { port, topology, seed, seeds, scenario, sabotage } => {
+            if let Some(path) = scenario {
+                let text = std::fs::read_to_string(&path)
+                    .with_context(|| format!("reading {}", path.display()))?;
+                let scenario = Scenario::from_toml(&text)?;
+                return run_all(std::iter::once(Ok(scenario)), port, sabotage);
+            }
+            let draw = |n| match &topology {
+                None => Ok(fit::scenario(seed.wrapping_add(n), port)),
+                Some(topology) => Ok(fit::relayed(seed.wrapping_add(n), topology)?),
             };
-            run_all(scenarios, port, sabotage)
+            run_all((0..seeds).map(draw), port, sabotage)
         }
         Command::Donor(Process { folder, port, node, life, sabotage }) => {
             donor::run(Plan::read(&folder, port)?, node, life, sabotage)?;
@@ -98,20 +107,27 @@ fn main() -> Result<ExitCode> {
             program::run(&Plan::read(&folder, port)?, node, life, accesses, sabotage)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Forwarder { folder, port } => {
+        Command::Forwarder(Network { folder, port }) => {
             forwarder::run(Plan::read(&folder, port)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Router(Network { folder, port }) => {
+            let plan = Plan::read(&folder, port)?;
+            let topology = plan.relays().context("no node relays here")?;
+            relay::run_router(&plan, topology)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 fn run_all(
-    scenarios: impl Iterator<Item = Scenario>,
+    scenarios: impl Iterator<Item = Result<Scenario>>,
     port: Port,
     sabotage: Option<Sabotage>,
 ) -> Result<ExitCode> {
     let program = std::env::current_exe().context("finding this program")?;
     for scenario in scenarios {
+        let scenario = scenario?;
         let outcome = run(&Run { scenario, port, program: &program, sabotage, deaf: &[] })?;
         println!("{outcome}");
         if !outcome.is_ok() {

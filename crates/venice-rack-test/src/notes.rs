@@ -129,6 +129,11 @@ pub enum What {
         /// Why.
         text: String,
     },
+    /// A program is told that its donor has taken memory back.
+    Revoked {
+        /// Which.
+        region: u32,
+    },
     /// A program asks for a QPair.
     Began {
         /// What its messages will say they belong to.
@@ -218,6 +223,11 @@ pub enum What {
         region: u32,
         /// All of it.
         data: Bytes,
+    },
+    /// At the end: what came to a node's relay that there was no credit for.
+    Overruns {
+        /// How many packets.
+        packets: u64,
     },
     /// At the end: what a program has mapped.
     Uses {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use venice_fabric::{EndConfig, LinkConfig};
+use venice_fabric::{EndConfig, LinkConfig, Topology};
 use venice_ports::qpair::{QPairAddress, QPairSeal};
 use venice_ports::seal::{SealKeys, SealedAs, node_key};
 use venice_sim::scenario::Scenario;
@@ -91,6 +91,31 @@ impl Plan {
         let pair = program * self.scenario.nodes + donor;
         let number = pair * Service::ALL.len() as u16 + service as u16;
         SocketAddr::from((HUB_ADDRESS, 20_000 + number))
+    }
+
+    /// How the nodes are wired, if they relay for each other; else all reach all by themselves.
+    ///
+    /// # Panics
+    /// If the scenario was not checked.
+    pub fn relays(&self) -> Option<Topology> {
+        let topology = self.scenario.wiring().expect("it was checked");
+        topology.has_relays().then_some(topology)
+    }
+
+    /// Namespaces the rack needs: one for each node, and the external router's.
+    pub fn places(&self) -> u16 {
+        self.relays().map_or(self.scenario.nodes, |topology| topology.switches() as u16)
+    }
+
+    /// Where a node's relay is, in its namespace.
+    pub fn relay_address(node: u16) -> SocketAddr {
+        SocketAddr::from((node_address(node), 7010))
+    }
+
+    /// Where a relay sends what is for a neighbour's, and what comes from there is from: at the
+    /// forwarder.
+    pub fn hop_address(&self, from: u16, to: u16) -> SocketAddr {
+        SocketAddr::from((HUB_ADDRESS, 30_000 + from * self.places() + to))
     }
 
     /// Whether datagrams are sealed: those of every other seed. Without seals the frames' own

@@ -14,15 +14,25 @@ use venice_sim::scenario::{Impairment, Kind, Scenario};
 /// Among them is every kind of fault; sealed and plain.
 const UDP_SEEDS: [u64; 8] = [1, 5, 8, 9, 12, 22, 28, 38];
 
+/// The same seeds between nodes that relay for each other: a square, a cube, a star.
+fn relayed() -> [Scenario; 8] {
+    let shapes = ["mesh:2x2", "router", "mesh:2x2x2"].into_iter().cycle();
+    let mut shapes = UDP_SEEDS.into_iter().zip(shapes);
+    UDP_SEEDS.map(|_| {
+        let (seed, shape) = shapes.next().expect("as many as seeds");
+        fit::relayed(seed, shape).expect("a topology")
+    })
+}
+
 fn play(scenario: Scenario, port: Port, sabotage: Option<Sabotage>, deaf: &[Checker]) -> Outcome {
     let program = Path::new(env!("CARGO_BIN_EXE_venice-rack-test"));
     run(&Run { scenario, port, program, sabotage, deaf }).expect("a rack on this machine")
 }
 
-fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
+fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>) {
     let mut kinds = BTreeSet::new();
-    for seed in seeds {
-        let outcome = play(fit::scenario(seed, port), port, None, &[]);
+    for scenario in scenarios {
+        let outcome = play(scenario, port, None, &[]);
         println!("{outcome}");
         assert!(outcome.is_ok(), "{outcome}");
         // Whatever went wrong, a good part succeeded.
@@ -45,9 +55,19 @@ fn keep_every_promise(port: Port, seeds: impl IntoIterator<Item = u64>) {
 
 /// Runs seeds until `checker` is the first to find it, the `deaf` ones not being listened to.
 fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, deaf: &[Checker]) {
+    assert_found_in((0..5).map(|seed| fit::scenario(seed, port)), sabotage, port, checker, deaf);
+}
+
+fn assert_found_in(
+    scenarios: impl Iterator<Item = Scenario>,
+    sabotage: Sabotage,
+    port: Port,
+    checker: Checker,
+    deaf: &[Checker],
+) {
     let mut others = Vec::new();
-    for seed in 0..5 {
-        let outcome = play(fit::scenario(seed, port), port, Some(sabotage), deaf);
+    for scenario in scenarios {
+        let outcome = play(scenario, port, Some(sabotage), deaf);
         if let Some(notes) = &outcome.notes {
             let _ = std::fs::remove_dir_all(notes);
         }
@@ -70,32 +90,40 @@ fn lacks_root(test: &str) -> bool {
 
 #[test]
 fn racks_over_rings() {
-    keep_every_promise(Port::Ring, 0..6);
+    keep_every_promise(Port::Ring, (0..6).map(|seed| fit::scenario(seed, Port::Ring)));
 }
 
 #[test]
 fn racks_over_shm() {
-    keep_every_promise(Port::Shm, 2..10);
+    keep_every_promise(Port::Shm, (2..10).map(|seed| fit::scenario(seed, Port::Shm)));
 }
 
 #[test]
 fn racks_over_udp_between_namespaces() {
     if !lacks_root("racks_over_udp_between_namespaces") {
-        keep_every_promise(Port::Udp, UDP_SEEDS);
+        keep_every_promise(Port::Udp, UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Udp)));
+    }
+}
+
+#[test]
+fn racks_whose_nodes_relay_for_each_other() {
+    if !lacks_root("racks_whose_nodes_relay_for_each_other") {
+        keep_every_promise(Port::Udp, relayed());
     }
 }
 
 #[test]
 fn the_seeds_for_udp_have_every_fault() {
-    let scenarios: Vec<Scenario> =
-        UDP_SEEDS.iter().map(|&seed| fit::scenario(seed, Port::Udp)).collect();
-    let has =
-        |name: &str| scenarios.iter().any(|it| it.faults.iter().any(|fault| fault.name() == name));
-    for name in ["cut", "isolate", "crash", "kill-recipient", "freeze", "revoke", "storm"] {
-        assert!(has(name), "{name}");
+    for scenarios in [UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Udp)), relayed()] {
+        let has = |name: &str| {
+            scenarios.iter().any(|it| it.faults.iter().any(|fault| fault.name() == name))
+        };
+        for name in ["cut", "isolate", "crash", "kill-recipient", "freeze", "revoke", "storm"] {
+            assert!(has(name), "{name}");
+        }
+        let impaired = scenarios.iter().filter(|it| it.impairment != Impairment::default());
+        assert!(impaired.count() >= 4);
     }
-    let impaired = scenarios.iter().filter(|it| it.impairment != Impairment::default());
-    assert!(impaired.count() >= 4);
 }
 
 #[test]
@@ -138,5 +166,14 @@ fn a_pause_of_a_stream_taken_for_its_end() {
 fn over_udp_sabotage_is_found_too() {
     if !lacks_root("over_udp_sabotage_is_found_too") {
         assert_found_by(Sabotage::DropWrite, Port::Udp, Checker::Executions, &[]);
+    }
+}
+
+#[test]
+fn and_over_relays() {
+    if !lacks_root("and_over_relays") {
+        let scenarios = (0..5).map(|seed| fit::relayed(seed, "mesh:2x2").expect("a topology"));
+        let sabotage = Sabotage::FlipBit;
+        assert_found_in(scenarios, sabotage, Port::Udp, Checker::History, &[]);
     }
 }

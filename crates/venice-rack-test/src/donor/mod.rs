@@ -10,20 +10,22 @@ use venice_fabric::TargetConfig;
 use venice_ports::random_u64;
 use venice_ports::ring::{RingConfig, RingListener, RingServer};
 use venice_ports::shm::ShmServer;
-use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{Relay, UdpServer, UdpService, UdpSocket};
 use venice_sim::rack::Sabotage;
 use venice_wire::{GrantId, GrantKey, NodeId};
 
 use self::memory::{Lent, Watched};
-use crate::notes::{Notebook, Role, Source};
+use crate::notes::{Notebook, Role, Source, What};
 use crate::orders::{Order, Reply, orders, reply};
 use crate::plan::{Plan, Port, Service};
+use crate::relay;
 
 /// What answers accesses; it works until dropped.
 enum Server {
     Shm(ShmServer),
     Ring { _server: RingServer },
     Udp { _server: UdpServer },
+    Relayed(Relay),
 }
 
 /// Lends until the parent says no more.
@@ -46,12 +48,17 @@ pub fn run(plan: Plan, node: u16, life: u32, sabotage: Option<Sabotage>) -> Resu
             }
             Order::End { grant } => {
                 lent.lock().end(GrantId(grant));
-                if let Server::Shm(server) = &server {
-                    server.revoke(GrantId(grant));
+                match &server {
+                    Server::Shm(server) => server.revoke(GrantId(grant)),
+                    Server::Relayed(relay) => relay.revoke(GrantId(grant)),
+                    Server::Ring { .. } | Server::Udp { .. } => {}
                 }
             }
             Order::Report => {
                 lent.lock().report()?;
+                if let Server::Relayed(relay) = &server {
+                    notebook.note(What::Overruns { packets: relay::overruns(relay) });
+                }
                 reply(Reply::Reported);
             }
             Order::Connect { .. } | Order::Probe | Order::Begin { .. } | Order::Over { .. } => {}
@@ -61,6 +68,9 @@ pub fn run(plan: Plan, node: u16, life: u32, sabotage: Option<Sabotage>) -> Resu
 }
 
 fn serve(plan: &Plan, node: u16, lent: Watched) -> Result<Server> {
+    if let Some(topology) = plan.relays() {
+        return Ok(Server::Relayed(relay::start(plan, topology, node, lent)?));
+    }
     let config = TargetConfig {
         link: plan.link(node),
         ..TargetConfig::new(NodeId(node.into()), random_u64()?)

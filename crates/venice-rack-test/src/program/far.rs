@@ -1,7 +1,9 @@
 //! Memory of several donors, over whichever port the rack has.
 
 use anyhow::Result;
-use venice_fabric::{AccessError, FabricError, Initiator, InitiatorConfig, PeerIndex, PeerState};
+use venice_fabric::{
+    AccessError, FabricError, Initiator, InitiatorConfig, PeerIndex, PeerState, Revocation,
+};
 use venice_ports::channels::{ChannelError, Channels, FrameDriver, ShmChannels};
 use venice_ports::ring::{RingDriver, connect_ring};
 use venice_ports::udp::{UdpDriver, unspecified_like};
@@ -24,6 +26,7 @@ pub(super) struct Far {
 struct Way {
     donor: u16,
     peer: Option<PeerIndex>,
+    grant: GrantId,
     is_mapped: bool,
     /// Counts the links to the donor.
     lane: u32,
@@ -56,7 +59,7 @@ impl Far {
                 }
             }
         };
-        let way = |donor| Way { donor, peer: None, is_mapped: false, lane: 0 };
+        let way = |donor| Way { donor, peer: None, grant: GrantId(0), is_mapped: false, lane: 0 };
         let ways = donors.into_iter().map(way).collect();
         Ok(Self { plan: plan.clone(), node, channels, ways })
     }
@@ -90,7 +93,7 @@ impl Far {
             let len_bytes = self.plan.scenario.workload.window_bytes().into();
             self.initiator().map_window(addr, len_bytes, peer, 0, grant, key)?;
         }
-        self.ways[session].is_mapped = true;
+        (self.ways[session].grant, self.ways[session].is_mapped) = (grant, true);
         Ok(())
     }
 
@@ -100,6 +103,11 @@ impl Far {
             Channels::Ring(ring) => {
                 let port = connect_ring(&self.plan.socket(donor, Service::Memory))?;
                 ring.driver().add_peer(now_ns, id, port)?
+            }
+            Channels::Udp(udp) if self.plan.relays().is_some() => {
+                let (home, named) =
+                    (Plan::relay_address(self.node), self.plan.seal(self.node, donor));
+                udp.driver().add_peer_via(now_ns, id, home, named)?
             }
             Channels::Udp(udp) => {
                 let address = self.plan.forwarder_address(self.node, donor, Service::Memory);
@@ -133,6 +141,21 @@ impl Far {
                 self.ways[session].peer = None;
                 self.unmap(session);
                 return Some((session, reason.to_string()));
+            }
+        }
+        None
+    }
+
+    /// The next session whose donor has taken its memory back, and said so.
+    pub fn next_revoked(&mut self) -> Option<usize> {
+        if let Channels::Shm(_) = self.channels {
+            // Nobody says so there.
+            return None;
+        }
+        while let Some(Revocation { peer, grant, .. }) = self.initiator().poll_revoked() {
+            let is_it = |way: &Way| way.is_mapped && (way.peer, way.grant) == (Some(peer), grant);
+            if let Some(session) = self.ways.iter().position(is_it) {
+                return Some(session);
             }
         }
         None

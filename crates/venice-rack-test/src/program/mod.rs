@@ -221,7 +221,18 @@ impl Program {
         self.sessions[session].asks_at_ns.get_or_insert(monotonic_ns() + ASK_AGAIN_NS);
     }
 
+    /// What donors have said that they took back.
+    fn take_revoked(&mut self) {
+        while let Some(session) = self.far.next_revoked() {
+            if let Some(region) = self.sessions[session].region {
+                self.notebook.note(What::Revoked { region });
+            }
+            self.lose(session, "the donor has taken it back".into());
+        }
+    }
+
     fn take_stock(&mut self) {
+        self.take_revoked();
         while let Some((session, text)) = self.far.next_down() {
             self.lose(session, text);
         }
@@ -261,12 +272,14 @@ impl Program {
     }
 
     fn fail(&mut self, token: u64, pending: &Pending, error: AccessError) {
+        // It may be why there is no window.
+        self.take_revoked();
         let why = match error {
             AccessError::Refused(Refusal::UnknownGrant) | AccessError::Revoked => Why::UnknownGrant,
             AccessError::Refused(_) => Why::Refused,
             AccessError::PeerDown(venice_fabric::DownReason::Protocol) => Why::Wrong,
             AccessError::PeerDown(_) => Why::Down,
-            // The window was taken away while a bulk transfer waited for its turn.
+            // The window was taken away before a bulk transfer had its turn.
             AccessError::NotMapped => {
                 let is_unmapped = self.sessions[pending.access.session].unmaps != pending.unmaps;
                 if is_unmapped { Why::Unmapped } else { Why::Wrong }

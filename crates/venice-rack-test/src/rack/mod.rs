@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use venice_ports::monotonic_ns;
 use venice_sim::checkers::Checker;
 use venice_sim::rack::Sabotage;
@@ -64,7 +64,8 @@ pub fn run(run: &Run<'_>) -> Result<Outcome> {
 /// Who says something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
-    Forwarder,
+    /// The forwarder or the external router.
+    Network,
     Process(Source),
 }
 
@@ -80,6 +81,7 @@ struct Rack<'a> {
     grants: Grants,
     faults: Faults,
     forwarder: Option<Process>,
+    router: Option<Process>,
     replies: Receiver<Said<Name>>,
     to_replies: Sender<Said<Name>>,
     namespaces: Option<Namespaces>,
@@ -95,8 +97,9 @@ impl<'a> Rack<'a> {
         run.scenario.check()?;
         let plan = Plan { scenario: run.scenario.clone(), port: run.port, folder };
         plan.write()?;
-        let nodes = plan.scenario.nodes;
-        let namespaces = (run.port == Port::Udp).then(|| Namespaces::new(nodes)).transpose()?;
+        let (nodes, places) = (plan.scenario.nodes, plan.places());
+        ensure!(run.port == Port::Udp || places == nodes, "only over udp do nodes relay");
+        let namespaces = (run.port == Port::Udp).then(|| Namespaces::new(places)).transpose()?;
         let (to_replies, replies) = channel();
         let mut rack = Self {
             run,
@@ -107,12 +110,13 @@ impl<'a> Rack<'a> {
             grants: Grants::new(plan.scenario.seed),
             faults: Faults::of(&plan.scenario),
             forwarder: None,
+            router: None,
             replies,
             to_replies,
             namespaces,
             plan,
         };
-        rack.start_forwarder()?;
+        rack.start_network()?;
         for node in 0..nodes {
             rack.start_donor(node)?;
         }
@@ -219,7 +223,7 @@ impl<'a> Rack<'a> {
 
     fn hear(&mut self, name: Name, reply: Option<Reply>) -> Result<()> {
         let Name::Process(source) = name else {
-            return if reply.is_some() { Ok(()) } else { bail!("the forwarder has ended") };
+            return if reply.is_some() { Ok(()) } else { bail!("the network has ended") };
         };
         let node = &mut self.nodes[usize::from(source.node)];
         let (life, process) = match source.role {
@@ -243,16 +247,26 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    fn start_forwarder(&mut self) -> Result<()> {
+    fn start_network(&mut self) -> Result<()> {
         let Some(namespaces) = &self.namespaces else { return Ok(()) };
-        let (hub, arguments) = (namespaces.hub(), self.arguments("forwarder"));
+        let (nodes, places) = (self.plan.scenario.nodes, self.plan.places());
+        let (hub, router) = (namespaces.hub(), namespaces.node(nodes));
+        self.forwarder = Some(self.start_in("forwarder", &hub)?);
+        if places > nodes {
+            self.router = Some(self.start_in("router", &router)?);
+        }
+        Ok(())
+    }
+
+    /// Starts a process of the network, and waits until it works.
+    fn start_in(&self, role: &str, namespace: &str) -> Result<Process> {
         let (program, replies) = (self.run.program, self.to_replies.clone());
-        let name = Name::Forwarder;
-        self.forwarder = Some(Process::start(program, &arguments, Some(&hub), name, replies)?);
+        let (arguments, name) = (self.arguments(role), Name::Network);
+        let process = Process::start(program, &arguments, Some(namespace), name, replies)?;
         let ready = self.replies.recv_timeout(Duration::from_secs(60));
-        match ready.context("the forwarder says nothing")? {
-            (_, Some(Reply::Ready)) => Ok(()),
-            said => bail!("the forwarder cannot begin: {said:?}"),
+        match ready.with_context(|| format!("the {role} says nothing"))? {
+            (_, Some(Reply::Ready)) => Ok(process),
+            said => bail!("the {role} cannot begin: {said:?}"),
         }
     }
 

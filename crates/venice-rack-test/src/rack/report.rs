@@ -64,10 +64,14 @@ impl Outcome {
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let (seed, port) = (self.scenario.seed, self.port.name());
+        let wired = match &*self.scenario.topology {
+            "all-to-all" => String::new(),
+            topology => format!(" --topology {topology}"),
+        };
         let faults: Vec<_> = self.scenario.faults.iter().map(|fault| fault.name()).collect();
         write!(
             f,
-            "{port}, seed {seed}: {} nodes, {} accesses, {} failed, {} times down, faults [{}], \
+            "{port}{wired}, seed {seed}: {} nodes, {} accesses, {} failed, {} times down, faults [{}], \
              {:.1} s",
             self.scenario.nodes,
             self.total(),
@@ -83,7 +87,7 @@ impl Display for Outcome {
             write!(
                 f,
                 "\n  notes and scenario: {}\n  again: cargo run -p venice-rack-test -- run --port \
-                 {port} --seed {seed}",
+                 {port}{wired} --seed {seed}",
                 notes.display()
             )?;
         }
