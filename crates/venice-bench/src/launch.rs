@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::kernel_swap::cgroup::MemoryCgroup;
+use venice_swap::cgroup::MemoryCgroup;
+
 use crate::rack::Rack;
 
 /// Where the memory of a program comes from.
@@ -32,14 +33,7 @@ impl Launch<'_> {
     pub(crate) fn command(&self, program: &Path) -> Command {
         match self {
             Launch::Local => Command::new(program),
-            Launch::InCgroup(group) => {
-                // The shell joins first and then becomes the program: not a page is charged to
-                // another group.
-                let mut command = Command::new("/bin/sh");
-                command.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
-                command.arg(group.members_file()).arg(program);
-                command
-            }
+            Launch::InCgroup(group) => group.command(program),
             Launch::OnRack { rack, local_bytes, remote_bytes, extra } => {
                 let mut command = rack.venice();
                 command

@@ -21,7 +21,6 @@ pub mod fault;
 mod interrupt;
 mod kernel_swap;
 mod launch;
-mod leftovers;
 mod machine;
 mod pattern;
 mod plot;

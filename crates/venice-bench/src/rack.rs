@@ -119,7 +119,7 @@ fn venice_in(program: &Path, folder: &Path) -> Command {
 
 /// Racks of runs that were killed: their processes are detached and live on.
 fn take_down_leftovers(program: &Path) {
-    for folder in crate::leftovers::of_dead_processes(&std::env::temp_dir(), PREFIX) {
+    for folder in venice_swap::leftovers::of_dead_processes(&std::env::temp_dir(), PREFIX) {
         let down = venice_in(program, &folder).arg("down").process_group(0).output();
         if down.is_ok_and(|output| output.status.success()) {
             // What cannot be removed does no harm.

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim};
+use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim, swap};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -38,6 +38,12 @@ enum Command {
     /// Run a program on borrowed memory
     #[command(after_help = HELP_RUN)]
     Run(Box<run::RunArgs>),
+    /// Have the kernel swap to borrowed memory
+    #[command(after_help = swap::HELP)]
+    Swap {
+        #[command(subcommand)]
+        what: Box<swap::SwapCommand>,
+    },
     /// List the nodes of the rack
     #[command(after_help = HELP_NODES)]
     Nodes(listing::ListArgs),
@@ -123,6 +129,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Status(args) => rack::status(args),
         Command::Down(args) => rack::down(args),
         Command::Run(args) => run::execute(args, monitor),
+        Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),

@@ -1,7 +1,7 @@
 //! Venice: memory of the other machines in the rack, for unchanged Linux programs.
 //!
-//! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `rack` keeps a
-//! rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
+//! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `swap` has the
+//! kernel swap to it; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
 //! Monitor Node's tables; `doctor` looks at the machine.
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod rack;
 mod registry;
 mod run;
 mod sim;
+mod swap;
 mod terminal;
 
 fn main() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
+use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
 use super::touch::Pattern;
@@ -14,7 +15,6 @@ use super::worker::WorkerReport;
 use super::{FaultArgs, PAGE_BYTES};
 use crate::child::ChildGuard;
 use crate::interrupt;
-use crate::kernel_swap::cgroup::MemoryCgroup;
 use crate::kernel_swap::fuse_loop::FuseLoopSwap;
 use crate::kernel_swap::zram::ZramSwap;
 use crate::launch::Launch;
@@ -97,7 +97,7 @@ fn run_on_swap<S>(
     // A page more than what does not fit, for the swap area's own header, and some slack.
     let area_bytes = args.size.0 + (64 << 20);
     let prepared = create(area_bytes).and_then(|swap| {
-        let group = MemoryCgroup::create("bench", args.local.0)?;
+        let group = MemoryCgroup::create("bench", args.local.0, None)?;
         Ok((swap, group))
     });
     match prepared {

@@ -25,7 +25,7 @@ impl FuseLoopSwap {
     /// # Errors
     /// Without root, or where nbdkit, nbdfuse, FUSE or loop devices are missing.
     pub(crate) fn create(len_bytes: u64) -> Result<Self> {
-        super::require_root()?;
+        venice_swap::require_root()?;
         let mount = FuseMount::serve(len_bytes)?;
         let device = LoopDevice::attach(&mount.file())?;
         let area = SwapArea::switch_on(&device.path)?;

@@ -29,7 +29,7 @@ impl SwapFile {
     /// # Errors
     /// Without root, without the room, or where the file system cannot hold a swap file.
     pub(crate) fn create(folder: &Path, len_bytes: u64) -> Result<Self> {
-        super::require_root()?;
+        venice_swap::require_root()?;
         remove_leftovers(folder);
         require_room(folder, len_bytes)?;
         let file = RemovedFile { path: folder.join(format!("{PREFIX}{}", std::process::id())) };
@@ -56,7 +56,7 @@ impl Drop for RemovedFile {
 
 /// Swap files of runs that were killed, most likely still in use by nobody but the kernel.
 fn remove_leftovers(folder: &Path) {
-    for path in crate::leftovers::of_dead_processes(folder, PREFIX) {
+    for path in venice_swap::leftovers::of_dead_processes(folder, PREFIX) {
         // Fails when it was not switched on any more.
         let _ = crate::child::run_tool("swapoff", &[&path.to_string_lossy()]);
         let _ = std::fs::remove_file(&path);

@@ -25,7 +25,7 @@ impl ZramSwap {
     /// # Errors
     /// Without root or where the kernel has no zram.
     pub(crate) fn create(len_bytes: u64) -> Result<Self> {
-        super::require_root()?;
+        venice_swap::require_root()?;
         let device = ZramDevice::take()?;
         fs::write(device.attribute("disksize"), len_bytes.to_string())
             .with_context(|| format!("cannot size zram{}", device.number))?;

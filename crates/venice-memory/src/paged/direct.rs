@@ -23,6 +23,9 @@ pub struct FarMemory {
     window: Option<OwnedWindow>,
 }
 
+/// Pieces of a write that a lane has room for from the start.
+const OUTS: usize = 257;
+
 /// Mapped slabs, as long as it lives.
 #[derive(Debug)]
 struct OwnedWindow {
@@ -139,7 +142,13 @@ impl FarMemory {
         let descriptors = Descriptors::new(0);
         let window = self.window.as_ref().map(|owned| owned.window);
         let far = Far::open(&self.block, window, &descriptors)?;
-        Ok(Lane { memory: self.clone(), far, awaited: [NOTHING; MAX_IN_FLIGHT], outs: Vec::new() })
+        Ok(Lane {
+            memory: self.clone(),
+            far,
+            awaited: [NOTHING; MAX_IN_FLIGHT],
+            free: (0..MAX_IN_FLIGHT as u32).collect(),
+            outs: Vec::with_capacity(OUTS),
+        })
     }
 
     fn check(&self, offset: u64, len_bytes: usize) -> Result<(), LaneError> {
@@ -161,12 +170,15 @@ impl FarMemory {
 }
 
 /// One thread's way to a [`FarMemory`]. Accesses of one lane take place in their order; of two
-/// lanes, those at the same time to the same bytes in any, and in pieces.
+/// lanes, those at the same time to the same bytes in any, and in pieces. Nothing is allocated for
+/// a read, nor for a write of up to a megabyte: a swap server must not wait for memory.
 #[derive(Debug)]
 pub struct Lane {
     memory: Arc<FarMemory>,
     far: Far,
     awaited: [Awaited; MAX_IN_FLIGHT],
+    /// Tokens of `awaited` that nothing is asked for under; all between two calls.
+    free: Vec<u32>,
     outs: Vec<WriteOut>,
 }
 
@@ -211,7 +223,7 @@ impl Lane {
             part.is_lost = false;
             self.memory.check(part.offset, part.into.len())?;
         }
-        let mut free: Vec<u32> = (0..MAX_IN_FLIGHT as u32).collect();
+        let mut free = std::mem::take(&mut self.free);
         for index in 0..parts.len() {
             for piece in pieces(parts[index].offset, parts[index].into.len()) {
                 self.ask(parts, index, piece, &mut free);
@@ -220,6 +232,7 @@ impl Lane {
         while free.len() < MAX_IN_FLIGHT {
             self.take_arrivals(parts, &mut free);
         }
+        self.free = free;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub const LOG_VARIABLE: &str = "VENICE_LOG";
 type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Sends the log to stderr. systemd's journal and the logs of a local rack take it from there.
-fn start_log() {
+pub fn start_log() {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = std::io::stderr().is_terminal();
     let subscriber = tracing_subscriber::fmt()

@@ -1,6 +1,5 @@
-//! What single features use: network namespaces, FUSE, zram, loop devices.
+//! What single features use: network namespaces, zram.
 
-use std::fs::OpenOptions;
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
@@ -9,20 +8,7 @@ use super::{Finding, kernel};
 
 /// Rows about facilities; none of them stops `venice run`.
 pub fn examine() -> Vec<Finding> {
-    vec![
-        network_namespaces(),
-        device(
-            "FUSE",
-            "/dev/fuse",
-            "`modprobe fuse` (swap through FUSE is only compared with, in `venice bench fault`)",
-        ),
-        zram(),
-        device(
-            "loop devices",
-            "/dev/loop-control",
-            "`modprobe loop` (swap to a file is only compared with, in the benchmarks)",
-        ),
-    ]
+    vec![network_namespaces(), zram()]
 }
 
 fn network_namespaces() -> Finding {
@@ -41,16 +27,6 @@ fn network_namespaces() -> Finding {
         return Finding::warn(what, "there, but this user may not make any", mend);
     }
     Finding::ok(what, "can be made (venice up --netns)")
-}
-
-fn device(what: &'static str, path: &str, mend: &str) -> Finding {
-    if !Path::new(path).exists() {
-        return Finding::missing(what, format!("no {path}"), mend);
-    }
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => Finding::ok(what, path),
-        Err(error) => Finding::warn(what, format!("{path}: {error}"), "run as root"),
-    }
 }
 
 fn zram() -> Finding {

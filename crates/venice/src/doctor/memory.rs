@@ -1,7 +1,6 @@
-//! Memory: how much there is, cgroups, overcommit, huge pages, the map-count limit.
+//! Memory: how much there is, overcommit, huge pages, the map-count limit.
 
 use std::fs;
-use std::path::Path;
 
 use super::Finding;
 use crate::terminal;
@@ -11,10 +10,8 @@ const USUAL_MAP_COUNT: u64 = 65_530;
 
 /// Rows about memory.
 pub fn examine() -> Vec<Finding> {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     vec![
         available(),
-        cgroup(&mounts),
         overcommit(&read("/proc/sys/vm/overcommit_memory")),
         huge_pages(),
         map_count(&read("/proc/sys/vm/max_map_count")),
@@ -42,43 +39,6 @@ fn available() -> Finding {
         Some(bytes) => Finding::ok("memory", format!("{} available", terminal::bytes(bytes))),
         None => Finding::warn("memory", "/proc/meminfo cannot be read", "mount /proc"),
     }
-}
-
-/// The hierarchy that has the memory controller: its version and its directory.
-fn memory_hierarchy(mounts: &str) -> Option<(u8, String)> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_, at, kind, options) =
-            (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-        match kind {
-            "cgroup" if options.split(',').any(|o| o == "memory") => Some((1, at.to_string())),
-            "cgroup2" => {
-                let controllers = fs::read_to_string(format!("{at}/cgroup.controllers")).ok()?;
-                let found = controllers.split_whitespace().any(|c| c == "memory");
-                found.then(|| (2, at.to_string()))
-            }
-            _ => None,
-        }
-    })
-}
-
-fn cgroup(mounts: &str) -> Finding {
-    let what = "memory cgroup";
-    let Some((version, at)) = memory_hierarchy(mounts) else {
-        return Finding::warn(
-            what,
-            "no memory controller: programs cannot be compared with the kernel's own swap",
-            "boot with cgroup_enable=memory, or mount the cgroup file system",
-        );
-    };
-    if rustix::fs::access(Path::new(&at), rustix::fs::Access::WRITE_OK).is_ok() {
-        return Finding::ok(what, format!("version {version} at {at}"));
-    }
-    Finding::warn(
-        what,
-        format!("version {version} at {at}, but this user may not make groups there"),
-        "run as root (only the comparison with the kernel's own swap needs it)",
-    )
 }
 
 fn overcommit(policy: &str) -> Finding {
@@ -130,14 +90,6 @@ mod tests {
         let text = "MemTotal:       100 kB\nMemAvailable:    64 kB\n";
         assert_eq!(meminfo(text, "MemAvailable:"), Some(65_536));
         assert_eq!(meminfo(text, "SwapFree:"), None);
-    }
-
-    #[test]
-    fn the_old_hierarchy_is_found_by_its_controller() {
-        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
-                      cgroup /sys/fs/cgroup/memory cgroup rw,nosuid,memory 0 0\n";
-        assert_eq!(memory_hierarchy(mounts), Some((1, "/sys/fs/cgroup/memory".to_string())));
-        assert_eq!(memory_hierarchy("tmpfs /tmp tmpfs rw 0 0\n"), None);
     }
 
     #[test]

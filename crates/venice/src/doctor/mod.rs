@@ -7,6 +7,7 @@ mod limits;
 mod memory;
 mod ports;
 mod shim;
+mod swap;
 
 use std::io::IsTerminal;
 
@@ -44,6 +45,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(memory::examine());
     findings.extend(limits::examine());
     findings.extend(ports::examine());
+    findings.extend(swap::examine());
     findings.extend(facilities::examine());
     findings
 }

@@ -22,6 +22,8 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
         nothing()?;
         return Ok(0);
     }
+    // Whose memory is this rack's: the kernel would wait for answers, or lose what is there.
+    crate::swap::detach_all(&dir)?;
     let lock = dir.lock()?;
     // A damaged record must not keep the rest from being cleared away.
     let record = Record::load(&dir).ok().flatten();

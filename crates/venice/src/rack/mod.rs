@@ -14,7 +14,9 @@ mod up;
 
 pub use address::{default_port, explicit_address, monitor_address};
 pub use down::{DownArgs, execute as down};
+pub use log::last_error;
 pub use network::namespace_path;
+pub use process::spawn;
 pub use record::{PortKind, Record};
 pub use run_dir::RunDir;
 pub use status::{StatusArgs, execute as status};

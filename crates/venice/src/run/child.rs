@@ -29,19 +29,15 @@ pub struct Child {
 pub struct Ended(ExitStatus);
 
 impl Child {
-    /// Starts it. Its shim ends it when this process is gone: without its supervisor its memory
-    /// would be taken away.
+    /// Starts `program` as `start` says, under the name and with the arguments of `command`.
     pub fn start(
+        mut start: Command,
         program: &Path,
         command: &[OsString],
-        shim: &Path,
-        socket: PathBuf,
     ) -> anyhow::Result<Child> {
         let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
         let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
-        let mut start = Command::new(program);
         start.arg0(&command[0]).args(&command[1..]);
-        start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, socket);
         let process =
             start.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
         Ok(Child { process, signals })
@@ -70,6 +66,14 @@ impl Child {
             let _ = kill_process(pid, signal);
         }
     }
+}
+
+/// A command for `program` with the shim. The shim ends it when this process is gone: without its
+/// supervisor its memory would be taken away.
+pub fn with_shim(program: &Path, shim: &Path, socket: PathBuf) -> Command {
+    let mut start = Command::new(program);
+    start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, socket);
+    start
 }
 
 /// The shim before whatever else is to be preloaded.

@@ -3,19 +3,20 @@
 //! This process supervises: it borrows, keeps the leases and watches the donors
 //! ([`venice_recipient`]), lets the program's processes attach ([`attending`]), passes signals on
 //! ([`child`]) and says how it went ([`summary`]). The paging itself happens in the program's
-//! own process, by the shim.
+//! own process, by the shim; or, in [`swap_mode`], in the kernel.
 
 mod attending;
 mod child;
 mod program;
 mod summary;
+mod swap_mode;
 
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::{Leases, Loan, LostDonor, RecipientError, Wish, borrow, home};
@@ -49,9 +50,12 @@ pub struct RunArgs {
     /// The node this program belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Pages to bring in ahead of a scan: on, off, or at most so many
-    #[arg(long, value_name = "on|off|PAGES", default_value = "on", value_parser = read_ahead)]
-    read_ahead: u32,
+    /// How its memory is paged
+    #[arg(long, value_enum, default_value_t = Mode::Paged)]
+    mode: Mode,
+    /// Pages to bring in ahead of a scan: on, off, or at most so many [default: on]
+    #[arg(long, value_name = "on|off|PAGES", value_parser = read_ahead)]
+    read_ahead: Option<u32>,
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
@@ -63,6 +67,15 @@ pub struct RunArgs {
         value_name = "CMD"
     )]
     command: Vec<OsString>,
+}
+
+/// How a program's memory is paged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// By a pager in the program itself, which a shim library starts
+    Paged,
+    /// By the kernel, which swaps to borrowed memory: any program, static ones too (root)
+    Swap,
 }
 
 fn read_ahead(text: &str) -> Result<u32, String> {
@@ -81,6 +94,9 @@ fn read_ahead(text: &str) -> Result<u32, String> {
 pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
+    if args.mode == Mode::Swap {
+        return swap_mode::execute(args, monitor, local_bytes, &program);
+    }
     program::check(&program)?;
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
@@ -101,7 +117,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let leases = Leases::keep(loan, run.block.clone(), tell_of)?;
     let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
-    let mut child = child::Child::start(&program, &args.command, &shim, attending.socket())?;
+    let start = child::with_shim(&program, &shim, attending.socket());
+    let mut child = child::Child::start(start, &program, &args.command)?;
     let ended = child.wait()?;
     attending.wait_for_the_rest();
     leases.give_back();
@@ -137,7 +154,7 @@ fn set_up(
 ) -> anyhow::Result<Run> {
     let (block_fd, block) = RunBlockMap::create(port.into(), loan.slab_count())?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
-    block.read_ahead_pages.store(args.read_ahead, Ordering::Relaxed);
+    block.read_ahead_pages.store(args.read_ahead.unwrap_or(READ_AHEAD_PAGES), Ordering::Relaxed);
     block
         .fingerprint_seed
         .store(venice_ports::random_u64().context("drawing a random number")?, Ordering::Relaxed);
@@ -150,7 +167,7 @@ fn set_up(
 
 /// A slab is a descriptor: the soft limit is raised to the hard one. Returns what it was, which
 /// is what the shim gives the program back.
-fn raise_descriptor_limit() -> Rlimit {
+pub fn raise_descriptor_limit() -> Rlimit {
     let limits = getrlimit(Resource::Nofile);
     // Where it is refused, a run with few slabs still works.
     let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };

@@ -68,12 +68,12 @@ fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
     match loader(head) {
         Some(loader) if loader.ends_with(LOADER) => Ok(()),
         Some(loader) => bail!(
-            "{shown} uses the loader {loader}, and the shim needs glibc's ({LOADER}): run it in \
-             swap mode, or a build of it for glibc"
+            "{shown} uses the loader {loader}, and the shim needs glibc's ({LOADER}): run it with \
+             --mode swap, or a build of it for glibc"
         ),
         None => bail!(
-            "{shown} is a static program, which the shim cannot be loaded into: run it in swap \
-             mode (the kernel's own paging onto borrowed memory), or a dynamic build of it"
+            "{shown} is a static program, which the shim cannot be loaded into: run it with \
+             --mode swap (the kernel's own paging onto borrowed memory), or a dynamic build of it"
         ),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Entries of `folder` named `prefix`, a process id, and perhaps `-` and more, whose process is
 /// dead. A folder that cannot be read has none.
-pub(crate) fn of_dead_processes(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+pub fn of_dead_processes(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     entries
         .flatten()

@@ -1,0 +1,275 @@
+//! A memory cgroup of our own, in either version of the interface.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::{SwapError, leftovers, require_root};
+
+/// Where the memory controller is, and which version of its files it speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// The legacy hierarchy of the memory controller.
+    V1(PathBuf),
+    /// The unified hierarchy.
+    V2(PathBuf),
+}
+
+impl Hierarchy {
+    /// Finds the memory controller among this system's mounts; `None` when none has it.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        Self::parse(&mounts, |mount| {
+            fs::read_to_string(mount.join("cgroup.controllers"))
+                .is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
+        })
+    }
+
+    /// Reads `/proc/self/mounts`; `v2_has_memory` tells whether a unified hierarchy has the memory
+    /// controller (on a hybrid system it is bound to the legacy one).
+    fn parse(mounts: &str, v2_has_memory: impl Fn(&Path) -> bool) -> Option<Self> {
+        mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let mount = PathBuf::from(fields.next()?);
+            let kind = fields.next()?;
+            let options = fields.next()?;
+            match kind {
+                "cgroup" if options.split(',').any(|option| option == "memory") => {
+                    Some(Self::V1(mount))
+                }
+                "cgroup2" if v2_has_memory(&mount) => Some(Self::V2(mount)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mount(&self) -> &Path {
+        let (Self::V1(mount) | Self::V2(mount)) = self;
+        mount
+    }
+
+    /// `v1` or `v2`, for reports.
+    #[must_use]
+    pub fn version(&self) -> &'static str {
+        match self {
+            Self::V1(_) => "v1",
+            Self::V2(_) => "v2",
+        }
+    }
+}
+
+/// A memory cgroup that lets its members keep so much resident and swap the rest. Dropping it
+/// kills what still runs in it and removes it.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    folder: PathBuf,
+    hierarchy: Hierarchy,
+}
+
+impl MemoryCgroup {
+    /// A group `venice-NAME-PID` whose members keep `limit_bytes` resident and have
+    /// `swap_bytes` on swap, at most; `None`: any amount on swap.
+    ///
+    /// # Errors
+    /// Without root, without a memory controller, or when the kernel refuses a limit.
+    pub fn create(
+        name: &str,
+        limit_bytes: u64,
+        swap_bytes: Option<u64>,
+    ) -> Result<Self, SwapError> {
+        require_root()?;
+        let hierarchy = Hierarchy::find().ok_or_else(SwapError::no_memory_cgroup)?;
+        if let Hierarchy::V2(mount) = &hierarchy {
+            // Fails where an ancestor holds processes; then the limit below fails and says so.
+            let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
+        }
+        Self::clear_leftovers(name);
+        let folder = hierarchy.mount().join(format!("{}{}", prefix(name), std::process::id()));
+        fs::create_dir(&folder).map_err(SwapError::file("make", &folder))?;
+        let group = Self { folder, hierarchy };
+        group.set_limits(limit_bytes, swap_bytes)?;
+        Ok(group)
+    }
+
+    /// Ends the groups called `name` whose makers are dead, with all that runs in them.
+    pub fn clear_leftovers(name: &str) {
+        let Some(hierarchy) = Hierarchy::find() else { return };
+        for folder in leftovers::of_dead_processes(hierarchy.mount(), &prefix(name)) {
+            // Dropped at once: it kills the members and removes the group.
+            drop(Self { folder, hierarchy: hierarchy.clone() });
+        }
+    }
+
+    fn set_limits(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
+        // In the legacy interface the second limit is that of both together.
+        let (resident, swap) = match self.hierarchy {
+            Hierarchy::V1(_) => {
+                let both = swap_bytes.map(|swap_bytes| limit_bytes.saturating_add(swap_bytes));
+                ("memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", both))
+            }
+            Hierarchy::V2(_) => ("memory.max", ("memory.swap.max", swap_bytes)),
+        };
+        let set = |file: &str, bytes: u64| {
+            let path = self.folder.join(file);
+            fs::write(&path, bytes.to_string()).map_err(SwapError::file("set the limit", path))
+        };
+        set(resident, limit_bytes)?;
+        if let (file, Some(bytes)) = swap {
+            set(file, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The file a process writes its id to, to join.
+    #[must_use]
+    pub fn members_file(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
+    }
+
+    /// A command that starts `program` in the group. It is killed when the thread that starts it
+    /// ends: then nobody keeps its memory.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        // Opened here: between fork and exec nothing may be allocated.
+        let members = fs::OpenOptions::new().write(true).open(self.members_file());
+        let join = move || {
+            let members = members.as_ref().map_err(|error| error.kind())?;
+            rustix::io::write(members, b"0")?;
+            Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+        };
+        // SAFETY: between fork and exec the closure makes two system calls: it neither allocates
+        // nor locks.
+        unsafe { command.pre_exec(join) };
+        command
+    }
+
+    /// The version of the cgroup interface in use, `v1` or `v2`.
+    #[must_use]
+    pub fn version(&self) -> &'static str {
+        self.hierarchy.version()
+    }
+
+    /// The most the group had charged at one time, in bytes, where the kernel tells.
+    #[must_use]
+    pub fn peak_bytes(&self) -> Option<u64> {
+        let file = match self.hierarchy {
+            Hierarchy::V1(_) => "memory.max_usage_in_bytes",
+            Hierarchy::V2(_) => "memory.peak",
+        };
+        fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
+    }
+
+    /// How often the kernel killed a member because not even swap had room, where it tells.
+    #[must_use]
+    pub fn killed_for_memory(&self) -> u64 {
+        let file = match self.hierarchy {
+            Hierarchy::V1(_) => "memory.oom_control",
+            Hierarchy::V2(_) => "memory.events",
+        };
+        let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether any process is in it.
+    #[must_use]
+    pub fn has_members(&self) -> bool {
+        !self.members().is_empty()
+    }
+
+    fn remove(&self) -> Result<(), SwapError> {
+        // Members need a moment to leave after they were killed.
+        for _ in 0..500 {
+            for pid in self.members() {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            match fs::remove_dir(&self.folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                _ => return Ok(()),
+            }
+        }
+        Err(SwapError::GroupBusy { group: self.folder.clone() })
+    }
+
+    fn members(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.members_file()).unwrap_or_default();
+        text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect()
+    }
+}
+
+fn prefix(name: &str) -> String {
+    format!("venice-{name}-")
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("venice: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const LEGACY: &str = "\
+tmpfs /sys/fs/cgroup tmpfs rw,relatime,mode=755 0 0
+cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+";
+    const UNIFIED: &str = "\
+proc /proc proc rw 0 0
+cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0
+";
+
+    #[test]
+    fn a_hybrid_system_keeps_memory_in_the_legacy_hierarchy() {
+        let found = Hierarchy::parse(LEGACY, |_| false);
+        assert_eq!(found, Some(Hierarchy::V1("/sys/fs/cgroup/memory".into())));
+    }
+
+    #[test]
+    fn a_unified_system_is_found() {
+        let found = Hierarchy::parse(UNIFIED, |mount| mount == Path::new("/sys/fs/cgroup"));
+        assert_eq!(found, Some(Hierarchy::V2("/sys/fs/cgroup".into())));
+    }
+
+    #[test]
+    fn a_controller_whose_name_contains_memory_is_not_taken_for_it() {
+        let mounts = "cgroup /a cgroup rw,name=memory_like 0 0\n";
+        assert_eq!(Hierarchy::parse(mounts, |_| false), None);
+        assert_eq!(Hierarchy::parse(UNIFIED, |_| false), None);
+        assert_eq!(Hierarchy::parse("broken line\n", |_| true), None);
+    }
+
+    #[test]
+    fn a_program_in_the_cgroup_is_in_the_cgroup() {
+        let group = match MemoryCgroup::create("unit-test", 64 << 20, Some(64 << 20)) {
+            Ok(group) => group,
+            Err(error @ (SwapError::NotRoot | SwapError::Missing { .. })) => {
+                return println!("SKIPPED: a_program_in_the_cgroup_is_in_the_cgroup: {error}");
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        let output =
+            group.command(Path::new("/bin/cat")).arg("/proc/self/cgroup").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let name = format!("venice-unit-test-{}", std::process::id());
+        assert!(text.contains(&name), "{text}");
+        assert!(group.peak_bytes().is_none_or(|peak| peak > 0) && group.killed_for_memory() == 0);
+        let folder = group.members_file().parent().unwrap().to_owned();
+        drop(group);
+        assert!(!folder.exists());
+    }
+}

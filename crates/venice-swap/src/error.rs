@@ -1,0 +1,92 @@
+//! Why there is no swap device, or why it cannot go.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use venice_wire::ByteSize;
+
+/// What can go wrong with a swap device and what is around it.
+#[derive(Debug, thiserror::Error)]
+pub enum SwapError {
+    /// A system call failed.
+    #[error("{step} failed")]
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// A file of the kernel could not be read or written.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// `read`, `write`, `make`, ...
+        what: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// This user may not.
+    #[error("kernel swap and memory cgroups need root: run this with sudo")]
+    NotRoot,
+    /// No device that this kernel has can be used.
+    #[error("this kernel has no {what}: {mend}")]
+    Missing {
+        /// What it lacks.
+        what: &'static str,
+        /// What to do about it.
+        mend: &'static str,
+    },
+    /// Bringing everything home needs more memory than there is.
+    #[error(
+        "{} are on it and only {} of memory are available: end some programs first",
+        ByteSize(*used_bytes), ByteSize(*available_bytes)
+    )]
+    NoRoom {
+        /// What would come home.
+        used_bytes: u64,
+        /// Where to.
+        available_bytes: u64,
+    },
+    /// A memory cgroup may not keep resident what it has on swap.
+    #[error(
+        "the memory cgroup {} has {} on swap and may keep only {} more resident: raise its limit \
+         or end its programs first",
+        group.display(), ByteSize(*swapped_bytes), ByteSize(*room_bytes)
+    )]
+    GroupFull {
+        /// Its folder.
+        group: PathBuf,
+        /// What it has on swap.
+        swapped_bytes: u64,
+        /// What it may take back.
+        room_bytes: u64,
+    },
+    /// A memory cgroup could not be taken away.
+    #[error("the memory cgroup {} still has processes", group.display())]
+    GroupBusy {
+        /// Its folder.
+        group: PathBuf,
+    },
+}
+
+impl SwapError {
+    /// There is no memory cgroup to hold programs to a limit.
+    #[must_use]
+    pub fn no_memory_cgroup() -> Self {
+        let mend = "mount -t cgroup2 none /sys/fs/cgroup";
+        Self::Missing { what: "memory cgroup controller mounted", mend }
+    }
+
+    pub(crate) fn at(step: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |source| Self::System { step, source }
+    }
+
+    pub(crate) fn file(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { what, path, source }
+    }
+}

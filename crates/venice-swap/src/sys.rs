@@ -1,0 +1,138 @@
+//! The system calls that have no safe form elsewhere: ioctls of FUSE, loop and nbd devices,
+//! swapon(2) and swapoff(2).
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
+const FUSE_CLONE: libc::c_ulong = 0x8004_e500;
+const LOOP_GET_FREE: libc::c_ulong = 0x4c82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LOOP_CLEAR: libc::c_ulong = 0x4c01;
+
+/// See `LOOP_CONFIGURE` in loop(4).
+const LOOP_AUTOCLEAR: u32 = 4;
+const LOOP_DIRECT_IO: u32 = 16;
+
+/// `struct loop_config` of `linux/loop.h`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// `struct loop_info64` of `linux/loop.h`.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Has `clone`, a fresh `/dev/fuse`, carry requests of the connection of `device` too.
+pub(crate) fn fuse_clone(clone: impl AsFd, device: impl AsFd) -> Result<(), Errno> {
+    let other = device.as_fd().as_raw_fd() as u32;
+    // SAFETY: the kernel reads one u32 from the pointer, which outlives the call.
+    check(unsafe { libc::ioctl(clone.as_fd().as_raw_fd(), FUSE_CLONE, &raw const other) })?;
+    Ok(())
+}
+
+/// The number of a loop device that nobody uses.
+pub(crate) fn loop_free(control: impl AsFd) -> Result<u32, Errno> {
+    // SAFETY: the request takes no argument.
+    let number = check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_GET_FREE) })?;
+    Ok(number as u32)
+}
+
+/// Lays `file` under a loop device, with direct I/O and blocks of a page; it comes off when the
+/// last user closes the device. EBUSY: somebody else was quicker.
+pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, name: &str) -> Result<(), Errno> {
+    // SAFETY: plain numbers and bytes: all zeros is a value.
+    let mut config: LoopConfig = unsafe { MaybeUninit::zeroed().assume_init() };
+    config.fd = file.as_fd().as_raw_fd() as u32;
+    config.block_size = 4096;
+    config.info.flags = LOOP_AUTOCLEAR | LOOP_DIRECT_IO;
+    let len = name.len().min(config.info.file_name.len() - 1);
+    config.info.file_name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    // SAFETY: the kernel reads one `struct loop_config`, which outlives the call.
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
+    Ok(())
+}
+
+/// Takes the file off the loop device, once its last user has closed it.
+pub(crate) fn loop_clear(device: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: the request takes no argument.
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLEAR) })?;
+    Ok(())
+}
+
+/// swapon(2).
+pub(crate) fn swap_on(path: &CStr, flags: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the path ends with a zero.
+    check(unsafe { libc::swapon(path.as_ptr(), flags) })?;
+    Ok(())
+}
+
+/// swapoff(2).
+pub(crate) fn swap_off(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: the path ends with a zero.
+    check(unsafe { libc::swapoff(path.as_ptr()) })?;
+    Ok(())
+}
+
+/// Requests to an nbd device that take a number, of `linux/nbd.h`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Nbd {
+    /// Length of a block.
+    SetBlockBytes = 0xab01,
+    /// Lends the calling thread to the device until it is disconnected.
+    Run = 0xab03,
+    /// Forgets the sockets.
+    ClearSockets = 0xab04,
+    /// Length in blocks.
+    SetBlocks = 0xab07,
+    /// Ends it.
+    Disconnect = 0xab08,
+    /// What it can do.
+    SetFlags = 0xab0a,
+}
+
+/// Asks something of an nbd device.
+pub(crate) fn nbd(device: impl AsFd, request: Nbd, number: u64) -> Result<(), Errno> {
+    let number = number as libc::c_ulong;
+    // SAFETY: these requests take a number, not a pointer.
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), request as libc::c_ulong, number) })?;
+    Ok(())
+}
+
+/// Gives an nbd device one more connection to its server.
+pub(crate) fn nbd_socket(device: impl AsFd, socket: impl AsFd) -> Result<(), Errno> {
+    const SET_SOCKET: libc::c_ulong = 0xab00;
+    let number = socket.as_fd().as_raw_fd() as libc::c_ulong;
+    // SAFETY: the request takes the number of a descriptor, which is open.
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), SET_SOCKET, number) })?;
+    Ok(())
+}

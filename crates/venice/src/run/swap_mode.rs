@@ -1,0 +1,134 @@
+//! `venice run --mode swap`: the program in a memory cgroup, and a swap device of borrowed memory for
+//! what the cgroup does not let it keep. The program needs no shim: static ones and others run as
+//! they are.
+
+use std::path::Path;
+use std::time::Duration;
+
+use venice_swap::SwapError;
+use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
+
+use super::RunArgs;
+use super::child::Child;
+use crate::failure::Usage;
+use crate::rack::{self, RunDir};
+use crate::swap::{self, Plan, RUN_GROUP, Size, Status};
+use crate::terminal::{self, remark};
+
+/// Above areas that others have, so that the program's pages come here.
+const PRIORITY: u16 = 32_000;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs the program to its end; the exit code is the program's.
+pub fn execute(
+    args: &RunArgs,
+    monitor: Option<&str>,
+    local_bytes: u64,
+    program: &Path,
+) -> anyhow::Result<i32> {
+    check(args)?;
+    let dir = RunDir::locate()?;
+    let port = args.port.map_or_else(rack::default_port, Ok)?;
+    let pid = std::process::id();
+    let default_bytes = local_bytes.saturating_mul(3);
+    let plan = Plan {
+        name: format!("run-{pid}"),
+        size: args.remote.map_or(Size::UpTo(default_bytes), |size| Size::Exactly(size.0)),
+        monitor: rack::monitor_address(monitor)?,
+        port,
+        donors: args.donor.clone(),
+        node: args.node.clone(),
+        queues: Plan::default_queues(port),
+        priority: PRIORITY,
+        device: None,
+        purpose: program.display().to_string(),
+        owner_pid: Some(pid),
+    };
+    let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
+    let group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
+    let mut child = Child::start(group.command(program), program, &args.command)?;
+    let ended = child.wait()?;
+    // What it left behind (a daemon's processes) has its memory here.
+    while group.has_members() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let after = swap::status(&dir, &plan.name).unwrap_or_else(|| device.status.clone());
+    tell_losses(&after, &group);
+    if args.stats {
+        tell_summary(&after, &group, local_bytes);
+    }
+    drop(group);
+    drop(device);
+    Ok(ended.pass_on())
+}
+
+/// What can be known before anything is borrowed.
+fn check(args: &RunArgs) -> anyhow::Result<()> {
+    if args.read_ahead.is_some() {
+        let said = "--read-ahead is of --mode paged: with --mode swap the kernel reads ahead \
+                    (sysctl vm.page-cluster)";
+        return Err(Usage(said.to_owned()).into());
+    }
+    if let Some(size) = args.remote {
+        swap::check_size(size).map_err(Usage)?;
+    }
+    venice_swap::require_root()?;
+    if Hierarchy::find().is_none() {
+        return Err(SwapError::no_memory_cgroup().into());
+    }
+    Ok(())
+}
+
+/// The run's device. Dropped, it is detached, or else goes by itself once it can.
+struct Device<'a> {
+    status: Status,
+    dir: &'a RunDir,
+}
+
+impl Drop for Device<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = swap::detach(self.dir, &self.status.name) {
+            remark(format!("venice: {error:#}; it goes as soon as it can"));
+        }
+    }
+}
+
+fn tell_losses(status: &Status, group: &MemoryCgroup) {
+    if !status.lost_donors.is_empty() {
+        remark(format!(
+            "venice: lost with what only they held of this program: {}; {} requests asked for it: \
+             SIGBUS",
+            status.lost_donors.join(", "),
+            status.failed_requests
+        ));
+    }
+    if group.killed_for_memory() > 0 {
+        remark(
+            "venice: the kernel killed the program for want of memory: give it more --local or \
+             --remote",
+        );
+    }
+}
+
+fn tell_summary(status: &Status, group: &MemoryCgroup, local_bytes: u64) {
+    let bytes = terminal::bytes;
+    let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
+    remark(format!(
+        "venice: {} local, at most {peak} used; swapped to {} of {} by {}",
+        bytes(local_bytes),
+        bytes(status.size_bytes),
+        status.donors.join(", "),
+        status.kind
+    ));
+    let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} us"));
+    remark(format!(
+        "venice: read {}, written {}; {} pages of zeros did not travel; {} were given back early; \
+         requests p50 {}, p99 {}",
+        bytes(status.read_bytes),
+        bytes(status.written_bytes),
+        status.zero_pages,
+        status.discarded_pages,
+        micros(status.request_p50_us),
+        micros(status.request_p99_us)
+    ));
+}

@@ -1,0 +1,122 @@
+//! `venice swap attach`: starting a device's server and waiting until the kernel swaps to it.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::AttachArgs;
+use super::control::{Answer, Question, ask};
+use super::plan::{self, Plan, Size};
+use super::status::Status;
+use crate::failure::Usage;
+use crate::rack::{self, RunDir};
+use crate::terminal;
+
+/// How long a server may take to borrow and to set up its device; donors zero what they lend.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+
+/// `venice swap attach`
+pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    plan::check_size(args.size).map_err(Usage)?;
+    venice_swap::require_root()?;
+    let port = args.port.map_or_else(rack::default_port, Ok)?;
+    let dir = RunDir::locate()?;
+    let name = args.name.clone().unwrap_or_else(|| free_name(&dir));
+    let plan = Plan {
+        purpose: format!("swap device {name}"),
+        name,
+        size: Size::Exactly(args.size.0),
+        monitor: rack::monitor_address(monitor)?,
+        port,
+        donors: args.donor.clone(),
+        node: args.node.clone(),
+        queues: args.queues.unwrap_or_else(|| Plan::default_queues(port)),
+        priority: args.priority,
+        device: args.device,
+        owner_pid: None,
+    };
+    let status = attach(&dir, &plan)?;
+    terminal::say(format!(
+        "{}: {} from {} on {}",
+        status.name,
+        terminal::bytes(status.size_bytes),
+        status.donors.join(", "),
+        status.device.display()
+    ))?;
+    warn_of_gaps(&status);
+    Ok(0)
+}
+
+/// Says what keeps the server from being safe when the machine as a whole runs out of memory.
+pub fn warn_of_gaps(status: &Status) {
+    if !status.gaps.is_empty() {
+        let gaps = status.gaps.join("; ");
+        terminal::remark(format!(
+            "venice: CAP_SYS_RESOURCE is not held: {gaps}: keep programs in memory cgroups, so \
+             that the machine as a whole does not run out"
+        ));
+    }
+}
+
+fn free_name(dir: &RunDir) -> String {
+    let taken = plan::names(dir);
+    let mut candidates = (0..).map(|number| format!("swap{number}"));
+    candidates.find(|name| !taken.contains(name)).expect("there are more numbers than devices")
+}
+
+/// Starts the server of `plan`'s device and waits until it is in use.
+pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
+    dir.create()?;
+    let process = plan.process_name();
+    if dir.process_dir(&process).exists() {
+        let name = &plan.name;
+        bail!("there is a swap device {name} already: `venice swap list` shows it");
+    }
+    dir.create_process_dir(&process)?;
+    let attached = start(dir, plan, &process);
+    if attached.is_err() {
+        // Its log was told from.
+        let _ = dir.remove_processes(&[process]);
+    }
+    attached
+}
+
+fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
+    plan.save(dir)?;
+    let folder = dir.process_dir(process);
+    let words = ["swap", "serve", "--folder", &folder.display().to_string()].map(str::to_owned);
+    let mut server = rack::spawn(dir, process, &words)?;
+    let outcome = wait_ready(dir, plan, process, &mut server);
+    if outcome.is_err() {
+        let _ = server.kill();
+        let _ = server.wait();
+    }
+    outcome
+}
+
+fn wait_ready(
+    dir: &RunDir,
+    plan: &Plan,
+    process: &str,
+    server: &mut Child,
+) -> anyhow::Result<Status> {
+    let folder = dir.process_dir(process);
+    let deadline = Instant::now() + READY_WITHIN;
+    loop {
+        // It listens once the kernel swaps to its device.
+        if let Some(Answer::Status(status)) = ask(&folder, Question::Status)? {
+            return Ok(*status);
+        }
+        if let Some(status) = server.try_wait().context("waiting for the server")? {
+            let why = rack::last_error(dir, process);
+            let why = why.unwrap_or_else(|| format!("its server ended: {status}"));
+            bail!("{}: {why}", plan.name);
+        }
+        if Instant::now() > deadline {
+            bail!("{} was not ready within {} s", plan.name, READY_WITHIN.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,108 @@
+//! `venice swap detach`: everything home, or a reason why not.
+
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use indicatif::ProgressBar;
+
+use super::DetachArgs;
+use super::control::{Answer, Question, ask};
+use super::list::of_device;
+use super::plan::{names, process_name};
+use super::status::Status;
+use crate::rack::RunDir;
+use crate::terminal;
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `venice swap detach`
+pub fn execute(args: &DetachArgs) -> anyhow::Result<i32> {
+    venice_swap::require_root()?;
+    let dir = RunDir::locate()?;
+    let Some(name) = &args.name else {
+        return detach_all(&dir).map(|()| 0);
+    };
+    let said = detach(&dir, name)?;
+    terminal::say(said)?;
+    Ok(0)
+}
+
+/// Detaches every device of the run directory.
+pub fn detach_all(dir: &RunDir) -> anyhow::Result<()> {
+    for name in names(dir) {
+        let said = detach(dir, &name)?;
+        terminal::say(said)?;
+    }
+    Ok(())
+}
+
+/// Detaches one device; what was done, for people.
+pub fn detach(dir: &RunDir, name: &str) -> anyhow::Result<String> {
+    if !names(dir).iter().any(|known| known == name) {
+        bail!("there is no swap device {name}: `venice swap list` shows those there are");
+    }
+    let folder = dir.process_dir(&process_name(name));
+    let before = of_device(dir, name);
+    let answer = {
+        let _bar = before.as_ref().map(Homecoming::watch);
+        ask(&folder, Question::Detach)?
+    };
+    match answer {
+        Some(Answer::Refused(why)) => Err(anyhow!("{name} stays: {why}")),
+        Some(Answer::Detached) => Ok(format!("{name} is detached.")),
+        Some(Answer::Status(_)) => bail!("the server of {name} answers what was not asked"),
+        None => clear_away(dir, name, before),
+    }
+}
+
+/// Takes away what a dead server left.
+fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Result<String> {
+    let mut lost = String::new();
+    if let Some(status) = status
+        && let Some(used) = venice_swap::used_bytes(&status.device)
+    {
+        venice_swap::abandon(&status.device)?;
+        if used > 0 {
+            let used = terminal::bytes(used);
+            lost = format!("; {used} that were on it are lost: who touches them gets SIGBUS");
+        }
+    }
+    dir.remove_processes(&[process_name(name)])?;
+    Ok(format!("{name} was dead and is cleared away{lost}."))
+}
+
+/// A bar that fills while the kernel reads pages back.
+struct Homecoming {
+    bar: ProgressBar,
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Homecoming {
+    fn watch(status: &Status) -> Self {
+        use std::sync::atomic::Ordering;
+        let (device, total) = (status.device.clone(), status.used_bytes >> 20);
+        let bar = terminal::progress(total, "bringing home, MiB");
+        let stop = std::sync::Arc::default();
+        let (shown, stopped) = (bar.clone(), std::sync::Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let stopped: &std::sync::atomic::AtomicBool = &stopped;
+            while !stopped.load(Ordering::Relaxed) {
+                let left = venice_swap::used_bytes(&device).unwrap_or(0) >> 20;
+                shown.set_position(total.saturating_sub(left));
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        Self { bar, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Homecoming {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,139 @@
+//! `venice swap`: borrowed memory as a block device that the kernel itself swaps to.
+//!
+//! Each device has a server, a process of its own that outlives the command that started it
+//! ([`server`]). Its folder in the run directory holds what it is to serve ([`plan`]), its log, and
+//! the socket over which it tells how it does and is asked to end ([`control`]).
+
+mod attach;
+mod control;
+mod detach;
+mod list;
+mod plan;
+mod server;
+mod status;
+
+use clap::{Args, Subcommand};
+use venice_wire::ByteSize;
+
+pub use attach::attach;
+pub use detach::{detach, detach_all};
+pub use list::of_device as status;
+pub use plan::{Plan, Size, check_size};
+pub use server::RUN_GROUP;
+pub use status::Status;
+
+use crate::rack::PortKind;
+
+/// `venice swap`
+#[derive(Subcommand, Debug)]
+pub enum SwapCommand {
+    /// Borrow memory and have the kernel swap to it
+    #[command(after_help = HELP_ATTACH)]
+    Attach(AttachArgs),
+    /// Bring everything home and give the memory back, or say why not
+    #[command(after_help = HELP_DETACH)]
+    Detach(DetachArgs),
+    /// List the swap devices of this machine
+    #[command(after_help = HELP_LIST)]
+    List(ListArgs),
+    /// Serve one device in the foreground (started by `attach`)
+    #[command(hide = true)]
+    Serve(server::ServeArgs),
+}
+
+/// `venice swap attach`
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// How much to borrow
+    #[arg(value_name = "SIZE")]
+    size: ByteSize,
+    /// What it is called in `list` and `detach` [default: swap0, or the next that is free]
+    #[arg(long, value_name = "NAME", value_parser = plan::name)]
+    name: Option<String>,
+    /// How to reach the donors [default: the rack's]
+    #[arg(long, value_enum)]
+    port: Option<PortKind>,
+    /// Borrow from these nodes only; may be repeated
+    #[arg(long, value_name = "NODE")]
+    donor: Vec<String>,
+    /// The node this machine belongs to, where the nodes relay for each other [default: the first]
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Requests carried at a time, each by a thread with a buffer of its own
+    /// [default: 4 over udp, else as many as processors, 2 to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: Option<u16>,
+    /// The kernel fills swap areas of a higher priority first
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u16).range(..=32767))]
+    priority: u16,
+    /// How requests come from the kernel: nbd, or fuse (a FUSE file under a loop device)
+    /// [default: nbd where the kernel has it, else fuse]
+    #[arg(long, value_name = "nbd|fuse")]
+    device: Option<plan::Device>,
+}
+
+/// `venice swap detach`
+#[derive(Args, Debug)]
+pub struct DetachArgs {
+    /// Which
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    name: Option<String>,
+    /// All there are
+    #[arg(long, conflicts_with = "name")]
+    all: bool,
+}
+
+/// `venice swap list`
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Print a list of objects; bytes, seconds and microseconds are numbers
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what the command line says.
+pub fn execute(command: &SwapCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
+    match command {
+        SwapCommand::Attach(args) => attach::execute(args, monitor),
+        SwapCommand::Detach(args) => detach::execute(args),
+        SwapCommand::List(args) => list::execute(args),
+        SwapCommand::Serve(args) => server::execute(args),
+    }
+}
+
+/// The examples of the command as a whole.
+pub const HELP: &str = "\
+EXAMPLES:
+  sudo venice swap attach 4GiB                4 GiB of other nodes' memory as a swap device
+  venice swap list
+  sudo venice swap detach swap0
+
+A program alone on it, within a memory cgroup: venice run --mode swap.";
+
+const HELP_ATTACH: &str = "\
+EXAMPLES:
+  sudo venice swap attach 4GiB
+  sudo venice swap attach 16GiB --name far --port udp --donor node2 --donor node3
+  sudo venice swap attach 1GiB --priority 10  behind other swap areas
+
+The device belongs to the whole machine: the kernel moves pages of any program there. It stays
+until it is detached; its server runs in the background with its log in the run directory.";
+
+const HELP_DETACH: &str = "\
+EXAMPLES:
+  sudo venice swap detach swap0
+  sudo venice swap detach --all
+
+Everything on the device is brought home first, which takes a while; without room for it, in memory
+or in a memory cgroup that is at its limit, the device stays and the command says why. A device
+whose server is dead is taken away: programs that touch what was on it get SIGBUS.";
+
+const HELP_LIST: &str = "\
+EXAMPLES:
+  venice swap list
+  venice swap list --json | jq '.[] | {name, device, used_bytes, request_p99_us}'
+
+States: up, detaching, dead (its server ended; `venice swap detach` clears it away). Used is what
+the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Read and
+write are rates at present, p50 and p99 times of requests since the device was attached.";

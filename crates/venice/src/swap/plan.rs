@@ -1,0 +1,173 @@
+//! What a device is to be: written by who starts its server, read by the server.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use venice_swap::BlockKind;
+use venice_wire::ByteSize;
+
+use crate::rack::{PortKind, RunDir};
+use crate::terminal;
+
+/// Folders of devices in the run directory begin with this.
+const PREFIX: &str = "swap-";
+/// Names end up in file names, and in the 107 bytes of a socket's path.
+const LONGEST_NAME: usize = 24;
+/// Fewer would not be worth a device.
+pub const LEAST_BYTES: u64 = 1 << 20;
+
+/// A device to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// How much.
+    pub size: Size,
+    /// The Monitor Node.
+    pub monitor: String,
+    /// How the donors are reached.
+    pub port: PortKind,
+    /// The donors to ask; empty: any.
+    pub donors: Vec<String>,
+    /// The node this machine belongs to, where nodes relay.
+    pub node: Option<String>,
+    /// Requests carried at a time.
+    pub queues: u16,
+    /// Of the swap area.
+    pub priority: u16,
+    /// How requests come from the kernel; `None`: the best way there is.
+    pub device: Option<Device>,
+    /// What for, for the rack's tables.
+    pub purpose: String,
+    /// The process the device is for: it goes when that does.
+    pub owner_pid: Option<u32>,
+}
+
+/// How much to borrow.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Size {
+    /// So many bytes.
+    Exactly(u64),
+    /// So many, or what the rack has free if that is less.
+    UpTo(u64),
+}
+
+/// [`BlockKind`], on the command line and in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Device(pub BlockKind);
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.0.name().to_owned()
+    }
+}
+
+impl Plan {
+    /// Requests carried at a time unless asked otherwise: over udp one is on its way long enough
+    /// for others to be taken up meanwhile.
+    pub fn default_queues(port: PortKind) -> u16 {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        match port {
+            PortKind::Udp => 4,
+            PortKind::Shm | PortKind::Verbs => processors.clamp(2, 4) as u16,
+        }
+    }
+
+    /// The folder of this device's server, by the name it has as a process of the run directory.
+    pub fn process_name(&self) -> String {
+        process_name(&self.name)
+    }
+
+    /// Writes it for the server.
+    pub fn save(&self, dir: &RunDir) -> anyhow::Result<()> {
+        let path = dir.process_dir(&self.process_name()).join("plan.json");
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Reads it in the server's folder.
+    pub fn load(folder: &Path) -> anyhow::Result<Plan> {
+        let path = folder.join("plan.json");
+        let text = fs::read_to_string(&path);
+        let text = text.with_context(|| format!("reading {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
+    }
+}
+
+/// The folder of the device `name` in the run directory.
+pub fn process_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+/// The names of all devices of a run directory, whatever their state.
+pub fn names(dir: &RunDir) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir.path()) else { return Vec::new() };
+    let folders = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        folders.filter_map(|folder| folder.strip_prefix(PREFIX).map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
+/// Checks a name for a device.
+pub fn name(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if text.is_empty() || text.len() > LONGEST_NAME || !text.bytes().all(allowed) {
+        return Err(format!("use 1 to {LONGEST_NAME} letters, digits, - and _"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks the size of a device.
+pub fn check_size(size: ByteSize) -> Result<(), String> {
+    if size.0 < LEAST_BYTES {
+        return Err(format!(
+            "{size} is too little: ask for {} at least",
+            terminal::bytes(LEAST_BYTES)
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        let device = Device(BlockKind::FuseLoop);
+        let text = serde_json::to_string(&device).unwrap();
+        assert_eq!(text, "\"fuse\"");
+        assert_eq!(serde_json::from_str::<Device>(&text).unwrap(), device);
+        assert!(serde_json::from_str::<Device>("\"ublk\"").is_err());
+    }
+
+    #[test]
+    fn names_fit_into_file_names() {
+        assert_eq!(name("swap0"), Ok("swap0".to_owned()));
+        for bad in ["", "a/b", "..", "a b", &"x".repeat(LONGEST_NAME + 1)] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+        assert!(check_size(ByteSize(4096)).is_err() && check_size(ByteSize(1 << 20)).is_ok());
+    }
+}

@@ -1,0 +1,342 @@
+//! The server of one device: borrows, serves, tells how it does, and brings everything home at the
+//! end.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use venice_recipient::{LostDonor, RemoteMemory, Request, Wish};
+use venice_swap::backing::Backing;
+use venice_swap::cgroup::MemoryCgroup;
+use venice_swap::{BlockKind, IoFlusher, Shield, Store, SwapDevice, SwapError};
+use venice_wire::PAGE_BYTES;
+
+use super::control::{self, Answer, Question};
+use super::plan::{Plan, Size};
+use super::status::Status;
+use crate::daemon::start_log;
+
+/// How often it looks for signals and at its counters, when nobody asks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Length of the time that rates are of.
+const RATE_OVER: Duration = Duration::from_secs(1);
+/// How often a device whose owner is gone is tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+/// Groups of programs under `venice run --mode swap` are called so.
+pub const RUN_GROUP: &str = "run";
+
+/// `venice swap serve`
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Folder with the plan, for the socket and the log
+    #[arg(long, value_name = "DIR")]
+    folder: PathBuf,
+}
+
+/// Serves one device until it is detached.
+pub fn execute(args: &ServeArgs) -> anyhow::Result<i32> {
+    rustix::process::setsid().context("starting a session")?;
+    let asked_to_end = catch_signals()?;
+    start_log();
+    let plan = Plan::load(&args.folder)?;
+    crate::run::raise_descriptor_limit();
+    // Before the first thread: stacks of threads are locked as they are made.
+    let shield = Shield::raise()?;
+    let mut server = Server::start(plan, &args.folder, shield)?;
+    server.run(&asked_to_end);
+    Ok(0)
+}
+
+/// The terminal's end is not the server's.
+fn catch_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&asked)).context("catching signals")?;
+    }
+    let ignored = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, ignored).context("catching signals")?;
+    Ok(asked)
+}
+
+struct Server {
+    plan: Plan,
+    folder: PathBuf,
+    listener: UnixListener,
+    device: Attached,
+    path: PathBuf,
+    kind: BlockKind,
+    store: Store,
+    donors: Vec<String>,
+    lost: Arc<Mutex<Vec<String>>>,
+    /// The process the device is for.
+    owner: Option<OwnedFd>,
+    rates: Rates,
+    told_failed: u64,
+    shield: Shield,
+    /// Given back when the device is gone.
+    memory: Option<RemoteMemory>,
+}
+
+/// Who has the device.
+enum Attached {
+    Serving(SwapDevice),
+    /// A thread brings everything home; these wait for the outcome.
+    Leaving(JoinHandle<(SwapDevice, Result<(), SwapError>)>, Vec<UnixStream>),
+    Gone,
+}
+
+impl Server {
+    fn start(plan: Plan, folder: &Path, shield: Shield) -> anyhow::Result<Self> {
+        let owner = plan.owner_pid.map(open_process).transpose()?;
+        let lost = Arc::new(Mutex::new(Vec::new()));
+        // The thread that keeps the leases must not wait for memory either.
+        let flagged = IoFlusher::begin()?;
+        let memory = borrow(&plan, Arc::clone(&lost))?;
+        drop(flagged);
+        let len_bytes = match plan.size {
+            Size::Exactly(bytes) => bytes.min(memory.len_bytes()),
+            Size::UpTo(_) => memory.len_bytes(),
+        };
+        let len_bytes = len_bytes / PAGE_BYTES * PAGE_BYTES;
+        let backings = (0..plan.queues).map(|_| {
+            let lane = memory.lane().context("reaching the donors")?;
+            Ok(Box::new(lane) as Box<dyn Backing>)
+        });
+        let backings = backings.collect::<anyhow::Result<Vec<_>>>()?;
+        let kind = plan.device.map_or_else(BlockKind::best, |device| device.0);
+        let device = SwapDevice::attach(len_bytes, backings, plan.priority, kind)?;
+        let donors = memory.memory().block().donors().iter().map(|donor| donor.name()).collect();
+        let (path, store) = (device.path().to_owned(), device.store().clone());
+        let rates = Rates::new(&store);
+        let size = crate::terminal::bytes(len_bytes);
+        tracing::info!("{}: {size} on {} by {}", plan.name, path.display(), kind.name());
+        let server = Self {
+            plan,
+            folder: folder.to_owned(),
+            // From here on it answers, which says that it is ready.
+            listener: control::listen(folder)?,
+            device: Attached::Serving(device),
+            path,
+            kind,
+            store,
+            donors,
+            lost,
+            owner,
+            rates,
+            told_failed: 0,
+            shield,
+            memory: Some(memory),
+        };
+        let text = serde_json::to_string_pretty(&server.status())?;
+        let ready = folder.join("ready.json");
+        std::fs::write(&ready, text).with_context(|| format!("writing {}", ready.display()))?;
+        Ok(server)
+    }
+
+    fn run(&mut self, asked_to_end: &AtomicBool) {
+        let mut next_try = Instant::now();
+        while !matches!(self.device, Attached::Gone) {
+            wait_readable(&self.listener, LOOK_EVERY);
+            while let Ok((stream, _)) = self.listener.accept() {
+                match control::hear(&stream) {
+                    Some(Question::Status) => {
+                        control::tell(&stream, &Answer::Status(Box::new(self.status())));
+                    }
+                    Some(Question::Detach) => self.leave(Some(stream)),
+                    None => {}
+                }
+            }
+            if asked_to_end.swap(false, Ordering::Relaxed) {
+                tracing::info!("{}: asked to end", self.plan.name);
+                self.leave(None);
+            }
+            if self.owner.as_ref().is_some_and(has_ended) && Instant::now() >= next_try {
+                next_try = Instant::now() + RETRY_EVERY;
+                // What the owner's programs had on the device is theirs alone.
+                MemoryCgroup::clear_leftovers(RUN_GROUP);
+                self.leave(None);
+            }
+            self.rates.sample(&self.store);
+            self.tell_failures();
+            self.finish_leaving();
+        }
+    }
+
+    /// Has a thread bring everything home; `stream` hears how it went.
+    fn leave(&mut self, stream: Option<UnixStream>) {
+        self.device = match std::mem::replace(&mut self.device, Attached::Gone) {
+            Attached::Serving(mut device) => {
+                let body = move || {
+                    let outcome = device.detach();
+                    (device, outcome)
+                };
+                Attached::Leaving(std::thread::spawn(body), stream.into_iter().collect())
+            }
+            Attached::Leaving(thread, mut streams) => {
+                streams.extend(stream);
+                Attached::Leaving(thread, streams)
+            }
+            Attached::Gone => Attached::Gone,
+        };
+    }
+
+    fn finish_leaving(&mut self) {
+        let Attached::Leaving(thread, _) = &self.device else { return };
+        if !thread.is_finished() {
+            return;
+        }
+        let leaving = std::mem::replace(&mut self.device, Attached::Gone);
+        let Attached::Leaving(thread, streams) = leaving else { return };
+        let (device, outcome) = thread.join().expect("detaching does not panic");
+        let answer = match outcome {
+            Ok(()) => {
+                drop(self.memory.take());
+                tracing::info!("{}: detached", self.plan.name);
+                // Before the answer: the name is free again then.
+                let _ = std::fs::remove_dir_all(&self.folder);
+                Answer::Detached
+            }
+            Err(error) => {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                tracing::warn!("{} stays: {why}", self.plan.name);
+                self.device = Attached::Serving(device);
+                Answer::Refused(why)
+            }
+        };
+        streams.iter().for_each(|stream| control::tell(stream, &answer));
+    }
+
+    fn tell_failures(&mut self) {
+        let failed = self.store.failed();
+        if failed > self.told_failed {
+            let lost = self.lost().join(", ");
+            tracing::error!(
+                "{}: {} requests failed, whose pages are lost with {lost}; programs that touch \
+                 them get SIGBUS",
+                self.plan.name,
+                failed - self.told_failed
+            );
+            self.told_failed = failed;
+        }
+    }
+
+    fn lost(&self) -> Vec<String> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn status(&self) -> Status {
+        let counters = self.store.counters();
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let micros = |quantile| counters.request_ns.at(quantile).map(|ns| ns as f64 / 1000.0);
+        let state = if matches!(self.device, Attached::Serving(_)) { "up" } else { "detaching" };
+        Status {
+            name: self.plan.name.clone(),
+            state: state.into(),
+            device: self.path.clone(),
+            kind: self.kind.name().into(),
+            pid: std::process::id(),
+            size_bytes: self.store.len_bytes(),
+            used_bytes: venice_swap::used_bytes(&self.path).unwrap_or(0),
+            far_bytes: self.store.held_bytes(),
+            port: self.plan.port,
+            donors: self.donors.clone(),
+            lost_donors: self.lost(),
+            queues: self.plan.queues,
+            priority: self.plan.priority,
+            read_bytes: get(&counters.read_bytes),
+            written_bytes: get(&counters.written_bytes),
+            read_bytes_per_s: self.rates.read_bytes_per_s,
+            written_bytes_per_s: self.rates.written_bytes_per_s,
+            request_p50_us: micros(0.5),
+            request_p99_us: micros(0.99),
+            zero_pages: get(&counters.zero_pages),
+            discarded_pages: get(&counters.discarded_pages),
+            gaps: self.shield.gaps().iter().map(|gap| (*gap).to_owned()).collect(),
+            failed_requests: self.store.failed(),
+        }
+    }
+}
+
+fn borrow(plan: &Plan, lost: Arc<Mutex<Vec<String>>>) -> anyhow::Result<RemoteMemory> {
+    let (remote_bytes, default_bytes) = match plan.size {
+        Size::Exactly(bytes) => (Some(bytes), bytes),
+        Size::UpTo(bytes) => (None, bytes),
+    };
+    let wish = Wish {
+        remote_bytes,
+        default_bytes,
+        donors: plan.donors.clone(),
+        purpose: plan.purpose.clone(),
+        ..Wish::default()
+    };
+    let (monitor, port, node) = (plan.monitor.clone(), plan.port.into(), plan.node.clone());
+    let name = plan.name.clone();
+    let tell = move |donor: LostDonor| {
+        tracing::error!("{name}: {donor}; what only it held of the device is lost");
+        lost.lock().unwrap_or_else(PoisonError::into_inner).push(donor.name);
+    };
+    Ok(RemoteMemory::borrow(&Request { monitor, port, node, wish }, tell)?)
+}
+
+/// Bytes a second, over the last full second.
+struct Rates {
+    since: Instant,
+    read_bytes: u64,
+    written_bytes: u64,
+    read_bytes_per_s: u64,
+    written_bytes_per_s: u64,
+}
+
+impl Rates {
+    fn new(store: &Store) -> Self {
+        let (read_bytes, written_bytes) = totals(store);
+        let since = Instant::now();
+        Self { since, read_bytes, written_bytes, read_bytes_per_s: 0, written_bytes_per_s: 0 }
+    }
+
+    fn sample(&mut self, store: &Store) {
+        let elapsed = self.since.elapsed();
+        if elapsed < RATE_OVER {
+            return;
+        }
+        let (read_bytes, written_bytes) = totals(store);
+        let rate = |bytes: u64| (bytes as f64 / elapsed.as_secs_f64()) as u64;
+        let read_bytes_per_s = rate(read_bytes - self.read_bytes);
+        let written_bytes_per_s = rate(written_bytes - self.written_bytes);
+        let since = Instant::now();
+        *self = Self { since, read_bytes, written_bytes, read_bytes_per_s, written_bytes_per_s };
+    }
+}
+
+fn totals(store: &Store) -> (u64, u64) {
+    let counters = store.counters();
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    (get(&counters.read_bytes), get(&counters.written_bytes))
+}
+
+fn open_process(pid: u32) -> anyhow::Result<OwnedFd> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let number = number.with_context(|| format!("{pid} is no process"))?;
+    let opened = pidfd_open(number, PidfdFlags::empty());
+    opened.with_context(|| format!("watching process {pid}"))
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    wait_readable(process, Duration::ZERO)
+}
+
+fn wait_readable(fd: impl std::os::fd::AsFd, patience: Duration) -> bool {
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+}

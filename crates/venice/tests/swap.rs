@@ -1,0 +1,282 @@
+//! `venice swap` and `venice run --mode swap`: the kernel's own paging on borrowed memory.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use common::{Place, Said, finish, is_root, kill, pid, runs, wait, wait_until};
+use serde_json::Value;
+use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
+
+/// The machine's swap, which all programs share: whoever holds it is the only test that swaps.
+struct Alone {
+    _lock: fs::File,
+}
+
+impl Alone {
+    fn wait() -> Alone {
+        let path = std::env::temp_dir().join("venice-swap-tests.lock");
+        let lock = fs::File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        lock.lock().unwrap();
+        Alone { _lock: lock }
+    }
+}
+
+/// What the tests need beyond a rack; prints why a test is skipped.
+fn can_swap(test: &str) -> Option<Alone> {
+    let lacks = if !is_root() {
+        "root"
+    } else if Hierarchy::find().is_none() {
+        "memory-cgroup"
+    } else if !Path::new("/dev/fuse").exists() {
+        "fuse"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "loop"
+    } else {
+        return Some(Alone::wait());
+    };
+    println!("SKIPPED: {test}: no {lacks}");
+    None
+}
+
+/// The static program of `swap/pages.c`.
+fn pages() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/swap/pages.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
+        let mut build = Command::new("cc");
+        build.args(["-static", "-O2", "-pthread", "-Wall", "-Werror", "-o"]);
+        let status = build.arg(&program).arg(source).status().expect("there is a C compiler");
+        assert!(status.success(), "the program does not build");
+        program
+    })
+}
+
+/// `pages MIB wait`, started and full, whatever wraps it.
+fn filled(mut command: Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    // Not buffered beyond the line: the rest is read at the end.
+    let mut out = BufReader::with_capacity(1, child.stdout.as_mut().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "filled\n", "{:?}", child.wait_with_output());
+    child
+}
+
+/// Ends a [`filled`] program's reading; what it said.
+fn ended(child: Child) -> (Option<i32>, String, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn list(place: &Place) -> Vec<Value> {
+    let rows = place.venice(&["swap", "list", "--json"]).expect(0).json();
+    rows.as_array().unwrap().clone()
+}
+
+fn grants(place: &Place) -> usize {
+    place.venice(&["grants", "--json"]).expect(0).json().as_array().unwrap().len()
+}
+
+fn swap_run(place: &Place, words: &[&str]) -> Said {
+    let words = [&["run", "--mode", "swap", "--local", "8MiB", "--stats"], words].concat();
+    place.venice(&words)
+}
+
+#[test]
+fn a_device_is_attached_listed_and_detached() {
+    let Some(_alone) = can_swap("a_device_is_attached_listed_and_detached") else { return };
+    let place = Place::new();
+    place.up(2);
+    let said = place.venice(&["swap", "attach", "48MiB"]).expect(0);
+    assert!(said.out.starts_with("swap0: 48MiB from "), "{}", said.out);
+    let words = ["swap", "attach", "1MiB", "--name", "small", "--port", "udp", "--queues", "1"];
+    place.venice(&words).expect(0);
+
+    let rows = list(&place);
+    assert_eq!(rows.len(), 2);
+    let (small, large) = (&rows[0], &rows[1]);
+    assert_eq!((&small["name"], &large["name"]), (&"small".into(), &"swap0".into()));
+    assert_eq!(
+        (&small["size_bytes"], &large["size_bytes"]),
+        (&(1 << 20).into(), &(48 << 20).into())
+    );
+    assert_eq!((&small["port"], &small["queues"]), (&"udp".into(), &1.into()));
+    assert_eq!(large["donors"].as_array().unwrap().len(), 2);
+    assert_eq!(large["state"], "up");
+    assert!(large["device"].as_str().unwrap().starts_with("/dev/"));
+    assert!(runs(pid(large)) && large["request_p50_us"].as_f64().unwrap() > 0.0);
+    let table = place.venice(&["swap", "list"]).expect(0).out;
+    assert!(table.contains("48MiB") && table.contains("small"), "{table}");
+
+    let again = place.venice(&["swap", "attach", "1MiB", "--name", "small"]).expect(1);
+    assert!(again.complaint().contains("already"), "{again:?}");
+    let unknown = place.venice(&["swap", "detach", "swap7"]).expect(1);
+    assert!(unknown.complaint().contains("no swap device swap7"), "{unknown:?}");
+    let room = place.venice(&["swap", "attach", "1GiB"]).expect(1);
+    assert!(room.complaint().contains("no room for 1GiB"), "{room:?}");
+    assert_eq!(list(&place).len(), 2, "a device that failed left something");
+
+    place.venice(&["swap", "detach", "small"]).expect(0);
+    assert_eq!(grants(&place), 2);
+    // The rest goes with the rack.
+    let down = place.venice(&["down"]).expect(0);
+    assert!(down.out.contains("swap0 is detached"), "{down:?}");
+    assert!(!place.run_dir().exists(), "the run directory is left");
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let place = Place::new();
+    for words in [
+        &["swap", "attach", "4096"][..],
+        &["swap", "attach", "1MiB", "--name", "a/b"],
+        &["swap", "attach", "1MiB", "--queues", "0"],
+        &["swap", "attach", "1MiB", "--device", "floppy"],
+        &["swap", "detach"],
+        &["run", "--mode", "swap", "--read-ahead", "3", "--", "true"],
+    ] {
+        let said = place.venice(words).expect(2);
+        said.complaint();
+    }
+    let alone = place.venice(&["swap", "attach", "1MiB"]).expect(1);
+    let wanted = if is_root() { "no Monitor Node" } else { "need root" };
+    assert!(alone.complaint().contains(wanted), "{alone:?}");
+    assert_eq!(list(&place), Vec::<Value>::new());
+}
+
+#[test]
+fn a_static_program_with_threads_and_a_fork_runs_on_far_memory() {
+    let Some(_alone) = can_swap("a_static_program_with_threads_and_a_fork_runs_on_far_memory")
+    else {
+        return;
+    };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
+    let program = pages().to_str().unwrap();
+    let refused = place.venice(&["run", "--local", "8MiB", "--", program, "32"]).expect(1);
+    assert!(refused.complaint().contains("--mode swap"), "{refused:?}");
+    for port in ["shm", "udp"] {
+        let said = swap_run(&place, &["--remote", "96MiB", "--port", port, "--", program, "32"]);
+        let said = said.expect(0);
+        assert_eq!(said.out, "right\n");
+        // Three quarters of it did not fit.
+        assert!(said.err.contains("swapped to 96MiB of node"), "{}", said.err);
+        assert!(!said.err.contains("written 0B"), "{}", said.err);
+        assert_eq!((list(&place).len(), grants(&place)), (0, 0));
+    }
+    // Its exit code and its signal are those of the run.
+    let code = swap_run(&place, &["--", "sh", "-c", "exit 7"]);
+    assert_eq!(code.code(), 7);
+    let little = swap_run(&place, &["--remote", "16MiB", "--", program, "32"]);
+    assert_ne!(little.code(), 0);
+    assert!(little.err.contains("for want of memory"), "{little:?}");
+    assert_eq!((list(&place).len(), grants(&place)), (0, 0));
+}
+
+#[test]
+fn what_is_on_a_device_comes_home_or_stays() {
+    let Some(_alone) = can_swap("what_is_on_a_device_comes_home_or_stays") else { return };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "2", "--lend", "32MiB"]).expect(0);
+    // Above what other tests have: the pages come here.
+    place.venice(&["swap", "attach", "64MiB", "--priority", "32767"]).expect(0);
+    let group = MemoryCgroup::create("swap-test", 8 << 20, None).unwrap();
+    let mut command = group.command(pages());
+    command.args(["24", "wait"]);
+    let child = filled(command);
+    let row = list(&place).remove(0);
+    assert!(row["used_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
+    assert!(row["far_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
+
+    let refused = place.venice(&["swap", "detach", "swap0"]).expect(1);
+    assert!(refused.complaint().contains("swap0 stays: the memory cgroup"), "{refused:?}");
+    assert_eq!(list(&place)[0]["state"], "up");
+    assert!(place.venice(&["down"]).expect(1).complaint().contains("swap0 stays"));
+
+    let folder = group.members_file().parent().unwrap().to_owned();
+    let limit = match Hierarchy::find().unwrap() {
+        Hierarchy::V1(_) => "memory.limit_in_bytes",
+        Hierarchy::V2(_) => "memory.max",
+    };
+    fs::write(folder.join(limit), "64M").unwrap();
+    place.venice(&["swap", "detach", "swap0"]).expect(0);
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+}
+
+#[test]
+fn a_dead_donor_is_told_by_sigbus() {
+    let Some(_alone) = can_swap("a_dead_donor_is_told_by_sigbus") else { return };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "1", "--lend", "64MiB"]).expect(0);
+    let program = pages().to_str().unwrap();
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
+    let child = filled(place.command(&[&words[..], &[program, "24", "wait"]].concat()));
+    kill(pid(&place.status()["agents"][0]));
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(output.status.signal(), Some(libc_sigbus()), "{err}");
+    assert!(err.contains("lost with what only they held of this program: node1"), "{err}");
+    assert_eq!(list(&place).len(), 0);
+}
+
+fn libc_sigbus() -> i32 {
+    signal_hook::consts::SIGBUS
+}
+
+#[test]
+fn what_the_dead_left_is_cleared_away() {
+    let Some(_alone) = can_swap("what_the_dead_left_is_cleared_away") else { return };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
+    // A server.
+    place.venice(&["swap", "attach", "16MiB"]).expect(0);
+    kill(pid(&list(&place)[0]));
+    assert_eq!(list(&place)[0]["state"], "dead");
+    let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
+    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
+    assert_eq!(list(&place).len(), 0);
+    // `venice run`, with its program still at work.
+    let program = pages().to_str().unwrap();
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
+    let run = filled(place.command(&[&words[..], &[program, "24", "wait"]].concat()));
+    let run_pid = u64::from(run.id());
+    let children = fs::read_to_string(format!("/proc/{run_pid}/task/{run_pid}/children")).unwrap();
+    let child: u64 = children.split_whitespace().map(|word| word.parse().unwrap()).max().unwrap();
+    assert_eq!(list(&place).len(), 1);
+    let mut run = run;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(run_pid as i32).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    wait(&mut run, &["run"]);
+    wait_until("its program is gone", || !runs(child));
+    wait_until("its device is gone", || list(&place).is_empty());
+    let group = Hierarchy::find().unwrap().mount().join(format!("venice-run-{run_pid}"));
+    wait_until("its cgroup is gone", || !group.exists());
+}
+
+#[test]
+fn a_server_asked_to_end_brings_everything_home() {
+    let Some(_alone) = can_swap("a_server_asked_to_end_brings_everything_home") else { return };
+    let place = Place::new();
+    place.up(1);
+    place.venice(&["swap", "attach", "16MiB"]).expect(0);
+    let server = pid(&list(&place)[0]);
+    common::signal(server, rustix::process::Signal::TERM);
+    wait_until("the server has ended", || !runs(server));
+    assert_eq!(grants(&place), 0);
+    // A rack that was never up has nothing to detach.
+    let all = finish(place.command(&["swap", "detach", "--all"]), &["swap", "detach", "--all"]);
+    all.expect(0);
+}
