@@ -115,6 +115,14 @@ impl Link {
         (self.pong_due, self.ping_due, self.nak_due, self.asked) = (None, None, false, None);
     }
 
+    /// Frees the buffers of a link that is closed and will not be opened again.
+    pub(crate) fn release(&mut self) {
+        assert!(self.id.is_none(), "the link is closed");
+        self.send.release();
+        self.receive.release();
+        self.notices = VecDeque::new();
+    }
+
     pub(crate) fn id(&self) -> Option<LinkId> {
         self.id
     }

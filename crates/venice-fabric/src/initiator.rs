@@ -58,7 +58,9 @@ pub struct Initiator {
     /// The latest time heard of.
     latest_ns: u64,
     dropped: DropStats,
-    /// The peer asked first for something to send: each in turn.
+    /// The peers that may have something to do; those that are gone are left out in time.
+    awake: Vec<PeerIndex>,
+    /// Which of these is asked first for something to send: each in turn.
     next_to_send: usize,
 }
 
@@ -80,6 +82,7 @@ impl Initiator {
             armed: None,
             latest_ns: 0,
             dropped: DropStats::default(),
+            awake: Vec::new(),
             next_to_send: 0,
             config,
         }
@@ -99,9 +102,33 @@ impl Initiator {
         let InitiatorConfig { node, link_seed, .. } = &self.config;
         let replaced = self.left_open_at(donor);
         let caller = Caller::new(link, *node, donor, *link_seed, numbers, replaced, now_ns);
+        self.release_gone();
         let number = self.peers.len() as u32;
         self.peers.push(Peer::new(number, self.config.rdma_depth, caller));
-        PeerIndex(self.peers.len() as u32 - 1)
+        self.awake.push(PeerIndex(number));
+        PeerIndex(number)
+    }
+
+    /// Frees the buffers of peers that are gone. Not when they go: whoever moves frames may do so
+    /// where the allocator must not be touched.
+    fn release_gone(&mut self) {
+        let peers = &mut self.peers;
+        self.awake.retain(|peer| {
+            let peer = &mut peers[peer.0 as usize];
+            let is_gone = peer.is_gone();
+            if is_gone {
+                peer.release();
+            }
+            !is_gone
+        });
+    }
+
+    /// Whether a donor is down and nothing more will be sent to it.
+    ///
+    /// # Panics
+    /// If the index is not of this initiator.
+    pub fn is_peer_gone(&self, peer: PeerIndex) -> bool {
+        self.peers[peer.0 as usize].is_gone()
     }
 
     /// Links given up that a donor may still have open, the latest [`MAX_REPLACED`] of them. What is
@@ -200,9 +227,9 @@ impl Initiator {
 
     /// Does what the time asks for: replays, keep-alive, giving up on a silent donor.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        for at in 0..self.peers.len() {
-            self.peers[at].handle_timeout(now_ns, &mut self.channels);
-            let peer = PeerIndex(at as u32);
+        for n in 0..self.awake.len() {
+            let peer = self.awake[n];
+            self.peers[peer.0 as usize].handle_timeout(now_ns, &mut self.channels);
             self.tidy_grants(peer);
             self.issue_chunks_to(now_ns, peer);
         }
@@ -213,9 +240,7 @@ impl Initiator {
     /// happens before. A time in the past means at once.
     pub fn poll_timeout(&self) -> Option<u64> {
         let of_qpairs = self.channels.qpairs.poll_timeout();
-        self.peers
-            .iter()
-            .fold(of_qpairs, |at_ns, peer| earlier(at_ns, peer.caller().poll_timeout()))
+        self.awake().fold(of_qpairs, |at_ns, peer| earlier(at_ns, peer.caller().poll_timeout()))
     }
 
     /// Writes the next frame to send into `buf`; returns whom it is for and its length in bytes.
@@ -225,16 +250,21 @@ impl Initiator {
     /// If `buf` is shorter than [`MAX_FRAME_BYTES`].
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<(PeerIndex, usize)> {
         assert!(buf.len() >= MAX_FRAME_BYTES, "a frame can be {MAX_FRAME_BYTES} bytes");
-        let count = self.peers.len();
+        let count = self.awake.len();
         for turn in 0..count {
             let at = (self.next_to_send + turn) % count;
-            let sent = self.peers[at].poll_transmit(now_ns, &mut self.channels, buf);
+            let peer = self.awake[at];
+            let sent = self.peers[peer.0 as usize].poll_transmit(now_ns, &mut self.channels, buf);
             if let Some(len) = sent {
                 self.next_to_send = at + 1;
-                return Some((PeerIndex(at as u32), len));
+                return Some((peer, len));
             }
         }
         None
+    }
+
+    fn awake(&self) -> impl Iterator<Item = &Peer> {
+        self.awake.iter().map(|peer| &self.peers[peer.0 as usize])
     }
 
     /// Writes the next frame to send to `peer` into `buf`; returns its length in bytes. For ports
@@ -297,7 +327,7 @@ impl Initiator {
     /// Whether all frames queued so far have arrived (over a reliable port: have been sent), so
     /// that nothing is lost when this end goes away.
     pub fn is_settled(&self) -> bool {
-        self.peers.iter().all(|peer| peer.caller().link.is_settled())
+        self.awake().all(|peer| peer.caller().link.is_settled())
     }
 
     /// The QPairs of this initiator: all else that can be done with them is done here.

@@ -74,6 +74,18 @@ impl Peer {
         &self.caller
     }
 
+    /// Whether it is down, and nothing is left to do for it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.caller.is_gone() && self.requests.is_empty() && self.bulk.is_empty()
+    }
+
+    /// Frees the buffers of one that is gone.
+    pub(crate) fn release(&mut self) {
+        assert!(self.is_gone(), "nothing of it is under way");
+        self.caller.link.release();
+        self.requests = VecDeque::new();
+    }
+
     /// Requests without an answer.
     pub(crate) fn outstanding(&self) -> usize {
         self.requests.len()

@@ -87,6 +87,22 @@ impl Pair {
     }
 }
 
+/// A recipient that meets many donors: what stays of one that is gone is far less than its buffers.
+#[test]
+fn donors_that_are_gone_keep_no_buffers() {
+    let mut initiator = Initiator::new(InitiatorConfig::new(NodeId(1), 11));
+    let mut meet = |donor: u32| {
+        let peer = initiator.add_peer(NodeId(donor), 0);
+        initiator.close_peer(peer);
+        assert!(initiator.is_peer_gone(peer));
+        assert_eq!(initiator.poll_transmit(0, &mut [0; MAX_FRAME_BYTES]), None);
+    };
+    let one = allocation_counter::measure(|| meet(2));
+    let hundred = allocation_counter::measure(|| (3..103).for_each(&mut meet));
+    assert!(one.bytes_current > 100_000, "its buffers are there until the next comes: {one:?}");
+    assert!(hundred.bytes_current < one.bytes_current, "{hundred:?} beside {one:?}");
+}
+
 #[test]
 fn traffic_does_not_allocate() {
     let mut pair = Pair::new();

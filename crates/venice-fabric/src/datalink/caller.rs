@@ -78,6 +78,11 @@ impl Caller {
         }
     }
 
+    /// Whether the link is down, and the other side has been told.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.phase, Phase::Down { reset_due: None, .. })
+    }
+
     /// The link given up here that the donor may still have open.
     pub(crate) fn left_open(&self) -> Option<LinkId> {
         self.left_open

@@ -48,6 +48,12 @@ impl ReceiveWindow {
         self.parked_count = 0;
     }
 
+    /// Forgets everything and frees the buffers: nothing may arrive afterwards.
+    pub(super) fn release(&mut self) {
+        self.clear();
+        self.parked = Box::default();
+    }
+
     /// The first position that has not arrived.
     pub(super) fn next(&self) -> Sequence {
         self.next

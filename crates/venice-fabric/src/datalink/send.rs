@@ -80,6 +80,12 @@ impl SendWindow {
         self.replays_due = 0;
     }
 
+    /// Forgets everything and frees the buffers: there is no room for anything afterwards.
+    pub(super) fn release(&mut self) {
+        self.clear();
+        (self.slots, self.payloads) = (Box::default(), Box::default());
+    }
+
     pub(super) fn capacity(&self) -> u32 {
         self.slots.len() as u32
     }

@@ -47,7 +47,9 @@ pub struct UdpDriver {
     is_sealed: bool,
     /// By peer index.
     peers: Vec<Peer>,
-    /// The peer asked first for something to send.
+    /// The peers that may have something to do; those that are gone are left out in time.
+    awake: Vec<PeerIndex>,
+    /// Which of these is asked first for something to send.
     next_to_send: usize,
     /// Whether all peers are reached through a relay: frames go in packets.
     is_via: bool,
@@ -143,6 +145,7 @@ impl UdpDriver {
             initiator: Initiator::new(config),
             is_sealed,
             peers: Vec::new(),
+            awake: Vec::new(),
             next_to_send: 0,
             is_via: false,
             incoming,
@@ -252,8 +255,22 @@ impl UdpDriver {
         let peer = self.initiator.add_peer(donor, now_ns);
         assert_eq!(peer.0 as usize, self.peers.len(), "peers are numbered in order, never reused");
         let (to, limit) = (RawAddress::encode(address), datagram_limit(address));
+        self.release_gone();
         self.peers.push(Peer { address, to, limit, node: donor, seal });
+        self.awake.push(peer);
         Ok(peer)
+    }
+
+    /// Frees what is kept for peers that are gone.
+    fn release_gone(&mut self) {
+        let Self { initiator, peers, awake, .. } = self;
+        awake.retain(|&peer| {
+            let is_gone = initiator.is_peer_gone(peer);
+            if is_gone {
+                peers[peer.0 as usize].seal = None;
+            }
+            !is_gone
+        });
     }
 
     /// The fabric's end, for starting accesses and polling completions.
@@ -393,7 +410,7 @@ impl UdpDriver {
         if let Some(spin) = &mut self.spin {
             spin.busy(now_ns);
         }
-        let Self { incoming, initiator, peers, counters, is_via, .. } = self;
+        let Self { incoming, initiator, peers, awake, counters, is_via, .. } = self;
         incoming.for_each(|from, datagram| {
             let (source, datagram) = if *is_via {
                 let Some((source, payload)) = unwrap(datagram) else { return };
@@ -401,14 +418,15 @@ impl UdpDriver {
             } else {
                 (None, datagram)
             };
-            let is_sender =
-                |peer: &Peer| peer.is_at(from) && source.is_none_or(|source| source == peer.node);
-            let Some(index) = peers.iter().rposition(is_sender) else { return };
-            let index_of_peer = PeerIndex(index as u32);
-            match &mut peers[index].seal {
-                None => initiator.handle_frame(now_ns, index_of_peer, datagram),
+            let is_sender = |peer: &&PeerIndex| {
+                let peer = &peers[peer.0 as usize];
+                peer.is_at(from) && source.is_none_or(|source| source == peer.node)
+            };
+            let Some(&peer) = awake.iter().rfind(is_sender) else { return };
+            match &mut peers[peer.0 as usize].seal {
+                None => initiator.handle_frame(now_ns, peer, datagram),
                 Some(seal) => match seal.open(now_ns, datagram) {
-                    Ok(Some(frame)) => initiator.handle_frame(now_ns, index_of_peer, frame),
+                    Ok(Some(frame)) => initiator.handle_frame(now_ns, peer, frame),
                     Ok(None) => {}
                     Err(dropped) => counters.count(dropped),
                 },
@@ -437,9 +455,11 @@ impl UdpDriver {
     /// A run of frames to the next peer that has any, so that they travel together; false when
     /// nobody has.
     fn transmit_run(&mut self, now_ns: u64) -> bool {
-        for _ in 0..self.peers.len() {
-            let peer = PeerIndex(self.next_to_send as u32);
-            self.next_to_send = (self.next_to_send + 1) % self.peers.len();
+        for _ in 0..self.awake.len() {
+            // There may be fewer than when it was counted on.
+            let at = self.next_to_send % self.awake.len();
+            let peer = self.awake[at];
+            self.next_to_send = at + 1;
             let mut frames = 0;
             while frames < FRAMES_PER_RUN
                 && !self.outgoing.is_full()
