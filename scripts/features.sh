@@ -20,10 +20,23 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         loop) [[ ! -e /dev/loop-control ]] ;;
         swap) [[ ! -e /proc/swaps ]] ;;
         huge-pages) [[ ! -d /sys/kernel/mm/hugepages ]] ;;
+        memory-blocks) ! some_memory_block_goes ;;
         cores-4) (($(nproc) >= 4)) && return 1 || return 0 ;;
         qemu) ! scripts/guest.sh >/dev/null 2>&1 ;;
         *) return 1 ;;
     esac
+}
+
+# Whether the kernel lets go of any memory block; it has it back at once.
+some_memory_block_goes() {
+    local state
+    for state in /sys/devices/system/memory/memory*/state; do
+        [[ -w $state && $(<"$state") == online ]] || continue
+        { echo offline >"$state"; } 2>/dev/null || continue
+        echo online >"$state"
+        return 0
+    done
+    return 1
 }
 
 kernel_at_least() { # kernel_at_least MAJOR MINOR

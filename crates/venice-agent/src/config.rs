@@ -54,6 +54,12 @@ pub struct AgentConfig {
     pub relay_listen: Option<String>,
     /// Seconds that memory stays set aside for a grant which the Monitor Node does not complete.
     pub prepare_timeout_s: f64,
+    /// So much of this machine's memory is taken from its kernel, in whole memory blocks, and
+    /// registered for who reaches it by the hardware; none by default.
+    #[serde(deserialize_with = "size")]
+    pub lend_blocks: ByteSize,
+    /// Where the blocks taken are noted, so that they come back after any death of the agent.
+    pub state_dir: PathBuf,
     /// A passive pool node: it lends, and no program that belongs to it borrows.
     pub pool: bool,
     /// This machine's own programs are to have so much memory available: below it, what is not
@@ -90,6 +96,8 @@ impl Default for AgentConfig {
             position: None,
             relay_listen: None,
             prepare_timeout_s: 10.0,
+            lend_blocks: ByteSize(0),
+            state_dir: "/var/lib/venice/agent".into(),
             pool: false,
             keep_free: None,
             take_back_after_s: None,
@@ -121,7 +129,8 @@ impl AgentConfig {
         }
         let place = self.place()?;
         let is_router = place.is_some_and(|place| place.topology.router() == Some(place.position));
-        if self.lend.0 < SLAB_BYTES && !(is_router && self.lend.0 == 0) {
+        let lends_none = self.lend.0 == 0 && (is_router || self.lend_blocks.0 > 0);
+        if self.lend.0 < SLAB_BYTES && !lends_none {
             let (lend, slab) = (self.lend, ByteSize(SLAB_BYTES));
             return wrong(format!("lend is {lend}: a donor lends at least one slab, {slab}"));
         }

@@ -3,6 +3,7 @@
 use venice_control::server::ServeError;
 use venice_control::{ControlError, RackError};
 use venice_memory::donor::DonorError;
+use venice_memory::hotplug::HotplugError;
 use venice_ports::PortError;
 
 /// Why an agent did not start, or stopped.
@@ -14,6 +15,9 @@ pub enum AgentError {
     /// The memory to lend cannot be had.
     #[error(transparent)]
     Donor(#[from] DonorError),
+    /// The memory blocks to lend cannot be had.
+    #[error(transparent)]
+    Blocks(#[from] HotplugError),
     /// The control plane cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),

@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod handler;
 mod lender;
+mod lent_blocks;
 mod link_test;
 mod member;
 mod memory_watch;
@@ -24,5 +25,6 @@ mod udp_host;
 
 pub use config::AgentConfig;
 pub use error::AgentError;
+pub use lent_blocks::return_blocks;
 pub use ready::{AgentReady, OnReady};
 pub use run::run;

@@ -34,12 +34,18 @@ pub(crate) struct MemoryWatch {
 impl MemoryWatch {
     pub(crate) fn new(config: &AgentConfig) -> Self {
         let source = MemorySource::new(&config.proc_dir);
-        let keep_free = config.keep_free.map(|size| size.0);
         let settings = PressureSettings {
-            keep_free_bytes: keep_free.unwrap_or_else(|| source.default_keep_free_bytes()),
+            keep_free_bytes: source.keep_free_bytes(config),
             take_back_after_ns: config.take_back_after_s.map(|s| (s * 1e9) as u64),
         };
         Self { source, watch: PressureWatch::new(settings) }
+    }
+
+    /// Bytes available, and how many of them the machine is to keep; `None` where the kernel does
+    /// not say.
+    pub(crate) fn room(config: &AgentConfig) -> Option<(u64, u64)> {
+        let source = MemorySource::new(&config.proc_dir);
+        Some((source.read()?.available_bytes, source.keep_free_bytes(config)))
     }
 
     /// Watches until dropped.
@@ -150,6 +156,10 @@ impl MemorySource {
             available_bytes: meminfo_bytes(&meminfo, "MemAvailable:")?,
             stall_ratio,
         })
+    }
+
+    fn keep_free_bytes(&self, config: &AgentConfig) -> u64 {
+        config.keep_free.map_or_else(|| self.default_keep_free_bytes(), |size| size.0)
     }
 
     fn default_keep_free_bytes(&self) -> u64 {

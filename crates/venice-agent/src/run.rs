@@ -20,6 +20,7 @@ use venice_wire::SLAB_BYTES;
 
 use crate::handler::Handler;
 use crate::lender::Lender;
+use crate::lent_blocks::LentBlocks;
 use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
 use crate::ports::{FramePorts, Ports};
@@ -63,6 +64,7 @@ pub async fn run(
         lending.lender.say_goodbye().await;
     }
     drop(lending);
+    drop(parts.blocks);
     drop(stop);
     if result.is_ok() {
         let _ = tokio::time::timeout(FAREWELL, service).await;
@@ -101,6 +103,7 @@ struct Parts {
     handler: Arc<Handler>,
     lender: Arc<Lender>,
     memory: MemoryWatch,
+    blocks: Option<LentBlocks>,
     member: Member,
 }
 
@@ -120,9 +123,13 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let shm = shm_socket.map(serve).transpose()?;
     let verbs = start_verbs(&config, udp_addr, &grants)?;
 
+    let (blocks, config) = tokio::task::spawn_blocking(move || (LentBlocks::take(&config), config))
+        .await
+        .expect("taking blocks does not panic");
+    let blocks = blocks?;
     let lend_bytes = config.lend.0;
     let pool = tokio::task::spawn_blocking(move || match lend_bytes {
-        // An external router's.
+        // An external router's, or of a node that lends blocks only.
         0 => Ok(SlabPool::empty()),
         _ => SlabPool::new(lend_bytes),
     });
@@ -130,10 +137,12 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let relay = relay_host(&config, addresses.relay, &grants)?;
     let relay_addr = relay.as_ref().map(|(addr, _)| *addr);
     let relay = relay.map(|(_, relay)| relay);
-    let registration = NodeRegistration {
+    let resource = blocks.as_ref().map(LentBlocks::resource).transpose()?;
+    let mut registration = NodeRegistration {
         relay: relay.as_ref().map(RelayHost::place),
         ..registration(&config, instance, control_addr, udp_addr, &pool)
     };
+    registration.resources.extend(resource);
 
     let prepare_timeout = Duration::from_secs_f64(config.prepare_timeout_s);
     let frames = FramePorts::new(UdpHost::new(sockets, grants.clone()), relay);
@@ -150,7 +159,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");
     let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
-    Ok(Parts { ready, listener, handler: Arc::new(handler), lender, memory, member })
+    Ok(Parts { ready, listener, handler: Arc::new(handler), lender, memory, blocks, member })
 }
 
 /// The relay and the address of its socket, where the rack has relays.

@@ -114,6 +114,7 @@ pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeReq
 fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
     let kind = match resource.kind() {
         proto::resource::Kind::Memory => ResourceKind::Memory,
+        proto::resource::Kind::Window => ResourceKind::Window,
         proto::resource::Kind::Unspecified => {
             return Err(Status::invalid_argument("a resource of unknown kind"));
         }
@@ -130,6 +131,7 @@ fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
 fn resource_out(resource: ResourceSpec) -> proto::Resource {
     let kind = match resource.kind {
         ResourceKind::Memory => proto::resource::Kind::Memory,
+        ResourceKind::Window => proto::resource::Kind::Window,
     };
     proto::Resource {
         kind: kind.into(),

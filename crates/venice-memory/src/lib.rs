@@ -4,6 +4,10 @@
 //! - [`donor`]: slabs of locked memory, the table of grants over them;
 //! - [`paged`]: the recipient's pager. It lives inside the program's own process, serves its
 //!   page faults from borrowed slabs and keeps its resident memory within a budget.
+//!
+//! And without slabs: [`hotplug`], whole memory blocks that leave a donor's kernel, and devices
+//! whose memory joins a recipient's.
 
 pub mod donor;
+pub mod hotplug;
 pub mod paged;

@@ -65,7 +65,7 @@ pub struct NodeRow {
 pub struct ResourceRow {
     /// The node that offers it.
     pub node: String,
-    /// `memory`.
+    /// `memory`, or `window`: blocks of physical memory.
     pub kind: String,
     /// Where it is reached.
     pub address: String,

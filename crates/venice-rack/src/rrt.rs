@@ -1,7 +1,9 @@
 //! The Resource Registration Table: the nodes, what they offer, and whether they live.
 
 use crate::pressure::{PressureLevel, PressureReport};
-use crate::types::{DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceSpec};
+use crate::types::{
+    DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceKind, ResourceSpec,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, NodeSecret, SLAB_BYTES};
@@ -66,7 +68,8 @@ impl NodeRecord {
 
     /// Slabs it lends altogether, unless it withholds some.
     pub fn total_slabs(&self) -> u32 {
-        let bytes: u64 = self.resources.iter().map(|resource| resource.bytes).sum();
+        let slabs = self.resources.iter().filter(|resource| resource.kind == ResourceKind::Memory);
+        let bytes: u64 = slabs.map(|resource| resource.bytes).sum();
         u32::try_from(bytes / SLAB_BYTES).unwrap_or(u32::MAX)
     }
 }

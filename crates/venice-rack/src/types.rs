@@ -14,6 +14,19 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub enum ResourceKind {
     /// Memory, lent in slabs.
     Memory,
+    /// Whole blocks of physical memory that the donor's kernel has let go of, for who can reach
+    /// them by the hardware. The Monitor Node lists them and grants nothing of them.
+    Window,
+}
+
+impl ResourceKind {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Window => "window",
+        }
+    }
 }
 
 /// One resource a node offers: a line of the Resource Registration Table.

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim, swap};
+use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim, swap, window};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -69,6 +69,12 @@ enum Command {
     Sim {
         #[command(subcommand)]
         what: Sim,
+    },
+    /// Memory of devices (CXL, NVDIMM) as this machine's own
+    #[command(after_help = HELP_WINDOW)]
+    Window {
+        #[command(subcommand)]
+        what: window::Window,
     },
     /// Look at what this machine has for Venice, what it lacks, and how to mend it
     #[command(after_help = HELP_DOCTOR)]
@@ -143,6 +149,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
             fault::execute_worker(args.clone()).map(|()| 0)
         }
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
+        Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
@@ -243,6 +250,15 @@ EXAMPLES:
   venice bench fault
   venice bench fault --size 512MiB --local 128MiB --json fault.json";
 
+const HELP_WINDOW: &str = "\
+EXAMPLES:
+  venice window list
+  venice window attach dax0.0
+  venice window detach dax0.0
+
+The recipient's side of memory that is reached by hardware. The donor's is
+`venice agent --lend-blocks SIZE`.";
+
 const HELP_DOCTOR: &str = "\
 EXAMPLES:
   venice doctor
@@ -263,6 +279,9 @@ const HELP_AGENT: &str = "\
 EXAMPLES:
   venice agent --name node7 --monitor 10.0.0.1:7470 --lend 64GiB --listen 10.0.0.7:7471
   venice agent --name pool1 --monitor 10.0.0.1:7470 --lend 500GiB --listen 10.0.0.8:7471 --pool
+  venice agent --lend 16GiB --lend-blocks 64GiB
+                                              and memory blocks, for machines on the same CXL fabric
+  venice agent --return-blocks                bring back what a killed agent took
   venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30
   venice agent --config /etc/venice/agent.toml
 

@@ -18,6 +18,7 @@ mod run;
 mod sim;
 mod swap;
 mod terminal;
+mod window;
 
 fn main() {
     std::process::exit(cli::main());

@@ -25,12 +25,13 @@ impl MonitorCore {
         let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {
             let row = |resource: &crate::types::ResourceSpec| ResourceRow {
                 node: entry.record.name.clone(),
-                kind: match resource.kind {
-                    ResourceKind::Memory => "memory".to_owned(),
-                },
+                kind: resource.kind.name().to_owned(),
                 address: resource.address.clone(),
                 bytes: resource.bytes,
-                free_bytes: bytes(entry.available_slabs()).min(resource.bytes),
+                free_bytes: match resource.kind {
+                    ResourceKind::Memory => bytes(entry.available_slabs()).min(resource.bytes),
+                    ResourceKind::Window => resource.bytes * u64::from(entry.up),
+                },
                 slab_bytes: resource.slab_bytes,
                 capabilities: resource.capabilities.clone(),
             };

@@ -5,7 +5,7 @@ use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Peer, Pong, RackError, Registered, RelayPeer, RelayPlace,
+    NodeRegistration, Peer, Pong, RackError, Registered, RelayPeer, RelayPlace, ResourceKind,
 };
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SLAB_BYTES};
@@ -364,7 +364,7 @@ fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
     if node.control_addr.is_empty() {
         return bad(format!("{name} tells no address for its calls"));
     }
-    for resource in &node.resources {
+    for resource in node.resources.iter().filter(|r| r.kind == ResourceKind::Memory) {
         let slab_bytes = resource.slab_bytes;
         if slab_bytes != SLAB_BYTES {
             return bad(format!("{name} lends slabs of {slab_bytes} bytes, not {SLAB_BYTES}"));

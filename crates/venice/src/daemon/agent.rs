@@ -61,6 +61,16 @@ pub struct AgentArgs {
     /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
+    /// Take so much of this machine's memory from its kernel, in whole memory blocks, and register
+    /// it for machines that reach it by a fabric of memory (CXL); root only [default: none]
+    #[arg(long, value_name = "SIZE", env = "VENICE_LEND_BLOCKS")]
+    lend_blocks: Option<ByteSize>,
+    /// Bring the memory blocks online that an agent which was killed has left offline, and end
+    #[arg(long, conflicts_with_all = ["lend", "lend_blocks"])]
+    return_blocks: bool,
+    /// Where the blocks taken are noted [default: /var/lib/venice/agent]
+    #[arg(long, value_name = "DIR", env = "VENICE_AGENT_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     /// A passive pool node: it lends, and no program that belongs to it borrows
     #[arg(long)]
     pool: bool,
@@ -82,7 +92,20 @@ pub struct AgentArgs {
 
 /// Runs the agent until it is told to stop.
 pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    if args.return_blocks {
+        return return_blocks(&merged(args, None)?.state_dir);
+    }
     serve(args, configuration(args, explicit_address(monitor))?)
+}
+
+fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
+    let count = venice_agent::return_blocks(state_dir)?;
+    crate::terminal::say(match count {
+        0 => "No memory block was left offline.".to_string(),
+        1 => "1 memory block is online again.".to_string(),
+        _ => format!("{count} memory blocks are online again."),
+    })?;
+    Ok(0)
 }
 
 /// Runs the external router of a rack, which lends nothing, until it is told to stop.
@@ -98,8 +121,9 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
         let said = "a router's --topology is router:N, with the number of nodes around it";
         return Err(Usage(said.to_string()).into());
     };
-    if config.pool {
-        return Err(Usage("a router lends nothing: it is no --pool node".to_string()).into());
+    if config.pool || config.lend_blocks.0 > 0 || args.return_blocks {
+        let said = "a router lends nothing: give no --pool, --lend-blocks or --return-blocks";
+        return Err(Usage(said.to_string()).into());
     }
     config.position = Some(router.0);
     serve(args, config)
@@ -127,7 +151,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
 /// An agent's configuration, which says how much it lends.
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let config = merged(args, monitor)?;
-    if config.lend.0 == 0 {
+    if config.lend.0 == 0 && config.lend_blocks.0 == 0 {
         let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB";
         return Err(Usage(said.to_string()).into());
     }
@@ -154,6 +178,8 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.relay_listen = args.relay_listen.clone().or(config.relay_listen);
     config.plain |= args.plain;
     config.queues = args.queues.or(config.queues);
+    config.lend_blocks = args.lend_blocks.unwrap_or(config.lend_blocks);
+    config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
     config.take_back_after_s = args.take_back_after_s.or(config.take_back_after_s);

@@ -2,6 +2,7 @@
 
 mod facilities;
 mod finding;
+mod hotplug;
 mod kernel;
 mod limits;
 mod memory;
@@ -47,6 +48,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(ports::examine());
     findings.extend(swap::examine());
     findings.extend(facilities::examine());
+    findings.extend(hotplug::examine());
     findings
 }
 
@@ -119,6 +121,10 @@ mod tests {
             "socket buffers",
             "encryption",
             "RDMA",
+            "memory blocks",
+            "dax/kmem",
+            "DAX devices",
+            "CXL",
         ] {
             assert!(findings.iter().any(|f| f.what == what), "no row about {what}");
         }

@@ -1,0 +1,174 @@
+//! Which blocks a donor has taken offline, on disk: written before the kernel is asked, so that
+//! whoever comes after a `kill -9` brings all of them back.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{HotplugError, MemoryBlocks};
+
+/// The record's name in a state directory.
+pub const FILE_NAME: &str = "offline-blocks";
+
+/// A record that this process alone may write, for as long as it lives.
+///
+/// Lines of text: the boot that it is about, then a block each, with how it comes back.
+#[derive(Debug)]
+pub struct Record {
+    path: PathBuf,
+    boot: String,
+    blocks: Vec<(u64, bool)>,
+    _lock: File,
+}
+
+impl Record {
+    /// Opens the record in `state_dir`, or an empty one. The record of an earlier boot is empty: a
+    /// boot brings all blocks online.
+    ///
+    /// # Errors
+    /// [`HotplugError::InUse`] when another process has it, [`HotplugError::Damaged`],
+    /// [`HotplugError::File`].
+    pub fn open(state_dir: &Path) -> Result<Self, HotplugError> {
+        let path = state_dir.join(FILE_NAME);
+        let failed = |source| HotplugError::File { path: path.clone(), source };
+        fs::create_dir_all(state_dir).map_err(failed)?;
+        let lock = File::create(state_dir.join(format!("{FILE_NAME}.lock"))).map_err(failed)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(HotplugError::InUse(path));
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(failed)?;
+        let boot = boot.trim().to_owned();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let blocks = read(&text, &boot)
+            .map_err(|reason| HotplugError::Damaged { path: path.clone(), reason })?;
+        Ok(Self { path, boot, blocks, _lock: lock })
+    }
+
+    /// The blocks, and whether each comes back as movable.
+    pub fn blocks(&self) -> &[(u64, bool)] {
+        &self.blocks
+    }
+
+    /// Adds a block; it is on disk when this returns.
+    pub(super) fn add(&mut self, number: u64, is_movable: bool) -> Result<(), HotplugError> {
+        self.blocks.push((number, is_movable));
+        self.save()
+    }
+
+    /// Forgets a block that never went offline. Left on disk it would do no harm.
+    pub(super) fn forget(&mut self, number: u64) {
+        self.blocks.retain(|(known, _)| *known != number);
+    }
+
+    /// Brings every block of the record online; how many were not.
+    ///
+    /// # Errors
+    /// The first block's that stays offline; it is still in the record then.
+    pub fn return_blocks(&mut self, blocks: &MemoryBlocks) -> Result<usize, HotplugError> {
+        let mut failed = None;
+        let mut count = 0;
+        let mut left = Vec::new();
+        for (number, is_movable) in std::mem::take(&mut self.blocks) {
+            let was_offline = blocks.block(number).is_some_and(|block| !block.is_online);
+            match blocks.bring_online(number, is_movable) {
+                Ok(()) => count += usize::from(was_offline),
+                // Not this machine's any more.
+                Err(_) if blocks.block(number).is_none() => {}
+                Err(error) => {
+                    left.push((number, is_movable));
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        self.blocks = left;
+        self.save()?;
+        failed.map_or(Ok(count), Err)
+    }
+
+    fn save(&self) -> Result<(), HotplugError> {
+        let failed = |source| HotplugError::File { path: self.path.clone(), source };
+        if self.blocks.is_empty() {
+            return match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+                _ => Ok(()),
+            };
+        }
+        let mut text = format!("{}\n", self.boot);
+        for (number, is_movable) in &self.blocks {
+            let kind = if *is_movable { "movable" } else { "kernel" };
+            text.push_str(&format!("{number} {kind}\n"));
+        }
+        let new = self.path.with_extension("new");
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &self.path)
+        };
+        write().map_err(failed)
+    }
+}
+
+/// Blocks that the record in `state_dir` names and that are offline, without opening it for
+/// writing: what a look at the machine shows.
+pub fn left_offline(state_dir: &Path, blocks: &MemoryBlocks) -> usize {
+    let text = fs::read_to_string(state_dir.join(FILE_NAME)).unwrap_or_default();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let named = read(&text, boot.trim()).unwrap_or_default();
+    let is_offline = |number| blocks.block(number).is_some_and(|block| !block.is_online);
+    named.into_iter().filter(|(number, _)| is_offline(*number)).count()
+}
+
+fn read(text: &str, boot: &str) -> Result<Vec<(u64, bool)>, String> {
+    let mut lines = text.lines();
+    if lines.next() != Some(boot) {
+        return Ok(Vec::new());
+    }
+    let block = |line: &str| {
+        let (number, kind) = line.split_once(' ')?;
+        Some((number.parse().ok()?, kind == "movable"))
+    };
+    lines.map(|line| block(line).ok_or_else(|| format!("{line:?} is no block"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::blocks::tests::folder;
+    use super::*;
+
+    #[test]
+    fn what_a_killed_donor_took_comes_back() {
+        let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Movable\n")]);
+        let blocks = MemoryBlocks::at(root.path());
+        let state = tempfile::tempdir().unwrap();
+        let mut record = Record::open(state.path()).unwrap();
+        for number in [1, 2] {
+            record.add(number, number == 2).unwrap();
+            blocks.take_offline(number).unwrap();
+        }
+        assert!(matches!(Record::open(state.path()), Err(HotplugError::InUse(_))));
+        drop(record);
+        assert_eq!(left_offline(state.path(), &blocks), 2);
+        let mut record = Record::open(state.path()).unwrap();
+        assert_eq!(record.blocks(), [(1, false), (2, true)]);
+        assert_eq!(record.return_blocks(&blocks).unwrap(), 2);
+        // The folder keeps the word that the kernel would have turned into a state.
+        let word = fs::read_to_string(root.path().join("memory1/state")).unwrap();
+        assert_eq!(word, "online");
+        assert!(!state.path().join(FILE_NAME).exists());
+    }
+
+    #[test]
+    fn another_boot_has_brought_them_back() {
+        assert_eq!(read("yesterday\n1 kernel\n", "today"), Ok(vec![]));
+        assert_eq!(read("today\n1 kernel\n7 movable\n", "today"), Ok(vec![(1, false), (7, true)]));
+        assert!(read("today\nsome kernel\n", "today").is_err());
+        assert_eq!(read("", "today"), Ok(vec![]));
+    }
+}
