@@ -1,7 +1,9 @@
 //! Bulk transfers through the udp port over a veth pair between two network namespaces, beside
-//! what iperf3 gets over the very same pair.
+//! what iperf3 gets over the very same pair, in turns. With one client each end has a processor of its
+//! own, as with iperf3; `busy` is for how much of the time each end's was.
 //!
-//! `cargo run --release -p venice-ports --example udp_bandwidth [MTU]` (as root; 1500 unless said)
+//! `cargo run --release -p venice-ports --example udp_bandwidth [MTU [plain|sealed]]` (as root; 1500
+//! unless said)
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -15,6 +17,8 @@ use venice_ports::seal::{SealKeys, SealedAs, node_key};
 use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use wire::{FAR, FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire, enter};
 
 mod wire;
@@ -22,7 +26,9 @@ mod wire;
 const MEMORY_BYTES: usize = 64 << 20;
 const TRANSFER_BYTES: usize = 1 << 20;
 const TRANSFERS_AT_ONCE: u64 = 4;
-const SECONDS: u64 = 2;
+/// The median of so many is told; the ways take turns.
+const ROUNDS: usize = 5;
+const LENGTH_NS: u64 = 400_000_000;
 const SECRET: NodeSecret = NodeSecret([1; 32]);
 const NAME: KeyName = KeyName::Grant(GrantId(1));
 
@@ -51,22 +57,75 @@ fn main() {
     let mtu = std::env::args().nth(1).map_or(1500, |text| text.parse().expect("an MTU"));
     let _wire = Wire::new(mtu);
     println!("veth pair between two namespaces, MTU {mtu}");
-    let tcp = iperf();
-    println!("{:44} {tcp:7.2} Gb/s", "iperf3, TCP");
     let only = std::env::args().nth(2);
+    let mut ways = Vec::new();
     for is_sealed in [false, true] {
         if only.as_deref().is_some_and(|only| (only == "sealed") != is_sealed) {
             continue;
         }
         for (queues, clients) in [(1, 1), (1, 2), (2, 2)] {
             for direction in [Direction::Read, Direction::Write] {
-                let rate = transfer(is_sealed, queues, clients, direction);
-                let how = if is_sealed { "sealed" } else { "plain" };
-                let what = format!("RDMA {direction:?}, {how}, {queues} queues, {clients} clients");
-                println!("{what:44} {rate:7.2} Gb/s  {:4.0} % of iperf3", rate / tcp * 100.0);
+                ways.push(Way { is_sealed, queues, clients, direction });
             }
         }
     }
+    let (mut tcp, mut found) = (Vec::new(), vec![Vec::new(); ways.len()]);
+    for _ in 0..ROUNDS {
+        tcp.push(iperf());
+        for (way, rates) in ways.iter().zip(&mut found) {
+            rates.push(transfer(*way));
+        }
+    }
+    println!("{:44} {:7.2} Gb/s", "iperf3, TCP", median(tcp.clone()));
+    for (way, rates) in ways.iter().zip(found) {
+        let Way { is_sealed, queues, clients, direction } = way;
+        let how = if *is_sealed { "sealed" } else { "plain" };
+        let what = format!("RDMA {direction:?}, {how}, {queues} queues, {clients} clients");
+        let of_tcp = rates.iter().zip(&tcp).map(|(rate, tcp)| rate.gbps / tcp * 100.0).collect();
+        let [gbps, near, far] = [|r: &Rate| r.gbps, |r: &Rate| r.near_busy, |r: &Rate| r.far_busy]
+            .map(|of| median(rates.iter().map(of).collect()));
+        println!(
+            "{what:44} {gbps:7.2} Gb/s  {:4.0} % of iperf3, turn by turn; busy: near {:3.0} %, \
+             far {:3.0} %",
+            median(of_tcp),
+            near * 100.0,
+            far * 100.0
+        );
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[derive(Clone, Copy)]
+struct Way {
+    is_sealed: bool,
+    queues: usize,
+    clients: usize,
+    direction: Direction,
+}
+
+/// What came of it: payload, and the share of the time that the first client's thread and one of the
+/// server's ran.
+#[derive(Clone, Copy)]
+struct Rate {
+    gbps: f64,
+    near_busy: f64,
+    far_busy: f64,
+}
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("two processors");
+}
+
+/// How long this clock's threads have run, in nanoseconds.
+fn ran_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,11 +134,15 @@ enum Direction {
     Write,
 }
 
-/// Gigabits a second of payload.
-fn transfer(is_sealed: bool, queues: usize, clients: usize, direction: Direction) -> f64 {
+fn transfer(way: Way) -> Rate {
+    let Way { is_sealed, queues, clients, direction } = way;
+    let is_alone = (queues, clients) == (1, 1);
     let (tell, told) = channel();
     let server = std::thread::spawn(move || {
         enter(FAR);
+        if is_alone {
+            pin(1);
+        }
         let sockets = UdpSocket::bind_queues((FAR_ADDRESS, 0).into(), queues).unwrap();
         let mut target = TargetConfig::new(NodeId(1), 1);
         target.link.window = 256;
@@ -91,14 +154,21 @@ fn transfer(is_sealed: bool, queues: usize, clients: usize, direction: Direction
     });
     let address = told.recv().unwrap();
     let clients: Vec<_> = (0..clients)
-        .map(|number| std::thread::spawn(move || client(address, number, is_sealed, direction)))
+        .map(|number| {
+            std::thread::spawn(move || {
+                if is_alone {
+                    pin(0);
+                }
+                client(address, number, is_sealed, direction)
+            })
+        })
         .collect();
-    let rate = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    let rates: Vec<Rate> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     drop(server.join().unwrap());
-    rate
+    Rate { gbps: rates.iter().map(|rate| rate.gbps).sum(), ..rates[0] }
 }
 
-fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direction) -> f64 {
+fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direction) -> Rate {
     enter(NEAR);
     let mut config = InitiatorConfig::new(NodeId(100 + number as u32), 7 + number as u64);
     config.link.window = 256;
@@ -110,7 +180,8 @@ fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direct
     driver.initiator().map_window(0, window, peer, 0, GrantId(1), GrantKey(1)).unwrap();
     let mut buffers: Vec<_> =
         (0..TRANSFERS_AT_ONCE).map(|n| (n, vec![2; TRANSFER_BYTES])).collect();
-    let (mut bytes, mut started_ns) = (0u64, None);
+    let (mut bytes, mut started_ns, mut ran) = (0u64, None, [0; 2]);
+    let clocks = [ClockId::ThreadCPUTime, ClockId::ProcessCPUTime];
     loop {
         let now_ns = monotonic_ns();
         while let Some((token, buffer)) = buffers.pop() {
@@ -127,16 +198,23 @@ fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direct
             buffers.push((done.token, done.buffer));
             match started_ns {
                 // The first transfer warms everything up.
-                None => started_ns = Some(monotonic_ns()),
+                None => {
+                    started_ns = Some(monotonic_ns());
+                    ran = clocks.map(ran_ns);
+                }
                 Some(_) => bytes += TRANSFER_BYTES as u64,
             }
         }
         let lasted_ns = started_ns.map_or(0, |start_ns| monotonic_ns() - start_ns);
-        if lasted_ns > SECONDS * 1_000_000_000 {
+        if lasted_ns > LENGTH_NS {
             if std::env::var_os("STATS").is_some() {
                 eprintln!("{:?}", driver.initiator().peer_stats(peer));
             }
-            return bytes as f64 * 8.0 / lasted_ns as f64;
+            let [near, all] = clocks.map(ran_ns);
+            let [near_busy, all_busy] =
+                [near - ran[0], all - ran[1]].map(|ns| ns as f64 / lasted_ns as f64);
+            let gbps = bytes as f64 * 8.0 / lasted_ns as f64;
+            return Rate { gbps, near_busy, far_busy: all_busy - near_busy };
         }
         driver.wait(monotonic_ns(), 100_000_000).unwrap();
     }
@@ -147,9 +225,9 @@ fn iperf() -> f64 {
     let far = FAR_ADDRESS.to_string();
     let mut server = inside(FAR, &["iperf3", "-s", "-1", "-B", &far]);
     let mut server = server.stdout(Stdio::null()).spawn().expect("iperf3 is installed");
-    std::thread::sleep(Duration::from_millis(500));
-    let seconds = SECONDS.to_string();
-    let output = inside(NEAR, &["iperf3", "-c", &far, "-t", &seconds, "-J"]).output().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let words = ["iperf3", "-c", &far, "-A", "0,1", "-t", "1", "-J"];
+    let output = inside(NEAR, &words).output().unwrap();
     let _ = server.wait();
     let text = String::from_utf8_lossy(&output.stdout);
     let received = text.split("\"sum_received\"").nth(1).expect("iperf3 tells what was received");
