@@ -54,10 +54,16 @@ pub(super) fn mount(device: &File) -> Result<OwnedFd, SwapError> {
     mount().map_err(SwapError::at("mounting a FUSE file"))
 }
 
-/// Opens the file that is the root of `mount`, past every cache. The server must be running.
+/// Opens the file that is the root of `mount`, past every cache. The server must be running, and is
+/// asked for the file's length: the loop driver of older kernels takes it from what is known.
 pub(super) fn open_file(mount: &OwnedFd) -> Result<File, SwapError> {
     let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_DIRECT);
-    options.open(&path).map_err(SwapError::file("open", path))
+    let open = || -> std::io::Result<File> {
+        let file = options.open(&path)?;
+        file.metadata()?;
+        Ok(file)
+    };
+    open().map_err(SwapError::file("open", &path))
 }

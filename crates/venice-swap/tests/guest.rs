@@ -1,0 +1,87 @@
+//! Each kind of device on a kernel that has them all, with unified cgroups: Debian's, in a guest.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use venice_guest_test::{GuestPlan, Room, inside};
+use venice_swap::backing::{Backing, OwnMemory};
+use venice_swap::cgroup::MemoryCgroup;
+use venice_swap::{BlockKind, Shield, SwapDevice, used_bytes};
+
+const MODULES: &[&str] = &["nbd", "fuse", "loop"];
+static ROOM: Room = Room::new(GuestPlan {
+    set_up: "mount -t cgroup2 none /sys/fs/cgroup",
+    ..GuestPlan::new("swap", MODULES)
+});
+
+/// Everything runs ten to thirty times slower in there.
+const LIMIT: Duration = Duration::from_secs(240);
+const DEVICE_BYTES: u64 = 64 << 20;
+const LOCAL_BYTES: u64 = 12 << 20;
+const PROGRAM_BYTES: usize = 32 << 20;
+/// Set for the process that is to be swapped.
+const SWAPPED: &str = "VENICE_TEST_IS_SWAPPED";
+
+#[test]
+fn nbd_is_swapped_to() {
+    swapped_to("nbd_is_swapped_to", BlockKind::Nbd, "/dev/nbd");
+}
+
+#[test]
+fn a_fuse_file_under_a_loop_device_is_swapped_to() {
+    let test = "a_fuse_file_under_a_loop_device_is_swapped_to";
+    swapped_to(test, BlockKind::FuseLoop, "/dev/loop");
+}
+
+fn swapped_to(test: &str, kind: BlockKind, name: &str) {
+    if std::env::var_os(SWAPPED).is_some() {
+        return fill_and_check();
+    }
+    inside(&ROOM, test, LIMIT, || {
+        assert_eq!(BlockKind::best(), BlockKind::Nbd);
+        // As root with all its rights, nothing is missing.
+        let shield = Shield::raise().unwrap();
+        assert_eq!(shield.gaps(), &[] as &[&str]);
+        let mut device = attach(kind);
+        let path = device.path().to_owned();
+        assert!(path.starts_with("/dev") && path.display().to_string().starts_with(name));
+
+        // A program larger than its cgroup reads back what it wrote.
+        let group = MemoryCgroup::create("guest", LOCAL_BYTES, Some(DEVICE_BYTES)).unwrap();
+        assert_eq!(group.version(), "v2");
+        let status = program(&group, test).status().unwrap();
+        assert!(status.success(), "{status}");
+        let counters = device.store().counters();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert!(count(&counters.written_bytes) > (PROGRAM_BYTES as u64 - LOCAL_BYTES) / 2);
+        assert!(count(&counters.read_bytes) > (PROGRAM_BYTES as u64 - LOCAL_BYTES) / 2);
+        assert_eq!(device.store().failed(), 0);
+        device.detach().unwrap();
+        assert_eq!(used_bytes(&path), None);
+        // What was taken is free again: a second device is like the first.
+        attach(kind).detach().unwrap();
+    });
+}
+
+fn attach(kind: BlockKind) -> SwapDevice {
+    let memory = OwnMemory::new(DEVICE_BYTES);
+    let backings = (0..2).map(|_| Box::new(memory.clone()) as Box<dyn Backing>).collect();
+    SwapDevice::attach(DEVICE_BYTES, backings, 100, kind).unwrap()
+}
+
+fn program(group: &MemoryCgroup, test: &str) -> Command {
+    let mut command = group.command(&std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(SWAPPED, "1");
+    command
+}
+
+fn fill_and_check() {
+    let words = PROGRAM_BYTES / 8;
+    let wanted = |word: usize| (word as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let memory: Vec<u64> = (0..words).map(wanted).collect();
+    for _ in 0..2 {
+        let wrong = (0..words).filter(|word| memory[*word] != wanted(*word)).count();
+        assert_eq!(wrong, 0);
+    }
+}
