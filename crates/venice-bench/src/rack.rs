@@ -89,7 +89,11 @@ impl Rack {
         parse_agent_pids(&output.stdout)
     }
 
-    fn finish(&self, name: &str, command: Command, limit: Duration) -> Result<()> {
+    /// Runs a command of [`Rack::venice`] to its end.
+    ///
+    /// # Errors
+    /// When it fails or takes longer than `limit`; the message quotes it.
+    pub(crate) fn finish(&self, name: &str, command: Command, limit: Duration) -> Result<()> {
         let log = self.folder.path().join("command.log");
         ChildGuard::spawn(name, command, &log)?.wait_success(limit)
     }

@@ -57,6 +57,19 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
         let name = "random read over udp, p50 - floor p50 (1.3 bare round trips)";
         aims.push(Aim::at_most(name, udp.p50_us - floor.p50_us, bound, "µs"));
     }
+    let swap = random(Way::VeniceSwapShm);
+    if let (Some(swap), Some(peer)) = (swap, random(Way::FuseLoop)) {
+        let name = "random read, p50 of nbdkit, FUSE and loop / of venice swap over shm";
+        aims.push(Aim::at_least(name, peer.p50_us / swap.p50_us, 4.0));
+    }
+    for (way, name) in [
+        (Way::VeniceSwapShm, "random read by venice swap over shm, p99"),
+        (Way::VeniceSwapUdp, "random read by venice swap over udp, p99"),
+    ] {
+        if let Some(swap) = random(way) {
+            aims.push(Aim::at_most(name, swap.p99_us, 1000.0, "µs"));
+        }
+    }
     if let Some(ahead) = sequential(Way::VeniceShm) {
         // Without the run that has read-ahead off, the floor is what one page at a time can do.
         let (name, single) = match sequential(Way::VeniceShmOnePage) {
@@ -81,6 +94,25 @@ fn find(ways: &[WayReport], way: Way, pattern: Pattern) -> Option<&CaseReport> {
 mod tests {
     use super::super::report::tests::{case, sample};
     use super::*;
+
+    #[test]
+    fn the_swap_path_is_judged_beside_its_peer() {
+        let mut report = sample();
+        let way = |way, p50_us, p99_us| WayReport {
+            cases: vec![case(Pattern::Random, p50_us, p99_us, 50_000.0)],
+            ..super::super::way::WayReport {
+                way,
+                detail: None,
+                fill_s: 1.0,
+                clock_cost_ns: 30,
+                cases: vec![],
+            }
+        };
+        report.ways = vec![way(Way::VeniceSwapShm, 20.0, 90.0), way(Way::FuseLoop, 100.0, 300.0)];
+        let aims = judge(&report.ways, None);
+        let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
+        assert_eq!(seen, [(5.0, true), (90.0, true)]);
+    }
 
     #[test]
     fn aims_are_judged_by_single_threaded_reads() {

@@ -16,6 +16,7 @@ use super::{FaultArgs, PAGE_BYTES};
 use crate::child::ChildGuard;
 use crate::interrupt;
 use crate::kernel_swap::fuse_loop::FuseLoopSwap;
+use crate::kernel_swap::venice_swap::VeniceSwap;
 use crate::kernel_swap::zram::ZramSwap;
 use crate::launch::Launch;
 use crate::progress::{Phase, note};
@@ -39,6 +40,8 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
         Way::Resident | Way::UffdFloor => run_worker(way, args, &Launch::Local, &[]).map(Ok),
         Way::VeniceShm | Way::VeniceShmOnePage => run_on_rack(way, args, Port::Shm).map(Ok),
         Way::VeniceUdp => run_on_rack(way, args, Port::Udp).map(Ok),
+        Way::VeniceSwapShm => run_on_venice_swap(way, args, Port::Shm),
+        Way::VeniceSwapUdp => run_on_venice_swap(way, args, Port::Udp),
         Way::Zram => run_on_swap(way, args, ZramSwap::create, |swap| SwapFacts {
             device: format!("compressed by {}", swap.algorithm()),
             servers: Vec::new(),
@@ -78,6 +81,22 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
         extra: if way == Way::VeniceShmOnePage { &one_page } else { &[] },
     };
     run_worker(way, args, &launch, &rack.agent_pids())
+}
+
+/// Without root it is lacking; anything else that goes wrong with it is a failure.
+fn run_on_venice_swap(way: Way, args: &FaultArgs, port: Port) -> Result<Result<WayReport>> {
+    if let Err(lacking) = venice_swap::require_root() {
+        return Ok(Err(lacking.into()));
+    }
+    let create = |len_bytes| {
+        let _phase = Phase::waiting(format!("{way}: start a rack"));
+        VeniceSwap::create(port, len_bytes)
+    };
+    let measured = run_on_swap(way, args, create, |swap| SwapFacts {
+        device: swap.describe(),
+        servers: swap.server_pids(),
+    });
+    measured.flatten().map(Ok)
 }
 
 /// What is to be told about a swap device.

@@ -19,6 +19,10 @@ pub enum Way {
     VeniceShmOnePage,
     /// Venice, from donors over udp.
     VeniceUdp,
+    /// Kernel swap to donors over shared memory.
+    VeniceSwapShm,
+    /// Kernel swap to donors over udp.
+    VeniceSwapUdp,
     /// Kernel swap to compressed local memory.
     Zram,
     /// Kernel swap to memory behind nbdkit, FUSE and a loop device.
@@ -27,12 +31,14 @@ pub enum Way {
 
 impl Way {
     /// Every way, in the order they run.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Resident,
         Self::UffdFloor,
         Self::VeniceShm,
         Self::VeniceShmOnePage,
         Self::VeniceUdp,
+        Self::VeniceSwapShm,
+        Self::VeniceSwapUdp,
         Self::Zram,
         Self::FuseLoop,
     ];
@@ -46,6 +52,8 @@ impl Way {
             Self::VeniceShm => "venice-shm",
             Self::VeniceShmOnePage => "venice-shm-one-page",
             Self::VeniceUdp => "venice-udp",
+            Self::VeniceSwapShm => "venice-swap-shm",
+            Self::VeniceSwapUdp => "venice-swap-udp",
             Self::Zram => "zram",
             Self::FuseLoop => "fuse-loop",
         }

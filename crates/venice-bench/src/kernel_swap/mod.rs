@@ -1,11 +1,12 @@
 //! The kernel's own paging, to measure Venice against: a memory cgroup that holds a program to a
-//! local budget ([`venice_swap::cgroup`]), and a device for what does not fit: a file on the local disk
+//! local budget ([`::venice_swap::cgroup`]), and a device for what does not fit: a file on the local disk
 //! ([`swap_file`]), compressed memory ([`zram`]), or memory behind FUSE and a loop device
-//! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice.
+//! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice. And with it ([`venice_swap`]).
 
 pub(crate) mod fuse_loop;
 pub(crate) mod swap_area;
 pub(crate) mod swap_file;
+pub(crate) mod venice_swap;
 pub(crate) mod zram;
 
 #[cfg(test)]
