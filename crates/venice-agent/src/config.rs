@@ -49,6 +49,9 @@ pub struct AgentConfig {
     /// This node's position in that topology, from 0; the external router's comes after the
     /// nodes'.
     pub position: Option<u32>,
+    /// Packets that this node's relay puts into the network carry their whole route; otherwise each
+    /// relay on the way chooses by the destination.
+    pub source_routes: bool,
     /// `ip:port` of the relay, in such a rack; port 0 lets the system choose. The default is the
     /// address of `listen`, port 0.
     pub relay_listen: Option<String>,
@@ -94,6 +97,7 @@ impl Default for AgentConfig {
             queues: None,
             topology: None,
             position: None,
+            source_routes: false,
             relay_listen: None,
             prepare_timeout_s: 10.0,
             lend_blocks: ByteSize(0),
@@ -174,6 +178,9 @@ impl AgentConfig {
     pub(crate) fn place(&self) -> Result<Option<Place>, AgentError> {
         let wrong = |text: String| Err(AgentError::Config(text));
         let text = match (&self.topology, self.position) {
+            (None, None) if self.source_routes => {
+                return wrong("source_routes says nothing without topology".into());
+            }
             (None, None) => return Ok(None),
             (None, Some(_)) => return wrong("position says nothing without topology".into()),
             (Some(text), _) => text,
@@ -188,7 +195,8 @@ impl AgentConfig {
         let last = topology.switches() - 1;
         match self.position {
             Some(position) if position <= last => {
-                Ok(Some(Place { topology, position: Position(position) }))
+                let (position, source_routes) = (Position(position), self.source_routes);
+                Ok(Some(Place { topology, position, source_routes }))
             }
             _ => wrong(format!("position has to be between 0 and {last} in {topology}")),
         }
@@ -269,6 +277,7 @@ mod tests {
         assert!(complaint("topology = \"router:4\"\nposition = 5").contains("between 0 and 4"));
         assert!(complaint("topology = \"all-to-all:4\"\nposition = 0").contains("leave it out"));
         assert!(complaint("position = 1").contains("topology"));
+        assert!(complaint("source_routes = true").contains("topology"));
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
         assert!(complaint("take_back_after_s = -1").contains("take_back_after_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };

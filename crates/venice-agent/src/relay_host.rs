@@ -25,6 +25,8 @@ use crate::udp_host::node_keys;
 pub(crate) struct Place {
     pub(crate) topology: Topology,
     pub(crate) position: Position,
+    /// Packets get their whole route at their source.
+    pub(crate) source_routes: bool,
 }
 
 /// The relay, or what it will be made of.
@@ -117,7 +119,9 @@ impl RelayHost {
     }
 
     fn switch_config(&self, nodes: Vec<NodeId>, incarnation: u64) -> SwitchConfig {
-        SwitchConfig::new(self.place.topology, self.place.position, nodes, incarnation)
+        let Place { topology, position, source_routes } = self.place;
+        let usual = SwitchConfig::new(topology, position, nodes, incarnation);
+        SwitchConfig { source_routes, ..usual }
     }
 
     fn start(

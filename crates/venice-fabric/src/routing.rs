@@ -9,7 +9,7 @@
 
 mod around;
 
-use venice_wire::{SourceRoute, SwitchPort, VIRTUAL_CHANNELS};
+use venice_wire::{SwitchPort, VIRTUAL_CHANNELS};
 
 use crate::topology::{Position, Topology};
 
@@ -115,23 +115,6 @@ impl Topology {
             Some(self.neighbour(*at, hop.port).expect("a route follows links").0)
         })
         .skip(1)
-    }
-
-    /// The way in dimension order as a source route. `None` when it is longer than a packet
-    /// carries, or one of the two is outside.
-    pub fn route(&self, from: Position, to: Position) -> Option<SourceRoute> {
-        if from.0.max(to.0) >= self.switches() {
-            return None;
-        }
-        let mut route = SourceRoute::EMPTY;
-        let mut at = from;
-        while let Some(hop) = self.next_hop(at, to) {
-            if !route.push(hop.port) {
-                return None;
-            }
-            at = self.neighbour(at, hop.port)?.0;
-        }
-        Some(route)
     }
 
     /// Whether the hop from `from` to its neighbour `to` ascends. All switches stand in one order,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use venice_fabric::routing::{DIRECT, DIRECT_WRAPPING, FIRST_DETOUR};
+use venice_fabric::routing::{DIRECT, DIRECT_WRAPPING, FIRST_DETOUR, LinkStates};
 use venice_fabric::{Position, Topology, VirtualChannel};
 use venice_wire::{SwitchPort, VIRTUAL_CHANNELS};
 
@@ -147,15 +147,26 @@ fn a_ring_without_a_second_channel_would_deadlock() {
     assert!(!has_no_cycle(merged));
 }
 
+/// With [`venice_fabric::SwitchConfig::source_routes`] every packet has a route. Each pair of
+/// switches has one that all switches on the way let through.
 #[test]
-fn source_routes_in_dimension_order_pass_the_detour_channels() {
+fn every_pair_has_a_source_route_that_passes() {
     for topology in topologies() {
+        let all_up = LinkStates::all_up(&topology);
         for (from, to) in
             positions(&topology).flat_map(|from| positions(&topology).map(move |to| (from, to)))
         {
-            let route = topology.route(from, to).expect("these are short");
-            assert_eq!(route.ports().len() as u32, topology.hops(from, to));
-            assert!(topology.hops(from, to) <= topology.diameter());
+            let route = topology.route_around(from, to, &all_up).expect("there is a way");
+            let (mut at, mut came) = (from, None);
+            for port in route.ports() {
+                let next = topology.neighbour(at, *port).expect("it is a link").0;
+                let channel = topology.detour_channel(came, at, next).expect("it is let through");
+                (at, came) = (next, Some((at, channel)));
+            }
+            assert_eq!(at, to);
+            let hops = route.ports().len() as u32;
+            assert_eq!(hops, topology.hops(from, to), "{topology}: {from:?} to {to:?}");
+            assert!(hops <= topology.diameter());
         }
     }
 }

@@ -3,8 +3,8 @@
 
 mod switch_net;
 
-use switch_net::{Faults, LOSSY, MS, Net, ROOMY, Rng, SECOND, TINY};
-use venice_fabric::switch::InjectError;
+use switch_net::{Faults, LOSSY, MS, Net, ROOMY, Rng, SECOND, Settings, TINY};
+use venice_fabric::switch::{InjectError, Switch, SwitchStats};
 use venice_fabric::{Position, Topology};
 use venice_wire::NodeId;
 
@@ -107,6 +107,46 @@ fn tiny_buffers_and_losses_together() {
     random_traffic(&mut net, 300);
     net.check_quiet();
     assert!(net.none_doubled());
+}
+
+/// Every packet has its way written into it where it starts: nobody chooses on the way, and what
+/// holds for the others holds for these.
+#[test]
+fn packets_keep_to_the_route_of_their_source() {
+    for (topology, settings, faults) in [
+        (shaped("mesh:2x2x2"), ROOMY, LOSSY),
+        (shaped("torus:4x4"), TINY, Faults::default()),
+        (shaped("torus:3x3"), TINY, LOSSY),
+        (Topology::Router { nodes: 9 }, ROOMY, LOSSY),
+        (Topology::AllToAll { nodes: 4 }, ROOMY, Faults::default()),
+    ] {
+        let settings = Settings { source_routes: true, ..settings };
+        let mut net = Net::new(topology, settings, faults, 21);
+        net.come_up();
+        random_traffic(&mut net, 400);
+        net.check_quiet();
+        assert!(net.none_doubled());
+        let stats: Vec<_> = net.switches.iter().flatten().map(Switch::stats).collect();
+        let sum = |count: fn(&SwitchStats) -> u64| stats.iter().map(count).sum::<u64>();
+        assert_eq!(sum(|s| s.detoured), 0, "{topology}: all links were up");
+        // All but those from a node to itself.
+        let (routed, injected) = (sum(|s| s.source_routed), sum(|s| s.injected));
+        assert!(routed > injected / 2 && routed <= injected, "{topology}: {routed} of {injected}");
+    }
+}
+
+#[test]
+fn routes_from_the_source_lead_round_a_dead_node_too() {
+    let settings = Settings { source_routes: true, ..ROOMY };
+    let mut net = Net::new(shaped("mesh:3x3"), settings, Faults::default(), 8);
+    net.come_up();
+    net.kill(Position(4));
+    net.run(2 * SECOND);
+    for (from, to) in [(3, 5), (1, 7), (5, 3)] {
+        net.inject(from, to, 50).unwrap();
+    }
+    net.run_until("all arrive", 5 * SECOND, |net| net.all_delivered());
+    assert!(net.switches.iter().flatten().any(|switch| switch.stats().detoured > 0));
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub fn relayed(seed: u64, topology: &str) -> Result<Scenario, TopologyError> {
     };
     let mut fitted = fit(Scenario::random(seed, &bounds), Port::Udp);
     fitted.topology = topology.into();
+    fitted.protocol.source_routes = seed.is_multiple_of(2);
     // One packet at a time through a router that loses a fifth of them would take minutes.
     fitted.protocol.hop_packets = fitted.protocol.hop_packets.max(4);
     if !fitted.is_harmless() {

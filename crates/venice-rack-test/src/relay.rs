@@ -48,7 +48,12 @@ fn switch_config(plan: &Plan, topology: Topology, node: u16) -> Result<SwitchCon
         silence_ns: protocol.silence.0 * 3 / 10,
         ..usual.link
     };
-    Ok(SwitchConfig { link, channel_packets: protocol.hop_packets, ..usual })
+    Ok(SwitchConfig {
+        link,
+        channel_packets: protocol.hop_packets,
+        source_routes: protocol.source_routes,
+        ..usual
+    })
 }
 
 /// Packets that came to a relay without credit.

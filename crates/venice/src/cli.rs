@@ -186,6 +186,8 @@ EXAMPLES:
   venice up --nodes 2 --lend 2GiB             two larger ones
   sudo venice up --port udp --netns           each node behind a virtual wire of its own
   venice up --topology mesh:2x2x2             eight nodes in a cube, which relay for each other
+  venice up --topology torus:3x3 --source-routes
+                                              nine, whose packets carry their whole way
   venice up --nodes 6 --pool 2                the last two lend and borrow nothing
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first

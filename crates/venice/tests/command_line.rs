@@ -87,6 +87,7 @@ fn nonsense_for_the_simulator_is_a_usage_error() {
         (&["--topology", "mesh:9999x9999"][..], "99980001 nodes"),
         (&["--nodes", "4", "--pcap", "x.pcapng", "--link", "0-4"], "two nodes of 0 to 3"),
         (&["--pcap", "x.pcapng", "--link", "2-2"], "two nodes of 0 to 7"),
+        (&["--source-routes"], "--topology"),
     ] {
         let said = place.venice(&[&["sim", "rack"], words].concat()).expect(2);
         assert!(said.complaint().contains(says), "{}", said.err);

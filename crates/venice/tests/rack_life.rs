@@ -80,8 +80,12 @@ fn the_tables_are_lists_of_objects() {
 #[test]
 fn pool_nodes_lend_only() {
     let place = Place::new();
+    let said = place.venice(&["up", "--source-routes"]).expect(2);
+    assert!(said.complaint().contains("--topology"), "{}", said.err);
     let words = ["up", "--topology", "mesh:3", "--pool", "1", "--lend", "32MiB"];
     let said = place.venice(&words).expect(0);
+    let otherwise = place.venice(&["up", "--source-routes"]).expect(1);
+    assert!(otherwise.complaint().contains("carry no routes"), "{}", otherwise.err);
     assert!(said.out.contains("3 nodes (1 of them pool nodes)"), "{}", said.out);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     let roles: Vec<_> = nodes.as_array().unwrap().iter().map(|n| n["role"].clone()).collect();

@@ -39,6 +39,16 @@ fn people_read_what_happened_and_what_the_checkers_say() {
 }
 
 #[test]
+fn packets_go_by_the_route_of_their_source_if_told() {
+    let place = Place::new();
+    let words = ["sim", "rack", "--topology", "torus:3x3", "--accesses", "20", "--json"];
+    let by_destination = place.venice(&words).expect(0).json();
+    let by_source = place.venice(&[&words[..], &["--source-routes"]].concat()).expect(0).json();
+    assert!(by_source["violations"].as_array().unwrap().is_empty());
+    assert_ne!(by_destination["trace_hash"], by_source["trace_hash"]);
+}
+
+#[test]
 fn a_saved_scenario_gives_the_same_run() {
     let place = Place::new();
     let file = place.file("scenario.toml");

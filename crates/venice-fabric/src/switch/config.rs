@@ -24,6 +24,9 @@ pub struct SwitchConfig {
     pub channel_packets: u16,
     /// Packets of this node that may wait to go out.
     pub local_packets: u16,
+    /// Packets get their whole route where they start, and no switch on the way chooses; else each
+    /// switch chooses by the destination, and routes are for ways round links that are down.
+    pub source_routes: bool,
 }
 
 impl SwitchConfig {
@@ -52,6 +55,7 @@ impl SwitchConfig {
             link,
             channel_packets: 32,
             local_packets: 256,
+            source_routes: false,
         }
     }
 }

@@ -79,7 +79,7 @@ impl Forward {
             queues: (0..inputs + ports + 1).map(input).collect(),
             lines: vec![Line { first: NONE, last: NONE }; inputs + 1].into(),
             turns: vec![0; ports].into(),
-            ways: Ways::new(topology, own, &config.nodes),
+            ways: Ways::new(topology, own, &config.nodes, config.source_routes),
             local_packets,
             local_held: 0,
             delivered: None,

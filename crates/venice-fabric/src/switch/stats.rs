@@ -62,6 +62,8 @@ pub struct SwitchStats {
     pub relayed: u64,
     /// Packets for this node.
     pub delivered: u64,
+    /// Packets given a source route where all links of the direct way were up.
+    pub source_routed: u64,
     /// Packets given a source route round links that are down.
     pub detoured: u64,
     /// Packets for a node that no way leads to.

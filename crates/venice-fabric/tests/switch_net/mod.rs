@@ -54,10 +54,13 @@ pub struct Settings {
     pub channel_packets: u16,
     pub window: u16,
     pub local_packets: u16,
+    pub source_routes: bool,
 }
 
-pub const ROOMY: Settings = Settings { channel_packets: 16, window: 32, local_packets: 64 };
-pub const TINY: Settings = Settings { channel_packets: 1, window: 4, local_packets: 2 };
+pub const ROOMY: Settings =
+    Settings { channel_packets: 16, window: 32, local_packets: 64, source_routes: false };
+pub const TINY: Settings =
+    Settings { channel_packets: 1, window: 4, local_packets: 2, source_routes: false };
 
 fn node(at: Position) -> NodeId {
     NodeId(at.0 + 100)
@@ -95,6 +98,7 @@ impl Net {
         config.channel_packets = self.settings.channel_packets;
         config.local_packets = self.settings.local_packets;
         config.link.window = self.settings.window;
+        config.source_routes = self.settings.source_routes;
         Switch::new(config)
     }
 

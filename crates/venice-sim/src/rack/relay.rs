@@ -38,7 +38,12 @@ impl Relay {
             silence_ns: protocol.silence.0 * 3 / 10,
             ..usual.link
         };
-        let config = SwitchConfig { link, channel_packets: protocol.hop_packets, ..usual };
+        let config = SwitchConfig {
+            link,
+            channel_packets: protocol.hop_packets,
+            source_routes: protocol.source_routes,
+            ..usual
+        };
         let buf = vec![0; MAX_HOP_BYTES.max(MAX_PACKET_BYTES)].into();
         Self { switch: Switch::new(config), topology, own, held: None, buf }
     }

@@ -36,7 +36,10 @@ impl Scenario {
         let root = Stream::new(seed).split("scenario", &[]);
         let nodes = draw_nodes(&mut root.split("nodes", &[]), bounds);
         let (topology, nodes) = draw_topology(&mut root.split("topology", &[]), bounds, nodes);
-        let protocol = draw_protocol(&mut root.split("protocol", &[]), topology != "all-to-all");
+        let has_relays = topology != "all-to-all";
+        let source_routes = has_relays && root.split("routing", &[]).chance(250_000);
+        let protocol = draw_protocol(&mut root.split("protocol", &[]), has_relays);
+        let protocol = Protocol { source_routes, ..protocol };
         let workload = draw_workload(&mut root.split("workload", &[]), bounds, nodes);
         let span_ns = u64::from(workload.accesses) * workload.think.0;
         let mut rng = root.split("faults", &[]);
@@ -105,6 +108,7 @@ fn draw_protocol(rng: &mut Stream, has_relays: bool) -> Protocol {
         replay_max: Nanos(silence_ns / 4),
         keepalive: Nanos(silence_ns / pings),
         silence: Nanos(silence_ns),
+        source_routes: false,
     }
 }
 

@@ -82,6 +82,8 @@ pub struct Protocol {
     pub crma_depth: u16,
     /// Packets that each virtual channel of a switch's port can buffer.
     pub hop_packets: u16,
+    /// Packets get their whole route where they start.
+    pub source_routes: bool,
 }
 
 /// What the program on every node does.
@@ -279,6 +281,7 @@ impl Default for Protocol {
             silence: Nanos(link.silence_ns),
             crma_depth: 64,
             hop_packets: 32,
+            source_routes: false,
         }
     }
 }

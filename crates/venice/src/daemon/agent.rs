@@ -58,6 +58,10 @@ pub struct AgentArgs {
     /// This node's position in that topology, from 0
     #[arg(long, value_name = "N", env = "VENICE_POSITION")]
     position: Option<u32>,
+    /// Write the whole way into each packet where it starts, instead of letting each relay choose
+    /// by the destination
+    #[arg(long)]
+    source_routes: bool,
     /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
@@ -175,6 +179,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.advertise = args.advertise.or(config.advertise);
     config.topology = args.topology.clone().or(config.topology);
     config.position = args.position.or(config.position);
+    config.source_routes |= args.source_routes;
     config.relay_listen = args.relay_listen.clone().or(config.relay_listen);
     config.plain |= args.plain;
     config.queues = args.queues.or(config.queues);

@@ -66,6 +66,9 @@ pub struct Record {
     /// every other directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
+    /// Packets carry their whole route from their source.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub source_routes: bool,
     /// The nodes, in order; behind them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }

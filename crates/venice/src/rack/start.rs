@@ -163,6 +163,9 @@ impl Starter<'_> {
             arguments.extend(["--position".to_string(), index.to_string()]);
             let listen = self.again_or_any_udp(ip, &agent.relay_addr);
             arguments.extend(["--relay-listen".to_string(), listen]);
+            if self.record.source_routes {
+                arguments.push("--source-routes".to_string());
+            }
         }
         arguments.extend(namespace_flags);
         if self.record.plain {

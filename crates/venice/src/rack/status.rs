@@ -28,6 +28,8 @@ struct Status {
     netns: bool,
     /// How the nodes are wired.
     topology: String,
+    /// Packets carry their whole route from their source.
+    source_routes: bool,
     /// The link emulated; None: none.
     link: Option<LinkModel>,
     /// UDP goes without protection.
@@ -98,6 +100,7 @@ fn nothing(dir: &RunDir) -> Status {
         port: None,
         netns: false,
         topology: String::new(),
+        source_routes: false,
         link: None,
         plain: false,
         subnet: None,
@@ -125,6 +128,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         port: Some(record.port),
         netns: record.netns,
         topology: record.topology.clone().unwrap_or_else(|| "all-to-all".into()),
+        source_routes: record.source_routes,
         link: record.link,
         plain: record.plain,
         subnet: record.subnet.map(String::from),
@@ -196,9 +200,10 @@ fn sheet(status: &Status) -> String {
     let protection =
         if status.plain { "UDP without protection (--plain)" } else { "UDP protected" };
     let link = status.link.map_or_else(String::new, |link| format!(", emulating {link}"));
+    let routed = if status.source_routes { ", routed at the source" } else { "" };
     let dropped = dropped_line(&status.agents);
     format!(
-        "{table}\n\nport {port}, topology {}{link}{namespaces}, {protection}, run directory \
+        "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}, run directory \
          {}{dropped}{hint}",
         status.topology, status.run_dir
     )

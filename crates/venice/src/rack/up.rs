@@ -51,6 +51,10 @@ pub struct UpArgs {
     /// external router [default: all-to-all]
     #[arg(long, value_name = "TOPOLOGY")]
     pub topology: Option<String>,
+    /// With a --topology: write the whole way into each packet where it starts, instead of letting
+    /// each node on the way choose by the destination
+    #[arg(long)]
+    pub source_routes: bool,
     /// Make shared memory as slow as a link, or each wire of a --topology slower by it:
     /// latency=1.4us,bandwidth=5Gbps[,router=300ns]
     #[arg(long, value_name = "LINK")]
@@ -184,6 +188,10 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
     let nodes = topology.nodes();
     let port = port(args, topology)?;
     check_link(args.link.as_ref(), port, topology)?;
+    if args.source_routes && !topology.has_relays() {
+        let said = "--source-routes needs a --topology (mesh:4, say) whose nodes relay";
+        return Err(Usage(said.to_string()).into());
+    }
     let pool = args.pool.unwrap_or(0);
     if pool >= nodes {
         let said = format!("--pool {pool} leaves none of {nodes} nodes to run programs");
@@ -223,6 +231,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         link: args.link,
         subnet: None,
         topology: shape(&topology),
+        source_routes: args.source_routes,
         agents: agents.chain(router).collect(),
     })
 }
@@ -360,6 +369,9 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
         let is = record.topology.as_deref().unwrap_or("all-to-all");
         return Some(format!("wired as {is}, not {wanted}"));
     }
+    if args.source_routes && !record.source_routes {
+        return Some("whose packets carry no routes".to_string());
+    }
     if args.link.is_some() && args.link != record.link {
         let is = record.link.map_or_else(
             || "without an emulated link".into(),
@@ -398,6 +410,7 @@ fn summary(record: &Record) -> String {
     let lent: u64 = record.agents.iter().map(|agent| agent.lend_bytes).sum();
     let namespaces = if record.netns { ", each in its own network namespace" } else { "" };
     let wired = record.topology.as_ref().map_or_else(String::new, |t| format!(", wired as {t}"));
+    let routed = if record.source_routes { ", routed at the source" } else { "" };
     let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
     let pool = match record.pool_count() {
@@ -405,7 +418,7 @@ fn summary(record: &Record) -> String {
         count => format!(" ({count} of them pool nodes)"),
     };
     format!(
-        "Monitor Node at {}, {nodes} node{}{pool} lending {} over {}{wired}{link}{namespaces}{plain}",
+        "Monitor Node at {}, {nodes} node{}{pool} lending {} over {}{wired}{routed}{link}{namespaces}{plain}",
         record.monitor.addr,
         if nodes == 1 { "" } else { "s" },
         terminal::bytes(lent),
@@ -425,6 +438,7 @@ mod tests {
             port: None,
             netns: false,
             topology: None,
+            source_routes: false,
             link: None,
             plain: false,
             monitor_port: None,
@@ -456,6 +470,7 @@ mod tests {
             UpArgs { port: Some(PortKind::Udp), ..asked() },
             UpArgs { netns: true, ..asked() },
             UpArgs { plain: true, ..asked() },
+            UpArgs { source_routes: true, ..asked() },
             UpArgs { link: Some(LinkModel::PAPER), ..asked() },
             UpArgs { topology: Some("mesh:2".into()), ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },

@@ -19,6 +19,9 @@ pub struct RackArgs {
     /// How they are wired: all-to-all, router, mesh:XxYxZ, torus:XxYxZ
     #[arg(long, value_name = "SHAPE")]
     topology: Option<String>,
+    /// Packets of such a network get their whole route where they start
+    #[arg(long)]
+    source_routes: bool,
     /// All random numbers come from it [default: 0, or as the scenario says]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -155,6 +158,16 @@ impl RackArgs {
             }
         } else if self.nodes.is_some() && scenario.wiring().is_err() {
             scenario.topology = "all-to-all".into();
+        }
+        if self.source_routes {
+            let has_relays = scenario.wiring().is_ok_and(|topology| topology.has_relays());
+            // Where the network is drawn, for those that have switches.
+            if !has_relays && !self.random {
+                return Err(usage(
+                    "--source-routes needs a --topology whose nodes relay: mesh:4, say",
+                ));
+            }
+            scenario.protocol.source_routes = has_relays;
         }
         if let Some(accesses) = self.accesses {
             scenario.workload.accesses = accesses;

@@ -15,6 +15,8 @@ pub(super) struct Ways {
     /// By node, so that a packet's destination is found.
     positions: Box<[(NodeId, Position)]>,
     known: Box<[Option<KnownWay>]>,
+    /// Whether packets get a route although the direct way is up.
+    source_routes: bool,
     pub(super) links: LinkStates,
 }
 
@@ -23,6 +25,8 @@ pub(super) struct Ways {
 pub(super) enum KnownWay {
     /// In dimension order: all its links are up.
     Direct(NextHop),
+    /// By a source route, all links of the direct way being up.
+    Routed(SourceRoute),
     /// Round what is down.
     Detour(SourceRoute),
     /// Nowhere.
@@ -31,7 +35,12 @@ pub(super) enum KnownWay {
 
 impl Ways {
     /// The switch's own links count as down until their handshakes are over.
-    pub(super) fn new(topology: &Topology, own: Position, nodes: &[NodeId]) -> Self {
+    pub(super) fn new(
+        topology: &Topology,
+        own: Position,
+        nodes: &[NodeId],
+        source_routes: bool,
+    ) -> Self {
         let mut positions: Vec<_> =
             nodes.iter().enumerate().map(|(at, node)| (*node, Position(at as u32))).collect();
         positions.sort_unstable();
@@ -40,7 +49,7 @@ impl Ways {
             links.set(own, SwitchPort(port), false);
         }
         let known = vec![None; nodes.len()].into();
-        Self { own, positions: positions.into(), known, links }
+        Self { own, positions: positions.into(), known, source_routes, links }
     }
 
     pub(super) fn position(&self, node: NodeId) -> Option<Position> {
@@ -60,11 +69,13 @@ impl Ways {
         let direct = topology
             .next_hop(self.own, to)
             .filter(|_| topology.is_direct_way_up(self.own, to, &self.links));
+        let route = || topology.route_around(self.own, to, &self.links).ok();
         let way = match direct {
+            Some(hop) if self.source_routes => {
+                route().map_or(KnownWay::Direct(hop), KnownWay::Routed)
+            }
             Some(hop) => KnownWay::Direct(hop),
-            None => topology
-                .route_around(self.own, to, &self.links)
-                .map_or(KnownWay::None, KnownWay::Detour),
+            None => route().map_or(KnownWay::None, KnownWay::Detour),
         };
         self.known[to.0 as usize] = Some(way);
         way
@@ -127,17 +138,25 @@ impl Forward {
     }
 
     /// The next hop of a packet without a source route; it gets one here when the direct way is
-    /// down, and takes up the detour channels from here on.
+    /// down or all packets have one, and goes on by the channels of routed packets.
     fn find_way(&mut self, slot: &Slot, to: Position, topology: &Topology) -> Option<NextHop> {
         match self.ways.to(to, topology) {
             KnownWay::Direct(hop) => Some(hop),
             KnownWay::None => None,
+            KnownWay::Routed(route) => {
+                self.stats.source_routed += 1;
+                self.send_by(slot, route, topology)
+            }
             KnownWay::Detour(route) => {
                 self.stats.detoured += 1;
-                self.give_route(slot, route);
-                self.follow(*route.ports().first()?, None, topology)
+                self.send_by(slot, route, topology)
             }
         }
+    }
+
+    fn send_by(&mut self, slot: &Slot, route: SourceRoute, topology: &Topology) -> Option<NextHop> {
+        self.give_route(slot, route);
+        self.follow(*route.ports().first()?, None, topology)
     }
 
     /// Writes a source route into a packet that has none.
