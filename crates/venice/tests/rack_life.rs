@@ -97,6 +97,14 @@ fn pool_nodes_lend_only() {
 }
 
 #[test]
+fn an_external_router_leaves_nothing_behind() {
+    let place = Place::new();
+    place.venice(&["up", "--topology", "router", "--nodes", "1", "--lend", "32MiB"]).expect(0);
+    place.venice(&["down"]).expect(0);
+    assert!(!place.run_dir().exists(), "down leaves nothing");
+}
+
+#[test]
 fn up_twice_changes_nothing() {
     let place = Place::new();
     place.up(2);

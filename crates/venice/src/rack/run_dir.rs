@@ -142,13 +142,13 @@ impl RunDir {
         processes.iter().try_for_each(|name| remove_tree(&self.process_dir(name)))
     }
 
-    /// The directories that look like a process of a rack: `monitor`, `node1`, `node2`, ...
+    /// The directories that look like a process of a rack: `monitor`, `router`, `node1`, `node2`, ...
     pub fn process_dirs(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
         let mut names: Vec<String> = entries
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| name == "monitor" || is_node_name(name))
+            .filter(|name| matches!(&**name, "monitor" | "router") || is_node_name(name))
             .collect();
         names.sort();
         names
