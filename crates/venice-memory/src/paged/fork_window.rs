@@ -201,6 +201,7 @@ impl ForkWindow {
     pub fn reset(&self) {
         self.nudge_fd.store(-1, Ordering::Release);
         self.child_fd.store(-1, Ordering::Release);
+        self.copying.store(0, Ordering::SeqCst);
         self.state.store(CLOSED, Ordering::Release);
     }
 

@@ -84,9 +84,16 @@ impl Handler {
             return false;
         }
         let expected = Some(slot + run as u32);
-        let entry = self.pager.table.entry(page + run);
-        entry.is_some_and(|e| e.state() == State::Far && e.slot() == expected)
-            && self.claim_ahead(page + run, State::Far)
+        let Some(entry) = self.pager.table.entry(page + run) else { return false };
+        if entry.slot() != expected || !entry.claim(State::Far) {
+            return false;
+        }
+        // Before it was ours it may have come, been written and left for another slot.
+        let still_follows = entry.slot() == expected;
+        if !still_follows {
+            self.release(page + run, entry, State::Far);
+        }
+        still_follows
     }
 
     /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
