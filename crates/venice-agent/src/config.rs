@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use venice_fabric::{LinkModel, Position, Topology};
+use venice_ports::udp::XdpInterface;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::relay_host::Place;
@@ -35,6 +36,10 @@ pub struct AgentConfig {
     /// The RDMA device by which recipients reach the memory, `auto` for the first that is active;
     /// none by default. Queue pairs meet on the TCP port of the same number as the UDP port.
     pub verbs: Option<String>,
+    /// The network interface where single fabric packets pass the kernel by (AF_XDP): `eth0`, or
+    /// `eth0:native` to look for them in its driver. It needs rights over the network, IPv4 and
+    /// one queue. None by default.
+    pub xdp: Option<String>,
     /// The address of this machine that others reach it at. Needed when `listen` is a wildcard
     /// (`0.0.0.0`), which says nothing to others.
     pub advertise: Option<IpAddr>,
@@ -92,6 +97,7 @@ impl Default for AgentConfig {
             shm_socket: None,
             link: None,
             verbs: None,
+            xdp: None,
             advertise: None,
             plain: false,
             queues: None,
@@ -153,6 +159,7 @@ impl AgentConfig {
                 "take_back_after_s is {after_s}: it has to be between 0 and 86400 seconds"
             ));
         }
+        self.xdp_interface()?;
         let control = address("listen", &self.listen)?;
         let udp = match &self.udp_listen {
             Some(text) => address("udp_listen", text)?,
@@ -172,6 +179,23 @@ impl AgentConfig {
             }
         }
         Ok(Addresses { control, udp, relay })
+    }
+
+    /// Where AF_XDP is wanted.
+    pub(crate) fn xdp_interface(&self) -> Result<Option<XdpInterface>, AgentError> {
+        let wrong = |text: String| Err(AgentError::Config(text));
+        let Some(text) = &self.xdp else { return Ok(None) };
+        if let Some(queues) = self.queues.filter(|queues| *queues > 1) {
+            return wrong(format!("queues is {queues}: with xdp there is one"));
+        }
+        if self.topology.is_some() {
+            return wrong(
+                "xdp is for nodes that are reached directly: relays have none, so leave out xdp or \
+                 topology"
+                    .into(),
+            );
+        }
+        text.parse().map(Some).map_err(|error| AgentError::Config(format!("xdp: {error}")))
     }
 
     /// The node's place in a network of relays, if the rack is one.
@@ -205,7 +229,9 @@ impl AgentConfig {
     /// How many queues the UDP port has.
     pub(crate) fn queue_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        self.queues.unwrap_or((processors / 2).clamp(1, DEFAULT_MAX_QUEUES))
+        let default =
+            if self.xdp.is_some() { 1 } else { (processors / 2).clamp(1, DEFAULT_MAX_QUEUES) };
+        self.queues.unwrap_or(default)
     }
 
     /// What others are told to call: a bound address, its wildcard replaced.
@@ -278,6 +304,10 @@ mod tests {
         assert!(complaint("topology = \"all-to-all:4\"\nposition = 0").contains("leave it out"));
         assert!(complaint("position = 1").contains("topology"));
         assert!(complaint("source_routes = true").contains("topology"));
+        assert!(complaint("xdp = \"eth0:fast\"").contains("native"));
+        assert!(complaint("xdp = \"eth0\"\nqueues = 2").contains("there is one"));
+        let relayed = "xdp = \"eth0\"\ntopology = \"mesh:2x2x2\"\nposition = 0";
+        assert!(complaint(relayed).contains("directly"));
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
         assert!(complaint("take_back_after_s = -1").contains("take_back_after_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };

@@ -145,7 +145,12 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     registration.resources.extend(resource);
 
     let prepare_timeout = Duration::from_secs_f64(config.prepare_timeout_s);
-    let frames = FramePorts::new(UdpHost::new(sockets, grants.clone()), relay);
+    let mut udp = UdpHost::new(sockets, grants.clone());
+    if let Some(interface) = config.xdp_interface()? {
+        udp.use_xdp(&interface, !config.plain)?;
+        tracing::info!(%interface, "single packets pass the kernel by");
+    }
+    let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
     let handler = Handler { lender: Arc::clone(&lender), name: config.name.clone(), instance };
@@ -199,6 +204,9 @@ fn registration(
     let mut capabilities = vec!["crma".to_owned(), "rdma".to_owned(), "udp".to_owned()];
     if config.shm_socket.is_some() {
         capabilities.push("shm".to_owned());
+    }
+    if config.xdp.is_some() {
+        capabilities.push("xdp".to_owned());
     }
     if config.verbs.is_some() {
         capabilities.push("verbs".to_owned());

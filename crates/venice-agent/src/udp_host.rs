@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use venice_control::{DroppedCounts, FlowPeer, FlowReport, PortReport};
+use venice_control::{DroppedCounts, FlowPeer, FlowReport, PortReport, XdpFrames};
 use venice_fabric::TargetConfig;
 use venice_memory::donor::SharedGrants;
-use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, node_key};
-use venice_ports::udp::{Traffic, UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{Traffic, UdpServer, UdpService, UdpSocket, Xdp, XdpCounts, XdpInterface};
+use venice_ports::{PortError, monotonic_ns};
 use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SealKey};
 
 use crate::AgentError;
@@ -18,6 +18,10 @@ use crate::AgentError;
 pub(crate) struct UdpHost {
     sockets: Vec<UdpSocket>,
     grants: SharedGrants,
+    /// Where single datagrams pass the kernel by, if that is wanted.
+    interface: Option<XdpInterface>,
+    /// Attached there, and not yet in a server's hands.
+    xdp: Option<Xdp>,
     serving: Option<Serving>,
     flows: Flows,
 }
@@ -31,7 +35,20 @@ struct Serving {
 
 impl UdpHost {
     pub(crate) fn new(sockets: Vec<UdpSocket>, grants: SharedGrants) -> Self {
-        Self { sockets, grants, serving: None, flows: Flows::default() }
+        let (interface, xdp) = (None, None);
+        Self { sockets, grants, interface, xdp, serving: None, flows: Flows::default() }
+    }
+
+    /// Has single datagrams pass the kernel by at `interface`; all are sealed, or none.
+    pub(crate) fn use_xdp(
+        &mut self,
+        interface: &XdpInterface,
+        is_sealed: bool,
+    ) -> Result<(), AgentError> {
+        let socket = self.sockets.first().expect("at least one");
+        self.xdp = Some(Xdp::open(interface, socket, is_sealed).map_err(PortError::from)?);
+        self.interface = Some(interface.clone());
+        Ok(())
     }
 
     /// Serves as `node`, under keys made of `secret`; without one, without protection. Recipients
@@ -45,12 +62,18 @@ impl UdpHost {
         if self.serving.as_ref().is_some_and(is_same) {
             return Ok(());
         }
-        self.serving = None;
+        if self.serving.take().is_some()
+            && let Some(interface) = self.interface.clone()
+        {
+            // What it had went with the server.
+            self.use_xdp(&interface, secret.is_some())?;
+        }
         let incarnation = venice_ports::random_u64().map_err(AgentError::Random)?;
         let service = UdpService {
             sockets: self.sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>()?,
             target: TargetConfig::new(node, incarnation),
             keys: secret.map(|secret| node_keys(secret, self.grants.clone())),
+            xdp: self.xdp.take(),
         };
         let server = UdpServer::serve(service, || self.grants.clone())?;
         self.serving = Some(Serving { node, secret, server });
@@ -93,6 +116,10 @@ impl UdpHost {
             },
             flows: self.flows.since_last(monotonic_ns(), moved),
             mapped: Vec::new(),
+            xdp: self.interface.is_some().then(|| {
+                let XdpCounts { received, sent, lost } = server.xdp_counts();
+                XdpFrames { received, sent, lost }
+            }),
         }
     }
 }

@@ -8,7 +8,7 @@ use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
     LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, PortReport, PrepareRequest,
-    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec,
+    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
 };
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
@@ -173,6 +173,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             dropped: dropped_in(request.dropped.unwrap_or_default()),
             flows: request.flows.into_iter().map(flow_in).collect(),
             mapped: request.mapped.into_iter().map(GrantId).collect(),
+            xdp: request.xdp.map(xdp_in),
         },
         pressure: pressure_in(request.pressure.unwrap_or_default()),
     })
@@ -188,6 +189,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         dropped: Some(dropped_out(report.port.dropped)),
         flows: report.port.flows.into_iter().map(flow_out).collect(),
         mapped: report.port.mapped.into_iter().map(|grant| grant.0).collect(),
+        xdp: report.port.xdp.map(xdp_out),
         pressure: Some(pressure_out(report.pressure)),
     }
 }
@@ -220,6 +222,16 @@ fn dropped_in(dropped: proto::DroppedCounts) -> DroppedCounts {
 fn dropped_out(dropped: DroppedCounts) -> proto::DroppedCounts {
     let DroppedCounts { replayed, forged, unsealed, unknown_key } = dropped;
     proto::DroppedCounts { replayed, forged, unsealed, unknown_key }
+}
+
+fn xdp_in(frames: proto::XdpFrames) -> XdpFrames {
+    let proto::XdpFrames { received, sent, lost } = frames;
+    XdpFrames { received, sent, lost }
+}
+
+fn xdp_out(frames: XdpFrames) -> proto::XdpFrames {
+    let XdpFrames { received, sent, lost } = frames;
+    proto::XdpFrames { received, sent, lost }
 }
 
 fn flow_in(flow: proto::FlowReport) -> FlowReport {
@@ -486,6 +498,9 @@ same_fields!(
         forged,
         unsealed,
         unknown_key,
+        xdp_received,
+        xdp_sent,
+        xdp_lost,
         topology,
         position,
         relay_addr,

@@ -22,5 +22,6 @@ pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
     LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, Pong, PortReport, PrepareRequest,
-    RackError, Refusal, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, pool_text,
+    RackError, Refusal, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
+    pool_text,
 };

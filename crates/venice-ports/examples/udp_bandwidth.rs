@@ -147,7 +147,7 @@ fn transfer(way: Way) -> Rate {
         let mut target = TargetConfig::new(NodeId(1), 1);
         target.link.window = 256;
         let keys = is_sealed.then(|| Arc::new(SECRET) as Arc<dyn SealKeys + Send + Sync>);
-        let service = UdpService { sockets, target, keys };
+        let service = UdpService { sockets, target, keys, xdp: None };
         let server = UdpServer::serve(service, || Lent(vec![1; MEMORY_BYTES])).unwrap();
         tell.send(server.local_addr()).unwrap();
         server

@@ -216,7 +216,8 @@ fn port(path: Path, is_sealed: bool, spins: bool) -> f64 {
     let (_far, donor) = FarEnd::start(path, move |address, tell, stop| {
         let keys = is_sealed.then(|| Arc::new(SECRET) as Arc<dyn SealKeys + Send + Sync>);
         let sockets = vec![udp::UdpSocket::bind(address).unwrap()];
-        let service = UdpService { sockets, target: TargetConfig::new(NodeId(1), 1), keys };
+        let target = TargetConfig::new(NodeId(1), 1);
+        let service = UdpService { sockets, target, keys, xdp: None };
         let server = UdpServer::serve(service, || Lent(vec![7; MEMORY_BYTES])).unwrap();
         tell(server.local_addr());
         while !stop.load(Ordering::Relaxed) {

@@ -92,6 +92,9 @@ pub enum PortError {
     /// The RDMA device or a connection over it failed.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
+    /// AF_XDP cannot be had at an interface.
+    #[error(transparent)]
+    Xdp(#[from] crate::udp::XdpError),
 }
 
 impl PortError {

@@ -33,7 +33,8 @@ fn donor(incarnation: u64) -> UdpServer {
     let socket = udp::UdpSocket::bind(loopback()).unwrap();
     let memory = OneGrant(vec![0; MEMORY_BYTES]);
     let target = TargetConfig::new(DONOR, incarnation);
-    let service = UdpService { sockets: vec![socket], target, keys: Some(Arc::new(SECRET)) };
+    let service =
+        UdpService { sockets: vec![socket], target, keys: Some(Arc::new(SECRET)), xdp: None };
     let mut memory = Some(memory);
     UdpServer::serve(service, || memory.take().unwrap()).unwrap()
 }
@@ -280,7 +281,7 @@ fn a_donor_with_many_queues_serves_each_flow_in_order() {
     let sockets = udp::UdpSocket::bind_queues(loopback(), 3).unwrap();
     let address = sockets[0].local_addr();
     let target = TargetConfig::new(DONOR, 3);
-    let service = UdpService { sockets, target, keys: Some(Arc::new(SECRET)) };
+    let service = UdpService { sockets, target, keys: Some(Arc::new(SECRET)), xdp: None };
     // Each queue has memory of its own, so a flow that changed its queue would be noticed.
     let donor = UdpServer::serve(service, || OneGrant(vec![0; MEMORY_BYTES])).unwrap();
     std::thread::scope(|scope| {

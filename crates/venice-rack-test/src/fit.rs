@@ -56,7 +56,7 @@ pub fn relayed(seed: u64, topology: &str) -> Result<Scenario, TopologyError> {
 /// Stretches the times of a scenario, and leaves out what a port does not have: nothing is lost or cut
 /// between processes that share memory. Every node reaches every other.
 pub fn fit(scenario: Scenario, port: Port) -> Scenario {
-    let has_network = port == Port::Udp;
+    let has_network = port.is_datagrams();
     let old_span_ns = (u64::from(scenario.workload.accesses) * scenario.workload.think.0).max(1);
     let old_silence_ns = scenario.protocol.silence.0.max(1);
     let stretch = |ns: u64, from_ns: u64, to_ns: u64| {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_fitted_can_be_run_and_stays_as_it_is() {
         for seed in 0..200 {
-            for port in [Port::Shm, Port::Ring, Port::Udp] {
+            for port in [Port::Shm, Port::Ring, Port::Udp, Port::Xdp] {
                 let fitted = scenario(seed, port);
                 assert_eq!(fitted.check(), Ok(()));
                 assert!(fitted.calm_ns() <= SPAN_NS + 4 * SILENCE_NS);

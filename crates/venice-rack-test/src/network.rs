@@ -17,6 +17,8 @@ const MTU: &str = "9000";
 const NAMES: &str = "/run/netns";
 /// What those of racks begin with; behind it comes who made them.
 const PREFIX: &str = "venice-rack-";
+/// The interface of each node.
+pub const INTERFACE: &str = "eth0";
 
 /// The namespaces of one rack. Dropping it removes them.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Namespaces {
         );
         for node in 0..nodes {
             hub += &format!(
-                "link add p{node} type veth peer name eth0 netns {}\n\
+                "link add p{node} type veth peer name {INTERFACE} netns {}\n\
                  link set p{node} mtu {MTU} master br0 up\n",
                 made.node(node)
             );
@@ -55,7 +57,7 @@ impl Namespaces {
         for node in 0..nodes {
             let address = node_address(node);
             let commands = format!(
-                "link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 mtu {MTU} up\n"
+                "link set lo up\naddr add {address}/24 dev {INTERFACE}\nlink set {INTERFACE} mtu {MTU} up\n"
             );
             ip(&["-n", &made.node(node)], &commands)?;
         }

@@ -21,6 +21,15 @@ pub enum Port {
     Ring,
     /// Frames in datagrams, each node in a network namespace of its own.
     Udp,
+    /// The same with AF_XDP beside the donors' sockets, for memory.
+    Xdp,
+}
+
+impl Port {
+    /// Whether data goes in datagrams.
+    pub fn is_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::Xdp)
+    }
 }
 
 /// What a donor serves.
@@ -121,7 +130,7 @@ impl Plan {
     /// Whether datagrams are sealed: those of every other seed. Without seals the frames' own
     /// checksums have to find what is damaged.
     pub fn is_sealed(&self) -> bool {
-        self.port == Port::Udp && self.scenario.seed.is_multiple_of(2)
+        self.port.is_datagrams() && self.scenario.seed.is_multiple_of(2)
     }
 
     /// How a donor opens datagrams.
@@ -138,7 +147,7 @@ impl Plan {
     /// Where a donor takes QPairs of a service.
     pub fn listens_at(&self, donor: u16, service: Service) -> QPairAddress {
         match self.port {
-            Port::Udp => QPairAddress::Udp {
+            Port::Udp | Port::Xdp => QPairAddress::Udp {
                 address: Self::donor_address(donor, service),
                 seal: self.keys(donor).map(QPairSeal::Keys),
             },
@@ -149,7 +158,7 @@ impl Plan {
     /// Where a program asks a donor for QPairs of a service.
     pub fn talks_at(&self, program: u16, donor: u16, service: Service) -> QPairAddress {
         match self.port {
-            Port::Udp => QPairAddress::Udp {
+            Port::Udp | Port::Xdp => QPairAddress::Udp {
                 address: self.forwarder_address(program, donor, service),
                 seal: self.seal(program, donor).map(QPairSeal::As),
             },
@@ -197,6 +206,7 @@ impl Port {
             Self::Shm => "shm",
             Self::Ring => "ring",
             Self::Udp => "udp",
+            Self::Xdp => "xdp",
         }
     }
 }
@@ -205,7 +215,8 @@ impl FromStr for Port {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::Shm, Self::Ring, Self::Udp].into_iter().find(|port| port.name() == text);
-        known.ok_or_else(|| format!("'{text}' is none of shm, ring, udp"))
+        let all = [Self::Shm, Self::Ring, Self::Udp, Self::Xdp];
+        let known = all.into_iter().find(|port| port.name() == text);
+        known.ok_or_else(|| format!("'{text}' is none of shm, ring, udp, xdp"))
     }
 }

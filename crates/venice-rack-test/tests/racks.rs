@@ -113,6 +113,13 @@ fn racks_whose_nodes_relay_for_each_other() {
 }
 
 #[test]
+fn racks_over_udp_with_af_xdp_at_the_donors() {
+    if !lacks_root("racks_over_udp_with_af_xdp_at_the_donors") {
+        keep_every_promise(Port::Xdp, UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Xdp)));
+    }
+}
+
+#[test]
 fn the_seeds_for_udp_have_every_fault() {
     for scenarios in [UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Udp)), relayed()] {
         let has = |name: &str| {

@@ -40,6 +40,12 @@ pub struct NodeRow {
     pub unsealed: u64,
     /// Because their key does not exist (any more).
     pub unknown_key: u64,
+    /// Datagrams that came to it past the kernel, by AF_XDP; `None`: it has none.
+    pub xdp_received: Option<u64>,
+    /// Datagrams that went out by it.
+    pub xdp_sent: Option<u64>,
+    /// Datagrams that came by it and found no room.
+    pub xdp_lost: Option<u64>,
     /// The shape of the network of relays it belongs to, for example `mesh:2x2x2`; empty: none.
     pub topology: String,
     /// Its position in that network.

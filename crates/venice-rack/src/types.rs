@@ -160,6 +160,19 @@ pub struct PortReport {
     /// The grants whose memory their recipients have mapped: what goes to and fro there nobody
     /// sees.
     pub mapped: Vec<GrantId>,
+    /// What has gone past the kernel since the agent started, where that is wanted.
+    pub xdp: Option<XdpFrames>,
+}
+
+/// Single datagrams that have gone by AF_XDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct XdpFrames {
+    /// That came.
+    pub received: u64,
+    /// That went out.
+    pub sent: u64,
+    /// That came and found no room.
+    pub lost: u64,
 }
 
 /// Datagrams that a port did not take, by reason.

@@ -183,6 +183,7 @@ fn the_tables_say_how_far_and_by_which_way() {
             dropped: DroppedCounts::default(),
             flows: vec![FlowReport { with: FlowPeer::Grant(request.grant), bytes_per_s: 3.0 }],
             mapped: vec![request.grant, GrantId(99)],
+            xdp: None,
         },
     };
     core.handle_heartbeat(0, report).unwrap();

@@ -97,6 +97,7 @@ fn nodes_table(rows: &[NodeRow]) -> String {
         ("pressure", Align::Left),
         ("heartbeat", Align::Right),
         ("place", Align::Left),
+        ("past kernel", Align::Right),
         ("control", Align::Left),
         ("udp", Align::Left),
     ];
@@ -112,11 +113,25 @@ fn nodes_table(rows: &[NodeRow]) -> String {
             if row.pressure == "none" { dash() } else { named(&row.pressure) },
             heartbeat(row.last_heartbeat_ms),
             place(row).unwrap_or_else(dash),
+            past_kernel(row).unwrap_or_else(dash),
             row.control_addr.clone(),
             row.udp_addr.clone(),
         ]
     };
-    table_without(&["role", "pressure", "place"], &columns, rows.iter().map(line).collect())
+    table_without(
+        &["role", "pressure", "place", "past kernel"],
+        &columns,
+        rows.iter().map(line).collect(),
+    )
+}
+
+/// Datagrams that have gone by AF_XDP.
+fn past_kernel(row: &NodeRow) -> Option<String> {
+    let moved = row.xdp_received? + row.xdp_sent?;
+    Some(match row.xdp_lost? {
+        0 => moved.to_string(),
+        lost => format!("{moved} ({lost} lost)"),
+    })
 }
 
 /// Where a node stands in a network of relays: `1,0,1` in a mesh or torus.

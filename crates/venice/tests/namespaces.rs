@@ -3,6 +3,8 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{Place, exists, is_root, kill, pid, skipped};
 use serde_json::Value;
@@ -60,6 +62,63 @@ fn each_node_has_a_namespace_and_down_leaves_none() {
     for name in names {
         assert!(!exists(&Path::new("/run/netns").join(&name)), "{name} is left");
     }
+}
+
+/// What `ip` says of a node's interface.
+fn interface_of(namespace: &str) -> String {
+    let words = ["-n", namespace, "link", "show", "eth0"];
+    let said = Command::new("ip").args(words).output().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// Datagrams that came to each node past the kernel.
+fn past_kernel(place: &Place) -> Vec<u64> {
+    let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
+    let rows = nodes.as_array().unwrap().iter();
+    rows.map(|row| row["xdp_received"].as_u64().unwrap_or(0)).collect()
+}
+
+#[test]
+fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
+    if !is_root() {
+        let test = "past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed";
+        skipped(test, "needs root");
+        return;
+    }
+    let place = Place::new();
+    let up = place.venice(&[&UP[..], &["--xdp"]].concat()).expect(0);
+    assert!(up.out.contains("past the kernel"), "{up:?}");
+    let status = place.status();
+    assert_eq!(status["xdp"], true);
+    let names = namespaces(&status);
+    for name in &names {
+        assert!(interface_of(name).contains("xdp"), "{}", interface_of(name));
+    }
+    let resources = place.venice(&["resources", "--json"]).expect(0).json();
+    assert!(resources[0]["capabilities"].as_array().unwrap().contains(&"xdp".into()));
+    // The tests of the links go this way.
+    let start = Instant::now();
+    while past_kernel(&place).contains(&0) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", past_kernel(&place));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(place.venice(&["nodes"]).expect(0).out.contains("PAST KERNEL"));
+
+    kill(pid(&status["agents"][0]));
+    assert!(!interface_of(&names[0]).contains("xdp"), "{}", interface_of(&names[0]));
+    assert!(interface_of(&names[1]).contains("xdp"), "the other's stays");
+    place.venice(&["up"]).expect(0);
+    assert!(interface_of(&names[0]).contains("xdp"), "{}", interface_of(&names[0]));
+    place.venice(&["down"]).expect(0);
+}
+
+#[test]
+fn past_the_kernel_only_where_packets_come() {
+    let place = Place::new();
+    let said = place.venice(&["up", "--xdp"]).expect(2);
+    assert!(said.err.contains("--netns"), "{said:?}");
+    let said = place.venice(&["up", "--netns", "--xdp"]).expect(2);
+    assert!(said.complaint().contains("--port udp"), "{said:?}");
 }
 
 #[test]

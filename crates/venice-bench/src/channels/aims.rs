@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::contest::{self, Cell, Outcome};
-use super::series::{Medium, Operation, Series, System};
+use super::series::{Medium, Operation, PAST_KERNEL, Series, System};
 
 /// One aim and how far this run got.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,6 +84,7 @@ impl Figures<'_> {
         self.0.iter().filter(move |one| {
             (one.system, one.medium, one.operation) == (system, medium, operation)
                 && one.variant.contains(part)
+                && !one.variant.contains(PAST_KERNEL)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::series::{Latency, Medium, Operation, Series, System};
+use super::series::{Latency, Medium, Operation, PAST_KERNEL, Series, System};
 
 /// What two systems are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub(super) fn tally(cells: &[&Cell]) -> String {
 }
 
 /// All comparisons for which both figures are there. The peers neither encrypt nor authenticate, so
-/// it is Venice without its seal that stands beside them.
+/// it is Venice without its seal that stands beside them; nor have they AF_XDP.
 pub(super) fn cells(series: &[Series]) -> Vec<Cell> {
     let peers = series.iter().filter(|one| matches!(one.system, System::Libfabric | System::Ucx));
     peers.flat_map(|peer| cells_of(peer, series)).collect()
@@ -109,6 +109,7 @@ fn cells_of(peer: &Series, all: &[Series]) -> Vec<Cell> {
                 && (one.medium, one.operation) == (peer.medium, peer.operation)
                 && !one.variant.contains("sealed")
                 && !one.variant.contains("just written")
+                && !one.variant.contains(PAST_KERNEL)
         })
         .collect();
     let mut found = Vec::new();

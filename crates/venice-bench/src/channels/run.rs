@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use venice_fabric::LinkModel;
+use venice_ports::udp::Xdp;
 
 use super::emulation::{self, FRAMES, MAPPED};
 use super::figure17::{self, Figure17};
@@ -13,7 +14,7 @@ use super::measure::{Effort, Ends, on_cpu};
 use super::path::Path;
 use super::raw::{self, Waiting};
 use super::report::{ChannelsReport, Conditions};
-use super::series::{Medium, Operation, Series};
+use super::series::{Medium, Operation, PAST_KERNEL, Series, System};
 use super::sweep::{self, Emulated};
 use super::venice::{self, About, Protection, RingBed, ShmBed, UdpBed};
 use super::{ChannelsArgs, Part, aims, contest, peers};
@@ -223,6 +224,44 @@ impl Run<'_> {
             };
             let found = on_cpu(ends.near_cpu, || {
                 let mut bed = UdpBed::lay(path, *ends, protection, waiting)?;
+                venice::accesses(effort, &mut bed, &about, sizes, || phase.advance(1))
+            })?;
+            self.series.extend(found);
+        }
+        self.venice_past_kernel(operations)
+    }
+
+    /// The same with AF_XDP beside the sockets; why not, where it cannot be had.
+    fn venice_past_kernel(&mut self, operations: Vec<Operation>) -> Result<()> {
+        let Self { effort, ends, sizes, path, .. } = self;
+        let waiting = Waiting::Spin;
+        for protection in [Protection::Plain, Protection::Sealed] {
+            let variant = format!("{}, {PAST_KERNEL}", waiting.variant(protection));
+            let absent = |reason: String| {
+                let series = operations.iter().map(|operation| {
+                    Series::new(System::Venice, Medium::Udp, *operation, &variant).absent(&reason)
+                });
+                series.collect::<Vec<_>>()
+            };
+            if matches!(path, Path::Loopback { .. }) {
+                self.series.extend(absent("needs a wire, which needs root".to_owned()));
+                continue;
+            }
+            if let Err(error) = Xdp::probe() {
+                self.series.extend(absent(error.to_string()));
+                continue;
+            }
+            let points: usize =
+                operations.iter().map(|operation| venice::sizes_of(*operation, sizes).len()).sum();
+            let phase = Phase::new(format!("Venice over the wire, {variant}"), points as u64);
+            let about = About {
+                medium: Medium::Udp,
+                variant,
+                operations: operations.clone(),
+                bandwidth: true,
+            };
+            let found = on_cpu(ends.near_cpu, || {
+                let mut bed = UdpBed::lay_past_kernel(path, *ends, protection, waiting)?;
                 venice::accesses(effort, &mut bed, &about, sizes, || phase.advance(1))
             })?;
             self.series.extend(found);

@@ -156,6 +156,9 @@ pub struct Point {
     pub bandwidth_bytes_per_s: Option<f64>,
 }
 
+/// In the variant of who has AF_XDP beside its sockets.
+pub(super) const PAST_KERNEL: &str = "AF_XDP";
+
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use venice_fabric::{Initiator, InitiatorConfig, PeerIndex};
 use venice_wire::{
-    Endpoint, MAX_FRAME_BYTES, NodeId, PACKET_HEADER_BYTES, Packet, PacketAddr, PacketRepr,
+    Endpoint, MAX_FRAME_BYTES, NodeId, PACKET_HEADER_BYTES, PacketAddr, PacketRepr,
     SEALED_HEADER_BYTES,
 };
 
@@ -15,21 +15,20 @@ use super::alarm::Alarm;
 use super::incoming::Incoming;
 use super::offload::datagram_limit;
 use super::outgoing::Outgoing;
+use super::peers::{Peer, Seal, hand_on, sender_of};
 use super::raw_address::RawAddress;
-use super::reassembly::Reassembly;
 use super::spin::Spin;
 use super::wait_set::WaitSet;
+use super::xdp::{Xdp, XdpCounts, XdpInterface};
 use crate::process::Process;
 use crate::ring::patience::Next;
-use crate::seal::{Dropped, Opener, SealCounters, SealCounts, SealedAs, Sealer};
+use crate::seal::{SealCounters, SealCounts, SealedAs};
 use crate::{PortError, monotonic_ns};
 
 /// Batches taken in one [`UdpDriver::pump`], so that it comes back under any load.
 const BATCHES_PER_PUMP: usize = 4;
 /// Frames to one peer in a row while others wait: a train is little dearer than one datagram.
 const FRAMES_PER_RUN: usize = 16;
-/// Incarnations of a donor whose answers may come mixed.
-const ANSWERERS: usize = 4;
 
 /// An [`Initiator`] and its socket.
 ///
@@ -64,23 +63,8 @@ pub struct UdpDriver {
     is_batch_waiting: bool,
     /// Something may have come in since the last look.
     is_worth_a_look: bool,
+    xdp: Option<Xdp>,
     process: Process,
-}
-
-struct Peer {
-    address: SocketAddr,
-    to: RawAddress,
-    /// The longest datagram that is not fragmented on the way.
-    limit: usize,
-    node: NodeId,
-    seal: Option<Seal>,
-}
-
-struct Seal {
-    named: SealedAs,
-    sealer: Sealer,
-    opener: Opener<()>,
-    reassembly: Reassembly,
 }
 
 impl UdpDriver {
@@ -154,6 +138,7 @@ impl UdpDriver {
             spin: None,
             is_batch_waiting: false,
             is_worth_a_look: true,
+            xdp: None,
             process: Process::current()?,
         })
     }
@@ -166,11 +151,35 @@ impl UdpDriver {
         self.alarm.keep_fd_above(lowest)?;
         self.socket.keep_fd_above(lowest)?;
         // An epoll knows what it watches by its old numbers too.
-        self.wait_set = WaitSet::new(&[self.alarm.as_fd()])?;
+        self.wait_set = self.watch()?;
         self.wait_set.keep_fd_above(lowest)
     }
 
-    /// Every descriptor this driver has open, for who must keep them from others.
+    fn watch(&self) -> Result<WaitSet, PortError> {
+        let mut fds = vec![self.alarm.as_fd()];
+        fds.extend(self.xdp.iter().flat_map(Xdp::fds));
+        WaitSet::new(&fds)
+    }
+
+    /// From here on single datagrams go by AF_XDP where they can, and trains by the socket as
+    /// before. Peers need not know.
+    ///
+    /// # Errors
+    /// When AF_XDP cannot be had at the interface, or descriptors are short.
+    pub fn use_xdp(&mut self, interface: &XdpInterface) -> Result<(), PortError> {
+        self.xdp = None;
+        self.xdp = Some(Xdp::open(interface, &self.socket, self.is_sealed)?);
+        self.wait_set = self.watch()?;
+        Ok(())
+    }
+
+    /// What has gone by AF_XDP so far.
+    pub fn xdp_counts(&self) -> XdpCounts {
+        self.xdp.as_ref().map(Xdp::counts).unwrap_or_default()
+    }
+
+    /// Every descriptor this driver has open, for who must keep them from others; but not those
+    /// of [`UdpDriver::use_xdp`].
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.socket.as_fd(), self.alarm.as_fd(), self.wait_set.as_fd()]
     }
@@ -233,10 +242,7 @@ impl UdpDriver {
         address: SocketAddr,
         named: SealedAs,
     ) -> Result<PeerIndex, PortError> {
-        let sealer = Sealer::new(named.name, &named.key)?;
-        let opener = Opener::of_answers(sealer.salt(), ANSWERERS);
-        let seal = Seal { named, sealer, opener, reassembly: Reassembly::with_room() };
-        self.add(now_ns, donor, address, Some(seal))
+        self.add(now_ns, donor, address, Some(Seal::new(named)?))
     }
 
     fn add(
@@ -289,6 +295,11 @@ impl UdpDriver {
         self.socket.as_fd()
     }
 
+    /// To be polled as well, where AF_XDP is used.
+    pub fn xdp_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.xdp.iter().flat_map(Xdp::fds)
+    }
+
     /// The socket's own address.
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
@@ -321,16 +332,27 @@ impl UdpDriver {
         self.is_worth_a_look = false;
         let mut any = false;
         for _ in 0..BATCHES_PER_PUMP {
-            if !std::mem::take(&mut self.is_batch_waiting) && self.receive()? == 0 {
+            if !self.come_in(now_ns)? {
                 break;
             }
             any = true;
-            self.deliver(now_ns);
             let is_full = self.incoming.is_full();
             self.transmit(now_ns)?;
             if !is_full {
                 break;
             }
+        }
+        Ok(any)
+    }
+
+    /// Hands on a batch of what has come, if anything has.
+    fn come_in(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let any = self.deliver_by_xdp(now_ns);
+        let is_socket_due = self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(now_ns));
+        let is_waiting = std::mem::take(&mut self.is_batch_waiting);
+        if is_waiting || is_socket_due && self.receive()? > 0 {
+            self.deliver(now_ns);
+            return Ok(true);
         }
         Ok(any)
     }
@@ -351,6 +373,7 @@ impl UdpDriver {
         let until_ns = now_ns.saturating_add(timeout_ns);
         let due_ns = self.poll_timeout().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         self.alarm.set(now_ns, Some(due_ns));
+        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
         let slept = self.wait_set.sleep(self.socket.as_fd());
         slept.map_err(PortError::at("waiting for a UDP socket"))
     }
@@ -371,7 +394,12 @@ impl UdpDriver {
                 Next::Yield => rustix::thread::sched_yield(),
                 Next::Look => {}
             }
-            if self.receive()? > 0 {
+            if self.xdp.as_ref().is_some_and(|xdp| !xdp.is_empty()) {
+                self.is_worth_a_look = true;
+                break true;
+            }
+            if self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(time_ns)) && self.receive()? > 0
+            {
                 self.is_batch_waiting = true;
                 break true;
             }
@@ -386,6 +414,7 @@ impl UdpDriver {
     /// called before each such wait; nearly always it does nothing.
     pub fn arm(&mut self, now_ns: u64) {
         self.is_worth_a_look = true;
+        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
         self.alarm.set(now_ns, self.initiator.poll_timeout());
     }
 
@@ -407,31 +436,39 @@ impl UdpDriver {
 
     /// Hands the datagrams received to the links of their senders; strangers' are dropped.
     fn deliver(&mut self, now_ns: u64) {
+        if let Some(xdp) = &mut self.xdp
+            && self.incoming.is_stream()
+        {
+            xdp.note_stream(now_ns);
+        }
         if let Some(spin) = &mut self.spin {
             spin.busy(now_ns);
         }
         let Self { incoming, initiator, peers, awake, counters, is_via, .. } = self;
         incoming.for_each(|from, datagram| {
-            let (source, datagram) = if *is_via {
-                let Some((source, payload)) = unwrap(datagram) else { return };
-                (Some(source), payload)
-            } else {
-                (None, datagram)
+            let Some((peer, datagram)) = sender_of(from, datagram, peers, awake, *is_via) else {
+                return;
             };
-            let is_sender = |peer: &&PeerIndex| {
-                let peer = &peers[peer.0 as usize];
-                peer.is_at(from) && source.is_none_or(|source| source == peer.node)
-            };
-            let Some(&peer) = awake.iter().rfind(is_sender) else { return };
-            match &mut peers[peer.0 as usize].seal {
-                None => initiator.handle_frame(now_ns, peer, datagram),
-                Some(seal) => match seal.open(now_ns, datagram) {
-                    Ok(Some(frame)) => initiator.handle_frame(now_ns, peer, frame),
-                    Ok(None) => {}
-                    Err(dropped) => counters.count(dropped),
-                },
-            }
+            hand_on(now_ns, peer, datagram, peers, initiator, counters);
         });
+    }
+
+    /// As [`UdpDriver::deliver`], of what has come by AF_XDP; whether anything had.
+    fn deliver_by_xdp(&mut self, now_ns: u64) -> bool {
+        let Self { xdp: Some(xdp), initiator, peers, awake, counters, is_via, spin, .. } = self
+        else {
+            return false;
+        };
+        let any = xdp.take(now_ns, |from, datagram| {
+            let sender = sender_of(from, datagram, peers, awake, *is_via);
+            sender.is_some_and(|(peer, datagram)| {
+                hand_on(now_ns, peer, datagram, peers, initiator, counters)
+            })
+        });
+        if any && let Some(spin) = spin {
+            spin.busy(now_ns);
+        }
+        any
     }
 
     /// Sends all that can go; whether there was any.
@@ -444,6 +481,9 @@ impl UdpDriver {
             }
             any = true;
             let more = self.outgoing.is_full();
+            if let Some(xdp) = &mut self.xdp {
+                xdp.send(now_ns, &mut self.outgoing);
+            }
             let sent = self.outgoing.send(self.socket.as_fd());
             sent.map_err(PortError::at("sending to a UDP socket"))?;
             if !more {
@@ -513,32 +553,6 @@ impl UdpDriver {
         packet.emit_header(payload_len, buffer).expect("it fits into a packet");
         outgoing.push(to, PACKET_HEADER_BYTES + payload_len, *limit);
         true
-    }
-}
-
-/// What a packet carries, and the node it comes from; `None` for what is no packet.
-fn unwrap(datagram: &mut [u8]) -> Option<(NodeId, &mut [u8])> {
-    let packet = Packet::parse(datagram).ok()?;
-    let (source, payload_len) = (packet.source().node, packet.payload().len());
-    let start = datagram.len() - payload_len;
-    Some((source, &mut datagram[start..]))
-}
-
-impl Peer {
-    fn is_at(&self, from: &RawAddress) -> bool {
-        // Mostly the very bytes; an IPv6 peer may differ in what is not its identity.
-        self.to == *from || from.decode() == Some(self.address)
-    }
-}
-
-impl Seal {
-    fn open<'a>(
-        &'a mut self,
-        now_ns: u64,
-        datagram: &'a mut [u8],
-    ) -> Result<Option<&'a [u8]>, Dropped> {
-        let opened = self.opener.open(now_ns, datagram, &self.named)?;
-        Ok(self.reassembly.take(&opened.header, &datagram[opened.payload]))
     }
 }
 

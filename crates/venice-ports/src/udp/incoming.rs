@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use venice_wire::Frame;
 
+use super::outgoing::FEW_DATAGRAMS;
 use super::raw_address::RawAddress;
 use super::syscall::{Control, IoVec, MMsgHdr, MSG_TRUNC, recvfrom, recvmmsg};
 
@@ -71,6 +72,18 @@ impl Incoming {
     /// the socket stays readable.
     pub(super) fn is_full(&self) -> bool {
         self.filled == self.asked && self.asked > 1
+    }
+
+    /// Whether there was more in the last batch than a message or two have.
+    pub(super) fn is_stream(&self) -> bool {
+        let mut controls = self.headers[..self.filled].iter().zip(&self.controls);
+        let is_train = |(header, control): (&MMsgHdr, &Control)| {
+            header.control_len > 0
+                && control
+                    .segment_bytes()
+                    .is_some_and(|each| FEW_DATAGRAMS * each < header.len as usize)
+        };
+        self.filled > FEW_DATAGRAMS || controls.any(is_train)
     }
 
     /// Receives what is there, without waiting; returns how many messages.

@@ -21,6 +21,8 @@ const GATHERED_BYTES: usize = 128 << 10;
 const GATHERED_MESSAGES: usize = 32;
 /// Messages of one batch, with room for the pieces of the last one.
 const MESSAGES: usize = GATHERED_MESSAGES + MAX_SEALED_PIECES as usize;
+/// More at once, in a train or out of it, are a stream's.
+pub(super) const FEW_DATAGRAMS: usize = 4;
 /// Datagrams in one train: `UDP_MAX_SEGMENTS` of the kernels that began it.
 const TRAIN_DATAGRAMS: usize = 64;
 /// Bytes in one train: what IP can carry, with room for every header.
@@ -153,6 +155,30 @@ impl Outgoing {
         let is_closed = len > limit.min(self.cuts_to);
         self.trains[self.count] = Train { to: *to, start, len, each: len.max(1), is_closed };
         self.count += 1;
+    }
+
+    /// Whether there is more than a message or two have, in however many pieces they travel.
+    pub(super) fn is_stream(&self) -> bool {
+        let trains = &self.trains[..self.count];
+        self.count > FEW_DATAGRAMS
+            || trains.iter().any(|train| train.len > FEW_DATAGRAMS * train.each)
+    }
+
+    /// Offers datagram after datagram to another way than the socket; what `take` takes is
+    /// forgotten. It ends with the first that it does not take, or a train, so that none is
+    /// overtaken.
+    pub(super) fn divert(&mut self, mut take: impl FnMut(&RawAddress, &[u8]) -> bool) {
+        let trains = self.trains[..self.count].iter();
+        let taken = trains
+            .take_while(|train| {
+                train.len == train.each && take(&train.to, &self.buffer[train.start..][..train.len])
+            })
+            .count();
+        self.trains.copy_within(taken..self.count, 0);
+        self.count -= taken;
+        if self.count == 0 {
+            self.used = 0;
+        }
     }
 
     /// Sends everything, as far as the socket takes it without waiting, and forgets it. What the

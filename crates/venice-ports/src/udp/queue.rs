@@ -1,8 +1,8 @@
 //! One thread of the server: one socket, one `Target`, and the senders that come to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use venice_fabric::{GrantedMemory, Target, TargetConfig};
@@ -17,6 +17,7 @@ use super::serving::{Serving, serve};
 use super::shared::Shared;
 use super::traffic::TELL_NS;
 use super::wait_set::WaitSet;
+use super::xdp::Xdp;
 use crate::PortError;
 use crate::seal::SealKeys;
 
@@ -32,6 +33,7 @@ pub(crate) struct Queue<M> {
     outgoing: Outgoing,
     alarm: Alarm,
     wait_set: WaitSet,
+    xdp: Option<Xdp>,
     /// When it last told what it has moved.
     told_ns: u64,
     /// Recipients are being told of the end of a grant.
@@ -46,6 +48,7 @@ impl<M: GrantedMemory> Queue<M> {
         target: TargetConfig,
         memory: M,
         keys: Option<Arc<dyn SealKeys + Send + Sync>>,
+        xdp: Option<Xdp>,
     ) -> Result<Self, PortError> {
         let mut incoming = Incoming::new();
         incoming.set_has_frames(keys.is_none());
@@ -54,10 +57,11 @@ impl<M: GrantedMemory> Queue<M> {
             Some(keys) => Senders::Sealed(SealedSenders::new(number, keys, &target)),
         };
         let alarm = Alarm::new()?;
-        let orders = shared.orders[number].as_fd();
+        let mut fds = vec![alarm.as_fd(), shared.orders[number].as_fd()];
+        fds.extend(xdp.iter().flat_map(Xdp::fds));
         Ok(Self {
             number,
-            wait_set: WaitSet::new(&[alarm.as_fd(), orders])?,
+            wait_set: WaitSet::new(&fds)?,
             outgoing: Outgoing::new(socket.offloads().segmentation),
             socket,
             shared,
@@ -66,6 +70,7 @@ impl<M: GrantedMemory> Queue<M> {
             senders,
             incoming,
             alarm,
+            xdp,
             told_ns: 0,
             is_telling: false,
         })
@@ -79,7 +84,7 @@ impl<M: GrantedMemory> Queue<M> {
         keys: Option<Arc<dyn SealKeys + Send + Sync>>,
     ) -> Result<Self, PortError> {
         target.link.checksum &= keys.is_none();
-        Self::new(0, socket, Arc::new(Shared::of(1)?), target, memory, keys)
+        Self::new(0, socket, Arc::new(Shared::of(1)?), target, memory, keys, None)
     }
 
     pub(crate) fn target(&mut self) -> &mut Target {
@@ -113,9 +118,30 @@ impl<M: GrantedMemory> Queue<M> {
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }
+        let mut any = self.take_by_xdp(now_ns);
+        if self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(now_ns)) {
+            any |= self.take_from_socket(now_ns)?;
+        }
+        self.transmit(now_ns)?;
+        if self.is_telling {
+            self.is_telling = self.shared.orders[self.number].note_untold(&self.target);
+        }
+        if any && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
+            self.told_ns = now_ns;
+            self.publish();
+        }
+        Ok(any)
+    }
+
+    fn take_from_socket(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let received = self.incoming.receive(self.socket.as_fd())?;
         if received > 0 {
             self.wait_set.note_batch(self.socket.as_fd());
+        }
+        if let Some(xdp) = &mut self.xdp
+            && self.incoming.is_stream()
+        {
+            xdp.note_stream(now_ns);
         }
         let Self { incoming, outgoing, senders, shared, target, memory, .. } = self;
         let mut last: Option<RawAddress> = None;
@@ -130,21 +156,37 @@ impl<M: GrantedMemory> Queue<M> {
                 });
             });
         });
-        self.transmit(now_ns)?;
-        if self.is_telling {
-            self.is_telling = self.shared.orders[self.number].note_untold(&self.target);
-        }
-        if received > 0 && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
-            self.told_ns = now_ns;
-            self.senders.publish(&self.shared.traffic);
-        }
         Ok(received > 0)
+    }
+
+    fn take_by_xdp(&mut self, now_ns: u64) -> bool {
+        let Self { xdp: Some(xdp), senders, shared, target, memory, .. } = self else {
+            return false;
+        };
+        xdp.take(now_ns, |from, datagram| {
+            let mut is_genuine = false;
+            senders.take(now_ns, from, datagram, shared, |from, frame| {
+                is_genuine = true;
+                target.handle_frame(now_ns, from, frame, memory);
+            });
+            is_genuine
+        })
+    }
+
+    fn publish(&mut self) {
+        self.senders.publish(&self.shared.traffic);
+        if let Some(xdp) = &self.xdp {
+            *self.shared.xdp.lock().unwrap_or_else(PoisonError::into_inner) = xdp.counts();
+        }
     }
 
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         loop {
             gather(now_ns, &mut self.target, &mut self.senders, &mut self.outgoing);
             let more = self.outgoing.is_full();
+            if let Some(xdp) = &mut self.xdp {
+                xdp.send(now_ns, &mut self.outgoing);
+            }
             if !self.outgoing.is_empty() {
                 self.outgoing.send(self.socket.as_fd())?;
             }
@@ -159,6 +201,9 @@ impl<M: GrantedMemory> Queue<M> {
         if self.wait_set.sleep(self.socket.as_fd()).is_err() {
             // The kernel is short of memory; not for ever.
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(xdp) = &mut self.xdp {
+            xdp.socket_is_due();
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawAddress {
     pub(super) bytes: AlignedBytes,
     pub(super) len: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub(super) struct AlignedBytes([u8; RawAddress::LEN as usize]);
 

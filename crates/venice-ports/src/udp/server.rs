@@ -1,8 +1,8 @@
 //! The donor's end: threads that join a `Target` each to one of the agent's sockets.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use super::orders::Orders;
 use super::queue::Queue;
 use super::shared::Shared;
 use super::traffic::Traffic;
+use super::xdp::{Xdp, XdpCounts, XdpError};
 use crate::PortError;
 use crate::seal::{SealCounts, SealKeys};
 
@@ -26,6 +27,8 @@ pub struct UdpService {
     pub target: TargetConfig,
     /// The keys that datagrams are sealed under. `None`: all are plain, and sealed ones dropped.
     pub keys: Option<Arc<dyn SealKeys + Send + Sync>>,
+    /// A way for single datagrams past the kernel's network stack, opened for the one socket.
+    pub xdp: Option<Xdp>,
 }
 
 /// Serves the accesses of recipients, on threads of its own, until dropped.
@@ -47,14 +50,14 @@ impl UdpServer {
         memory: impl GrantedMemory + Send + 'static,
     ) -> Result<Self, PortError> {
         let mut memory = Some(memory);
-        let service = UdpService { sockets: vec![socket], target, keys: None };
+        let service = UdpService { sockets: vec![socket], target, keys: None, xdp: None };
         Self::serve(service, || memory.take().expect("one socket has one thread"))
     }
 
     /// Starts to serve; `memory` makes each thread's own handle of the memory.
     ///
     /// # Errors
-    /// When a thread or what it needs cannot be made.
+    /// When a thread or what it needs cannot be made; with AF_XDP, when there are several sockets.
     ///
     /// # Panics
     /// When there is no socket.
@@ -62,7 +65,10 @@ impl UdpServer {
         service: UdpService,
         mut memory: impl FnMut() -> M,
     ) -> Result<Self, PortError> {
-        let UdpService { sockets, mut target, keys } = service;
+        let UdpService { sockets, mut target, keys, mut xdp } = service;
+        if xdp.is_some() && sockets.len() > 1 {
+            return Err(XdpError::SeveralSockets { queues: sockets.len() }.into());
+        }
         let local = sockets.first().expect("a service has sockets").local_addr();
         target.link.checksum &= keys.is_none();
         let shared = Arc::new(Shared::of(sockets.len())?);
@@ -70,7 +76,8 @@ impl UdpServer {
         for (number, socket) in sockets.into_iter().enumerate() {
             let shared = Arc::clone(&server.shared);
             let keys = keys.clone();
-            let queue = Queue::new(number, socket, shared, target.clone(), memory(), keys)?;
+            let queue =
+                Queue::new(number, socket, shared, target.clone(), memory(), keys, xdp.take())?;
             let thread = std::thread::Builder::new()
                 .name(format!("venice-udp-{number}"))
                 .spawn(move || queue.run())
@@ -109,6 +116,11 @@ impl UdpServer {
     /// Datagrams dropped so far, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.shared.counters.counts()
+    }
+
+    /// What has gone by AF_XDP so far; not older than some tenths of a second.
+    pub fn xdp_counts(&self) -> XdpCounts {
+        *self.shared.xdp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has gone to and fro under each key since the server started; without protection,

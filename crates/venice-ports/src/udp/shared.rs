@@ -1,10 +1,12 @@
 //! What the queues of a server share.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::orders::Orders;
 use super::owners::Owners;
 use super::traffic::TrafficTable;
+use super::xdp::XdpCounts;
 use crate::PortError;
 use crate::seal::SealCounters;
 
@@ -17,6 +19,8 @@ pub(super) struct Shared {
     pub(super) counters: SealCounters,
     pub(super) owners: Owners,
     pub(super) traffic: TrafficTable,
+    /// What has gone by AF_XDP.
+    pub(super) xdp: Mutex<XdpCounts>,
 }
 
 impl Shared {
@@ -27,6 +31,7 @@ impl Shared {
             counters: SealCounters::default(),
             owners: Owners::default(),
             traffic: TrafficTable::default(),
+            xdp: Mutex::default(),
         })
     }
 }

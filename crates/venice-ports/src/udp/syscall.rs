@@ -117,6 +117,7 @@ mod number {
     pub(super) const SENDMMSG: usize = 307;
     pub(super) const SETSOCKOPT: usize = 54;
     pub(super) const GETSOCKOPT: usize = 55;
+    pub(super) const BPF: usize = 321;
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -127,6 +128,7 @@ mod number {
     pub(super) const SENDMMSG: usize = 269;
     pub(super) const SETSOCKOPT: usize = 208;
     pub(super) const GETSOCKOPT: usize = 209;
+    pub(super) const BPF: usize = 280;
 }
 
 /// Receives one message, without waiting; returns its length, which is more than `into` has room for
@@ -206,6 +208,17 @@ pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Resul
     // SAFETY: the kernel writes one `int` and its length, which live until the call is over.
     unsafe { system_call(number::GETSOCKOPT, arguments) }?;
     Ok(value.max(0) as usize)
+}
+
+/// bpf(2), with its union of attributes.
+///
+/// # Safety
+/// What the attributes point to suits the command and lives until the call is over.
+pub(super) unsafe fn bpf(command: usize, attributes: &[u64; 16]) -> rustix::io::Result<usize> {
+    let arguments = [command, attributes.as_ptr() as usize, size_of_val(attributes), 0, 0, 0];
+    // SAFETY: the kernel reads the attributes, which live until the call is over; the rest is as
+    // promised by the caller.
+    unsafe { system_call(number::BPF, arguments) }
 }
 
 /// # Safety

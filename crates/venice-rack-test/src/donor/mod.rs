@@ -10,11 +10,12 @@ use venice_fabric::TargetConfig;
 use venice_ports::random_u64;
 use venice_ports::ring::{RingConfig, RingListener, RingServer};
 use venice_ports::shm::ShmServer;
-use venice_ports::udp::{Relay, UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{Relay, UdpServer, UdpService, UdpSocket, Xdp, XdpInterface, XdpMode};
 use venice_sim::rack::Sabotage;
 use venice_wire::{GrantId, GrantKey, NodeId};
 
 use self::memory::{Lent, Watched};
+use crate::network::INTERFACE;
 use crate::notes::{Notebook, Role, Source, What};
 use crate::orders::{Order, Reply, orders, reply};
 use crate::plan::{Plan, Port, Service};
@@ -82,10 +83,13 @@ fn serve(plan: &Plan, node: u16, lent: Watched) -> Result<Server> {
             let listener = RingListener::bind(&path, RingConfig::default())?;
             Server::Ring { _server: RingServer::start(listener, config, lent)? }
         }
-        Port::Udp => {
+        Port::Udp | Port::Xdp => {
             let socket = UdpSocket::bind(Plan::donor_address(node, Service::Memory))?;
             let keys = plan.keys(node);
-            let service = UdpService { sockets: vec![socket], target: config, keys };
+            let open = |interface| Xdp::open(&interface, &socket, plan.is_sealed());
+            let interface = XdpInterface { name: INTERFACE.into(), mode: XdpMode::Generic };
+            let xdp = (plan.port == Port::Xdp).then(|| open(interface)).transpose()?;
+            let service = UdpService { sockets: vec![socket], target: config, keys, xdp };
             Server::Udp { _server: UdpServer::serve(service, || lent.clone())? }
         }
     })

@@ -51,7 +51,7 @@ impl Far {
         let channels = match plan.port {
             Port::Shm => ShmChannels::new(None)?.into(),
             Port::Ring => RingDriver::new(config)?.into(),
-            Port::Udp => {
+            Port::Udp | Port::Xdp => {
                 let near = unspecified_like(Plan::donor_address(node, Service::Memory));
                 match plan.is_sealed() {
                     true => UdpDriver::sealed(near, config)?.into(),

@@ -99,7 +99,7 @@ impl<'a> Rack<'a> {
         plan.write()?;
         let (nodes, places) = (plan.scenario.nodes, plan.places());
         ensure!(run.port == Port::Udp || places == nodes, "only over udp do nodes relay");
-        let namespaces = (run.port == Port::Udp).then(|| Namespaces::new(places)).transpose()?;
+        let namespaces = run.port.is_datagrams().then(|| Namespaces::new(places)).transpose()?;
         let (to_replies, replies) = channel();
         let mut rack = Self {
             run,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use venice_ports::PortError;
 use venice_ports::seal::{Sealer, node_key};
-use venice_ports::udp::{UDP_BUFFER_BYTES, UdpOffloads, UdpSocket};
+use venice_ports::udp::{UDP_BUFFER_BYTES, UdpOffloads, UdpSocket, Xdp};
 use venice_ports::verbs::{Device, VerbsError};
 use venice_wire::{
     KeyName, MAX_FRAME_BYTES, NodeId, NodeSecret, SEAL_OVERHEAD_BYTES, SEALED_HEADER_BYTES,
@@ -19,7 +19,7 @@ const MEASURE_FOR: Duration = Duration::from_millis(5);
 
 /// Rows about ports; none of them stops `venice run`, which takes shm by itself.
 pub fn examine() -> Vec<Finding> {
-    vec![datagram_trains(), socket_buffers(), encryption(), rdma()]
+    vec![datagram_trains(), past_kernel(), socket_buffers(), encryption(), rdma()]
 }
 
 /// The verbs port: rdma-core, and a device with an active port.
@@ -64,6 +64,23 @@ fn datagram_trains() -> Finding {
         }
         Ok(_) => Finding::warn(what, "sent singly (no UDP_SEGMENT)", mend),
         Err(error) => Finding::warn(what, format!("{error}"), mend),
+    }
+}
+
+/// AF_XDP, which nothing needs that is not told to use it.
+fn past_kernel() -> Finding {
+    let what = "AF_XDP";
+    match Xdp::probe() {
+        Ok(()) => Finding::ok(
+            what,
+            "single packets can pass the kernel by (venice agent --xdp IFACE); in the driver \
+             (IFACE:native) where that can do it",
+        ),
+        Err(error) => Finding::warn(
+            what,
+            with_cause(&error),
+            "run `venice agent --xdp` as root on Linux 6.6 or later; the udp port works without it",
+        ),
     }
 }
 

@@ -21,6 +21,8 @@ use crate::doctor::on_path;
 
 /// Large enough for a page and its header in one packet.
 const MTU: u32 = 9000;
+/// The interface of a node in its namespace.
+pub const INTERFACE: &str = "eth0";
 const INTERFACES: &str = "/sys/class/net";
 const NAMESPACES: &str = "/run/netns";
 const ALIAS_PREFIX: &str = "venice rack ";
@@ -99,10 +101,10 @@ impl Network {
         let bridge = bridge_name(self.number);
         ip(&["netns", "add", &name])?;
         let inside = format!(
-            "link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 mtu {MTU}\n\
-             link set eth0 up\n"
+            "link set lo up\naddr add {address}/24 dev {INTERFACE}\nlink set {INTERFACE} mtu {MTU}\n\
+             link set {INTERFACE} up\n"
         );
-        ip(&["link", "add", &wire, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        ip(&["link", "add", &wire, "type", "veth", "peer", "name", INTERFACE, "netns", &name])?;
         ip(&["link", "set", &wire, "mtu", &MTU.to_string(), "master", &bridge, "up"])?;
         ip_batch(&name, &inside)?;
         Ok((name, address))

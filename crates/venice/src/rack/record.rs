@@ -56,6 +56,9 @@ pub struct Record {
     /// UDP goes without protection.
     #[serde(default)]
     pub plain: bool,
+    /// Single packets pass the kernel by where they come to a node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub xdp: bool,
     /// The link that is emulated between any two nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkModel>,

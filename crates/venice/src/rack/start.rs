@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 
-use super::network::Network;
+use super::network::{INTERFACE, Network};
 use super::process::{self, Identity};
 use super::record::{PortKind, Record};
 use super::run_dir::{RunDir, remove_file};
@@ -170,6 +170,9 @@ impl Starter<'_> {
         arguments.extend(namespace_flags);
         if self.record.plain {
             arguments.push("--plain".to_string());
+        }
+        if self.record.xdp {
+            arguments.extend(["--xdp".to_string(), INTERFACE.to_string()]);
         }
         if self.record.port == PortKind::Verbs {
             arguments.extend(["--verbs".to_string(), "auto".to_string()]);

@@ -34,6 +34,8 @@ struct Status {
     link: Option<LinkModel>,
     /// UDP goes without protection.
     plain: bool,
+    /// Single packets go past the kernel where they come to a node.
+    xdp: bool,
     subnet: Option<String>,
     run_dir: String,
 }
@@ -103,6 +105,7 @@ fn nothing(dir: &RunDir) -> Status {
         source_routes: false,
         link: None,
         plain: false,
+        xdp: false,
         subnet: None,
         run_dir: dir.path().display().to_string(),
     }
@@ -131,6 +134,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         source_routes: record.source_routes,
         link: record.link,
         plain: record.plain,
+        xdp: record.xdp,
         subnet: record.subnet.map(String::from),
         run_dir: dir.path().display().to_string(),
     }
@@ -199,11 +203,12 @@ fn sheet(status: &Status) -> String {
     let hint = if hurt { "\n`venice up` starts what is dead." } else { "" };
     let protection =
         if status.plain { "UDP without protection (--plain)" } else { "UDP protected" };
+    let xdp = if status.xdp { ", single packets past the kernel" } else { "" };
     let link = status.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let routed = if status.source_routes { ", routed at the source" } else { "" };
     let dropped = dropped_line(&status.agents);
     format!(
-        "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}, run directory \
+        "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}{xdp}, run directory \
          {}{dropped}{hint}",
         status.topology, status.run_dir
     )

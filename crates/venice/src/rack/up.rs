@@ -47,6 +47,10 @@ pub struct UpArgs {
     /// Give each node its own network namespace, joined by veth pairs and a bridge (root only)
     #[arg(long)]
     pub netns: bool,
+    /// With --netns and --port udp: single packets pass each node's kernel by (AF_XDP, Linux 6.6),
+    /// which makes short accesses faster and bulk writes slower
+    #[arg(long, requires = "netns")]
+    pub xdp: bool,
     /// How the nodes are wired: all-to-all, mesh:XxYxZ, torus:XxYxZ, or router for a star around an
     /// external router [default: all-to-all]
     #[arg(long, value_name = "TOPOLOGY")]
@@ -192,6 +196,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         let said = "--source-routes needs a --topology (mesh:4, say) whose nodes relay";
         return Err(Usage(said.to_string()).into());
     }
+    check_xdp(args, port, topology)?;
     let pool = args.pool.unwrap_or(0);
     if pool >= nodes {
         let said = format!("--pool {pool} leaves none of {nodes} nodes to run programs");
@@ -228,6 +233,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         port,
         netns: args.netns,
         plain: args.plain,
+        xdp: args.xdp,
         link: args.link,
         subnet: None,
         topology: shape(&topology),
@@ -281,6 +287,16 @@ fn check_link(link: Option<&LinkModel>, port: PortKind, topology: Topology) -> a
     if link.is_some() && port != PortKind::Shm && !topology.has_relays() {
         let said = "--link needs --port shm, or a --topology (mesh:4, say) whose relays can hold \
                     datagrams: between two programs UDP and verbs are as slow as they are";
+        return Err(Usage(said.to_string()).into());
+    }
+    Ok(())
+}
+
+/// There is nothing to go past where no datagrams come, or only such as relays have sent.
+fn check_xdp(args: &UpArgs, port: PortKind, topology: Topology) -> anyhow::Result<()> {
+    if args.xdp && (port != PortKind::Udp || topology.has_relays()) {
+        let said =
+            "--xdp needs --port udp, and nodes that reach each other directly: no --topology";
         return Err(Usage(said.to_string()).into());
     }
     Ok(())
@@ -382,6 +398,9 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.plain && !record.plain {
         return Some("that protects its UDP traffic".to_string());
     }
+    if args.xdp && !record.xdp {
+        return Some("without --xdp".to_string());
+    }
     if args.monitor_port.is_some_and(|wanted| wanted != port) {
         return Some(format!("with its Monitor Node on port {port}"));
     }
@@ -413,12 +432,13 @@ fn summary(record: &Record) -> String {
     let routed = if record.source_routes { ", routed at the source" } else { "" };
     let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
+    let xdp = if record.xdp { ", single packets past the kernel" } else { "" };
     let pool = match record.pool_count() {
         0 => String::new(),
         count => format!(" ({count} of them pool nodes)"),
     };
     format!(
-        "Monitor Node at {}, {nodes} node{}{pool} lending {} over {}{wired}{routed}{link}{namespaces}{plain}",
+        "Monitor Node at {}, {nodes} node{}{pool} lending {} over {}{wired}{routed}{link}{namespaces}{plain}{xdp}",
         record.monitor.addr,
         if nodes == 1 { "" } else { "s" },
         terminal::bytes(lent),
@@ -441,6 +461,7 @@ mod tests {
             source_routes: false,
             link: None,
             plain: false,
+            xdp: false,
             monitor_port: None,
         }
     }
@@ -471,6 +492,7 @@ mod tests {
             UpArgs { netns: true, ..asked() },
             UpArgs { plain: true, ..asked() },
             UpArgs { source_routes: true, ..asked() },
+            UpArgs { netns: true, xdp: true, ..asked() },
             UpArgs { link: Some(LinkModel::PAPER), ..asked() },
             UpArgs { topology: Some("mesh:2".into()), ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },

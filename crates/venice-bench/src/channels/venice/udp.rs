@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, SealedAs, node_key};
-use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket, Xdp, XdpInterface, XdpMode};
 use venice_wire::{KeyName, NodeSecret};
 
 use super::frames::{FrameBed, link_up};
@@ -58,15 +58,44 @@ impl UdpBed {
         protection: Protection,
         waiting: Waiting,
     ) -> Result<Self> {
+        Self::lay_with(path, ends, protection, waiting, None)
+    }
+
+    /// The same, single datagrams past the kernel at both ends.
+    ///
+    /// # Errors
+    /// As [`UdpBed::lay`], and where AF_XDP cannot be had.
+    pub(in crate::channels) fn lay_past_kernel(
+        path: &Path,
+        ends: Ends,
+        protection: Protection,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let (near, far) = path.devices();
+        let at = |name: &str| XdpInterface { name: name.to_owned(), mode: XdpMode::Generic };
+        Self::lay_with(path, ends, protection, waiting, Some([at(near), at(far)]))
+    }
+
+    fn lay_with(
+        path: &Path,
+        ends: Ends,
+        protection: Protection,
+        waiting: Waiting,
+        past: Option<[XdpInterface; 2]>,
+    ) -> Result<Self> {
         let far = path.far();
+        let [near_device, far_device] = past.map_or([None, None], |devices| devices.map(Some));
         let prepare = move || {
             let socket = UdpSocket::bind((far, 0).into()).context("the donor's socket")?;
             let address = socket.local_addr();
+            let is_sealed = protection == Protection::Sealed;
+            let open = |at: XdpInterface| Xdp::open(&at, &socket, is_sealed);
+            let xdp = far_device.map(open).transpose()?;
             let keys: Option<Arc<dyn SealKeys + Send + Sync>> = match protection {
                 Protection::Plain => None,
                 Protection::Sealed => Some(Arc::new(SECRET)),
             };
-            let service = UdpService { sockets: vec![socket], target: donor()?, keys };
+            let service = UdpService { sockets: vec![socket], target: donor()?, keys, xdp };
             let server = UdpServer::serve(service, Lent::new).context("the donor's thread")?;
             Ok((address, server))
         };
@@ -77,7 +106,8 @@ impl UdpBed {
             drop(server);
         };
         let (far, address) = FarEnd::start(Some(path), ends.far_cpu, prepare, serve)?;
-        let driver = join((path.near(), 0).into(), address, protection)?;
+        let mut driver = join((path.near(), 0).into(), address, protection)?;
+        near_device.iter().try_for_each(|at| driver.use_xdp(at))?;
         Ok(Self { near: FrameBed::new(driver, waiting), _far: far })
     }
 }

@@ -1,0 +1,107 @@
+//! A driver's peers: where each is, and the seal of what goes to and fro.
+
+use std::net::SocketAddr;
+
+use venice_fabric::{Initiator, PeerIndex};
+use venice_wire::{NodeId, Packet};
+
+use super::raw_address::RawAddress;
+use super::reassembly::Reassembly;
+use crate::PortError;
+use crate::seal::{Dropped, Opener, SealCounters, SealedAs, Sealer};
+
+/// Incarnations of a donor whose answers may come mixed.
+const ANSWERERS: usize = 4;
+
+/// A donor, or the relay that it is reached through.
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) to: RawAddress,
+    /// The longest datagram that is not fragmented on the way.
+    pub(super) limit: usize,
+    pub(super) node: NodeId,
+    pub(super) seal: Option<Seal>,
+}
+
+/// The seal of one peer's datagrams.
+pub(super) struct Seal {
+    named: SealedAs,
+    pub(super) sealer: Sealer,
+    opener: Opener<()>,
+    reassembly: Reassembly,
+}
+
+impl Peer {
+    fn is_at(&self, from: &RawAddress) -> bool {
+        // Mostly the very bytes; an IPv6 peer may differ in what is not its identity.
+        self.to == *from || from.decode() == Some(self.address)
+    }
+}
+
+impl Seal {
+    /// Under a key of the peer. Allocates all that it ever will.
+    pub(super) fn new(named: SealedAs) -> Result<Self, PortError> {
+        let sealer = Sealer::new(named.name, &named.key)?;
+        let opener = Opener::of_answers(sealer.salt(), ANSWERERS);
+        Ok(Self { named, sealer, opener, reassembly: Reassembly::with_room() })
+    }
+
+    fn open<'a>(
+        &'a mut self,
+        now_ns: u64,
+        datagram: &'a mut [u8],
+    ) -> Result<Option<&'a [u8]>, Dropped> {
+        let opened = self.opener.open(now_ns, datagram, &self.named)?;
+        Ok(self.reassembly.take(&opened.header, &datagram[opened.payload]))
+    }
+}
+
+/// Who of those that are `awake` sent it, and what is for us in it.
+pub(super) fn sender_of<'a>(
+    from: &RawAddress,
+    datagram: &'a mut [u8],
+    peers: &[Peer],
+    awake: &[PeerIndex],
+    is_via: bool,
+) -> Option<(PeerIndex, &'a mut [u8])> {
+    let (source, datagram) = if is_via {
+        let (source, payload) = unwrap(datagram)?;
+        (Some(source), payload)
+    } else {
+        (None, datagram)
+    };
+    let is_sender = |peer: &&PeerIndex| {
+        let peer = &peers[peer.0 as usize];
+        peer.is_at(from) && source.is_none_or(|source| source == peer.node)
+    };
+    awake.iter().rfind(is_sender).map(|&peer| (peer, datagram))
+}
+
+/// Hands a datagram to the link of its sender; whether it was genuine.
+pub(super) fn hand_on(
+    now_ns: u64,
+    peer: PeerIndex,
+    datagram: &mut [u8],
+    peers: &mut [Peer],
+    initiator: &mut Initiator,
+    counters: &SealCounters,
+) -> bool {
+    let opened = match &mut peers[peer.0 as usize].seal {
+        None => Ok(Some(&*datagram)),
+        Some(seal) => seal.open(now_ns, datagram),
+    };
+    match opened {
+        Ok(Some(frame)) => initiator.handle_frame(now_ns, peer, frame),
+        Ok(None) => {}
+        Err(dropped) => counters.count(dropped),
+    }
+    opened.is_ok()
+}
+
+/// What a packet carries, and the node it comes from; `None` for what is no packet.
+fn unwrap(datagram: &mut [u8]) -> Option<(NodeId, &mut [u8])> {
+    let packet = Packet::parse(datagram).ok()?;
+    let (source, payload_len) = (packet.source().node, packet.payload().len());
+    let start = datagram.len() - payload_len;
+    Some((source, &mut datagram[start..]))
+}

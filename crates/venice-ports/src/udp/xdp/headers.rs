@@ -1,0 +1,137 @@
+//! The headers of a datagram on the wire: Ethernet, IPv4 without options, UDP.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// All three.
+pub(super) const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: usize = 20;
+pub(super) const UDP_BYTES: usize = 8;
+const TIME_TO_LIVE: u8 = 64;
+const UDP: u8 = 17;
+
+/// As they lie in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Headers(pub(super) [u8; HEADER_BYTES]);
+
+impl Headers {
+    /// Those of a frame that came, and how long the payload behind them is. `None` unless it is
+    /// what the program at the interface lets through, whole and with its checksum right.
+    pub(super) fn parse(frame: &[u8]) -> Option<(Self, usize)> {
+        let headers = Self(*frame.first_chunk()?);
+        let (ip_bytes, udp_bytes) = (usize::from(headers.half(16)), usize::from(headers.half(38)));
+        let is_whole = udp_bytes >= UDP_BYTES
+            && ip_bytes == IPV4_BYTES + udp_bytes
+            && frame.len() >= ETHERNET_BYTES + ip_bytes;
+        let is_right = headers.half(12) == 0x0800 && headers.0[14] == 0x45 && headers.0[23] == UDP;
+        (is_whole && is_right && headers.sum() == 0xffff)
+            .then_some((headers, udp_bytes - UDP_BYTES))
+    }
+
+    /// Who sent it.
+    pub(super) fn source(&self) -> SocketAddrV4 {
+        let ip = Ipv4Addr::from(*self.0[26..].first_chunk().expect("four bytes"));
+        SocketAddrV4::new(ip, self.half(34))
+    }
+
+    /// Those of what goes back to who sent it; lengths and checksum are missing.
+    pub(super) fn turned(&self) -> Self {
+        let mut turned = *self;
+        let (to, from) = (&mut turned.0, &self.0);
+        to[..6].copy_from_slice(&from[6..12]);
+        to[6..12].copy_from_slice(&from[..6]);
+        to[15..26].fill(0);
+        (to[22], to[23]) = (TIME_TO_LIVE, UDP);
+        to[26..30].copy_from_slice(&from[30..34]);
+        to[30..34].copy_from_slice(&from[26..30]);
+        to[34..36].copy_from_slice(&from[36..38]);
+        to[36..38].copy_from_slice(&from[34..36]);
+        to[38..42].fill(0);
+        turned
+    }
+
+    /// Fills in what depends on the payload's length. `number` tells the packet from others of its
+    /// sender, should a router cut it up. UDP's checksum stays away, as IPv4 allows: the seal or
+    /// the fabric's checksum covers the payload, and its absence says which way it came.
+    pub(super) fn complete(&mut self, payload_bytes: usize, number: u16) {
+        let udp_bytes = (UDP_BYTES + payload_bytes) as u16;
+        self.0[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
+        self.0[18..20].copy_from_slice(&number.to_be_bytes());
+        self.0[24..26].fill(0);
+        let sum = !self.sum();
+        self.0[24..26].copy_from_slice(&sum.to_be_bytes());
+        self.0[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
+    }
+
+    /// Whether it came by AF_XDP: the kernel gives all that it sends a checksum other than zero.
+    pub(super) fn is_by_xdp(&self) -> bool {
+        self.half(40) == 0
+    }
+
+    /// Whether [`Headers::turned`] gives those, lengths and checksum aside.
+    pub(super) fn turned_is(&self, back: &Self) -> bool {
+        let (here, back) = (&self.0, &back.0);
+        here[..6] == back[6..12]
+            && here[6..12] == back[..6]
+            && here[26..30] == back[30..34]
+            && here[30..34] == back[26..30]
+            && here[34..36] == back[36..38]
+            && here[36..38] == back[34..36]
+    }
+
+    fn half(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    /// The ones' complement sum of the IPv4 header (RFC 791).
+    fn sum(&self) -> u16 {
+        let words = (ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES).step_by(2);
+        let sum: u32 = words.map(|at| u32::from(self.half(at))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        ((folded & 0xffff) + (folded >> 16)) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(payload: &[u8]) -> Vec<u8> {
+        let mut headers = Headers([0; HEADER_BYTES]);
+        headers.0[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+        (headers.0[14], headers.0[22], headers.0[23]) = (0x45, 63, UDP);
+        headers.0[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
+        headers.0[34..38].copy_from_slice(&[0x1f, 0x40, 0x1f, 0x41]);
+        headers.complete(payload.len(), 7);
+        [&headers.0[..], payload].concat()
+    }
+
+    #[test]
+    fn an_answer_goes_back_where_the_request_came_from() {
+        let mut frame = request(b"request");
+        // A short frame comes with padding behind it.
+        frame.extend([0; 11]);
+        let (headers, len) = Headers::parse(&frame).unwrap();
+        assert_eq!(&frame[HEADER_BYTES..][..len], b"request");
+        assert_eq!(headers.source(), "10.0.0.2:8000".parse().unwrap());
+        let mut answer = headers.turned();
+        answer.complete(6, 1);
+        let frame = [&answer.0[..], b"answer"].concat();
+        assert_eq!(Headers::parse(&frame).unwrap().0.source(), "10.0.0.1:8001".parse().unwrap());
+        assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+        assert!(headers.turned_is(&answer) && !headers.turned_is(&headers));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_damaged_is_nobody_s() {
+        let frame = request(b"request");
+        for len in 0..frame.len() {
+            assert_eq!(Headers::parse(&frame[..len]), None, "{len}");
+        }
+        for at in 12..34 {
+            let mut frame = frame.clone();
+            frame[at] ^= 0x10;
+            assert_eq!(Headers::parse(&frame), None, "byte {at}");
+        }
+    }
+}
