@@ -1,10 +1,7 @@
-/* Forks while threads on every processor fault: by the C library, and by a bare system call. */
-#define _GNU_SOURCE
+/* Forks while threads on every processor fault. */
 #include "check.h"
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 
 enum { PAGES = 24 * 256, OWN = 4 * 256, THREADS = 4, FORKS = 24 };
 
@@ -29,11 +26,6 @@ static void *toucher(void *number)
 	return NULL;
 }
 
-static pid_t fork_bare(void)
-{
-	return syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-}
-
 /* What the parent's threads only read must be there whole, wherever it was at the fork. */
 static void child(int number)
 {
@@ -55,7 +47,7 @@ int main(void)
 	}
 	for (int i = 0; i < FORKS; i++) {
 		int seen = atomic_load(&rounds);
-		pid_t pid = i % 3 == 2 ? fork_bare() : fork();
+		pid_t pid = fork();
 		must(pid >= 0);
 		if (pid == 0)
 			child(i);
