@@ -10,7 +10,7 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fmt fuzz soak bench install uninstall clean
+.PHONY: help setup build demo test check fmt fuzz soak bench wheel install uninstall clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ setup: ## Install what is missing here (Debian packages; needs root only if some
 
 build: ## Build the binary, its shim and the libraries into target/release
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-c
+	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
 
 demo: ## A rack on this machine runs an unmodified redis-server on borrowed memory
 	@scripts/setup.sh demo
@@ -51,6 +51,10 @@ bench: build ## Measure faults and channels beside their peers; the tables go to
 	@scripts/setup.sh demo
 	$(BIN) bench fault --json target/bench-fault.json $(ARGS)
 	$(BIN) bench channels --json target/bench-channels.json --plots target/bench-channels
+
+wheel: ## The Python package as a wheel, into target/wheels (needs maturin)
+	@scripts/setup.sh build
+	@scripts/wheel.sh
 
 install: build ## Install under PREFIX (default /usr/local; DESTDIR for packagers)
 	@scripts/install.sh install "$(DESTDIR)$(PREFIX)"

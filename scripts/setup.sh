@@ -62,6 +62,7 @@ look() {
         need sqlite3 sqlite3
         need_file /usr/bin/python3 python3
         need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy
+        need_file /usr/lib/python3/dist-packages/pandas/__init__.py python3-pandas
         need pgrep procps
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark

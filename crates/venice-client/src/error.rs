@@ -81,7 +81,7 @@ impl From<RecipientError> for Error {
 }
 
 /// The error and what caused it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

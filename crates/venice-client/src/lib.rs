@@ -4,6 +4,7 @@
 //! - [`Rack`] is the front door: connect, then ask it for
 //! - [`Memory`]: bytes read and written by offset, at once or with many accesses under way, and
 //!   atomics;
+//! - [`PagedMemory`]: regions at addresses like any other, larger than what is resident of them;
 //! - [`ObjectCache`]: a victim store for caches that are too small, with Put and Get.
 //!
 //! ```no_run
@@ -31,6 +32,7 @@
 mod error;
 mod memory;
 mod object_cache;
+mod paged;
 mod pending;
 mod queue;
 mod rack;
@@ -41,6 +43,7 @@ pub use memory::Memory;
 pub use object_cache::{
     CacheOptions, CacheStats, Eviction, MAX_KEY_BYTES, MIN_CACHE_BYTES, ObjectCache,
 };
+pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
 pub use venice_recipient::PortKind;

@@ -5,6 +5,7 @@ use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
 use crate::Error;
 use crate::memory::Memory;
 use crate::object_cache::{CacheOptions, MIN_CACHE_BYTES, ObjectCache};
+use crate::paged::PagedMemory;
 
 /// Asynchronous accesses of one [`Memory`] under way at a time, unless it is said otherwise.
 const MOST_UNDER_WAY: usize = 256;
@@ -81,11 +82,22 @@ impl Rack {
     /// # Errors
     /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`].
     pub fn get_memory(&self, len_bytes: u64, options: &MemoryOptions) -> Result<Memory, Error> {
-        if len_bytes == 0 {
-            return Err(Error::Invalid("ask for a byte of memory at least".into()));
-        }
-        let remote = RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?;
-        Ok(Memory::new(remote, options.most_under_way))
+        Ok(Memory::new(self.borrow(len_bytes, options)?, options.most_under_way))
+    }
+
+    /// Memory from which regions of `len_bytes` in all, rounded up to whole slabs, can be mapped,
+    /// and of which at most `local_bytes` (4 MiB at least) are resident.
+    ///
+    /// # Errors
+    /// As [`Rack::get_memory`]; [`Error::Refused`] where the kernel has no userfaultfd for this
+    /// program, [`Error::Invalid`] for too small a budget.
+    pub fn paged_memory(
+        &self,
+        len_bytes: u64,
+        local_bytes: u64,
+        options: &MemoryOptions,
+    ) -> Result<PagedMemory, Error> {
+        PagedMemory::start(self.borrow(len_bytes, options)?, local_bytes)
     }
 
     /// An object cache in `len_bytes` of borrowed memory.
@@ -104,6 +116,13 @@ impl Rack {
         }
         let memory = self.get_memory(len_bytes, options)?;
         ObjectCache::new(Box::new(memory), cache)
+    }
+
+    fn borrow(&self, len_bytes: u64, options: &MemoryOptions) -> Result<RemoteMemory, Error> {
+        if len_bytes == 0 {
+            return Err(Error::Invalid("ask for a byte of memory at least".into()));
+        }
+        Ok(RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?)
     }
 
     fn request(&self, len_bytes: u64, options: &MemoryOptions) -> Request {

@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
-use venice_memory::paged::{self, Pager, PagerSetup, sys};
+use venice_memory::paged::{self, Pager, PagerSetup, Serves, sys};
 
 use crate::{descriptors, fork, heap, mappings, the_pager};
 
@@ -38,10 +39,10 @@ fn try_start(socket: &Path) -> Result<(), String> {
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
     sys::set_descriptor_limit(if first == 0 { own_limit } else { first });
     let setup = PagerSetup {
-        block,
+        block: Arc::new(block),
         process: attached.process,
         window,
-        supervisor: attached.supervisor,
+        serves: Serves::Program { supervisor: attached.supervisor },
         lowest_fd: lowest_fd(),
     };
     the_pager::set(paged::start(setup).map_err(|e| e.to_string())?);

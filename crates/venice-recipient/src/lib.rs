@@ -33,3 +33,8 @@ pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
+
+/// Regions over borrowed memory ([`RemoteMemory::memory`]), paged within a budget.
+pub mod paged {
+    pub use venice_memory::paged::{Region, Space, SpaceError};
+}

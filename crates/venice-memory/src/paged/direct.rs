@@ -134,6 +134,11 @@ impl FarMemory {
         &self.block
     }
 
+    /// Where the slabs are mapped (shm port), for as long as this lives.
+    pub(super) fn window_base(&self) -> Option<usize> {
+        self.window.as_ref().map(|owned| owned.window.base)
+    }
+
     /// A way there for one thread.
     ///
     /// # Errors

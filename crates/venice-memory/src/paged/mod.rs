@@ -13,7 +13,8 @@
 //!
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
-//! that read and write far memory themselves instead.
+//! that read and write far memory themselves instead, `space` for programs that ask for paged
+//! regions.
 //!
 //! The rules that keep this from waiting for itself: the handlers (`duty`) wait for each other only
 //! for a system call's time, and for no thread of the program; threads of the program wait for the
@@ -40,6 +41,7 @@ mod read_ahead;
 mod regions;
 pub mod run_block;
 pub mod slots;
+mod space;
 mod spin;
 mod staging;
 mod start;
@@ -54,7 +56,8 @@ pub use descriptors::Descriptors;
 pub use far::FarError;
 pub use fork::ForkedChild;
 pub use mappings::is_manageable;
-pub use pager::{Pager, PagerError, PagerSetup, Structure};
+pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
+pub use space::{Region, Space, SpaceError};
 pub use start::start;
 pub use uffd::Uffd;
 

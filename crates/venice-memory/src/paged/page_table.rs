@@ -204,6 +204,20 @@ pub struct PageTable {
     root: &'static [AtomicPtr<Leaf>],
 }
 
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` and `cover`, and nobody has them but this.
+        unsafe {
+            for leaf in self.root.iter().map(|leaf| leaf.load(Ordering::Acquire)) {
+                if !leaf.is_null() {
+                    sys::unmap(leaf.cast(), size_of::<Leaf>());
+                }
+            }
+            sys::unmap(self.root.as_ptr().cast_mut().cast(), size_of_val(self.root));
+        }
+    }
+}
+
 impl PageTable {
     /// An empty table.
     ///
@@ -211,7 +225,7 @@ impl PageTable {
     /// The kernel's, when there is no address space for the root (1 MiB).
     pub fn new() -> SysResult<PageTable> {
         let memory = sys::map_private(ROOT_LEAVES * size_of::<AtomicPtr<Leaf>>())?;
-        // SAFETY: fresh zeroed memory of that size, never unmapped; zeros are null pointers.
+        // SAFETY: fresh zeroed memory of that size, unmapped with the table; zeros are null pointers.
         let root =
             unsafe { std::slice::from_raw_parts(memory.cast::<AtomicPtr<Leaf>>(), ROOT_LEAVES) };
         Ok(PageTable { root })

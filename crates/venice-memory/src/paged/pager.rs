@@ -1,7 +1,8 @@
 //! The pager of one process: its parts.
 
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::budget;
 use super::descriptors::Descriptors;
@@ -34,15 +35,28 @@ pub(super) const NO_CPU: usize = usize::MAX;
 #[derive(Debug)]
 pub struct PagerSetup {
     /// The run's shared block.
-    pub block: RunBlockMap,
+    pub block: Arc<RunBlockMap>,
     /// This process's place in it.
     pub process: usize,
     /// Where the slabs are mapped; `None` with the udp port.
     pub window: Option<ShmWindowBase>,
-    /// The connection to the supervisor; it closes when that one is gone.
-    pub supervisor: std::os::fd::OwnedFd,
+    /// What it serves.
+    pub serves: Serves,
     /// Descriptors of the pager are kept at or above this number.
     pub lowest_fd: i32,
+}
+
+/// What a pager serves.
+#[derive(Debug)]
+pub enum Serves {
+    /// All anonymous memory of a program; the budget is for all that the program has resident.
+    Program {
+        /// The connection to the supervisor; it closes when that one is gone.
+        supervisor: std::os::fd::OwnedFd,
+    },
+    /// Some regions of a process that asked for them; the budget is for these, and children of a
+    /// fork do not have them.
+    Regions,
 }
 
 /// First address of the mapped slabs.
@@ -71,14 +85,17 @@ pub enum PagerError {
     Far(#[from] FarError),
 }
 
-/// The pager. It lives as long as its process and is never dropped.
+/// The pager. One that serves a program lives as long as its process and is never dropped.
 pub struct Pager {
     pub(super) uffd_fd: AtomicI32,
-    pub(super) block: RunBlockMap,
+    pub(super) block: Arc<RunBlockMap>,
     pub(super) process: AtomicUsize,
     pub(super) window: Option<ShmWindow>,
     pub(super) descriptors: Descriptors,
+    /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
+    /// Its threads are to end ([`Serves::Regions`]).
+    pub(super) is_ending: AtomicBool,
     pub(super) table: PageTable,
     pub(super) staging: Staging,
     pub(super) lock: StructureLock,
@@ -116,6 +133,15 @@ unsafe impl Sync for Pager {}
 // SAFETY: as above.
 unsafe impl Send for Pager {}
 
+impl Drop for Pager {
+    fn drop(&mut self) {
+        // Whoever still waits for a page goes on now.
+        self.descriptors.close(self.uffd_fd.load(Ordering::Relaxed));
+        // SAFETY: the pager's own memory, which its threads used, and these have ended.
+        unsafe { sys::unmap(self.zeros as *mut _, MAX_WINDOW * PAGE) };
+    }
+}
+
 impl Pager {
     /// A pager that has no threads yet.
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
@@ -124,13 +150,20 @@ impl Pager {
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
         let descriptors = Descriptors::new(setup.lowest_fd);
         let fd = descriptors.keep(uffd.fd);
-        let supervisor_fd = descriptors.keep(setup.supervisor.into_raw_fd());
+        let supervisor_fd = match setup.serves {
+            Serves::Program { supervisor } => descriptors.keep(supervisor.into_raw_fd()),
+            Serves::Regions => -1,
+        };
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let chunks = (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(8, 1 << 15);
         let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
         let (base, len_bytes) = staging.memory();
         // SAFETY: advice about the pager's own, empty memory.
         let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_NOHUGEPAGE) };
+        if supervisor_fd < 0 {
+            // SAFETY: as above.
+            let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_DONTFORK) };
+        }
         Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
         let zeros = sys::map_private(MAX_WINDOW * PAGE).map_err(kernel("map its zeros"))?;
         Ok(Pager {
@@ -139,6 +172,7 @@ impl Pager {
             window: setup.window.map(|base| ShmWindow { base }),
             descriptors,
             supervisor_fd,
+            is_ending: AtomicBool::new(false),
             table: PageTable::new().map_err(kernel("map its page table"))?,
             staging,
             lock: StructureLock::default(),
@@ -160,6 +194,16 @@ impl Pager {
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
         })
+    }
+
+    /// Does it serve regions that were asked for, and not all of a program?
+    pub(super) fn serves_regions(&self) -> bool {
+        self.supervisor_fd < 0
+    }
+
+    /// Are its threads to end?
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     /// The userfaultfd of this process.

@@ -38,6 +38,18 @@ pub struct Staging {
     owners: &'static [AtomicU64],
 }
 
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let (base, len_bytes) = self.memory();
+        let owners = self.owners.as_ptr().cast_mut();
+        // SAFETY: mapped by `new`, and nobody has them but this.
+        unsafe {
+            sys::unmap(base as *mut _, len_bytes);
+            sys::unmap(owners.cast(), size_of_val(self.owners));
+        }
+    }
+}
+
 impl Staging {
     /// A ring of `chunks` chunks. Its memory must yet be registered with the userfaultfd.
     ///
@@ -49,7 +61,7 @@ impl Staging {
         let base = sys::map_private(frames * PAGE)?;
         // Pages arrive here by a move, which wants both mappings alike: not locked, no huge pages.
         sys::unlock(base as usize, frames * PAGE);
-        // SAFETY: fresh zeroed memory of that size, never unmapped.
+        // SAFETY: fresh zeroed memory of that size, unmapped with the ring.
         let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
         Ok(Staging { base_page: base as usize / PAGE, owners })
     }

@@ -13,7 +13,7 @@ use super::budget::{high_watermark, low_watermark};
 use super::far::Far;
 use super::pager::{Guarded, NO_CPU, Pager};
 use super::staging::{CHUNK_FRAMES, Frame};
-use super::sys::{self, PollFd};
+use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
 use retire::Leaving;
 use windows::Exhausted;
@@ -66,10 +66,22 @@ pub extern "C" fn run(evictor: usize) -> ! {
     }
 }
 
+/// The thread's body where a pager ends before its process does.
+pub fn run_until_ended(mut evictor: Evictor) {
+    while !evictor.pager.is_ending() {
+        evictor.turn();
+    }
+}
+
 impl Evictor {
     /// An evictor that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Evictor {
-        let statm = sys::open_readonly(b"/proc/self/statm\0");
+        // What else a process holds counts only where the pager serves all of it.
+        let statm = if pager.serves_regions() {
+            Err(Errno::ENOENT)
+        } else {
+            sys::open_readonly(b"/proc/self/statm\0")
+        };
         Evictor {
             pager,
             far,
@@ -136,6 +148,9 @@ impl Evictor {
         let now_ns = sys::monotonic_ns();
         let since_ns = *self.far_full_since_ns.get_or_insert(now_ns);
         if now_ns - since_ns > FAR_FULL_PATIENCE_NS {
+            if self.pager.block.donors().iter().any(|donor| donor.is_lost()) {
+                sys::die("a donor is lost, and those that are left have no room for its share");
+            }
             sys::die("far memory is used up and so is --local: run with a larger --remote");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::super::far::Far;
 use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
-use super::super::sys::Errno;
+use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Awaited, Fault, Handler};
@@ -209,7 +209,17 @@ impl Handler {
         let pager = self.pager;
         let _apart = pager.keep_readers_out();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
-        loss::note(process, pager.block.donor_of_slot(slot), address_of(page));
+        let donor = pager.block.donor_of_slot(slot);
+        loss::note(process, donor, address_of(page));
+        if pager.serves_regions() {
+            // There is no supervisor to say it. (And this thread may allocate.)
+            let (name, address) = (pager.block.donors()[donor].name(), address_of(page));
+            let said = format!(
+                "venice: the only copy of a page is lost with node {name}: address {address:#x}: \
+                 SIGBUS\n"
+            );
+            let _ = sys::write(2, said.as_bytes());
+        }
         pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
         self.forget_slot(entry);
         self.poison(page);

@@ -83,6 +83,14 @@ pub extern "C" fn run(handler: usize) -> ! {
     }
 }
 
+/// The thread's body where a pager ends before its process does; it serves alone.
+pub fn run_until_ended(mut handler: Handler) {
+    assert_eq!(handler.number, FIRST, "nobody calls a second one");
+    while !handler.pager.is_ending() {
+        handler.turn();
+    }
+}
+
 impl Handler {
     /// A handler that has not started yet.
     pub fn new(pager: &'static Pager, number: usize, far: Far) -> Handler {

@@ -41,7 +41,8 @@ impl Handler {
                 }
                 State::Zero | State::Staged | State::Far => {}
             }
-            self.wait_for_room();
+            let slot = if state == State::Far { entry.slot() } else { None };
+            self.wait_for_room(slot);
             // Its frame is to be there for a child that is forked until then, and may be gone
             // for one that is forked later: no fork is read in between.
             let _apart = (state == State::Staged).then(|| pager.keep_readers_out());
@@ -184,9 +185,11 @@ impl Handler {
         }
     }
 
-    /// Waits while the budget is used up and the evictor can do something about it.
-    fn wait_for_room(&self) {
+    /// Waits while the budget is used up and the evictor can do something about it. A page that is
+    /// lost with its donor takes no room, and the program is to hear of it at once.
+    fn wait_for_room(&self, slot: Option<u32>) {
         let pager = self.pager;
+        let is_lost = || slot.is_some_and(|slot| !pager.block.slot_is_alive(slot));
         let full = || {
             pager.resident().load(Ordering::Relaxed) >= pager.limit_pages.load(Ordering::Relaxed)
         };
@@ -199,7 +202,7 @@ impl Handler {
                 || pager.fork.is_watching()
                 || pager.evictor_stuck.load(Ordering::Relaxed) != 0
         };
-        while full() && !hopeless() {
+        while full() && !hopeless() && !is_lost() {
             let seen = pager.evictor_progress.load(Ordering::Acquire);
             pager.ring_if_needed(u64::MAX);
             sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);

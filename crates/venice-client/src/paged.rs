@@ -1,0 +1,99 @@
+//! Borrowed memory at addresses like any other, paged in and out within a budget.
+
+use std::sync::Arc;
+
+use venice_recipient::RemoteMemory;
+use venice_recipient::paged::{Region, Space, SpaceError};
+
+use crate::Error;
+
+/// Borrowed memory from which regions are mapped: arrays larger than what is to be resident of
+/// them. Needs what `venice run` needs: Linux 6.8 and `CAP_SYS_PTRACE`.
+///
+/// Copies share it; it is given back when the last copy and the last region are gone.
+#[derive(Clone, Debug)]
+pub struct PagedMemory {
+    shared: Arc<Shared>,
+}
+
+/// The space goes first, and the loan after it.
+#[derive(Debug)]
+struct Shared {
+    space: Arc<Space>,
+    _remote: RemoteMemory,
+}
+
+/// A region: bytes at an address, of which some are here and the rest is with donors.
+///
+/// Program and kernel use it as they use any memory. Children of a `fork` do not have it. If the
+/// only donor of a page is lost, touching it is `SIGBUS`, and a line on stderr names the donor.
+#[derive(Debug)]
+pub struct PagedRegion {
+    region: Region,
+    _shared: Arc<Shared>,
+}
+
+impl PagedMemory {
+    pub(crate) fn start(remote: RemoteMemory, local_bytes: u64) -> Result<PagedMemory, Error> {
+        let space = Arc::new(Space::start(remote.memory().clone(), local_bytes)?);
+        Ok(PagedMemory { shared: Arc::new(Shared { space, _remote: remote }) })
+    }
+
+    /// A region of zeros, `len_bytes` rounded up to whole pages.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`]: all regions together would be more than was borrowed; [`Error::Refused`]
+    /// by the kernel.
+    pub fn map(&self, len_bytes: u64) -> Result<PagedRegion, Error> {
+        let region = self.shared.space.map(len_bytes)?;
+        Ok(PagedRegion { region, _shared: self.shared.clone() })
+    }
+
+    /// What regions may be, all together.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shared.space.capacity_bytes()
+    }
+
+    /// What they are.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.shared.space.mapped_bytes()
+    }
+
+    /// How much of them is resident.
+    pub fn resident_bytes(&self) -> u64 {
+        self.shared.space.resident_bytes()
+    }
+}
+
+impl PagedRegion {
+    /// The first byte's address, that of a page; for as long as this lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.as_ptr()
+    }
+
+    /// Its length, whole pages.
+    pub fn len_bytes(&self) -> usize {
+        self.region.len_bytes()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.region.bytes()
+    }
+
+    /// Its bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.region.bytes_mut()
+    }
+}
+
+impl From<SpaceError> for Error {
+    fn from(error: SpaceError) -> Self {
+        let said = crate::error::with_causes(&error);
+        match error {
+            SpaceError::NoRoom { .. } => Error::NoRoom(said),
+            SpaceError::TooLittle { .. } => Error::Invalid(said),
+            _ => Error::Refused(said),
+        }
+    }
+}

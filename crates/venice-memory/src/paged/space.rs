@@ -1,0 +1,287 @@
+//! Paged regions for a process that asks for them: memory larger than its budget, at addresses like
+//! any other, while the rest of the process stays the kernel's.
+//!
+//! The pager is the one of `venice run`, with three differences. Its threads are ordinary ones and
+//! end with the space. Its budget is for its regions alone. Children of a `fork` do not have the
+//! regions (`MADV_DONTFORK`): they would need a pager of their own, and most of them only `exec`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use super::PAGE;
+use super::direct::FarMemory;
+use super::duty::FIRST;
+use super::evictor::{self, Evictor};
+use super::far::Far;
+use super::handler::{self, Handler};
+use super::pager::{Pager, PagerError, PagerSetup, Serves};
+use super::slots;
+use super::sys::{self, Errno};
+
+/// Least budget: under it the pager's own needs outgrow the regions'.
+const LEAST_LOCAL_BYTES: u64 = 4 << 20;
+/// Pages brought in with the one that was asked for, at most.
+const READ_AHEAD_PAGES: u32 = 63;
+
+/// Regions with one budget, over one loan.
+pub struct Space {
+    /// Leaked by `start`; taken back when the threads have ended.
+    pager: &'static Pager,
+    threads: Vec<JoinHandle<()>>,
+    far: Arc<FarMemory>,
+    mapped_bytes: AtomicU64,
+    process: u32,
+}
+
+/// Why there is no space, or no region in it.
+#[derive(Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// The pager could not start.
+    #[error(transparent)]
+    Pager(#[from] PagerError),
+    /// The budget is too small.
+    #[error("{local_bytes} bytes of local memory are too little: {LEAST_LOCAL_BYTES} at least")]
+    TooLittle {
+        /// What was given.
+        local_bytes: u64,
+    },
+    /// Regions are larger than what was borrowed.
+    #[error("a region of {asked_bytes} bytes: {free_bytes} of what was borrowed are free")]
+    NoRoom {
+        /// What was asked for.
+        asked_bytes: u64,
+        /// What is left.
+        free_bytes: u64,
+    },
+    /// The kernel refused.
+    #[error("the kernel maps no region of {len_bytes} bytes ({source})")]
+    Map {
+        /// Its length.
+        len_bytes: u64,
+        /// What it said.
+        #[source]
+        source: Errno,
+    },
+    /// No thread.
+    #[error("the pager's threads cannot start")]
+    Thread(#[source] std::io::Error),
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mapped_bytes = self.mapped_bytes.load(Ordering::Relaxed);
+        f.debug_struct("Space").field("mapped_bytes", &mapped_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Space {
+    /// A space over `far`, of which at most `local_bytes` are resident. Nobody else may use `far`,
+    /// its block included.
+    ///
+    /// # Errors
+    /// [`SpaceError`].
+    pub fn start(far: Arc<FarMemory>, local_bytes: u64) -> Result<Space, SpaceError> {
+        if local_bytes < LEAST_LOCAL_BYTES {
+            return Err(SpaceError::TooLittle { local_bytes });
+        }
+        let block = far.block().clone();
+        block.limit_pages.store(local_bytes / PAGE as u64, Ordering::Relaxed);
+        block.read_ahead_pages.store(READ_AHEAD_PAGES, Ordering::Relaxed);
+        let pid = sys::getpid();
+        let process = block.enter_process(pid).expect("nobody else is in this block");
+        let setup = PagerSetup {
+            block,
+            process,
+            window: far.window_base(),
+            serves: Serves::Regions,
+            lowest_fd: 3,
+        };
+        let pager: &'static Pager = Box::leak(Box::new(Pager::new(setup)?));
+        let mut space = Space {
+            pager,
+            threads: Vec::new(),
+            far,
+            mapped_bytes: AtomicU64::new(0),
+            process: pid,
+        };
+        space.start_threads()?;
+        Ok(space)
+    }
+
+    fn start_threads(&mut self) -> Result<(), SpaceError> {
+        let pager = self.pager;
+        let far = || Far::open(&pager.block, pager.window, &pager.descriptors);
+        let handler = Handler::new(pager, FIRST, far().map_err(PagerError::Far)?);
+        let evictor = Evictor::new(pager, far().map_err(PagerError::Far)?);
+        self.spawn("venice-handler", move || handler::run_until_ended(handler))?;
+        self.spawn("venice-evictor", move || evictor::run_until_ended(evictor))
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), SpaceError> {
+        let undisturbed = move || {
+            // The program's signal handlers may touch a region; they run elsewhere.
+            sys::block_signals();
+            body();
+        };
+        let started = std::thread::Builder::new().name(name.into()).spawn(undisturbed);
+        self.threads.push(started.map_err(SpaceError::Thread)?);
+        Ok(())
+    }
+
+    /// A region of zeros, `len_bytes` rounded up to whole pages.
+    ///
+    /// # Errors
+    /// [`SpaceError::NoRoom`], [`SpaceError::Map`].
+    pub fn map(self: &Arc<Space>, len_bytes: u64) -> Result<Region, SpaceError> {
+        let len_bytes = len_bytes.max(1).next_multiple_of(PAGE as u64);
+        let capacity = self.far.len_bytes();
+        let taken = self.mapped_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |mapped| {
+            mapped.checked_add(len_bytes).filter(|sum| *sum <= capacity)
+        });
+        if let Err(mapped) = taken {
+            let free_bytes = capacity - mapped;
+            return Err(SpaceError::NoRoom { asked_bytes: len_bytes, free_bytes });
+        }
+        match self.map_and_adopt(len_bytes as usize) {
+            Ok(addr) => Ok(Region { space: self.clone(), addr, len_bytes: len_bytes as usize }),
+            Err(source) => {
+                self.mapped_bytes.fetch_sub(len_bytes, Ordering::AcqRel);
+                Err(SpaceError::Map { len_bytes, source })
+            }
+        }
+    }
+
+    /// Bytes of all regions.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes resident now, those on their way out among them.
+    pub fn resident_bytes(&self) -> u64 {
+        self.pager.resident().load(Ordering::Relaxed) * PAGE as u64
+    }
+
+    /// What regions may be, all together.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.far.len_bytes()
+    }
+
+    fn map_and_adopt(&self, len_bytes: usize) -> Result<usize, Errno> {
+        let addr = sys::map_private(len_bytes)? as usize;
+        sys::unlock(addr, len_bytes);
+        // SAFETY: advice about fresh memory.
+        unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTFORK)? };
+        let mut structure = self.pager.hold_structure();
+        structure.adopt(addr, len_bytes);
+        if structure.touches(addr, len_bytes) {
+            return Ok(addr);
+        }
+        drop(structure);
+        // SAFETY: mapped above, and nobody has heard of it.
+        unsafe { sys::unmap(addr as *mut _, len_bytes) };
+        Err(Errno::ENOMEM)
+    }
+
+    fn unmap(&self, addr: usize, len_bytes: usize) {
+        let gone = self.pager.hold_structure().replace(addr, len_bytes, || {
+            // SAFETY: a region whose only owner is being dropped.
+            unsafe { sys::syscall(sys::nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) }
+        });
+        assert!(gone.is_ok(), "a region was mapped");
+        self.mapped_bytes.fetch_sub(len_bytes as u64, Ordering::AcqRel);
+    }
+
+    /// Has the threads end. The handler may sleep until there is a fault: so somebody faults.
+    fn end_threads(&mut self) {
+        let pager = self.pager;
+        pager.is_ending.store(true, Ordering::Release);
+        pager.evictor_bell.store(1, Ordering::Release);
+        sys::futex_wake(&pager.evictor_bell, 1, false);
+        let page = self.map_and_adopt(PAGE).ok();
+        let fault = page.map(|page| {
+            std::thread::spawn(move || {
+                // SAFETY: mapped above; unmapped when this has ended.
+                unsafe { std::ptr::read_volatile(page as *const u8) };
+            })
+        });
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // The handler may have ended before it heard of the fault.
+        pager.descriptors.close(pager.uffd_fd.swap(-1, Ordering::AcqRel));
+        if let (Some(fault), Some(page)) = (fault, page) {
+            let _ = fault.join();
+            // SAFETY: nobody has it any more.
+            unsafe { sys::unmap(page as *mut _, PAGE) };
+        }
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        if sys::getpid() != self.process {
+            // The threads, the staging area and the regions are the parent's.
+            return;
+        }
+        self.end_threads();
+        slots::leave(&self.pager.block, self.pager.process.load(Ordering::Relaxed), self.process);
+        // SAFETY: leaked by `start`; its threads have ended, and every region held this space.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.pager).cast_mut()) });
+    }
+}
+
+/// A region of a space; it is unmapped when this is dropped.
+#[derive(Debug)]
+pub struct Region {
+    space: Arc<Space>,
+    addr: usize,
+    len_bytes: usize,
+}
+
+impl Region {
+    /// Its first byte's address, that of a page. It may be read and written like any other memory
+    /// for as long as this lives, by kernel and program, but not in a child of a `fork`. If the
+    /// only donor of a page is lost, touching it is `SIGBUS`.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.addr as *mut u8
+    }
+
+    /// Its length, whole pages.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// The space it is in.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped as long as this lives; written only through what borrows this mutably, or
+        // by whoever takes it on himself to use `as_ptr`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len_bytes) }
+    }
+
+    /// Its bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else borrows it.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if sys::getpid() == self.space.process {
+            self.space.unmap(self.addr, self.len_bytes);
+        } else {
+            // A child of a fork has no such memory, and no right to the space's slots.
+            std::mem::forget(self.space.clone());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The Python package, its own tests and its examples, on racks of this test's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use venice_programs_test::{
+    Port, Rack, Running, kill_now, paged_mode_is_missing, venice_binary, wait_for,
+};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The package as a wheel would put it down, from the library that was built.
+struct Package(TempDir);
+
+impl Package {
+    fn assemble() -> Package {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let built = venice_binary().with_file_name("lib_venice.so");
+        assert!(built.exists(), "{} is not built: run `make build`", built.display());
+        let to = folder.path().join("venice");
+        std::fs::create_dir(&to).expect("a directory");
+        let sources = root().join("crates/venice-py/python/venice");
+        for file in std::fs::read_dir(sources).expect("the sources") {
+            let file = file.expect("a file");
+            if file.file_type().is_ok_and(|kind| kind.is_file()) {
+                std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+            }
+        }
+        std::fs::copy(built, to.join("_venice.abi3.so")).expect("a copy");
+        Package(folder)
+    }
+
+    /// Debian's Python, which has numpy and pandas, with the package on `rack`.
+    fn python(&self, rack: &Rack) -> Command {
+        let mut python = Command::new("/usr/bin/python3");
+        python.env("PYTHONPATH", self.0.path()).env("PYTHONDONTWRITEBYTECODE", "1");
+        python.env("VENICE_RUN_DIR", rack.run_dir()).env_remove("VENICE_MONITOR");
+        python.arg("-Xfaulthandler");
+        python
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs a Python file to its end, which must be a good one; what it printed.
+fn run(rack: &Rack, file: &str, arguments: &[&str]) -> String {
+    let package = Package::assemble();
+    let mut python = package.python(rack);
+    python.arg(root().join(file)).args(arguments);
+    let outcome = Running::spawn(python, false).finish(PATIENCE);
+    outcome.expect_code(0);
+    assert_eq!(rack.granted_bytes(), 0, "{file}: all is given back");
+    String::from_utf8_lossy(&outcome.stdout).into_owned()
+}
+
+#[test]
+fn memory_and_caches_by_datagrams() {
+    run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_memory.py", &[]);
+}
+
+#[test]
+fn memory_and_caches_by_shared_memory() {
+    run(&Rack::start(Port::Shm, 32), "crates/venice-py/tests/test_memory.py", &[]);
+}
+
+#[test]
+fn a_victim_store_behind_a_real_memcached() {
+    run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_victim.py", &[]);
+}
+
+#[test]
+fn arrays_by_datagrams() {
+    if paged_mode_is_missing("arrays_by_datagrams") {
+        return;
+    }
+    run(&Rack::start(Port::Udp, 48), "crates/venice-py/tests/test_arrays.py", &[]);
+}
+
+#[test]
+fn arrays_by_shared_memory() {
+    if paged_mode_is_missing("arrays_by_shared_memory") {
+        return;
+    }
+    run(&Rack::start(Port::Shm, 48), "crates/venice-py/tests/test_arrays.py", &[]);
+}
+
+#[test]
+fn pagerank_over_a_graph_larger_than_its_local_memory() {
+    if paged_mode_is_missing("pagerank_over_a_graph_larger_than_its_local_memory") {
+        return;
+    }
+    let graph = ["--vertices", "100000", "--edges", "4000000", "--rounds", "3"];
+    let arguments = [&graph[..], &["--local", "6MiB", "--check"]].concat();
+    let said = run(&Rack::start(Port::Shm, 32), "examples/python/pagerank.py", &arguments);
+    assert!(said.contains("the same ranks, to the last bit"), "{said}");
+}
+
+#[test]
+fn a_pandas_job_over_borrowed_columns() {
+    if paged_mode_is_missing("a_pandas_job_over_borrowed_columns") {
+        return;
+    }
+    let arguments = ["--rows", "1500000", "--local", "6MiB", "--check"];
+    let said = run(&Rack::start(Port::Udp, 32), "examples/python/trips_pandas.py", &arguments);
+    assert!(said.contains("the same report as from local memory"), "{said}");
+}
+
+/// With the only copy of its pages gone the program is told, by name and by signal.
+#[test]
+fn a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it() {
+    if paged_mode_is_missing("a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it") {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, 64);
+    let package = Package::assemble();
+    let script = "import sys, numpy, venice\n\
+        array = venice.connect().array(2 << 20, numpy.int64, local='4MiB', donors=['node2'])\n\
+        array[:] = 1\n\
+        open(sys.argv[1], 'w')\n\
+        while True: array.sum()\n";
+    let written = package.0.path().join("written");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&written);
+    let running = Running::spawn(python, false);
+    wait_for("the array to be written", PATIENCE, || written.exists().then_some(()));
+    kill_now(rack.agent_pid("node2"));
+    let outcome = running.finish(PATIENCE);
+    outcome.expect_code(128 + 7);
+    assert!(outcome.stderr.contains("lost with node node2"), "{}", outcome.stderr);
+}

@@ -1,0 +1,49 @@
+"""Memory of the other machines in the rack, for programs that ask for it.
+
+    import venice
+
+    with venice.connect() as rack, rack.get_memory("1GiB") as memory:
+        memory.write(4096, b"far away")
+        assert memory.read(4096, 8) == b"far away"
+
+See docs/api.md. Handles mean nothing in a child of `fork`; use the "spawn" method of
+`multiprocessing`.
+"""
+
+from ._venice import __version__
+from .cache import CacheStats, ObjectCache
+from .errors import (
+    Closed,
+    DonorLost,
+    Error,
+    Invalid,
+    NoRoom,
+    OutOfRange,
+    Refused,
+    Unaligned,
+    Unreachable,
+)
+from .memory import Memory
+from .paged import Paged
+from .rack import Rack, connect
+from .sizes import parse_size
+
+__all__ = [
+    "CacheStats",
+    "Closed",
+    "DonorLost",
+    "Error",
+    "Invalid",
+    "Memory",
+    "NoRoom",
+    "ObjectCache",
+    "OutOfRange",
+    "Paged",
+    "Rack",
+    "Refused",
+    "Unaligned",
+    "Unreachable",
+    "__version__",
+    "connect",
+    "parse_size",
+]

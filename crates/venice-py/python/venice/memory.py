@@ -1,0 +1,131 @@
+"""Borrowed memory, read and written by offset."""
+
+from concurrent.futures import Future, InvalidStateError
+import asyncio
+from types import TracebackType
+from typing import Any, Callable, Self
+
+from . import _venice
+
+#: Whatever has bytes in a row: bytes, bytearray, memoryview, a numpy array, ...
+Buffer = Any
+
+
+
+def _flat(data: Buffer) -> memoryview:
+    """The bytes of `data`, which must lie in a row."""
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+class Memory:
+    """Bytes `0` to `len(memory) - 1`, zeros at first; given back by `close()` or `with`.
+
+    Any thread may use it, and the interpreter's lock is free while an access is under way.
+    """
+
+    def __init__(self, inner: "_venice.Memory") -> None:
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return self._inner.len_bytes()
+
+    def __repr__(self) -> str:
+        return f"<venice.Memory, {'closed' if self.closed else f'{len(self)} bytes'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the memory back, once what is under way is over. Again: nothing."""
+        self._inner.close()
+
+    @property
+    def closed(self) -> bool:
+        """Was it given back?"""
+        return self._inner.is_closed()
+
+    def read(self, offset: int, len_bytes: int) -> bytes:
+        """The bytes from `offset` on."""
+        return self._inner.read(offset, len_bytes)
+
+    def read_into(self, offset: int, buffer: Buffer) -> None:
+        """Fills `buffer`, whatever has writable bytes in a row, from `offset` on."""
+        self._inner.read_into(offset, _flat(buffer))
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Stores `data` at `offset`; it is there when this returns."""
+        self._inner.write(offset, _flat(data))
+
+    def __getitem__(self, key: slice) -> bytes:
+        """`memory[4096:8192]`"""
+        start, stop = self._range(key)
+        return self.read(start, stop - start)
+
+    def __setitem__(self, key: slice, data: Buffer) -> None:
+        """`memory[4096:8192] = data`, of that length."""
+        start, stop = self._range(key)
+        flat = _flat(data)
+        if flat.nbytes != stop - start:
+            raise ValueError(f"{flat.nbytes} bytes do not fit {stop - start}")
+        self.write(start, flat)
+
+    def submit_read(self, offset: int, len_bytes: int) -> "Future[bytes]":
+        """Starts to read. Asynchronous accesses take effect in the order in which they were started;
+        the call waits while as many are under way as may be (`most_under_way`)."""
+        return self._submit(lambda done: self._inner.start_read(offset, len_bytes, done))
+
+    def submit_write(self, offset: int, data: Buffer) -> "Future[None]":
+        """Starts to write; `data` may be changed when this returns. See `submit_read`."""
+        return self._submit(lambda done: self._inner.start_write(offset, _flat(data), done))
+
+    async def read_async(self, offset: int, len_bytes: int) -> bytes:
+        """As `read`, awaited."""
+        return await asyncio.wrap_future(self.submit_read(offset, len_bytes))
+
+    async def write_async(self, offset: int, data: Buffer) -> None:
+        """As `write`, awaited."""
+        await asyncio.wrap_future(self.submit_write(offset, data))
+
+    def flush(self) -> None:
+        """Waits until every access started before is over."""
+        self._inner.flush()
+
+    def fetch_add(self, offset: int, add: int) -> int:
+        """Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one
+        step; returns what was there before."""
+        return self._inner.fetch_add(offset, add % (1 << 64))
+
+    def compare_swap(self, offset: int, expected: int, new: int) -> int:
+        """Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one
+        step; returns what was there before."""
+        return self._inner.compare_swap(offset, expected, new)
+
+    def _range(self, key: slice) -> tuple[int, int]:
+        if not isinstance(key, slice) or key.step not in (None, 1):
+            raise TypeError("borrowed memory is accessed by slices without a step")
+        start, stop, _ = key.indices(len(self))
+        return start, max(start, stop)
+
+    def _submit(self, start: Callable[[Callable[..., None]], None]) -> "Future[Any]":
+        future: Future[Any] = Future()
+
+        def done(value: bytes | None, error: BaseException | None) -> None:
+            try:
+                if error is None:
+                    future.set_result(value)
+                else:
+                    future.set_exception(error)
+            except InvalidStateError:
+                pass  # cancelled: nobody wants to know
+
+        start(done)
+        return future

@@ -1,0 +1,85 @@
+"""Arrays larger than what is resident of them."""
+
+from __future__ import annotations
+
+from math import prod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _venice
+from .errors import Refused
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+Shape = int | tuple[int, ...]
+
+
+class Paged:
+    """Borrowed memory for arrays, of which a budget is resident, however many they are.
+
+    It is given back when this is closed and the last array (and view of one) is gone.
+    """
+
+    def __init__(self, inner: "_venice.Paged") -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No more arrays from here; those there are stay as long as they are used."""
+        self._inner.close()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed?"""
+        return self._inner.is_closed()
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What all arrays together may be."""
+        return self._inner.capacity_bytes()
+
+    @property
+    def mapped_bytes(self) -> int:
+        """What they are, each in whole pages."""
+        return self._inner.mapped_bytes()
+
+    @property
+    def resident_bytes(self) -> int:
+        """How much of them is in this machine's memory."""
+        return self._inner.resident_bytes()
+
+    def array(self, shape: Shape, dtype: DTypeLike = float) -> "np.ndarray[Any, Any]":
+        """An array of zeros; an ordinary `numpy.ndarray`, but for where it lies."""
+        np = _numpy()
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError("arrays of Python objects cannot lie in borrowed memory")
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        region = self._inner.map(prod(shape) * kind.itemsize)
+        return np.ndarray(shape, kind, buffer=region)
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        raise Refused("arrays need numpy: pip install numpy") from None
+    return numpy
+
+
+def array_bytes(shape: Shape, dtype: Any) -> int:
+    """Bytes of an array, in whole pages."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return -(-max(prod(shape) * _numpy().dtype(dtype).itemsize, 1) // 4096) * 4096

@@ -1,0 +1,129 @@
+"""The front door: a rack, and what is to be had from it."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Self
+
+from . import _venice
+from .cache import ObjectCache
+from .memory import Memory
+from .paged import Paged, Shape, array_bytes
+from .sizes import Size, parse_size
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+Port = Literal["shm", "udp", "verbs"]
+
+
+class Rack:
+    """A rack. Leaving its `with` block forgets it; what was borrowed stays until it is closed."""
+
+    def __init__(self, inner: "_venice.Rack") -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"<venice.Rack at {self.monitor}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    @property
+    def monitor(self) -> str:
+        """`host:port` of its Monitor Node."""
+        return self._inner.monitor()
+
+    def free_bytes(self) -> int:
+        """What its nodes have free."""
+        return self._inner.free_bytes()
+
+    def get_memory(
+        self,
+        size: Size,
+        *,
+        donors: Iterable[str] = (),
+        port: Port | None = None,
+        node: str | None = None,
+        purpose: str = "python",
+        most_under_way: int = 256,
+    ) -> Memory:
+        """Borrows memory, in whole slabs of 16 MiB.
+
+        `donors`: the nodes to borrow from; any. `port`: how they are reached; as the rack of this
+        machine says, else by udp. `node`: where nodes relay for each other, the one this program
+        belongs to. `purpose`: shown by `venice grants`. `most_under_way`: asynchronous accesses at
+        a time.
+        """
+        how = _venice.Options(list(donors), port, node, purpose, most_under_way)
+        return Memory(self._inner.get_memory(parse_size(size), how))
+
+    def paged(
+        self,
+        size: Size,
+        *,
+        local: Size = "256MiB",
+        donors: Iterable[str] = (),
+        port: Port | None = None,
+        node: str | None = None,
+        purpose: str = "python: arrays",
+    ) -> Paged:
+        """Memory for arrays of `size` in all, of which at most `local` (4 MiB at least) is resident.
+
+        Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
+        """
+        how = _venice.Options(list(donors), port, node, purpose, 0)
+        return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
+
+    def array(
+        self,
+        shape: Shape,
+        dtype: "DTypeLike" = float,
+        *,
+        local: Size = "256MiB",
+        donors: Iterable[str] = (),
+        port: Port | None = None,
+        node: str | None = None,
+        purpose: str = "python: an array",
+    ) -> "np.ndarray[Any, Any]":
+        """An array of zeros in borrowed memory, of which at most `local` is resident: an ordinary
+        `numpy.ndarray`. What was borrowed goes back when the array and its views are gone. For
+        several arrays with one budget, see `paged`."""
+        size = array_bytes(shape, dtype)
+        paged = self.paged(size, local=local, donors=donors, port=port, node=node, purpose=purpose)
+        with paged:
+            return paged.array(shape, dtype)
+
+    def object_cache(
+        self,
+        size: Size,
+        *,
+        evict_oldest: bool = False,
+        max_age_s: float | None = None,
+        donors: Iterable[str] = (),
+        port: Port | None = None,
+        node: str | None = None,
+        purpose: str = "python: object cache",
+    ) -> ObjectCache:
+        """An object cache in so much borrowed memory (16 MiB at least).
+
+        `evict_oldest`: the object put first leaves, instead of the one that was not asked for for
+        the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
+        """
+        how = _venice.Options(list(donors), port, node, purpose, 0)
+        return ObjectCache(
+            self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
+        )
+
+
+def connect(monitor: str | None = None) -> Rack:
+    """The rack whose Monitor Node is at `monitor` ("host:port"); without one that which
+    `VENICE_MONITOR` names, else the rack of this machine."""
+    return Rack(_venice.connect(monitor))

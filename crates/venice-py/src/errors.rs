@@ -1,0 +1,35 @@
+//! Errors of the library as exceptions of the package.
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use venice_client::Error;
+
+/// The exception of `venice.errors` that says it.
+pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    let made = class(py, class_name(error)).and_then(|class| match error {
+        Error::DonorLost { node, offset, len_bytes } => {
+            class.call1((text, node.as_str(), *offset, *len_bytes))
+        }
+        _ => class.call1((text,)),
+    });
+    made.map_or_else(|failed| failed, PyErr::from_value)
+}
+
+fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
+    Ok(py.import("venice.errors")?.getattr(name)?.cast_into::<PyType>()?)
+}
+
+fn class_name(error: &Error) -> &'static str {
+    match error {
+        Error::Unreachable(_) => "Unreachable",
+        Error::Refused(_) => "Refused",
+        Error::NoRoom(_) => "NoRoom",
+        Error::DonorLost { .. } => "DonorLost",
+        Error::OutOfRange { .. } => "OutOfRange",
+        Error::Unaligned(_) => "Unaligned",
+        Error::Invalid(_) => "Invalid",
+        Error::Closed => "Closed",
+        _ => "Error",
+    }
+}

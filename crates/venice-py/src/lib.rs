@@ -1,0 +1,32 @@
+//! The Python package's native half, `venice._venice`: thin classes over `venice-client`. What
+//! people see is the package in `python/venice`.
+//!
+//! The interpreter's lock is given up while memory is borrowed, read or written.
+
+mod buffers;
+mod cache;
+mod errors;
+mod held;
+mod memory;
+mod paged;
+mod rack;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _venice {
+    #[pymodule_export]
+    use super::cache::ObjectCache;
+    #[pymodule_export]
+    use super::memory::Memory;
+    #[pymodule_export]
+    use super::paged::{Paged, Region};
+    #[pymodule_export]
+    use super::rack::{Options, Rack, connect};
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

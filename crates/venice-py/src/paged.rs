@@ -1,0 +1,100 @@
+//! `_venice.Paged` and `_venice.Region`: memory that numpy uses as its own.
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use venice_client::{PagedMemory, PagedRegion};
+
+use crate::errors::raised;
+use crate::held::{Held, release};
+
+/// Borrowed memory from which regions are mapped.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Paged(pub Held<PagedMemory>);
+
+/// A region; it exports its bytes by the buffer protocol, and lives as long as anybody uses them.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Region {
+    /// `None` only while it is dropped.
+    region: Option<PagedRegion>,
+    process: u32,
+}
+
+#[pymethods]
+impl Paged {
+    fn map(&self, py: Python<'_>, len_bytes: u64) -> PyResult<Region> {
+        let paged = self.0.get(py)?;
+        let mapped = py.detach(|| paged.map(len_bytes));
+        let region = mapped.map_err(|error| raised(py, &error))?;
+        Ok(Region { region: Some(region), process: std::process::id() })
+    }
+
+    fn capacity_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.capacity_bytes())
+    }
+
+    fn mapped_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.mapped_bytes())
+    }
+
+    fn resident_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.resident_bytes())
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+#[pymethods]
+impl Region {
+    /// # Safety
+    /// As Python calls it.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let Some(region) = &this.region else {
+            return Err(PyBufferError::new_err("it is being dropped"));
+        };
+        // SAFETY: the region's bytes stay where they are for as long as `slf` lives, to which the
+        // view gets a reference; `view` is Python's.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                region.as_ptr().cast(),
+                region.len_bytes() as ffi::Py_ssize_t,
+                0,
+                flags,
+            )
+        };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.region.as_ref().map_or(0, PagedRegion::len_bytes)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let region = self.region.take();
+        if self.process == std::process::id() {
+            release(region);
+        } else {
+            // A child of a `fork` does not have it.
+            std::mem::forget(region);
+        }
+    }
+}

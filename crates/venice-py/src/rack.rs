@@ -1,0 +1,102 @@
+//! `_venice.Rack`, `_venice.Options`, `_venice.connect`.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use venice_client::{CacheOptions, Error, Eviction, MemoryOptions};
+
+use crate::cache::ObjectCache;
+use crate::errors::raised;
+use crate::held::Held;
+use crate::memory::Memory;
+use crate::paged::Paged;
+
+/// How memory is borrowed.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Options(MemoryOptions);
+
+#[pymethods]
+impl Options {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        donors: Vec<String>,
+        port: Option<&str>,
+        node: Option<String>,
+        purpose: String,
+        most_under_way: usize,
+    ) -> PyResult<Options> {
+        let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
+        let mut options = MemoryOptions::default();
+        options.donors = donors;
+        options.port = port.transpose()?;
+        options.node = node;
+        options.purpose = purpose;
+        if most_under_way > 0 {
+            options.most_under_way = most_under_way;
+        }
+        Ok(Options(options))
+    }
+}
+
+/// A rack.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Rack(venice_client::Rack);
+
+#[pymethods]
+impl Rack {
+    fn monitor(&self) -> &str {
+        self.0.monitor()
+    }
+
+    fn free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.0.free_bytes()).map_err(|error| raised(py, &error))
+    }
+
+    fn get_memory(&self, py: Python<'_>, len_bytes: u64, options: &Options) -> PyResult<Memory> {
+        let borrowed = py.detach(|| self.0.get_memory(len_bytes, &options.0));
+        borrowed.map(|memory| Memory(Held::new(memory))).map_err(|error| raised(py, &error))
+    }
+
+    fn paged(
+        &self,
+        py: Python<'_>,
+        len_bytes: u64,
+        local_bytes: u64,
+        options: &Options,
+    ) -> PyResult<Paged> {
+        let started = py.detach(|| self.0.paged_memory(len_bytes, local_bytes, &options.0));
+        started.map(|paged| Paged(Held::new(paged))).map_err(|error| raised(py, &error))
+    }
+
+    fn object_cache(
+        &self,
+        py: Python<'_>,
+        len_bytes: u64,
+        options: &Options,
+        evict_oldest: bool,
+        max_age_s: Option<f64>,
+    ) -> PyResult<ObjectCache> {
+        let eviction = if evict_oldest { Eviction::Oldest } else { Eviction::default() };
+        let duration = |seconds| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|error| raised(py, &Error::Invalid(format!("max_age_s: {error}"))))
+        };
+        let cache = CacheOptions { eviction, max_age: max_age_s.map(duration).transpose()? };
+        let made = py.detach(|| self.0.object_cache(len_bytes, &options.0, &cache));
+        made.map(|cache| ObjectCache(Held::new(cache))).map_err(|error| raised(py, &error))
+    }
+}
+
+/// The rack at `monitor`, or the one that is found.
+#[pyfunction]
+#[pyo3(signature = (monitor))]
+pub fn connect(py: Python<'_>, monitor: Option<&str>) -> PyResult<Rack> {
+    let connected = py.detach(|| match monitor {
+        Some(monitor) => venice_client::Rack::connect_to(monitor),
+        None => venice_client::Rack::connect(),
+    });
+    connected.map(Rack).map_err(|error| raised(py, &error))
+}

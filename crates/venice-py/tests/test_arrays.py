@@ -1,0 +1,121 @@
+"""Arrays in borrowed memory, on the rack that VENICE_RUN_DIR names. Needs what `venice run` needs."""
+
+import gc
+import os
+import subprocess
+import threading
+import unittest
+
+import numpy as np
+import venice
+
+MIB = 1 << 20
+
+
+class Arrays(unittest.TestCase):
+    def setUp(self) -> None:
+        self.rack = venice.connect()
+        self.free = self.rack.free_bytes()
+
+    def tearDown(self) -> None:
+        gc.collect()
+        self.assertEqual(self.rack.free_bytes(), self.free, "all was given back")
+
+    def test_an_array_is_larger_than_its_budget_and_right(self) -> None:
+        array = self.rack.array(6 * MIB, np.int64, local="8MiB")
+        self.assertEqual(array.sum(), 0)
+        array[:] = np.arange(array.size)
+        self.assertEqual(int(array.sum()), array.size * (array.size - 1) // 2)
+        picked = np.random.default_rng(1).integers(0, array.size, 2000)
+        self.assertTrue(np.array_equal(array[picked], picked))
+        array[picked] = -1
+        self.assertTrue((array[picked] == -1).all())
+        self.assertEqual(int((array == -1).sum()), len(set(picked.tolist())))
+
+    def test_arrays_share_a_budget(self) -> None:
+        with self.rack.paged("48MiB", local="6MiB") as paged:
+            numbers = paged.array((1000, 1000), np.float32)
+            others = paged.array(4 * MIB, np.int64)
+            self.assertEqual(numbers.shape, (1000, 1000))
+            for _ in range(3):
+                numbers += 1
+                others += 2
+            self.assertTrue((numbers == 3).all() and (others == 6).all())
+            self.assertLessEqual(paged.resident_bytes, 6 * MIB + MIB)
+            self.assertEqual(paged.capacity_bytes, 48 * MIB)
+            with self.assertRaises(venice.NoRoom):
+                paged.array(2 * MIB, np.int64)
+            del others
+            again = paged.array(4 * MIB, np.int64)
+            self.assertEqual(int(again.max()), 0, "fresh memory is zeros")
+        with self.assertRaises(venice.Closed):
+            paged.array(1)
+        self.assertTrue((numbers == 3).all(), "arrays outlive what they were made from")
+
+    def test_a_view_keeps_the_memory(self) -> None:
+        array = self.rack.array(1000, np.int32, local="4MiB")
+        array[:] = 5
+        view = array[10:20]
+        del array
+        gc.collect()
+        self.assertLess(self.rack.free_bytes(), self.free)
+        self.assertEqual(view.tolist(), [5] * 10)
+
+    def test_threads_share_an_array(self) -> None:
+        array = self.rack.array((4, MIB), np.int64, local="4MiB")
+
+        def add(row: int) -> None:
+            for _ in range(3):
+                array[row] += row + 1
+
+        threads = [threading.Thread(target=add, args=(row,)) for row in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(array.sum(axis=1).tolist(), [3 * MIB * (row + 1) for row in range(4)])
+
+    def test_the_kernel_reads_and_writes_it(self) -> None:
+        array = self.rack.array(16 * MIB, np.uint8, local="4MiB")
+        array[:] = np.arange(array.size, dtype=np.uint32).astype(np.uint8)
+        with open(os.memfd_create("copy"), "w+b") as file:
+            file.write(array)
+            array[:] = 0
+            file.seek(0)
+            self.assertEqual(file.readinto(array), array.size)
+        self.assertEqual(int(array[12345]), 12345 % 256)
+        self.assertEqual(int(array.sum(dtype=np.int64)), array.size // 256 * (255 * 256 // 2))
+
+    def test_children_do_not_have_it_and_do_no_harm(self) -> None:
+        array = self.rack.array(4 * MIB, np.int64, local="4MiB")
+        array[:] = 7
+        self.assertEqual(subprocess.run(["true"], check=False).returncode, 0)
+        child = os.fork()
+        if child == 0:
+            del array
+            gc.collect()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue((array == 7).all())
+
+    def test_spaces_come_and_go(self) -> None:
+        threads = len(os.listdir("/proc/self/task"))
+        for round in range(5):
+            array = self.rack.array(MIB, np.int64, local="4MiB")
+            array[:] = round
+            self.assertEqual(int(array.sum()), round * MIB)
+            del array
+            gc.collect()
+        self.assertEqual(len(os.listdir("/proc/self/task")), threads)
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        with self.assertRaises(TypeError):
+            self.rack.array(10, object)
+        with self.assertRaises(venice.Invalid):
+            self.rack.array(10, local="1MiB")
+        with self.assertRaises(venice.NoRoom):
+            self.rack.array(1 << 40)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,161 @@
+"""Borrowed memory and object caches, on the rack that VENICE_RUN_DIR names."""
+
+import asyncio
+import os
+import threading
+import unittest
+
+import venice
+
+SLAB = 16 << 20
+
+
+class Sizes(unittest.TestCase):
+    def test_sizes_are_read_as_people_write_them(self) -> None:
+        for text, size in [("64MiB", 64 << 20), ("1.5 GiB", 3 << 29), ("7", 7), (12, 12)]:
+            self.assertEqual(venice.parse_size(text), size)
+        for text in ["", "MiB", "12 parsecs", "-1", -1]:
+            with self.assertRaises(venice.Invalid):
+                venice.parse_size(text)
+
+
+class Memory(unittest.TestCase):
+    def setUp(self) -> None:
+        self.rack = venice.connect()
+        self.memory = self.rack.get_memory("20MiB", purpose="a test")
+        self.addCleanup(self.memory.close)
+
+    def test_bytes_go_there_and_back(self) -> None:
+        self.assertEqual(len(self.memory), 2 * SLAB)
+        self.memory.write(SLAB - 3, b"far away")
+        self.assertEqual(self.memory.read(SLAB - 3, 8), b"far away")
+        self.assertEqual(self.memory.read(0, 4), bytes(4))
+        into = bytearray(8)
+        self.memory.read_into(SLAB - 3, into)
+        self.assertEqual(into, b"far away")
+        self.memory[10:14] = memoryview(b"abcd")
+        self.assertEqual(self.memory[9:15], b"\0abcd\0")
+        self.memory.write(0, b"")
+        self.assertEqual(self.memory.read(0, 0), b"")
+        with self.assertRaises(ValueError):
+            self.memory[0:4] = b"too long"
+        with self.assertRaises(TypeError):
+            self.memory.read_into(0, b"read only")
+
+    def test_many_are_under_way_and_keep_their_order(self) -> None:
+        async def there_and_back() -> None:
+            # More than may be under way; each page is written twice.
+            pages = [bytes([page % 251]) * 4096 for page in range(600)]
+            writes = [self.memory.write_async(page * 4096, b"old" * 100) for page in range(600)]
+            writes += [self.memory.write_async(page * 4096, b) for page, b in enumerate(pages)]
+            await asyncio.gather(*writes)
+            reads = [self.memory.read_async(page * 4096, 4096) for page in range(600)]
+            self.assertEqual(await asyncio.gather(*reads), pages)
+
+        asyncio.run(there_and_back())
+        future = self.memory.submit_write(5, b"later")
+        self.assertEqual(self.memory.submit_read(5, 5).result(), b"later")
+        self.assertIsNone(future.result())
+        self.memory.flush()
+
+    def test_an_awaited_access_may_be_given_up(self) -> None:
+        async def give_up() -> None:
+            tasks = [asyncio.ensure_future(self.memory.read_async(0, SLAB)) for _ in range(4)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run(give_up())
+        self.memory.flush()
+
+    def test_atomics_count_what_threads_do(self) -> None:
+        def count() -> None:
+            for _ in range(200):
+                self.memory.fetch_add(4096, 1)
+
+        threads = [threading.Thread(target=count) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(self.memory.compare_swap(4096, 800, 5), 800)
+        self.assertEqual(self.memory.fetch_add(4096, -6), 5)
+        self.assertEqual(self.memory.fetch_add(4096, 0), (1 << 64) - 1)
+        with self.assertRaises(venice.Unaligned):
+            self.memory.fetch_add(4, 1)
+
+    def test_errors_are_of_their_kind_and_say_what_is_wrong(self) -> None:
+        with self.assertRaises(IndexError) as beyond:
+            self.memory.read(2 * SLAB - 1, 2)
+        self.assertIsInstance(beyond.exception, venice.OutOfRange)
+        with self.assertRaises(venice.OutOfRange):
+            self.memory.read(0, 1 << 50)
+        with self.assertRaises(venice.OutOfRange):
+            self.memory.submit_write(2 * SLAB, b"x")
+        with self.assertRaisesRegex(venice.NoRoom, "node1"):
+            self.rack.get_memory("1TiB")
+        with self.assertRaisesRegex(venice.Refused, "node77"):
+            self.rack.get_memory(1, donors=["node77"])
+        with self.assertRaisesRegex(venice.Invalid, "pigeon"):
+            self.rack.get_memory(1, port="pigeon")
+        with self.assertRaisesRegex(venice.Unreachable, "127.0.0.1:1"):
+            venice.connect("127.0.0.1:1")
+        for kind in [venice.NoRoom, venice.Refused, venice.Unreachable, venice.DonorLost]:
+            self.assertTrue(issubclass(kind, venice.Error))
+
+    def test_what_is_closed_is_given_back_and_of_no_use(self) -> None:
+        free = self.rack.free_bytes()
+        with self.rack.get_memory("16MiB") as memory:
+            self.assertEqual(self.rack.free_bytes(), free - SLAB)
+            futures = [memory.submit_write(0, bytes(1 << 20)) for _ in range(20)]
+        self.assertEqual(self.rack.free_bytes(), free)
+        self.assertTrue(all(future.done() for future in futures))
+        self.assertTrue(memory.closed)
+        memory.close()
+        with self.assertRaises(venice.Closed):
+            memory.read(0, 1)
+
+    def test_a_forked_child_has_nothing_of_it(self) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                self.memory.read(0, 1)
+            except venice.Closed:
+                del self.memory
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.memory.write(0, b"the parent has it")
+
+
+class ObjectCache(unittest.TestCase):
+    def test_a_cache_keeps_what_it_has_room_for(self) -> None:
+        with venice.connect() as rack, rack.object_cache("16MiB") as cache:
+            cache.put("planet", b"Jupiter")
+            self.assertEqual(cache.get(b"planet"), b"Jupiter")
+            self.assertIn("planet", cache)
+            self.assertIsNone(cache.get("star"))
+            for key in range(500):
+                cache.put(str(key), bytes([key % 256]) * 100_000)
+                cache.get("planet")
+            self.assertEqual(cache.get("499"), bytes([499 % 256]) * 100_000)
+            self.assertIsNone(cache.get("0"))
+            self.assertIn("planet", cache)
+            stats = cache.stats()
+            self.assertGreater(stats.evictions, 300)
+            self.assertEqual(stats.objects, len(cache))
+            self.assertTrue(cache.delete("planet"))
+            self.assertFalse(cache.delete("planet"))
+            cache.clear()
+            self.assertEqual(len(cache), 0)
+            with self.assertRaises(venice.Invalid):
+                cache.put("large", bytes(8 << 20))
+        with self.assertRaises(venice.Closed):
+            cache.get("planet")
+        with self.assertRaises(venice.Invalid):
+            rack.object_cache("1MiB")
+
+
+if __name__ == "__main__":
+    unittest.main()
