@@ -83,12 +83,12 @@ impl From<Device> for String {
 }
 
 impl Plan {
-    /// Requests carried at a time unless asked otherwise: over udp one is on its way long enough
-    /// for others to be taken up meanwhile.
+    /// Requests carried at a time unless asked otherwise. Over udp one link that is always busy
+    /// carries several times as many pages as links that sleep in between (docs/benchmarks.md).
     pub fn default_queues(port: PortKind) -> u16 {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         match port {
-            PortKind::Udp => 4,
+            PortKind::Udp => 1,
             PortKind::Shm | PortKind::Verbs => processors.clamp(2, 4) as u16,
         }
     }
