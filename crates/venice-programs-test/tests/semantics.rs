@@ -40,7 +40,6 @@ macro_rules! same_under_venice {
 same_under_venice! {
     fork_copies_on_write_on_both_sides: "fork_cow";
     forks_of_forks_keep_their_own: "fork_chain";
-    forks_while_threads_fault_on_every_processor: "fork_threads";
     children_are_spawned_and_executed: "spawn";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
