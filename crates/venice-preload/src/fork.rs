@@ -4,13 +4,20 @@
 
 use std::cell::UnsafeCell;
 
-use venice_memory::paged::{ForkedChild, sys};
+use venice_memory::paged::{ForkedChild, Window, WindowFork, sys};
 
 use crate::c;
 use crate::the_pager::pager;
+use crate::window_calls::window;
 
 /// The fork under way. The structure lock, held from `prepare` on, keeps it to one thread.
-struct UnderWay(UnsafeCell<Option<ForkedChild>>);
+struct UnderWay(UnsafeCell<Option<Fork>>);
+
+/// Of the pager, or of the window.
+enum Fork {
+    Paged(ForkedChild),
+    Window(WindowFork),
+}
 
 // SAFETY: only the thread that holds the structure lock looks at it.
 unsafe impl Sync for UnderWay {}
@@ -23,29 +30,50 @@ pub fn install() -> bool {
 }
 
 extern "C" fn prepare() {
-    if let Some(pager) = pager() {
-        let fork = pager.before_fork();
-        // SAFETY: the structure lock is held by `fork`.
-        unsafe { *UNDER_WAY.0.get() = Some(fork) };
+    let fork = match (pager(), window()) {
+        (Some(pager), _) => Fork::Paged(pager.before_fork()),
+        (None, Some(window)) => Fork::Window(prepare_window(window)),
+        (None, None) => return,
+    };
+    // SAFETY: the structure lock is held by `fork`.
+    unsafe { *UNDER_WAY.0.get() = Some(fork) };
+}
+
+fn prepare_window(window: &'static Window) -> WindowFork {
+    // The C library itself forks (`daemon`, `forkpty`) and asks nobody before.
+    if !window.begin_fork() {
+        sys::die(
+            "a program of several threads may not fork in --mode window: --mode paged can do it",
+        );
     }
+    window.before_fork().unwrap_or_else(|error| sys::die(&format!("a fork cannot begin: {error}")))
 }
 
 /// Takes the fork under way off its place.
-fn take() -> Option<ForkedChild> {
+fn take() -> Option<Fork> {
     // SAFETY: called by the thread that prepared; it holds the structure lock if there is one.
     unsafe { (*UNDER_WAY.0.get()).take() }
 }
 
 extern "C" fn in_parent() {
-    if let Some(fork) = pager().and_then(|_| take()) {
-        fork.in_parent();
+    match is_served().then(take).flatten() {
+        Some(Fork::Paged(fork)) => fork.in_parent(),
+        Some(Fork::Window(fork)) => fork.in_parent(),
+        None => {}
     }
 }
 
 extern "C" fn in_child() {
-    if let Some(fork) = pager().and_then(|_| take())
-        && let Err(error) = fork.in_child()
-    {
+    let done = match is_served().then(take).flatten() {
+        Some(Fork::Paged(fork)) => fork.in_child().map_err(|error| error.to_string()),
+        Some(Fork::Window(fork)) => fork.in_child().map_err(|error| error.to_string()),
+        None => Ok(()),
+    };
+    if let Err(error) = done {
         sys::die(&format!("a forked child cannot go on: {error}"));
     }
+}
+
+fn is_served() -> bool {
+    pager().is_some() || window().is_some()
 }

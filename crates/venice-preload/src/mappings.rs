@@ -13,7 +13,7 @@ use venice_memory::paged::{PAGE, Pager, Structure, is_manageable};
 use crate::the_pager::pager;
 use crate::{c, patch};
 
-const MAP_FIXED: usize = 0x10;
+pub const MAP_FIXED: usize = 0x10;
 const MAP_POPULATE: usize = 0x8000;
 const MREMAP_FIXED: usize = 2;
 
@@ -28,16 +28,49 @@ static CURRENT_BREAK: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// No other thread may be running.
 pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
+    let calls = Calls {
+        mmap: mmap as *const () as usize,
+        munmap: munmap as *const () as usize,
+        mremap: mremap as *const () as usize,
+        madvise: madvise as *const () as usize,
+        brk: brk as *const () as usize,
+    };
+    // SAFETY: each takes and returns what the function it stands for does.
+    unsafe { put(&calls) }
+}
+
+/// The addresses of functions to be put in the place of the C library's.
+pub struct Calls {
+    /// `mmap(2)`
+    pub mmap: usize,
+    /// `munmap(2)`
+    pub munmap: usize,
+    /// `mremap(2)`
+    pub mremap: usize,
+    /// `madvise(2)`
+    pub madvise: usize,
+    /// `brk(2)`
+    pub brk: usize,
+}
+
+/// Puts them in place.
+///
+/// # Errors
+/// The name of the one that could not be put, and why.
+///
+/// # Safety
+/// Each must take and return what its name says, and no other thread may be running.
+pub unsafe fn put(calls: &Calls) -> Result<(), (&'static str, patch::PatchError)> {
     let missing = ("__curbrk", patch::PatchError::Missing);
     let current_break = c::libc_symbol(c"__curbrk").ok_or(missing)?;
     CURRENT_BREAK.store(current_break.address, Ordering::Relaxed);
-    // SAFETY: each takes and returns what the function it stands for does.
+    // SAFETY: forwarded to the caller.
     unsafe {
-        patch::replace(c"mmap", mmap as *const () as usize).map_err(|e| ("mmap", e))?;
-        patch::replace(c"munmap", munmap as *const () as usize).map_err(|e| ("munmap", e))?;
-        patch::replace(c"mremap", mremap as *const () as usize).map_err(|e| ("mremap", e))?;
-        patch::replace(c"madvise", madvise as *const () as usize).map_err(|e| ("madvise", e))?;
-        patch::replace(c"brk", brk as *const () as usize).map_err(|e| ("brk", e))
+        patch::replace(c"mmap", calls.mmap).map_err(|e| ("mmap", e))?;
+        patch::replace(c"munmap", calls.munmap).map_err(|e| ("munmap", e))?;
+        patch::replace(c"mremap", calls.mremap).map_err(|e| ("mremap", e))?;
+        patch::replace(c"madvise", calls.madvise).map_err(|e| ("madvise", e))?;
+        patch::replace(c"brk", calls.brk).map_err(|e| ("brk", e))
     }
 }
 
@@ -173,8 +206,7 @@ extern "C" fn brk(addr: *mut c_void) -> c_int {
         Some(pager) => move_break(pager, wanted, ask),
         None => ask(wanted),
     };
-    // SAFETY: the variable's address was found when the shim started.
-    unsafe { *(CURRENT_BREAK.load(Ordering::Relaxed) as *mut usize) = now };
+    set_break(now);
     if now < wanted { answer(Err(Errno::ENOMEM), usize::MAX) as c_int } else { 0 }
 }
 
@@ -194,14 +226,20 @@ fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize
     now
 }
 
+/// Tells the C library where the break is.
+pub fn set_break(now: usize) {
+    // SAFETY: the variable's address was found when the shim started.
+    unsafe { *(CURRENT_BREAK.load(Ordering::Relaxed) as *mut usize) = now };
+}
+
 /// Whole pages within the address space? Anything else the kernel refuses.
-fn is_range(addr: usize, len_bytes: usize) -> bool {
+pub fn is_range(addr: usize, len_bytes: usize) -> bool {
     const USER_END: usize = 1 << 47;
     addr.is_multiple_of(PAGE) && len_bytes > 0 && addr.saturating_add(len_bytes) <= USER_END
 }
 
 /// The C library's way to answer: the value, or `failure` and `errno`.
-fn answer(outcome: SysResult<usize>, failure: usize) -> usize {
+pub fn answer(outcome: SysResult<usize>, failure: usize) -> usize {
     outcome.unwrap_or_else(|Errno(number)| {
         c::set_errno(number);
         failure

@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
-use venice_memory::paged::{self, Pager, PagerSetup, Serves, sys};
+use venice_memory::paged::{self, Pager, PagerSetup, Serves, Window, sys};
 
-use crate::{descriptors, fork, heap, mappings, the_pager};
+use crate::{descriptors, fork, heap, mappings, patch, the_pager, window_calls};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a
 /// budget must not run without one unnoticed.
 pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     heap::lock();
+    window_calls::find_fork();
     if let Err(why) = try_start(Path::new(&socket)) {
         let _ = sys::write(2, format!("venice: {why}\n").as_bytes());
         sys::exit(FAILED);
@@ -38,6 +39,9 @@ fn try_start(socket: &Path) -> Result<(), String> {
     drop(attached.slabs);
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
     sys::set_descriptor_limit(if first == 0 { own_limit } else { first });
+    if let Some(base) = window.filter(|_| block.is_window()) {
+        return start_window(block, attached.process, base);
+    }
     let setup = PagerSetup {
         block: Arc::new(block),
         process: attached.process,
@@ -46,16 +50,26 @@ fn try_start(socket: &Path) -> Result<(), String> {
         lowest_fd: lowest_fd(),
     };
     the_pager::set(paged::start(setup).map_err(|e| e.to_string())?);
-    let unpatched = |(name, why)| {
-        format!(
-            "the C library's {name} cannot be replaced ({why:?}): use `--mode swap` when it is there"
-        )
-    };
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
         mappings::install().map_err(unpatched)?;
         descriptors::install().map_err(unpatched)?;
     }
+    if !fork::install() {
+        return Err("the C library has no room for a fork handler".into());
+    }
+    Ok(())
+}
+
+fn unpatched((name, why): (&str, patch::PatchError)) -> String {
+    format!("the C library's {name} cannot be replaced ({why:?}): use `--mode swap`")
+}
+
+/// Without a pager: the slabs become the program's memory themselves.
+fn start_window(block: RunBlockMap, process: usize, base: usize) -> Result<(), String> {
+    let window = Window::start(block, process, base);
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { window_calls::install(window).map_err(unpatched)? };
     if !fork::install() {
         return Err("the C library has no room for a fork handler".into());
     }

@@ -14,7 +14,7 @@
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
-//! regions.
+//! regions; `window` maps the slabs into the program, with no pager at all.
 //!
 //! The rules that keep this from waiting for itself: the handlers (`duty`) wait for each other only
 //! for a system call's time, and for no thread of the program; threads of the program wait for the
@@ -51,6 +51,7 @@ mod transfer;
 mod udp_far;
 mod uffd;
 mod verbs_far;
+mod window;
 
 pub use descriptors::Descriptors;
 pub use far::FarError;
@@ -60,6 +61,7 @@ pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use space::{Region, Space, SpaceError};
 pub use start::start;
 pub use uffd::Uffd;
+pub use window::{Window, WindowFork, WindowStructure};
 
 /// Bytes of a page.
 pub const PAGE: usize = venice_wire::PAGE_BYTES as usize;

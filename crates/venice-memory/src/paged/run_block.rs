@@ -29,7 +29,7 @@ pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u3
 /// Buckets of the fault-time histogram: 16 to each power of two.
 pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN05");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN06");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub struct Counters {
     pub pages_in: AtomicU64,
     /// Pages brought in ahead of their use.
     pub read_ahead: AtomicU64,
-    /// Pages written out.
+    /// Pages written out; in a window: placed there.
     pub pages_out: AtomicU64,
     /// Pages dropped because the far copy was still right.
     pub clean_drops: AtomicU64,
@@ -154,6 +154,8 @@ pub struct RunBlock {
     pub program_descriptor_limit: AtomicU64,
     /// Far slots in use.
     pub slots_used: AtomicU64,
+    /// 1: the slabs are mapped into the program, and nobody pages.
+    is_window: AtomicU32,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.
@@ -295,6 +297,16 @@ impl RunBlock {
             3 => PortKind::Verbs,
             _ => PortKind::Shm,
         }
+    }
+
+    /// Whether the slabs are mapped into the program itself ([`Window`](super::Window)).
+    pub fn is_window(&self) -> bool {
+        self.is_window.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says that they are, before any process attaches.
+    pub fn set_window(&self) {
+        self.is_window.store(1, Ordering::Relaxed);
     }
 
     /// The link that every access to far memory is to take as long as, if one is emulated.

@@ -5,6 +5,7 @@
 //! child still needs is never overwritten. The word is allocator and reference count in one; a
 //! process that dies leaves bits which the supervisor clears.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::page_table::Entry;
@@ -54,6 +55,23 @@ impl Slots {
             looked += 1;
         }
         None
+    }
+
+    /// Takes up to `wanted` free slots of one slab on a live donor that lie in a row, from the last
+    /// ones taken on. `None`: all far memory is in use.
+    pub fn take_run(&self, block: &RunBlockMap, wanted: u32) -> Option<Range<u32>> {
+        let first = self.take(block)?;
+        let slab_end = (first / SLAB_SLOTS + 1) * SLAB_SLOTS;
+        let end = first.saturating_add(wanted.max(1)).min(slab_end);
+        let is_taken = |slot: &u32| {
+            let word = &block.holders()[*slot as usize];
+            word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let more = (first + 1..end).take_while(is_taken).count() as u32;
+        block.slots_used.fetch_add(u64::from(more), Ordering::Relaxed);
+        let usable = block.slabs().len() as u32 * SLAB_SLOTS;
+        self.cursor.store((first + 1 + more) % usable, Ordering::Relaxed);
+        Some(first..first + 1 + more)
     }
 
     /// Gives up this process's hold on `slot`.
@@ -141,6 +159,21 @@ mod tests {
         assert!(!leave(&block, place, 100), "that is the parent's number");
         assert!(leave(&block, place, Process::FORKING));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn runs_of_slots_end_where_a_slab_or_a_gap_ends() {
+        let block = block_with(&["a", "b"]);
+        let slots = Slots::new(0);
+        assert_eq!(slots.take_run(&block, 10), Some(0..10));
+        assert_eq!(Slots::new(1).take_run(&block, 1), Some(10..11));
+        assert_eq!(slots.take_run(&block, SLAB_SLOTS), Some(11..SLAB_SLOTS));
+        assert_eq!(slots.take_run(&block, u32::MAX), Some(SLAB_SLOTS..2 * SLAB_SLOTS));
+        assert_eq!(slots.take_run(&block, 1), None);
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), u64::from(2 * SLAB_SLOTS));
+        slots.give_up(&block, 3);
+        slots.give_up(&block, 4);
+        assert_eq!(slots.take_run(&block, 9), Some(3..5));
     }
 
     #[test]

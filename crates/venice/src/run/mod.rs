@@ -24,6 +24,7 @@ use venice_wire::{ByteSize, PAGE_BYTES};
 
 use crate::failure::Usage;
 use crate::rack::{self, PortKind};
+use crate::registry::{self, block_on};
 use crate::terminal::remark;
 
 /// Least local memory a program gets: under it the pager's own needs outgrow the program's.
@@ -74,6 +75,8 @@ pub struct RunArgs {
 enum Mode {
     /// By a pager in the program itself, which a shim library starts
     Paged,
+    /// Not at all: what does not fit --local lies on borrowed memory that is mapped (port shm)
+    Window,
     /// By the kernel, which swaps to borrowed memory: any program, static ones too (root)
     Swap,
 }
@@ -101,6 +104,9 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let monitor = rack::monitor_address(monitor)?;
+    if args.mode == Mode::Window {
+        check_window(args, port, &monitor)?;
+    }
     let home = home::find(&monitor, port.into(), args.node.as_deref()).map_err(told)?;
     let wish = Wish {
         remote_bytes: args.remote.map(|size| size.0),
@@ -115,7 +121,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let run = set_up(args, &mut loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
-    let leases = Leases::keep(loan, run.block.clone(), tell_of)?;
+    let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell_of };
+    let leases = Leases::keep(loan, run.block.clone(), tell)?;
     let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
@@ -123,7 +130,10 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     attending.wait_for_the_rest();
     leases.give_back();
     if args.stats {
-        summary::print(&run.block, local_bytes);
+        match args.mode {
+            Mode::Window => summary::print_window(&run.block, local_bytes),
+            _ => summary::print(&run.block, local_bytes),
+        }
     }
     drop(attending);
     Ok(ended.pass_on())
@@ -136,6 +146,34 @@ fn told(error: RecipientError) -> anyhow::Error {
 
 fn tell_of(lost: LostDonor) {
     remark(format!("venice: {lost}; what only it held of this program is lost"));
+}
+
+/// Mapped memory stays with who has mapped it, whatever becomes of the process that made it.
+fn tell_of_mapped(lost: LostDonor) {
+    remark(format!("venice: {lost}; what of it is mapped here stays, and nothing is lost"));
+}
+
+/// What the window cannot do is said before anything is borrowed.
+fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result<()> {
+    let usage = |said: String| Err(Usage(said).into());
+    if port != PortKind::Shm {
+        return usage(format!(
+            "--mode window maps the donors' memory, which --port {port} cannot: it needs --port \
+             shm, on the donors' own host"
+        ));
+    }
+    if args.read_ahead.is_some() {
+        return usage("--read-ahead is of --mode paged: in a window nothing is read ahead".into());
+    }
+    let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
+    if let Some(node) = nodes.iter().find(|node| !node.link.is_empty()) {
+        return usage(format!(
+            "{} emulates the link {}, and loads and stores of a mapped window cannot be slowed \
+             down one by one: use --mode paged, or start the rack without --link",
+            node.name, node.link
+        ));
+    }
+    Ok(())
 }
 
 /// The run block and what goes to the processes with it.
@@ -160,6 +198,9 @@ fn set_up(
         .store(venice_ports::random_u64().context("drawing a random number")?, Ordering::Relaxed);
     if let Some(link) = loan.link() {
         block.set_link(&link);
+    }
+    if args.mode == Mode::Window {
+        block.set_window();
     }
     let slabs = loan.enter_into(&block, home)?;
     Ok(Run { block: Arc::new(block), block_fd, slabs })

@@ -51,3 +51,15 @@ pub fn print(block: &RunBlockMap, local_bytes: u64) {
         ));
     }
 }
+
+/// Prints the summary of a run whose slabs were mapped.
+pub fn print_window(block: &RunBlockMap, local_bytes: u64) {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &block.counters;
+    remark(format!(
+        "venice: {} local, {} processes; {} placed on borrowed memory in all",
+        ByteSize(local_bytes),
+        get(&counters.processes),
+        ByteSize(get(&counters.pages_out) * PAGE_BYTES)
+    ));
+}

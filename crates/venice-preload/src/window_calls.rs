@@ -1,0 +1,213 @@
+//! In the place of the C library's calls that change the address space, where the slabs are mapped
+//! into the program itself (`venice run --mode window`).
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::{PAGE, Window, is_manageable};
+
+use crate::mappings::{MAP_FIXED, answer, is_range, set_break};
+use crate::{c, mappings, patch};
+
+const READ_WRITE: c_int = 1 | 2;
+
+static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
+/// The C library's own `fork`.
+static FORK: AtomicUsize = AtomicUsize::new(0);
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// The window of this process, if it has one.
+pub fn window() -> Option<&'static Window> {
+    // SAFETY: null, or what `install` was given, which lives for ever.
+    unsafe { WINDOW.load(Ordering::Acquire).as_ref() }.filter(|window| window.is_active())
+}
+
+/// From here on the program's memory is placed in `window`.
+///
+/// # Errors
+/// The name of a function that could not be put, and why.
+///
+/// # Safety
+/// No other thread may be running.
+pub unsafe fn install(window: &'static Window) -> Result<(), (&'static str, patch::PatchError)> {
+    let calls = mappings::Calls {
+        mmap: mmap as *const () as usize,
+        munmap: munmap as *const () as usize,
+        mremap: mremap as *const () as usize,
+        madvise: madvise as *const () as usize,
+        brk: brk as *const () as usize,
+    };
+    // SAFETY: each takes and returns what the function it stands for does.
+    unsafe { mappings::put(&calls)? };
+    WINDOW.store(std::ptr::from_ref(window).cast_mut(), Ordering::Release);
+    Ok(())
+}
+
+extern "C" fn mmap(
+    addr: *mut c_void,
+    len_bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let flags = flags as u32 as usize;
+    let arguments = [
+        addr as usize,
+        len_bytes,
+        protection as usize,
+        flags,
+        fd as isize as usize,
+        offset as usize,
+    ];
+    // SAFETY: what the program asked for.
+    let map = || unsafe { sys::syscall(nr::MMAP, arguments) };
+    // A reservation that may not be used yet would take slabs for nothing.
+    let goes_in = is_manageable(flags) && protection == READ_WRITE;
+    let is_fixed = flags & MAP_FIXED != 0;
+    let outcome = match window().filter(|_| goes_in || is_fixed) {
+        None => map(),
+        Some(window) => {
+            let mut structure = window.hold();
+            map().and_then(|addr| {
+                structure.release(addr, len_bytes);
+                if goes_in && let Err(error) = structure.place(addr, len_bytes) {
+                    unmap(addr, len_bytes);
+                    return Err(error);
+                }
+                Ok(addr)
+            })
+        }
+    };
+    answer(outcome, usize::MAX) as *mut c_void
+}
+
+fn unmap(addr: usize, len_bytes: usize) {
+    // SAFETY: mapped a moment ago for the program, which has not heard of it.
+    let _ = unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+}
+
+extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
+    let addr = addr as usize;
+    // SAFETY: what the program asked for.
+    let unmap = || unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+    let outcome = match window().filter(|_| is_range(addr, len_bytes)) {
+        None => unmap(),
+        Some(window) => {
+            let mut structure = window.hold();
+            unmap().inspect(|_| structure.release(addr, len_bytes))
+        }
+    };
+    answer(outcome, usize::MAX) as c_int
+}
+
+/// Variadic in C; its fifth argument comes in the same register.
+extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new_addr: *mut c_void,
+) -> *mut c_void {
+    let arguments = [old as usize, old_len, new_len, flags as usize, new_addr as usize];
+    let outcome = match window().filter(|_| is_range(old as usize, old_len)) {
+        Some(window) => window.hold().relocate(arguments),
+        None => {
+            let [a, b, c, d, e] = arguments;
+            // SAFETY: what the program asked for.
+            unsafe { sys::syscall(nr::MREMAP, [a, b, c, d, e, 0]) }
+        }
+    };
+    answer(outcome, usize::MAX) as *mut c_void
+}
+
+extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
+    let (addr, advice) = (addr as usize, advice as usize);
+    if let Some(window) = window().filter(|_| is_range(addr, len_bytes)) {
+        let mut structure = window.hold();
+        if structure.touches(addr, len_bytes)
+            && let Some(outcome) = advise(|| structure.discard(addr, len_bytes), advice)
+        {
+            return answer(outcome.map(|()| 0), usize::MAX) as c_int;
+        }
+    }
+    // SAFETY: what the program asked for.
+    let outcome = unsafe { sys::madvise(addr, len_bytes, advice) };
+    answer(outcome.map(|()| 0), usize::MAX) as c_int
+}
+
+/// Advice on memory in the window; `None`: the kernel may have it.
+fn advise(discard: impl FnOnce() -> SysResult<()>, advice: usize) -> Option<SysResult<()>> {
+    match advice {
+        sys::MADV_DONTNEED | sys::MADV_FREE | sys::MADV_DONTNEED_LOCKED => Some(discard()),
+        // There is nothing that the kernel could do for it.
+        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE | sys::MADV_COLD | sys::MADV_PAGEOUT => {
+            Some(Ok(()))
+        }
+        _ => None,
+    }
+}
+
+extern "C" fn brk(addr: *mut c_void) -> c_int {
+    let wanted = addr as usize;
+    // SAFETY: the kernel answers where the break is.
+    let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
+    let now = match window() {
+        Some(window) => move_break(window, wanted, ask),
+        None => ask(wanted),
+    };
+    set_break(now);
+    if now < wanted { answer(Err(Errno::ENOMEM), usize::MAX) as c_int } else { 0 }
+}
+
+fn move_break(window: &'static Window, wanted: usize, ask: impl Fn(usize) -> usize) -> usize {
+    let mut structure = window.hold();
+    let was = ask(0);
+    let now = ask(wanted);
+    let (before, after) = (was.next_multiple_of(PAGE), now.next_multiple_of(PAGE));
+    if after < before {
+        structure.release(after, before - after);
+    } else if after > before && structure.place(before, after - before).is_err() {
+        return ask(was);
+    }
+    now
+}
+
+/// Looks the C library's `fork` up, before anybody calls it.
+pub fn find_fork() {
+    if let Some(symbol) = c::libc_symbol(c"fork") {
+        FORK.store(symbol.address, Ordering::Relaxed);
+    }
+}
+
+/// In front of the C library's: where a child could not be given what the parent has at that
+/// moment, there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> c_int {
+    let window = window();
+    if window.is_some_and(|window| !window.begin_fork()) {
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            let text = "venice: a program of several threads may not fork in --mode window \
+                        (ENOSYS): --mode paged can do it\n";
+            let _ = sys::write(2, text.as_bytes());
+        }
+        const ENOSYS: Errno = Errno(38);
+        return answer(Err(ENOSYS), usize::MAX) as c_int;
+    }
+    if FORK.load(Ordering::Relaxed) == 0 {
+        // A library that was loaded before this one forks already.
+        find_fork();
+    }
+    let address = FORK.load(Ordering::Relaxed);
+    assert!(address != 0, "the C library has a fork");
+    // SAFETY: the C library's `fork`, which takes nothing and returns a number.
+    let fork: extern "C" fn() -> c_int = unsafe { std::mem::transmute(address) };
+    let child = fork();
+    if child != 0
+        && let Some(window) = window
+    {
+        window.end_fork();
+    }
+    child
+}
