@@ -444,6 +444,31 @@ impl Link {
         let ack = self.receive.next();
         let freshen = |header: &mut HeaderRepr| (header.link, header.ack) = (id, ack);
         let len = self.send.emit(sequence, now_ns, freshen, lender, buf).expect(LARGE_ENOUGH);
+        self.note_sent(now_ns, is_replay);
+        len
+    }
+
+    /// As [`Link::poll_transmit`], if the next frame has a long payload that is kept here for a
+    /// replay: it is made complete where it is, see [`Link::kept`]. Its position and length.
+    pub(crate) fn poll_transmit_kept(&mut self, now_ns: u64) -> Option<(Sequence, usize)> {
+        let id = self.id?;
+        if self.pong_due.is_some() || !self.notices.is_empty() || self.nak_due {
+            return None;
+        }
+        let sequence = self.send.next_kept(KEPT_PAYLOAD_MIN_BYTES)?;
+        let ack = self.receive.next();
+        let freshen = |header: &mut HeaderRepr| (header.link, header.ack) = (id, ack);
+        let len = self.send.emit_in_place(sequence, now_ns, freshen).expect(LARGE_ENOUGH);
+        self.note_sent(now_ns, false);
+        Some((sequence, len))
+    }
+
+    /// The frame at a position that [`Link::poll_transmit_kept`] has told, until it is acknowledged.
+    pub(crate) fn kept(&self, sequence: Sequence) -> Option<&[u8]> {
+        self.send.kept(sequence)
+    }
+
+    fn note_sent(&mut self, now_ns: u64, is_replay: bool) {
         self.ack_is_sent();
         if is_replay {
             self.stats.replayed += 1;
@@ -453,7 +478,6 @@ impl Link {
         if self.replay_at_ns.is_none() {
             self.restart_replay_timer(now_ns);
         }
-        len
     }
 
     fn emit_bare(&mut self, opcode: Opcode, transaction: u32, buf: &mut [u8]) -> usize {
@@ -497,6 +521,9 @@ pub(crate) fn earlier(one_ns: Option<u64>, other_ns: Option<u64>) -> Option<u64>
         (None, at_ns) | (at_ns, None) => at_ns,
     }
 }
+
+/// A shorter payload is copied in less time than it takes to say where it lies.
+const KEPT_PAYLOAD_MIN_BYTES: usize = 1024;
 
 /// Notices waiting to be sent.
 const MAX_NOTICES: usize = 32;

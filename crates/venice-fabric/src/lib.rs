@@ -98,6 +98,6 @@ pub use ramt::RamtStats;
 pub use rdma::{RdmaCompletion, RdmaDirection, RdmaRejected, ScatterGather, WindowRange};
 pub use routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
 pub use switch::{HopState, HopStats, InjectError, Switch, SwitchConfig, SwitchStats};
-pub use target::{DonorMapping, GrantedMemory, PeerAddr, Target};
+pub use target::{DonorMapping, GrantedMemory, KeptFrame, PeerAddr, Target, Transmission};
 pub use topology::{Position, Topology, TopologyError, TopologyLink};
 pub use venice_wire::Refusal;

@@ -1,5 +1,6 @@
 //! The donor's end: frames in, checked accesses to granted memory, answers out.
 
+mod kept;
 mod links;
 mod memory;
 mod opened;
@@ -10,7 +11,10 @@ use std::collections::VecDeque;
 
 use venice_wire::{Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
 
-pub use self::memory::GrantedMemory;
+pub use self::{
+    kept::{KeptFrame, Transmission},
+    memory::GrantedMemory,
+};
 use self::{
     links::{Entry, Links},
     opened::Revoked,
@@ -351,27 +355,41 @@ impl Target {
     /// # Panics
     /// If `buf` is shorter than [`MAX_FRAME_BYTES`].
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<(PeerAddr, usize)> {
+        let (to, transmission) = self.poll(now_ns, false, buf)?;
+        let Transmission::Written(len) = transmission else { unreachable!("none was asked for") };
+        Some((to, len))
+    }
+
+    /// `leaves_kept`: a frame that is kept for a replay may be left where it is.
+    fn poll(
+        &mut self,
+        now_ns: u64,
+        leaves_kept: bool,
+        buf: &mut [u8],
+    ) -> Option<(PeerAddr, Transmission)> {
         assert!(buf.len() >= MAX_FRAME_BYTES, "a frame can be {MAX_FRAME_BYTES} bytes");
         if let Some(Reset { to, node, link }) = self.resets.pop_front() {
             let address = self.config.incarnation;
             let header = HeaderRepr::new(Channel::Link, Opcode::Reset, self.config.node, node);
             let flags = self.config.link.header_flags();
             let header = HeaderRepr { flags, link, address, ..header };
-            return Some((to, header.emit(&[], buf).expect("the length was checked")));
+            let len = header.emit(&[], buf).expect("the length was checked");
+            return Some((to, Transmission::Written(len)));
         }
         while let Some(at) = self.qpairs.next_woken() {
             self.enqueue(at as usize);
         }
         while let Some(at) = self.queue.pop_front() {
             let Some(entry) = self.links.get_mut(at) else { continue };
-            let sent = entry.poll_transmit(now_ns, &self.config, &mut self.qpairs, at as u32, buf);
+            let (config, qpairs) = (&self.config, &mut self.qpairs);
+            let sent = entry.poll_transmit(now_ns, config, qpairs, at, leaves_kept, buf);
             let to = entry.addr;
             entry.is_queued = sent.is_some();
             let timeout_ns = entry.poll_timeout();
             self.wake_by(timeout_ns);
-            if let Some(len) = sent {
+            if let Some(transmission) = sent {
                 self.queue.push_back(at);
-                return Some((to, len));
+                return Some((to, transmission));
             }
         }
         None
@@ -384,12 +402,14 @@ impl Entry {
         now_ns: u64,
         config: &TargetConfig,
         qpairs: &mut QPairs,
-        at: u32,
+        at: usize,
+        leaves_kept: bool,
         buf: &mut [u8],
-    ) -> Option<usize> {
+    ) -> Option<Transmission> {
         if std::mem::take(&mut self.welcome_due) {
             let welcome = self.welcome(config);
-            return Some(welcome.emit(&[], buf).expect("the length was checked"));
+            let len = welcome.emit(&[], buf).expect("the length was checked");
+            return Some(Transmission::Written(len));
         }
         let link = self.link.as_mut()?;
         if link.room() > 0
@@ -401,15 +421,19 @@ impl Entry {
         while let Some(grant) = self.opened.next_notice(now_ns, &config.link) {
             link.notify(Opcode::Revoked, grant);
         }
-        if let Some(len) = qpairs.transmit_put(at, link, buf) {
-            return Some(len);
+        if let Some(len) = qpairs.transmit_put(at as u32, link, buf) {
+            return Some(Transmission::Written(len));
         }
         // While frames are kept for replay, answers must find room beside those of QPairs.
         let share = link.outstanding_limit().div_ceil(if link.is_lossy() { 4 } else { 2 });
-        if let Some(len) = qpairs.transmit(now_ns, at, link, share, buf) {
-            return Some(len);
+        if let Some(len) = qpairs.transmit(now_ns, at as u32, link, share, buf) {
+            return Some(Transmission::Written(len));
+        }
+        if leaves_kept && let Some((sequence, len)) = link.poll_transmit_kept(now_ns) {
+            let link = link.id().unwrap_or_default();
+            return Some(Transmission::Kept(KeptFrame { at, link, sequence, len }));
         }
         let lender = |_, _: &mut [u8]| unreachable!("answers are staged, never lent");
-        link.poll_transmit(now_ns, lender, buf)
+        link.poll_transmit(now_ns, lender, buf).map(Transmission::Written)
     }
 }

@@ -1,6 +1,8 @@
 //! The sending half of a link: the window of frames not yet acknowledged, kept for replay.
 
-use venice_wire::{HeaderRepr, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError};
+use venice_wire::{
+    HEADER_BYTES, HeaderRepr, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError,
+};
 
 use crate::config::MIN_WINDOW;
 
@@ -9,7 +11,8 @@ use crate::config::MIN_WINDOW;
 #[derive(Debug)]
 pub(super) struct SendWindow {
     slots: Box<[Slot]>,
-    payloads: Box<[u8]>,
+    /// For each slot room for a header, and behind it the payload: a frame can be sent from there.
+    frames: Box<[u8]>,
     oldest: Sequence,
     unsent: Sequence,
     end: Sequence,
@@ -56,7 +59,7 @@ impl SendWindow {
         };
         Self {
             slots: vec![empty; capacity as usize].into(),
-            payloads: vec![0; capacity as usize * MAX_PAYLOAD_BYTES].into(),
+            frames: vec![0; capacity as usize * MAX_FRAME_BYTES].into(),
             oldest: Sequence(0),
             unsent: Sequence(0),
             end: Sequence(0),
@@ -83,7 +86,7 @@ impl SendWindow {
     /// Forgets everything and frees the buffers: there is no room for anything afterwards.
     pub(super) fn release(&mut self) {
         self.clear();
-        (self.slots, self.payloads) = (Box::default(), Box::default());
+        (self.slots, self.frames) = (Box::default(), Box::default());
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -132,7 +135,7 @@ impl SendWindow {
     pub(super) fn stage(&mut self) -> &mut [u8] {
         assert!(self.room() > 0, "the caller checks for room");
         let at = self.index(self.end);
-        &mut self.payloads[at * MAX_PAYLOAD_BYTES..][..MAX_PAYLOAD_BYTES]
+        &mut self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..MAX_FRAME_BYTES]
     }
 
     /// Queues a frame with the first `payload_len` staged bytes, or with as many that are not
@@ -197,19 +200,46 @@ impl SendWindow {
         buf: &mut [u8],
     ) -> Result<usize, WireError> {
         let at = self.index(sequence);
-        let slot = &mut self.slots[at];
-        let mut header = slot.header.expect("a queued position holds a frame");
-        freshen(&mut header);
-        if slot.sends > 0 {
-            header.flags |= REPLAY_FLAG;
-        }
-        slot.sends = slot.sends.saturating_add(1);
-        slot.sent_at_ns = now_ns;
-        let payload_len = usize::from(slot.payload_len);
-        if slot.is_lent {
+        let header = self.slots[at].note_sending(now_ns, freshen);
+        let payload_len = usize::from(self.slots[at].payload_len);
+        if self.slots[at].is_lent {
             return header.emit_with(payload_len, |room| lender(header.transaction, room), buf);
         }
-        header.emit(&self.payloads[at * MAX_PAYLOAD_BYTES..][..payload_len], buf)
+        header.emit(&self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..][..payload_len], buf)
+    }
+
+    /// The frame to send now, if it is a new one whose payload of at least `least_len` bytes is kept
+    /// here.
+    pub(super) fn next_kept(&mut self, least_len: usize) -> Option<Sequence> {
+        let slot = &self.slots[self.index(self.unsent)];
+        let is_such = !slot.is_lent && usize::from(slot.payload_len) >= least_len;
+        let may_be_sent = self.keeps_sent && self.replays_due == 0 && self.unsent != self.end;
+        if may_be_sent && is_such { self.next().map(|(sequence, _)| sequence) } else { None }
+    }
+
+    /// Writes the header of the frame at `sequence`, whose payload is kept here, before it; returns
+    /// the frame's length.
+    pub(super) fn emit_in_place(
+        &mut self,
+        sequence: Sequence,
+        now_ns: u64,
+        freshen: impl FnOnce(&mut HeaderRepr),
+    ) -> Result<usize, WireError> {
+        let at = self.index(sequence);
+        let header = self.slots[at].note_sending(now_ns, freshen);
+        let payload_len = usize::from(self.slots[at].payload_len);
+        let room = &mut self.frames[at * MAX_FRAME_BYTES..][..MAX_FRAME_BYTES];
+        header.emit_with(payload_len, |_| (), room)
+    }
+
+    /// The frame that [`SendWindow::emit_in_place`] has written, until it is acknowledged.
+    pub(super) fn kept(&self, sequence: Sequence) -> Option<&[u8]> {
+        if sequence.since(self.oldest) >= self.unsent.since(self.oldest) {
+            return None;
+        }
+        let at = self.index(sequence);
+        let len = HEADER_BYTES + usize::from(self.slots[at].payload_len);
+        Some(&self.frames[at * MAX_FRAME_BYTES..][..len])
     }
 
     /// Frees everything before `ack`. An `ack` for what was never sent, or an old one, changes
@@ -282,6 +312,21 @@ impl SendWindow {
 
     fn index(&self, sequence: Sequence) -> usize {
         sequence.0 as usize & (self.slots.len() - 1)
+    }
+}
+
+impl Slot {
+    /// The header of the frame, which is sent at `now_ns`.
+    #[inline]
+    fn note_sending(&mut self, now_ns: u64, freshen: impl FnOnce(&mut HeaderRepr)) -> HeaderRepr {
+        let mut header = self.header.expect("a queued position holds a frame");
+        freshen(&mut header);
+        if self.sends > 0 {
+            header.flags |= REPLAY_FLAG;
+        }
+        self.sends = self.sends.saturating_add(1);
+        self.sent_at_ns = now_ns;
+        header
     }
 }
 
@@ -365,6 +410,25 @@ mod tests {
         assert_eq!(send_all(&mut window, 0), [2, 3]);
         window.acknowledge(Sequence(4), 9).unwrap();
         assert_eq!(send_all(&mut window, 0), [4, 5]);
+    }
+
+    #[test]
+    fn a_frame_sent_from_where_it_is_kept_stays_until_it_is_acknowledged() {
+        let mut window = window_with(2);
+        assert_eq!(window.next_kept(2), None, "too short");
+        let sequence = window.next_kept(1).unwrap();
+        assert_eq!(window.kept(sequence.plus(1)), None, "not sent yet");
+        let len = window.emit_in_place(sequence, 0, |header| header.ack = Sequence(7)).unwrap();
+        let frame = Frame::parse(window.kept(sequence).unwrap()).unwrap();
+        assert_eq!(
+            (frame.as_bytes().len(), frame.ack(), frame.payload()),
+            (len, Sequence(7), &[0][..])
+        );
+        window.replay_ends();
+        assert_eq!(window.next_kept(1), None, "replays come first");
+        assert_eq!(send_all(&mut window, 0), [0, 1], "and are the same bytes");
+        window.acknowledge(Sequence(1), 0);
+        assert_eq!(window.kept(sequence), None);
     }
 
     #[test]

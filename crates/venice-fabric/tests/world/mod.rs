@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use venice_fabric::{
     AccessError, GrantedMemory, Initiator, InitiatorConfig, LinkConfig, PeerAddr, PeerIndex,
-    Refusal, ScatterGather, Target, TargetConfig,
+    Refusal, ScatterGather, Target, TargetConfig, Transmission,
 };
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
@@ -304,9 +304,17 @@ impl World {
             if !self.donors[n].is_alive {
                 continue;
             }
-            while let Some((to, len)) = self.donors[n].target.poll_transmit(self.now_ns, &mut buf) {
+            let now_ns = self.now_ns;
+            loop {
+                let target = &mut self.donors[n].target;
+                let Some((to, sent)) = target.poll_transmit_kept(now_ns, &mut buf) else { break };
                 assert_eq!(to, RECIPIENT_ADDR);
-                self.send(Place::Donor(n), Place::Recipient, &buf[..len]);
+                let bytes = match sent {
+                    Transmission::Written(len) => &buf[..len],
+                    Transmission::Kept(frame) => target.kept(&frame).expect("sent just now"),
+                }
+                .to_vec();
+                self.send(Place::Donor(n), Place::Recipient, &bytes);
             }
         }
     }

@@ -482,7 +482,7 @@ impl UdpDriver {
             any = true;
             let more = self.outgoing.is_full();
             if let Some(xdp) = &mut self.xdp {
-                xdp.send(now_ns, &mut self.outgoing);
+                xdp.send(now_ns, &mut self.outgoing, |_| None);
             }
             let sent = self.outgoing.send(self.socket.as_fd());
             sent.map_err(PortError::at("sending to a UDP socket"))?;

@@ -1,10 +1,13 @@
 //! Many datagrams per system call, going out: `sendmmsg`, and runs of equal datagrams to one
 //! address as one message that the kernel, or the network card, cuts up (`UDP_SEGMENT`). One that
-//! goes alone goes by `sendto`, which costs less.
+//! goes alone goes by `sendto`, which costs less. Frames that the fabric keeps for a replay are sent
+//! from where they are kept.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
+use venice_fabric::KeptFrame;
 use venice_wire::{
     MAX_HOP_BYTES, MAX_SEALED_PIECES, SEAL_OVERHEAD_BYTES, SEAL_TAG_BYTES, SEALED_HEADER_BYTES,
 };
@@ -23,6 +26,8 @@ const GATHERED_MESSAGES: usize = 32;
 const MESSAGES: usize = GATHERED_MESSAGES + MAX_SEALED_PIECES as usize;
 /// More at once, in a train or out of it, are a stream's.
 pub(super) const FEW_DATAGRAMS: usize = 4;
+/// Kept frames gathered before they have to be sent.
+const GATHERED_KEPT: usize = 64;
 /// Datagrams in one train: `UDP_MAX_SEGMENTS` of the kernels that began it.
 const TRAIN_DATAGRAMS: usize = 64;
 /// Bytes in one train: what IP can carry, with room for every header.
@@ -32,30 +37,36 @@ const TRAIN_BYTES: usize = 65_000;
 pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     used: usize,
+    /// Frames that are not in the buffer.
+    kept: Vec<KeptFrame>,
+    kept_bytes: usize,
     trains: [Train; MESSAGES],
     count: usize,
     /// What the kernel is told of each train.
     told: Box<[Told]>,
     headers: Box<[MMsgHdr]>,
+    iovecs: Box<[IoVec]>,
     /// The longest datagrams the kernel can be asked to cut trains into; 0: it does not.
     cuts_to: usize,
 }
 
-// SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone.
+// SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone, and
+// those in the io vectors to frames of others only while they are sent.
 unsafe impl Send for Outgoing {}
 
 /// What a header points to.
 #[derive(Clone, Copy)]
 struct Told {
     to: RawAddress,
-    iovec: IoVec,
     control: Control,
 }
 
-/// Datagrams to one address, one behind the other in the buffer.
+/// Datagrams to one address: one behind the other in the buffer, or each where it is kept.
 #[derive(Clone, Copy)]
 struct Train {
     to: RawAddress,
+    is_kept: bool,
+    /// Where it starts, in the buffer or among the kept frames.
     start: usize,
     len: usize,
     /// Length of each datagram but the last, which may be shorter.
@@ -68,16 +79,33 @@ impl Outgoing {
     /// `cuts`: whether the socket's kernel knows `UDP_SEGMENT`.
     pub(super) fn new(cuts: bool) -> Self {
         let cuts_to = if cuts { usize::MAX } else { 0 };
-        let none = Train { to: RawAddress::EMPTY, start: 0, len: 0, each: 0, is_closed: true };
-        let buffer = vec![0; GATHERED_BYTES + SLOT_BYTES].into_boxed_slice();
-        let nothing = Told { to: RawAddress::EMPTY, iovec: IoVec::EMPTY, control: Control::EMPTY };
-        let told = vec![nothing; MESSAGES].into_boxed_slice();
-        let headers = vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice();
-        Self { buffer, used: 0, trains: [none; MESSAGES], count: 0, told, headers, cuts_to }
+        let none = Train {
+            to: RawAddress::EMPTY,
+            is_kept: false,
+            start: 0,
+            len: 0,
+            each: 0,
+            is_closed: true,
+        };
+        let nothing = Told { to: RawAddress::EMPTY, control: Control::EMPTY };
+        Self {
+            buffer: vec![0; GATHERED_BYTES + SLOT_BYTES].into_boxed_slice(),
+            used: 0,
+            kept: Vec::with_capacity(GATHERED_KEPT),
+            kept_bytes: 0,
+            trains: [none; MESSAGES],
+            count: 0,
+            told: vec![nothing; MESSAGES].into_boxed_slice(),
+            headers: vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice(),
+            iovecs: vec![IoVec::EMPTY; MESSAGES + GATHERED_KEPT].into_boxed_slice(),
+            cuts_to,
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.used > GATHERED_BYTES || self.count >= GATHERED_MESSAGES
+        self.used + self.kept_bytes > GATHERED_BYTES
+            || self.count >= GATHERED_MESSAGES
+            || self.kept.len() >= GATHERED_KEPT
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -94,7 +122,17 @@ impl Outgoing {
     /// that is not fragmented.
     pub(super) fn push(&mut self, to: &RawAddress, len: usize, limit: usize) {
         assert!(!self.is_full() && len <= MAX_HOP_BYTES, "the caller checks for room");
-        self.add(to, len, limit);
+        self.add_written(to, len, limit);
+    }
+
+    /// Adds a frame that stays where it is kept until [`Outgoing::send_with`] asks for it. There must
+    /// be room. `limit`: as for [`Outgoing::push`].
+    pub(super) fn push_kept(&mut self, to: &RawAddress, frame: KeptFrame, limit: usize) {
+        assert!(!self.is_full(), "the caller checks for room");
+        let (start, len) = (self.kept.len(), frame.len_bytes());
+        self.kept.push(frame);
+        self.kept_bytes += len;
+        self.add(Train { to: *to, is_kept: true, start, len, each: len, is_closed: false }, limit);
     }
 
     /// Where the next message goes that is to be sealed; then call [`Outgoing::push_sealed`].
@@ -123,7 +161,7 @@ impl Outgoing {
             let datagram = &mut self.buffer[self.used..];
             // Nothing goes out from a forked child's copy; its driver has said so already.
             let Ok(sealed) = sealer.seal_piece(datagram, text, piece, pieces) else { return };
-            self.add(to, sealed, limit);
+            self.add_written(to, sealed, limit);
         }
     }
 
@@ -138,22 +176,27 @@ impl Outgoing {
         const { assert!(SEAL_OVERHEAD_BYTES == SEALED_HEADER_BYTES + SEAL_TAG_BYTES) }
     }
 
-    fn add(&mut self, to: &RawAddress, len: usize, limit: usize) {
-        let start = self.used;
+    fn add_written(&mut self, to: &RawAddress, len: usize, limit: usize) {
+        let (start, each) = (self.used, len.max(1));
         self.used += len;
+        self.add(Train { to: *to, is_kept: false, start, len, each, is_closed: false }, limit);
+    }
+
+    /// Adds a datagram: behind the last train, or as the first of another.
+    fn add(&mut self, one: Train, limit: usize) {
         if let Some(train) = self.trains[..self.count].last_mut()
             && !train.is_closed
-            && train.to == *to
-            && (1..=train.each).contains(&len)
-            && train.len + len <= TRAIN_BYTES
+            && (train.to, train.is_kept) == (one.to, one.is_kept)
+            && (1..=train.each).contains(&one.len)
+            && train.len + one.len <= TRAIN_BYTES
             && train.len / train.each < TRAIN_DATAGRAMS
         {
-            train.len += len;
-            train.is_closed = len < train.each;
+            train.len += one.len;
+            train.is_closed = one.len < train.each;
             return;
         }
-        let is_closed = len > limit.min(self.cuts_to);
-        self.trains[self.count] = Train { to: *to, start, len, each: len.max(1), is_closed };
+        let is_closed = one.len > limit.min(self.cuts_to);
+        self.trains[self.count] = Train { is_closed, ..one };
         self.count += 1;
     }
 
@@ -166,64 +209,76 @@ impl Outgoing {
 
     /// Offers datagram after datagram to another way than the socket; what `take` takes is
     /// forgotten. It ends with the first that it does not take, or a train, so that none is
-    /// overtaken.
-    pub(super) fn divert(&mut self, mut take: impl FnMut(&RawAddress, &[u8]) -> bool) {
+    /// overtaken. `kept`: as for [`Outgoing::send_with`].
+    pub(super) fn divert<'a>(
+        &mut self,
+        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        mut take: impl FnMut(&RawAddress, &[u8]) -> bool,
+    ) {
+        let mut take_train = |train: &Train| {
+            if train.is_kept {
+                let datagram = kept(&self.kept[train.start]);
+                datagram.is_none_or(|datagram| take(&train.to, datagram))
+            } else {
+                take(&train.to, &self.buffer[train.start..][..train.len])
+            }
+        };
         let trains = self.trains[..self.count].iter();
-        let taken = trains
-            .take_while(|train| {
-                train.len == train.each && take(&train.to, &self.buffer[train.start..][..train.len])
-            })
-            .count();
+        let taken = trains.take_while(|train| train.len == train.each && take_train(train)).count();
         self.trains.copy_within(taken..self.count, 0);
         self.count -= taken;
         if self.count == 0 {
-            self.used = 0;
+            self.forget();
         }
     }
 
-    /// Sends everything, as far as the socket takes it without waiting, and forgets it. What the
-    /// socket does not take is lost, as datagrams may be; the link above repeats it.
+    fn forget(&mut self) {
+        (self.count, self.used, self.kept_bytes) = (0, 0, 0);
+        self.kept.clear();
+    }
+
+    /// [`Outgoing::send_with`] where no frame was left where it is kept.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let count = std::mem::take(&mut self.count);
-        self.used = 0;
-        if let [train] = &self.trains[..count]
-            && train.len <= train.each
-        {
-            let datagram = &self.buffer[train.start..][..train.len];
-            return send_one(socket, datagram, &train.to).map(drop);
-        }
-        let told = self.told.as_mut_ptr();
-        for (index, train) in self.trains[..count].iter().enumerate() {
-            let base = self.buffer[train.start..][..train.len].as_mut_ptr().cast();
-            // SAFETY: as many as there are trains, and nobody else has a reference to them.
-            let told = unsafe { &mut *told.add(index) };
-            told.to = train.to;
-            told.iovec = IoVec { base, len: train.len };
-            let header = &mut self.headers[index];
-            *header = MMsgHdr {
-                name: (&raw mut told.to.bytes).cast(),
-                name_len: train.to.len,
-                iov: &raw mut told.iovec,
-                iov_len: 1,
-                ..MMsgHdr::EMPTY
-            };
-            if train.len > train.each {
-                told.control = Control::segment(train.each as u16);
-                header.control = (&raw mut told.control).cast();
-                header.control_len = Control::SPACE;
-            }
-        }
+        assert!(self.kept.is_empty(), "nobody is asked for kept frames");
+        self.send_with(socket, |_| None)
+    }
+
+    /// Sends everything, as far as the socket takes it without waiting, and forgets it. What the
+    /// socket does not take is lost, as datagrams may be; the link above repeats it. `kept` is asked
+    /// for kept frames; those that are gone are left out.
+    pub(super) fn send_with<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+    ) -> rustix::io::Result<()> {
+        let sent = match self.trains[..self.count] {
+            [] => Ok(()),
+            [train] if train.len <= train.each => self.send_singly(socket, &train, &kept),
+            _ => self.send_all(socket, &kept),
+        };
+        self.forget();
+        sent
+    }
+
+    fn send_all<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+    ) -> rustix::io::Result<()> {
+        let count = self.lay_out(kept);
         let mut sent = 0;
         while sent < count {
             // SAFETY: headers `sent..count` are initialised and point to datagrams, addresses,
-            // control messages and io vectors that live until the call is over.
+            // control messages and io vectors that live until the call is over: `'a` outlives it.
             match unsafe { sendmmsg(socket, self.headers[sent..].as_mut_ptr(), count - sent) } {
                 Ok(more) => sent += more,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
                 Err(errno) if is_bad_luck(errno) => {
-                    if self.trains[sent].len > self.trains[sent].each {
-                        self.send_singly(socket, sent, errno)?;
+                    let train = self.trains[sent];
+                    if train.len > train.each {
+                        self.note_refusal(train.each, errno);
+                        self.send_singly(socket, &train, kept)?;
                     }
                     sent += 1;
                 }
@@ -233,26 +288,95 @@ impl Outgoing {
         Ok(())
     }
 
-    /// A train that could not be sent as one, because its way or its device does not allow it.
-    fn send_singly(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        which: usize,
-        errno: Errno,
-    ) -> rustix::io::Result<()> {
-        let Train { to, start, len, each, .. } = self.trains[which];
+    /// Makes a header for each train; returns how many there are to send.
+    fn lay_out<'a>(&mut self, kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>) -> usize {
+        let (mut count, mut laid) = (0, 0);
+        for index in 0..self.count {
+            let train = self.trains[index];
+            let (first, mut len) = (laid, 0);
+            let mut lay = |bytes: &[u8]| {
+                self.iovecs[laid] =
+                    IoVec { base: bytes.as_ptr().cast_mut().cast(), len: bytes.len() };
+                (laid, len) = (laid + 1, len + bytes.len());
+            };
+            if train.is_kept {
+                self.kept[train.places()].iter().filter_map(kept).for_each(&mut lay);
+                if laid == first {
+                    continue;
+                }
+            } else {
+                lay(&self.buffer[train.start..][..train.len]);
+            }
+            let control = Control::segment(train.each as u16);
+            self.told[count] = Told { to: train.to, control };
+            let control_len = if len > train.each { Control::SPACE } else { 0 };
+            self.headers[count] = MMsgHdr {
+                name_len: train.to.len,
+                iov_len: laid - first,
+                control_len,
+                ..MMsgHdr::EMPTY
+            };
+            self.trains[count] = train;
+            count += 1;
+        }
+        let (told, iovecs) = (self.told.as_mut_ptr(), self.iovecs.as_mut_ptr());
+        let mut first = 0;
+        for (index, header) in self.headers[..count].iter_mut().enumerate() {
+            // SAFETY: there is one of them for each header, and each has its io vectors in turn.
+            unsafe {
+                let told = told.add(index);
+                header.name = (&raw mut (*told).to.bytes).cast();
+                header.iov = iovecs.add(first);
+                if header.control_len > 0 {
+                    header.control = (&raw mut (*told).control).cast();
+                }
+            }
+            first += header.iov_len;
+        }
+        count
+    }
+
+    /// Takes note of a train that could not be sent as one, because its way or its device does not
+    /// allow it.
+    fn note_refusal(&mut self, each: usize, errno: Errno) {
         match errno {
             Errno::IO | Errno::OPNOTSUPP => self.cuts_to = 0,
             // Longer than some way's MTU.
             Errno::INVAL | Errno::MSGSIZE => self.cuts_to = self.cuts_to.min(each - 1),
             _ => {}
         }
-        for datagram in self.buffer[start..][..len].chunks(each) {
-            if !send_one(socket, datagram, &to)? {
-                break;
+    }
+
+    /// Sends a train's datagrams one by one.
+    fn send_singly<'a>(
+        &self,
+        socket: BorrowedFd<'_>,
+        train: &Train,
+        kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+    ) -> rustix::io::Result<()> {
+        if train.is_kept {
+            for datagram in self.kept[train.places()].iter().filter_map(kept) {
+                if !send_one(socket, datagram, &train.to)? {
+                    break;
+                }
             }
+            return Ok(());
+        }
+        let (mut rest, mut takes_more) = (&self.buffer[train.start..][..train.len], true);
+        // One without bytes is one all the same.
+        while takes_more {
+            let (datagram, others) = rest.split_at(train.each.min(rest.len()));
+            takes_more = send_one(socket, datagram, &train.to)? && !others.is_empty();
+            rest = others;
         }
         Ok(())
+    }
+}
+
+impl Train {
+    /// Where its frames are among the kept ones.
+    fn places(&self) -> Range<usize> {
+        self.start..self.start + self.len.div_ceil(self.each)
     }
 }
 

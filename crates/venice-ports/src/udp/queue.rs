@@ -148,7 +148,7 @@ impl<M: GrantedMemory> Queue<M> {
         incoming.for_each_train(|from, train| {
             // Answers to one sender, gathered before the next one's, travel together.
             if last.replace(*from).is_some_and(|last| last != *from) {
-                gather(now_ns, target, senders, outgoing);
+                senders.gather(now_ns, target, outgoing);
             }
             train.for_each(|datagram| {
                 senders.take(now_ns, from, datagram, shared, |from, frame| {
@@ -182,13 +182,15 @@ impl<M: GrantedMemory> Queue<M> {
 
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         loop {
-            gather(now_ns, &mut self.target, &mut self.senders, &mut self.outgoing);
+            self.senders.gather(now_ns, &mut self.target, &mut self.outgoing);
             let more = self.outgoing.is_full();
+            let target = &self.target;
+            let kept = |frame: &_| target.kept(frame);
             if let Some(xdp) = &mut self.xdp {
-                xdp.send(now_ns, &mut self.outgoing);
+                xdp.send(now_ns, &mut self.outgoing, kept);
             }
             if !self.outgoing.is_empty() {
-                self.outgoing.send(self.socket.as_fd())?;
+                self.outgoing.send_with(self.socket.as_fd(), kept)?;
             }
             if !more {
                 return Ok(());
@@ -229,14 +231,5 @@ impl<M: GrantedMemory> Serving for Queue<M> {
 impl<M> std::fmt::Debug for Queue<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queue").field("socket", &self.socket).finish_non_exhaustive()
-    }
-}
-
-/// Takes what the target has to send, as far as there is room.
-fn gather(now_ns: u64, target: &mut Target, senders: &mut Senders, outgoing: &mut Outgoing) {
-    while !outgoing.is_full() {
-        let buffer = senders.buffer(outgoing);
-        let Some((to, len)) = target.poll_transmit(now_ns, buffer) else { break };
-        senders.push(outgoing, to, len);
     }
 }

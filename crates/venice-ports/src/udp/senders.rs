@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use venice_fabric::{PeerAddr, TargetConfig};
+use venice_fabric::{PeerAddr, Target, TargetConfig, Transmission};
 
 use super::address::AddressBook;
 use super::offload::datagram_limit;
@@ -42,19 +42,22 @@ impl Senders {
         }
     }
 
-    /// Where the next frame goes.
-    pub(super) fn buffer<'a>(&self, outgoing: &'a mut Outgoing) -> &'a mut [u8] {
-        match self {
-            Self::Plain(_) => outgoing.plain_buffer(),
-            Self::Sealed(_) => outgoing.sealed_buffer(),
-        }
-    }
-
-    /// Sends the frame in the buffer to whom the handle stands for, if that is still known.
-    pub(super) fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
-        match self {
-            Self::Plain(plain) => plain.push(outgoing, to, len),
-            Self::Sealed(sealed) => sealed.push(outgoing, to, len),
+    /// Takes what the target has to send, as far as there is room. Frames that have to be sealed are
+    /// written for that; others that the target keeps are sent from there.
+    pub(super) fn gather(&mut self, now_ns: u64, target: &mut Target, outgoing: &mut Outgoing) {
+        while !outgoing.is_full() {
+            match self {
+                Self::Sealed(sealed) => {
+                    let polled = target.poll_transmit(now_ns, outgoing.sealed_buffer());
+                    let Some((to, len)) = polled else { break };
+                    sealed.push(outgoing, to, len);
+                }
+                Self::Plain(plain) => {
+                    let polled = target.poll_transmit_kept(now_ns, outgoing.plain_buffer());
+                    let Some((to, transmission)) = polled else { break };
+                    plain.push(outgoing, to, transmission);
+                }
+            }
         }
     }
 
@@ -112,7 +115,8 @@ impl PlainSenders {
         }
     }
 
-    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
+    /// Sends a frame to whom the handle stands for, if that is still known.
+    fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, transmission: Transmission) {
         let elsewhere;
         let to = match &self.last {
             Some((last, handle)) if *handle == to => last,
@@ -122,8 +126,17 @@ impl PlainSenders {
                 &elsewhere
             }
         };
+        let len = match transmission {
+            Transmission::Written(len) => {
+                outgoing.push(to, len, PLAIN_LIMIT);
+                len
+            }
+            Transmission::Kept(frame) => {
+                outgoing.push_kept(to, frame, PLAIN_LIMIT);
+                frame.len_bytes()
+            }
+        };
         self.traffic.sent_bytes += len as u64;
-        outgoing.push(to, len, PLAIN_LIMIT);
     }
 }
 

@@ -17,6 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
+use venice_fabric::KeptFrame;
 
 use super::UdpSocket;
 use super::outgoing::Outgoing;
@@ -260,8 +261,14 @@ impl Xdp {
         any
     }
 
-    /// Sends the datagrams that go singly and whose way is known, and leaves the rest.
-    pub(super) fn send(&mut self, now_ns: u64, outgoing: &mut Outgoing) {
+    /// Sends the datagrams that go singly and whose way is known, and leaves the rest. `kept`: as for
+    /// [`Outgoing::send_with`].
+    pub(super) fn send<'a>(
+        &mut self,
+        now_ns: u64,
+        outgoing: &mut Outgoing,
+        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+    ) {
         if outgoing.is_stream() {
             self.note_stream(now_ns);
         }
@@ -270,7 +277,7 @@ impl Xdp {
         }
         let Self { sockets, routes, counts, last_queue, longest_bytes, next_number, .. } = self;
         let socket = &mut sockets[*last_queue];
-        outgoing.divert(|to, datagram| {
+        outgoing.divert(kept, |to, datagram| {
             if datagram.len() > *longest_bytes {
                 return false;
             }
