@@ -3,6 +3,7 @@
 //! Source: `userfaultfd(2)`, `ioctl_userfaultfd(2)` and, for what is newer than distribution
 //! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6), `include/uapi/linux/userfaultfd.h`.
 
+use super::PAGE;
 use super::sys::{self, Errno, SysResult, nr};
 
 /// An open userfaultfd. A plain number: closing it is the owner's business, because a program
@@ -42,6 +43,8 @@ const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
 const MODE_DONTWAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
+/// Pages looked at to learn what a move has done.
+const LOOKED_AT: usize = 64;
 
 const UFFDIO_API: usize = ioc(3, 0x3F, 24);
 const UFFDIO_REGISTER: usize = ioc(3, 0x00, 32);
@@ -162,13 +165,26 @@ impl Uffd {
     }
 
     /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes.
-    /// Nobody is woken.
+    /// Nobody is woken. Neither side may be changed by anyone else meanwhile.
+    ///
+    /// Linux 6.18 moves pages and answers `EEXIST`: where a page table entry changes under a move,
+    /// the kernel tries the page again, moves it with those that follow, but still has the first
+    /// try's `EAGAIN` in hand, so it tries once more and meets at `dst` what it has just moved
+    /// (`move_pages` in `mm/userfaultfd.c`, until it cleared the error). What has left `src` and is
+    /// at `dst` has been moved, whatever the answer.
     ///
     /// # Errors
     /// `EBUSY` for a page that is pinned or shared with another process, `EINVAL` where the two
     /// mappings' protections differ, `EEXIST`, `EAGAIN`, `ENOENT` as for [`Uffd::copy`].
     pub fn move_pages(self, dst: usize, src: usize, len_bytes: usize) -> SysResult<usize> {
-        self.transfer(UFFDIO_MOVE, dst, src, len_bytes, MODE_DONTWAKE | MOVE_ALLOW_SRC_HOLES)
+        let mode = MODE_DONTWAKE | MOVE_ALLOW_SRC_HOLES;
+        match self.transfer(UFFDIO_MOVE, dst, src, len_bytes, mode) {
+            Err(Errno::EEXIST) => match moved_untold(dst, src, len_bytes) {
+                0 => Err(Errno::EEXIST),
+                moved_bytes => Ok(moved_bytes),
+            },
+            told => told,
+        }
     }
 
     fn transfer(
@@ -236,12 +252,22 @@ impl Uffd {
         match outcome {
             Ok(_) => Ok(()),
             Err(Errno::EEXIST) => {
-                self.wake(addr, super::PAGE);
+                self.wake(addr, PAGE);
                 Ok(())
             }
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`LOOKED_AT`] pages.
+fn moved_untold(dst: usize, src: usize, len_bytes: usize) -> usize {
+    let pages = (len_bytes / PAGE).min(LOOKED_AT);
+    let (mut at_dst, mut at_src) = ([0u8; LOOKED_AT], [0u8; LOOKED_AT]);
+    sys::mincore(src, &mut at_src[..pages]);
+    sys::mincore(dst, &mut at_dst[..pages]);
+    let moved = |page: &usize| at_dst[*page] & 1 != 0 && at_src[*page] & 1 == 0;
+    (0..pages).take_while(moved).count() * PAGE
 }
 
 fn decode(message: &[u8; 32]) -> Event {
@@ -252,7 +278,7 @@ fn decode(message: &[u8; 32]) -> Event {
     let half = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().expect("4 bytes"));
     match message[0] {
         EVENT_PAGEFAULT => Event::Fault {
-            address: word(16) as usize & !(super::PAGE - 1),
+            address: word(16) as usize & !(PAGE - 1),
             write: word(8) & FLAG_WRITE != 0,
             thread: half(24),
         },
@@ -273,6 +299,38 @@ mod tests {
         assert_eq!(UFFDIO_WAKE, 0x8010_aa02);
         assert_eq!(UFFDIO_COPY, 0xc028_aa03);
         assert_eq!(UFFDIO_MOVE, 0xc028_aa05);
+    }
+
+    /// The state that the kernel's second try leaves behind: it answers `EEXIST` for what it has moved.
+    #[test]
+    fn what_is_there_and_has_left_was_moved_whatever_the_kernel_says() {
+        let uffd = match Uffd::open() {
+            Ok(uffd) => uffd,
+            Err(errno) => {
+                eprintln!("SKIPPED what_is_there_and_has_left_...: no userfaultfd ({errno})");
+                return;
+            }
+        };
+        let pages = || {
+            let memory = sys::map_private(4 * PAGE).expect("address space") as usize;
+            sys::unlock(memory, 4 * PAGE);
+            uffd.register(memory, 4 * PAGE).expect("plain memory");
+            memory
+        };
+        let place = |addr| assert_eq!(uffd.zero(addr, PAGE, false), Ok(PAGE));
+        let (src, dst) = (pages(), pages());
+        place(dst);
+        place(dst + PAGE);
+        place(src + 2 * PAGE);
+        assert_eq!(uffd.move_pages(dst, src, 4 * PAGE), Ok(2 * PAGE));
+        assert_eq!(uffd.move_pages(dst + 2 * PAGE, src + 2 * PAGE, 2 * PAGE), Ok(2 * PAGE));
+        place(src + 2 * PAGE);
+        assert_eq!(uffd.move_pages(dst + 2 * PAGE, src + 2 * PAGE, PAGE), Err(Errno::EEXIST));
+        sys::close(uffd.fd);
+        for memory in [src, dst] {
+            // SAFETY: mapped above, and nobody else has it.
+            unsafe { sys::unmap(memory as *mut _, 4 * PAGE) };
+        }
     }
 
     #[test]
