@@ -6,12 +6,19 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Place, signal, wait, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
+
+/// The blocks are the machine's, so the tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Says that a test did nothing on a machine whose kernel lets go of no block.
 fn is_skipped(test: &str) -> bool {
@@ -105,6 +112,7 @@ fn taken(lending: &Lending) -> Vec<PathBuf> {
 
 #[test]
 fn an_agent_takes_a_block_and_gives_it_back() {
+    let _turn = turn();
     if is_skipped("an_agent_takes_a_block_and_gives_it_back") {
         return;
     }
@@ -137,6 +145,7 @@ fn an_agent_takes_a_block_and_gives_it_back() {
 
 #[test]
 fn a_killed_agents_block_comes_back() {
+    let _turn = turn();
     if is_skipped("a_killed_agents_block_comes_back") {
         return;
     }
