@@ -1,10 +1,9 @@
 """An object cache in borrowed memory."""
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from . import _venice
+from .closing import Closing
 from .memory import Buffer, _flat
 
 
@@ -23,7 +22,7 @@ class CacheStats:
     lost: int
 
 
-class ObjectCache:
+class ObjectCache(Closing):
     """A victim store for caches that are too small: put what leaves them, ask before the slow
     source is asked. The oldest object leaves when there is no room; what a lost donor held is a
     miss. Any thread may use it."""
@@ -33,17 +32,6 @@ class ObjectCache:
 
     def __repr__(self) -> str:
         return f"<venice.ObjectCache, {'closed' if self.closed else f'{len(self)} objects'}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Gives its memory back. Again: nothing."""

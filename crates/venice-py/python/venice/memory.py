@@ -2,10 +2,10 @@
 
 from concurrent.futures import Future, InvalidStateError
 import asyncio
-from types import TracebackType
-from typing import Any, Callable, Self
+from typing import Any, Callable
 
 from . import _venice
+from .closing import Closing
 
 #: Whatever has bytes in a row: bytes, bytearray, memoryview, a numpy array, ...
 Buffer = Any
@@ -18,7 +18,7 @@ def _flat(data: Buffer) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-class Memory:
+class Memory(Closing):
     """Bytes `0` to `len(memory) - 1`, zeros at first; given back by `close()` or `with`.
 
     Any thread may use it, and the interpreter's lock is free while an access is under way.
@@ -32,17 +32,6 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<venice.Memory, {'closed' if self.closed else f'{len(self)} bytes'}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Gives the memory back, once what is under way is over. Again: nothing."""

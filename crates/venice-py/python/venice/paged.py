@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from . import _venice
+from .closing import Closing
 from .errors import Refused
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Shape = int | tuple[int, ...]
 
 
-class Paged:
+class Paged(Closing):
     """Borrowed memory for arrays, of which a budget is resident, however many they are.
 
     It is given back when this is closed and the last array (and view of one) is gone.
@@ -24,17 +24,6 @@ class Paged:
 
     def __init__(self, inner: "_venice.Paged") -> None:
         self._inner = inner
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """No more arrays from here; those there are stay as long as they are used."""
