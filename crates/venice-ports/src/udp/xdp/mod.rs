@@ -15,6 +15,7 @@ mod socket;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use venice_fabric::KeptFrame;
@@ -38,6 +39,8 @@ const STREAM_NS: u64 = 200_000;
 /// The UDP socket is looked at every so many times, as a look is a system call, and a look here
 /// is none.
 const LOOKS_PER_SOCKET_LOOK: u32 = 8;
+/// The kernel gives up the queue and the program of a process that ended a while later.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,9 +185,8 @@ impl Xdp {
             map.put(queue, socket.as_fd()).map_err(&loading)?;
         }
         let program = Program::load(&program::program(facts.to, is_sealed, map.as_fd()));
-        let attached = program
-            .map_err(&loading)?
-            .attach(facts.index, interface.mode)
+        let program = program.map_err(&loading)?;
+        let attached = once_left(|| program.attach(facts.index, interface.mode))
             .map_err(XdpError::at(interface, "attaching its program"))?;
         Ok(Self {
             interface: interface.clone(),
@@ -331,4 +333,17 @@ fn bind_queues(interface: &XdpInterface, index: u32) -> Result<Vec<XskSocket>, X
         }
     }
     Ok(sockets)
+}
+
+/// Does what takes hold of the interface; waits where somebody who is gone seems to have it.
+fn once_left<T>(mut hold: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match hold() {
+            Err(Errno::BUSY) if start.elapsed() < LEFT_BEHIND => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            held => return held,
+        }
+    }
 }

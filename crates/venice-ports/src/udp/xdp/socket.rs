@@ -1,7 +1,6 @@
 //! An AF_XDP socket on one receive queue of an interface: whole frames, in memory of ours.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -16,6 +15,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with};
 
+use super::once_left;
 use super::ring::{Mapping, Ring};
 
 /// Frames for each direction, and places in each ring.
@@ -31,8 +31,6 @@ const JOINED_BYTES: usize = 16 << 10;
 const FEW_PAIRS: usize = FRAMES as usize / 8;
 /// What the kernel may hold of ours on its way out, with all that it keeps beside the bytes.
 const SEND_BYTES: usize = 8 << 20;
-/// The kernel gives up the queue of a socket that was closed a while later.
-const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 /// The socket, its frames and its rings.
 #[derive(Debug)]
@@ -205,13 +203,5 @@ impl AsFd for XskSocket {
 fn bind_patiently(fd: BorrowedFd<'_>, interface: u32, queue: u32) -> rustix::io::Result<()> {
     let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
     let address = SocketAddrXdp::new(flags, interface, queue);
-    let start = Instant::now();
-    loop {
-        match bind(fd, &address) {
-            Err(Errno::BUSY) if start.elapsed() < LEFT_BEHIND => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            bound => return bound,
-        }
-    }
+    once_left(|| bind(fd, &address))
 }
