@@ -1,11 +1,14 @@
 //! Memory blocks: the pieces in which Linux takes memory offline and online.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::HotplugError;
 
@@ -132,6 +135,23 @@ impl MemoryBlocks {
         }
     }
 
+    /// Keeps others from taking the block or bringing it online for as long as the claim lives,
+    /// which ends with the process at the latest. None where somebody has it, or it is gone.
+    pub(super) fn claim(&self, number: u64) -> Result<Option<Claim>, HotplugError> {
+        let path = self.folder(number);
+        let failed = |source| HotplugError::File { path: path.clone(), source };
+        let folder = match File::open(&path) {
+            Ok(folder) => folder,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Claim { _folder: folder })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+
     /// What the kernel does with blocks that are new, for as long as the answer lives: nothing.
     pub(super) fn hold_back_new(&self) -> HeldBack {
         let path = self.root.join("auto_online_blocks");
@@ -172,6 +192,12 @@ fn wait_or_kill(asking: &mut Child) -> std::io::Result<()> {
         std::thread::sleep(POLL);
     }
     Ok(())
+}
+
+/// A block that no other donor on this machine touches.
+#[derive(Debug)]
+pub(super) struct Claim {
+    _folder: File,
 }
 
 /// The kernel leaves new blocks alone while this lives.

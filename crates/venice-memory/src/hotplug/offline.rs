@@ -37,21 +37,36 @@ impl Offline {
         candidates.sort_by_key(|block| (block.is_movable, block.number));
         let wanted = bytes.div_ceil(block_bytes);
         let mut taken = Self { blocks, record };
-        while (taken.record.blocks().len() as u64) < wanted {
+        while taken.count() < wanted {
             let Some(block) = candidates.pop() else {
-                let got = taken.record.blocks().len() as u64 * block_bytes;
+                let got = taken.count() * block_bytes;
                 taken.give_back()?;
                 let asked = ByteSize(wanted * block_bytes);
                 return Err(HotplugError::TooFew { taken: ByteSize(got), asked });
             };
-            taken.record.add(block.number, block.is_movable)?;
-            match taken.blocks.take_offline(block.number) {
-                Ok(()) => told(taken.record.blocks().len() as u64 * block_bytes),
-                Err(HotplugError::Busy { number }) => taken.record.forget(number),
-                Err(error) => return Err(error),
+            if taken.take_block(block.number, block.is_movable)? {
+                told(taken.count() * block_bytes);
             }
         }
         Ok(taken)
+    }
+
+    /// False where the block stays online, or is another donor's.
+    fn take_block(&mut self, number: u64, is_movable: bool) -> Result<bool, HotplugError> {
+        let Some(claim) = self.blocks.claim(number)? else { return Ok(false) };
+        if self.blocks.block(number).is_none_or(|block| !block.is_online) {
+            return Ok(false);
+        }
+        self.record.add(number, is_movable, claim)?;
+        match self.blocks.take_offline(number) {
+            Ok(()) => Ok(true),
+            Err(HotplugError::Busy { number }) => self.record.forget(number).map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.record.blocks().len() as u64
     }
 
     /// The physical addresses, by address; blocks that lie side by side are one range.
@@ -59,8 +74,8 @@ impl Offline {
     /// # Errors
     /// [`HotplugError::NoBlocks`] where the kernel has none.
     pub fn ranges(&self) -> Result<Vec<Range<u64>>, HotplugError> {
-        let numbers = self.record.blocks().iter().map(|(number, _)| *number);
-        let mut ranges = numbers.map(|n| self.blocks.range(n)).collect::<Result<Vec<_>, _>>()?;
+        let mut ranges =
+            self.record.blocks().map(|n| self.blocks.range(n)).collect::<Result<Vec<_>, _>>()?;
         ranges.sort_by_key(|range| range.start);
         ranges.dedup_by(|next, before| {
             let touches = before.end == next.start;
@@ -129,6 +144,19 @@ mod tests {
         let error = Offline::take(blocks.clone(), state.path(), 256 << 20, |_| {}).unwrap_err();
         assert!(matches!(error, HotplugError::TooFew { .. }), "{error}");
         assert!(blocks.block(1).unwrap().is_online);
+    }
+
+    #[test]
+    fn two_donors_never_have_the_same_block() {
+        let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Normal\n")]);
+        let blocks = MemoryBlocks::at(root.path());
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let claimed = blocks.claim(2).unwrap();
+        let first = Offline::take(blocks.clone(), one.path(), 1, |_| {}).unwrap();
+        assert_eq!(first.ranges().unwrap()[0].start, 1 << 27, "the highest is being taken");
+        drop(claimed);
+        let second = Offline::take(blocks.clone(), two.path(), 1, |_| {}).unwrap();
+        assert_eq!(second.ranges().unwrap()[0].start, 2 << 27);
     }
 
     #[test]

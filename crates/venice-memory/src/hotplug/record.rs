@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::blocks::Claim;
 use super::{HotplugError, MemoryBlocks};
 
 /// The record's name in a state directory.
@@ -19,8 +20,17 @@ pub const FILE_NAME: &str = "offline-blocks";
 pub struct Record {
     path: PathBuf,
     boot: String,
-    blocks: Vec<(u64, bool)>,
+    blocks: Vec<Named>,
     _lock: File,
+}
+
+/// A block of the record.
+#[derive(Debug)]
+struct Named {
+    number: u64,
+    is_movable: bool,
+    /// None where a dead process wrote this.
+    claim: Option<Claim>,
 }
 
 impl Record {
@@ -47,26 +57,35 @@ impl Record {
         };
         let blocks = read(&text, &boot)
             .map_err(|reason| HotplugError::Damaged { path: path.clone(), reason })?;
-        Ok(Self { path, boot, blocks, _lock: lock })
+        let named = |(number, is_movable)| Named { number, is_movable, claim: None };
+        Ok(Self { path, boot, blocks: blocks.into_iter().map(named).collect(), _lock: lock })
     }
 
-    /// The blocks, and whether each comes back as movable.
-    pub fn blocks(&self) -> &[(u64, bool)] {
-        &self.blocks
+    /// The numbers of the blocks.
+    pub(super) fn blocks(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.blocks.iter().map(|named| named.number)
     }
 
     /// Adds a block; it is on disk when this returns.
-    pub(super) fn add(&mut self, number: u64, is_movable: bool) -> Result<(), HotplugError> {
-        self.blocks.push((number, is_movable));
+    pub(super) fn add(
+        &mut self,
+        number: u64,
+        is_movable: bool,
+        claim: Claim,
+    ) -> Result<(), HotplugError> {
+        self.blocks.push(Named { number, is_movable, claim: Some(claim) });
         self.save()
     }
 
-    /// Forgets a block that never went offline. Left on disk it would do no harm.
-    pub(super) fn forget(&mut self, number: u64) {
-        self.blocks.retain(|(known, _)| *known != number);
+    /// Forgets a block that never went offline; left on disk, it could be taken for one that did
+    /// when another donor has taken it since.
+    pub(super) fn forget(&mut self, number: u64) -> Result<(), HotplugError> {
+        self.blocks.retain(|named| named.number != number);
+        self.save()
     }
 
-    /// Brings every block of the record online; how many were not.
+    /// Brings every block of the record online, but for those that a living donor has taken since;
+    /// how many were not.
     ///
     /// # Errors
     /// The first block's that stays offline; it is still in the record then.
@@ -74,14 +93,11 @@ impl Record {
         let mut failed = None;
         let mut count = 0;
         let mut left = Vec::new();
-        for (number, is_movable) in std::mem::take(&mut self.blocks) {
-            let was_offline = blocks.block(number).is_some_and(|block| !block.is_online);
-            match blocks.bring_online(number, is_movable) {
-                Ok(()) => count += usize::from(was_offline),
-                // Not this machine's any more.
-                Err(_) if blocks.block(number).is_none() => {}
+        for mut named in std::mem::take(&mut self.blocks) {
+            match named.return_block(blocks) {
+                Ok(was_offline) => count += usize::from(was_offline),
                 Err(error) => {
-                    left.push((number, is_movable));
+                    left.push(named);
                     failed.get_or_insert(error);
                 }
             }
@@ -100,7 +116,7 @@ impl Record {
             };
         }
         let mut text = format!("{}\n", self.boot);
-        for (number, is_movable) in &self.blocks {
+        for Named { number, is_movable, .. } in &self.blocks {
             let kind = if *is_movable { "movable" } else { "kernel" };
             text.push_str(&format!("{number} {kind}\n"));
         }
@@ -112,6 +128,21 @@ impl Record {
             fs::rename(&new, &self.path)
         };
         write().map_err(failed)
+    }
+}
+
+impl Named {
+    /// Brings it online; whether it was not, and is nobody else's.
+    fn return_block(&mut self, blocks: &MemoryBlocks) -> Result<bool, HotplugError> {
+        if self.claim.is_none() {
+            self.claim = blocks.claim(self.number)?;
+        }
+        // Somebody has it, or it is not this machine's any more.
+        let Some(block) = blocks.block(self.number).filter(|_| self.claim.is_some()) else {
+            return Ok(false);
+        };
+        blocks.bring_online(self.number, self.is_movable)?;
+        Ok(!block.is_online)
     }
 }
 
@@ -149,19 +180,37 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let mut record = Record::open(state.path()).unwrap();
         for number in [1, 2] {
-            record.add(number, number == 2).unwrap();
+            record.add(number, number == 2, blocks.claim(number).unwrap().unwrap()).unwrap();
             blocks.take_offline(number).unwrap();
         }
         assert!(matches!(Record::open(state.path()), Err(HotplugError::InUse(_))));
         drop(record);
         assert_eq!(left_offline(state.path(), &blocks), 2);
         let mut record = Record::open(state.path()).unwrap();
-        assert_eq!(record.blocks(), [(1, false), (2, true)]);
+        assert_eq!(record.blocks().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(record.return_blocks(&blocks).unwrap(), 2);
         // The folder keeps the word that the kernel would have turned into a state.
         let word = fs::read_to_string(root.path().join("memory1/state")).unwrap();
         assert_eq!(word, "online");
         assert!(!state.path().join(FILE_NAME).exists());
+    }
+
+    #[test]
+    fn what_a_living_donor_has_taken_since_stays_with_it() {
+        let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Normal\n")]);
+        let blocks = MemoryBlocks::at(root.path());
+        let (dead, living) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // It was killed before it asked for block 1.
+        let mut record = Record::open(dead.path()).unwrap();
+        record.add(1, false, blocks.claim(1).unwrap().unwrap()).unwrap();
+        drop(record);
+        let mut others = Record::open(living.path()).unwrap();
+        others.add(1, false, blocks.claim(1).unwrap().unwrap()).unwrap();
+        blocks.take_offline(1).unwrap();
+
+        assert_eq!(Record::open(dead.path()).unwrap().return_blocks(&blocks).unwrap(), 0);
+        assert!(!blocks.block(1).unwrap().is_online);
+        assert_eq!(others.return_blocks(&blocks).unwrap(), 1);
     }
 
     #[test]
