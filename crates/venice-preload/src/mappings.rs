@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{PAGE, Pager, Structure, is_manageable};
+use venice_memory::paged::{Hint, PAGE, Pager, Structure, is_manageable};
 
 use crate::the_pager::pager;
 use crate::{c, patch};
@@ -16,6 +16,7 @@ use crate::{c, patch};
 pub const MAP_FIXED: usize = 0x10;
 const MAP_POPULATE: usize = 0x8000;
 const MREMAP_FIXED: usize = 2;
+const POSIX_MADV_DONTNEED: usize = 4;
 
 /// The C library's own idea of the program break (`__curbrk`).
 static CURRENT_BREAK: AtomicUsize = AtomicUsize::new(0);
@@ -36,7 +37,11 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
         brk: brk as *const () as usize,
     };
     // SAFETY: each takes and returns what the function it stands for does.
-    unsafe { put(&calls) }
+    unsafe {
+        put(&calls)?;
+        let posix_madvise = posix_madvise as *const () as usize;
+        patch::replace(c"posix_madvise", posix_madvise).map_err(|e| ("posix_madvise", e))
+    }
 }
 
 /// The addresses of functions to be put in the place of the C library's.
@@ -160,22 +165,45 @@ extern "C" fn mremap(
 
 extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
     let (addr, advice) = (addr as usize, advice as usize);
+    answer(advise(addr, len_bytes, advice).map(|()| 0), usize::MAX) as c_int
+}
+
+/// Beside `madvise`, which the C library's own does not call. Errors are returned.
+extern "C" fn posix_madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
+    let (addr, advice) = (addr as usize, advice as usize);
+    if advice == POSIX_MADV_DONTNEED {
+        // Unlike the kernel's of this number it keeps the contents, and the C library's does
+        // nothing: so no error either.
+        if let Some(pager) = pager().filter(|_| is_range(addr, len_bytes))
+            && pager.hold_structure().touches(addr, len_bytes)
+        {
+            let _ = pager.heed(addr, len_bytes, Hint::Cold);
+        }
+        return 0;
+    }
+    advise(addr, len_bytes, advice).map_or_else(|Errno(number)| number, |()| 0)
+}
+
+fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
     let mut outcome = None;
     if let Some(pager) = pager()
         && is_range(addr, len_bytes)
     {
         let mut structure = pager.hold_structure();
         if structure.touches(addr, len_bytes) {
-            outcome = advise(&mut structure, addr, len_bytes, advice);
+            if let Some(hint) = Hint::of(advice) {
+                drop(structure);
+                return pager.heed(addr, len_bytes, hint);
+            }
+            outcome = advise_managed(&mut structure, addr, len_bytes, advice);
         }
     }
     // SAFETY: what the program asked for.
-    let outcome = outcome.unwrap_or_else(|| unsafe { sys::madvise(addr, len_bytes, advice) });
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    outcome.unwrap_or_else(|| unsafe { sys::madvise(addr, len_bytes, advice) })
 }
 
-/// Advice on managed memory; `None`: the kernel may have it.
-fn advise(
+/// Advice on managed memory that is more than a hint; `None`: the kernel may have it.
+fn advise_managed(
     structure: &mut Structure,
     addr: usize,
     len_bytes: usize,
@@ -186,10 +214,8 @@ fn advise(
             Some(structure.discard(addr, len_bytes, sys::MADV_DONTNEED))
         }
         sys::MADV_DONTNEED_LOCKED => Some(structure.discard(addr, len_bytes, advice)),
-        // Pages of 4 KiB are what is paged; and what is cold the evictor finds by itself.
-        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE | sys::MADV_COLD | sys::MADV_PAGEOUT => {
-            Some(Ok(()))
-        }
+        // Pages of 4 KiB are what is paged.
+        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE => Some(Ok(())),
         sys::MADV_WIPEONFORK | sys::MADV_DONTFORK | sys::MADV_GUARD_INSTALL => {
             structure.release_to_kernel(addr, len_bytes);
             None

@@ -43,6 +43,8 @@ same_under_venice! {
     children_are_spawned_and_executed: "spawn";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
+    hints_answer_as_the_kernels: "hint_errors";
+    hints_change_no_page: "hint_storm";
     map_fixed_and_munmap_over_far_pages: "map_fixed";
     reservations_and_protection: "prot_none";
     stacks_of_threads: "thread_stacks";

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::access_pattern::Pattern;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, Structure};
 use super::slots::Slots;
@@ -56,6 +57,7 @@ impl Structure {
             }
         }
         if outcome.is_ok() {
+            self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
             self.guarded().regions.remove(pages);
         }
         outcome
@@ -66,6 +68,7 @@ impl Structure {
         let pages = pages_of(addr, len_bytes);
         self.claim_all(pages.clone());
         self.drop_all_even_late(pages.clone());
+        self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
         self.guarded().regions.remove(pages);
     }
 
@@ -146,10 +149,13 @@ impl Structure {
             self.guarded().regions.remove(old.start + kept..old.end);
             if new_count > old.len() {
                 self.adopt(address_of(old.end), (new_count - old.len()) * PAGE);
+                let pattern = self.pager.table.pattern(old.end - 1);
+                self.pager.table.set_pattern(old.end..new_pages.end, pattern);
             }
             return;
         }
         self.adopt(new, new_count * PAGE);
+        self.pager.table.copy_patterns(old.start..old.start + kept, new_pages.start);
         for offset in 0..kept {
             self.pager.move_entry(old.start + offset, new_pages.start + offset);
         }

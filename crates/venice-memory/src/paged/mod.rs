@@ -11,6 +11,8 @@
 //! 4. The program touches it again; `handler` brings it back from staging or from its slot,
 //!    with what lies ahead of it (`read_ahead`).
 //!
+//! What the program says about its memory beforehand is in `hints`.
+//!
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
@@ -22,6 +24,7 @@
 //! are its threads' stacks.
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
+mod access_pattern;
 pub mod attach;
 mod budget;
 mod descriptors;
@@ -29,9 +32,11 @@ pub mod direct;
 mod duty;
 mod evictor;
 mod far;
+mod first_out;
 mod fork;
 mod fork_window;
 mod handler;
+mod hints;
 mod lock;
 pub mod loss;
 mod mappings;
@@ -39,6 +44,7 @@ mod page_table;
 mod pager;
 mod read_ahead;
 mod regions;
+mod requests;
 pub mod run_block;
 pub mod slots;
 mod space;
@@ -53,9 +59,11 @@ mod uffd;
 mod verbs_far;
 mod window;
 
+pub use access_pattern::Pattern;
 pub use descriptors::Descriptors;
 pub use far::FarError;
 pub use fork::ForkedChild;
+pub use hints::Hint;
 pub use mappings::is_manageable;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use space::{Region, Space, SpaceError};

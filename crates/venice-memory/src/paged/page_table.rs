@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use super::access_pattern::{Pattern, Patterns};
 use super::sys::{self, SysResult};
 
 /// A page's number: its address divided by 4096.
@@ -36,6 +37,7 @@ pub enum State {
 const STATE_MASK: u32 = 7;
 const WAITED: u32 = 8;
 const YOUNG: u32 = 16;
+const COLD: u32 = 32;
 
 /// No far slot.
 pub const NO_SLOT: u32 = 0;
@@ -123,6 +125,18 @@ impl Entry {
         self.word.compare_exchange(word, older, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// A resident page is to leave before others: `true`, unless it is not resident. Whoever
+    /// brings it in again makes it one like others.
+    pub fn make_cold(&self) -> bool {
+        let cold = |word| (decode(word) == State::Resident).then_some(word & !YOUNG | COLD);
+        self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cold).is_ok()
+    }
+
+    /// Is it to leave before others?
+    pub fn is_cold(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & COLD != 0
+    }
+
     /// The far slot, if it has one. Changed only by the page's owner.
     pub fn slot(&self) -> Option<u32> {
         self.slot_plus_one.load(Ordering::Relaxed).checked_sub(1)
@@ -197,6 +211,7 @@ pub const BLOCK_PAGES: usize = 512;
 struct Leaf {
     entries: [Entry; LEAF_PAGES],
     live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
+    patterns: Patterns<{ LEAF_PAGES / 32 }>,
 }
 
 /// The table.
@@ -274,6 +289,37 @@ impl PageTable {
         self.live(page).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
     }
 
+    /// How the program said it would use `page`.
+    pub fn pattern(&self, page: PageNumber) -> Pattern {
+        self.leaf(page).map_or(Pattern::Normal, |leaf| leaf.patterns.get(page % LEAF_PAGES))
+    }
+
+    /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
+    pub fn set_pattern(&self, pages: std::ops::Range<PageNumber>, pattern: Pattern) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let first = page / LEAF_PAGES * LEAF_PAGES;
+            let end = pages.end.min(first + LEAF_PAGES);
+            if let Some(leaf) = self.leaf(page) {
+                leaf.patterns.set(page - first..end - first, pattern);
+            }
+            page = end;
+        }
+    }
+
+    /// Says of the pages from `to` on what was said of those of `from`. Only under the structure
+    /// lock.
+    pub fn copy_patterns(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
+        let mut start = from.start;
+        while start < from.end {
+            let pattern = self.pattern(start);
+            let is_other = |page: &PageNumber| self.pattern(*page) != pattern;
+            let end = (start..from.end).find(is_other).unwrap_or(from.end);
+            self.set_pattern(to + (start - from.start)..to + (end - from.start), pattern);
+            start = end;
+        }
+    }
+
     fn live(&self, page: PageNumber) -> Option<&AtomicU32> {
         Some(&self.leaf(page)?.live[page % LEAF_PAGES / BLOCK_PAGES])
     }
@@ -291,6 +337,25 @@ impl PageTable {
                 self.for_each_live(index * LEAF_PAGES..(index + 1) * LEAF_PAGES, &mut visit);
             }
         }
+    }
+
+    /// The first page of the range whose block is live and whose entry is as `is_it` says.
+    pub fn first_live(
+        &self,
+        pages: std::ops::Range<PageNumber>,
+        is_it: impl Fn(&Entry) -> bool,
+    ) -> Option<PageNumber> {
+        let mut page = pages.start;
+        while page < pages.end {
+            let end = pages.end.min((page / BLOCK_PAGES + 1) * BLOCK_PAGES);
+            let is_live = self.block_is_live(page);
+            let found = (page..end).find(|&page| is_live && self.entry(page).is_some_and(&is_it));
+            if found.is_some() {
+                return found;
+            }
+            page = end;
+        }
+        None
     }
 
     /// Calls `visit` for every page of `pages` whose block is live, in order.

@@ -1,5 +1,7 @@
 //! The pager of one process: its parts.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -8,11 +10,13 @@ use super::budget;
 use super::descriptors::Descriptors;
 use super::duty::Duty;
 use super::far::{FarError, ShmWindow};
+use super::first_out::FirstOut;
 use super::fork_window::ForkWindow;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
-use super::read_ahead::ReadAhead;
+use super::read_ahead::{MAX_WINDOW, ReadAhead};
 use super::regions::Regions;
+use super::requests::{PageOuts, Wanted};
 use super::run_block::RunBlockMap;
 use super::slots::Slots;
 use super::spin::{Spin, SpinGuard};
@@ -20,9 +24,6 @@ use super::staging::{CHUNK_FRAMES, Staging};
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
 use super::{PAGE, pages_of};
-
-/// Most pages installed at once.
-pub const MAX_WINDOW: usize = 64;
 
 /// The staging ring has room for one page in so many of the budget; windows with holes do not
 /// fill their chunks, so it holds fewer.
@@ -110,6 +111,12 @@ pub struct Pager {
     /// Who serves faults.
     pub(super) duty: Duty,
     pub(super) read_ahead: Spin<ReadAhead>,
+    /// Where pages are that a stream has left behind for good.
+    pub(super) behind: Spin<FirstOut>,
+    /// What is to be brought in.
+    pub(super) wanted: Wanted,
+    /// Calls that wait for pages to have left.
+    pub(super) page_outs: PageOuts,
     /// The processor the first handler follows the program on; `NO_CPU`: none yet.
     pub(super) followed_cpu: AtomicUsize,
     /// Is the evictor in the middle of a turn?
@@ -125,6 +132,10 @@ pub struct Guarded {
     pub(super) slots: Slots,
     pub(super) hand: PageNumber,
     pub(super) head_chunk: usize,
+    /// Where cold pages are.
+    pub(super) first_out: FirstOut,
+    /// What is to leave at once.
+    pub(super) page_outs: VecDeque<Range<PageNumber>>,
 }
 
 // SAFETY: everything but `guarded` is atomic or never changes, and `guarded` is reached only
@@ -181,6 +192,8 @@ impl Pager {
                 slots: Slots::new(setup.process),
                 hand: 0,
                 head_chunk: 0,
+                first_out: FirstOut::default(),
+                page_outs: VecDeque::new(),
             }),
             zeros: zeros as usize,
             limit_pages: AtomicU64::new(limit_pages),
@@ -190,6 +203,9 @@ impl Pager {
             evictor_stuck: AtomicU32::new(0),
             duty: Duty::default(),
             read_ahead: Spin::default(),
+            behind: Spin::default(),
+            wanted: Wanted::default(),
+            page_outs: PageOuts::default(),
             followed_cpu: AtomicUsize::new(NO_CPU),
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
@@ -266,8 +282,11 @@ impl Pager {
     /// In the child of a fork: what its parent's handlers had in hand is over.
     pub(super) fn forget_handlers(&self) {
         self.duty.reset();
-        // SAFETY: whoever held it is a thread of the parent.
-        unsafe { self.read_ahead.forget_holder(ReadAhead::default()) };
+        // SAFETY: whoever held them is a thread of the parent.
+        unsafe {
+            self.read_ahead.forget_holder(ReadAhead::default());
+            self.behind.forget_holder(FirstOut::default());
+        }
     }
 
     /// Wakes whoever waits for `page`.

@@ -4,7 +4,11 @@
 //! starts a stream of its own with no window. So random access brings in nothing, and a scan
 //! soon runs at the rate of the copy.
 
+use super::access_pattern::Pattern;
 use super::page_table::PageNumber;
+
+/// Most pages brought in at once.
+pub const MAX_WINDOW: usize = 64;
 
 const STREAMS: usize = 16;
 
@@ -23,8 +27,9 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// A fault on `page`: how many pages to bring in, that one included; at most `limit`.
-    pub fn on_fault(&mut self, page: PageNumber, limit: usize) -> usize {
+    /// A fault on `page`: how many pages to bring in, that one included; at most `limit`. Where the
+    /// program said that it reads in order, the window is open at once.
+    pub fn on_fault(&mut self, page: PageNumber, pattern: Pattern, limit: usize) -> usize {
         self.clock += 1;
         let known = self.streams.iter_mut().find(|s| s.next == page && s.window > 0);
         let stream = match known {
@@ -35,7 +40,7 @@ impl ReadAhead {
             None => {
                 let oldest = self.streams.iter_mut().min_by_key(|s| s.last_used);
                 let stream = oldest.expect("there are streams");
-                stream.window = 1;
+                stream.window = if pattern == Pattern::Sequential { limit.max(1) } else { 1 };
                 stream
             }
         };
@@ -54,13 +59,13 @@ mod tests {
         let mut read_ahead = ReadAhead::default();
         let (mut page, mut windows) = (100, Vec::new());
         for _ in 0..6 {
-            let window = read_ahead.on_fault(page, 16);
+            let window = read_ahead.on_fault(page, Pattern::Normal, 16);
             windows.push(window);
             page += window;
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 16]);
         for page in [7000, 3, 912, 44_444] {
-            assert_eq!(read_ahead.on_fault(page, 16), 1);
+            assert_eq!(read_ahead.on_fault(page, Pattern::Normal, 16), 1);
         }
     }
 
@@ -69,10 +74,10 @@ mod tests {
         let mut read_ahead = ReadAhead::default();
         let (mut one, mut two) = (0, 1_000_000);
         for _ in 0..5 {
-            one += read_ahead.on_fault(one, 64);
-            two += read_ahead.on_fault(two, 64);
+            one += read_ahead.on_fault(one, Pattern::Normal, 64);
+            two += read_ahead.on_fault(two, Pattern::Normal, 64);
         }
-        assert_eq!(read_ahead.on_fault(one, 64), 32);
-        assert_eq!(read_ahead.on_fault(two, 64), 32);
+        assert_eq!(read_ahead.on_fault(one, Pattern::Normal, 64), 32);
+        assert_eq!(read_ahead.on_fault(two, Pattern::Normal, 64), 32);
     }
 }

@@ -29,7 +29,7 @@ pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u3
 /// Buckets of the fault-time histogram: 16 to each power of two.
 pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN06");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN07");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,10 @@ pub struct Counters {
     pub pages_in: AtomicU64,
     /// Pages brought in ahead of their use.
     pub read_ahead: AtomicU64,
+    /// Pages brought in because the program said that it will need them.
+    pub wanted_in: AtomicU64,
+    /// Pages taken out before others, or at once, because the program said so.
+    pub advised_out: AtomicU64,
     /// Pages written out; in a window: placed there.
     pub pages_out: AtomicU64,
     /// Pages dropped because the far copy was still right.

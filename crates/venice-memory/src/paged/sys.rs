@@ -68,6 +68,7 @@ pub mod nr {
     pub const MREMAP: usize = 25;
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
+    pub const GETTID: usize = 186;
     pub const EXIT: usize = 60;
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
@@ -323,6 +324,12 @@ pub fn yield_now() {
 pub fn getpid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// The calling thread's id.
+pub fn gettid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::GETTID, [0; 6]) }.unwrap_or(0) as u32
 }
 
 /// Soft and hard limit on descriptors (`RLIMIT_NOFILE`).

@@ -42,6 +42,11 @@ pub fn print(block: &RunBlockMap, local_bytes: u64) {
         get(&counters.clean_drops),
         get(&counters.zero_drops),
     ));
+    remark(format!(
+        "venice: by advice of the program: pages in {}, out {}",
+        pages(&counters.wanted_in),
+        pages(&counters.advised_out),
+    ));
     remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
     for donor in block.donors().iter().filter(|donor| donor.is_lost()) {
         remark(format!(

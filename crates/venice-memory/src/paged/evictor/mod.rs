@@ -2,8 +2,10 @@
 //!
 //! Windows of pages in a row leave the program for the staging ring ([`windows`]); the chunks
 //! that were there longest are written out first and their frames freed ([`retire`]). A page
-//! that is touched while it is staged is brought back whole, and young again.
+//! that is touched while it is staged is brought back whole, and young again. What the program said
+//! it is done with leaves first ([`cold`]).
 
+mod cold;
 mod retire;
 mod windows;
 
@@ -103,6 +105,9 @@ impl Evictor {
         pager.evictor_bell.store(0, Ordering::Release);
         self.follow();
         self.refresh_limit();
+        if pager.page_outs.is_any() {
+            self.page_out();
+        }
         let limit = || pager.limit_pages.load(Ordering::Relaxed);
         let resident = || pager.resident().load(Ordering::Relaxed);
         if resident() <= high_watermark(limit()) {
@@ -113,12 +118,11 @@ impl Evictor {
         }
         while resident() > low_watermark(limit()) {
             self.refresh_limit();
-            let outcome = self.evict_batch();
+            let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
             self.note_far_full(outcome, resident() >= limit());
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
-            pager.evictor_progress.fetch_add(1, Ordering::Release);
-            sys::futex_wake(&pager.evictor_progress, u32::MAX >> 1, false);
+            self.tell_progress();
             if outcome != Outcome::Progress {
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
@@ -196,22 +200,29 @@ impl Evictor {
         }
     }
 
-    /// A turn, unless the handler copies this process's memory into a child just now.
-    fn evict_batch(&mut self) -> Outcome {
+    /// Whoever waits for room may look again.
+    fn tell_progress(&self) {
+        self.pager.evictor_progress.fetch_add(1, Ordering::Release);
+        sys::futex_wake(&self.pager.evictor_progress, u32::MAX >> 1, false);
+    }
+
+    /// Does `work` with the structure lock held, unless the handler copies this process's memory
+    /// into a child just now.
+    fn apart<T>(&mut self, work: impl FnOnce(&mut Evictor, &mut Guarded) -> T) -> Option<T> {
         let pager = self.pager;
         let _held = pager.lock.hold_as_evictor();
         pager.evictor_busy.store(1, Ordering::SeqCst);
-        let outcome =
-            if pager.fork.is_copying() { Outcome::Nothing } else { self.retire_and_fill() };
+        let worked = (!pager.fork.is_copying()).then(|| {
+            // SAFETY: the lock is held.
+            work(self, unsafe { &mut *pager.guarded.get() })
+        });
         pager.evictor_busy.store(0, Ordering::SeqCst);
-        outcome
+        worked
     }
 
-    /// Retires the oldest chunks of the ring and fills them anew. With the lock held.
-    fn retire_and_fill(&mut self) -> Outcome {
+    /// Retires the oldest chunks of the ring and fills them anew.
+    fn retire_and_fill(&mut self, guarded: &mut Guarded) -> Outcome {
         let pager = self.pager;
-        // SAFETY: the lock is held.
-        let guarded = unsafe { &mut *pager.guarded.get() };
         let first = guarded.head_chunk;
         let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
         let (moved, exhausted) = self.fill(first, guarded);
@@ -229,10 +240,15 @@ impl Evictor {
     fn fill(&mut self, first: usize, guarded: &mut Guarded) -> (usize, bool) {
         let mut moved = 0;
         for offset in 0..BATCH_CHUNKS {
+            let chunk = self.pager.staging.chunk_after(first, offset);
+            if let Some(window) = self.next_cold_window(guarded) {
+                let left = self.stage(window, chunk, true);
+                self.pager.block.counters.advised_out.fetch_add(left as u64, Ordering::Relaxed);
+                moved += left;
+                continue;
+            }
             match self.next_window(guarded) {
-                Ok(Some(window)) => {
-                    moved += self.stage(window, self.pager.staging.chunk_after(first, offset));
-                }
+                Ok(Some(window)) => moved += self.stage(window, chunk, false),
                 Ok(None) => return (moved, false),
                 Err(Exhausted) => return (moved, true),
             }

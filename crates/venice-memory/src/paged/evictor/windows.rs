@@ -69,16 +69,18 @@ impl Evictor {
         resident > 0
     }
 
-    /// Moves what is resident of the window to the frames of `chunk`; the number of pages moved.
+    /// Moves what is resident of the window, or only what of it is cold, to the frames of `chunk`;
+    /// the number of pages moved.
     ///
-    /// Everything in the window is claimed, far and untouched pages too: one that came in
+    /// Everything else in the window is claimed too, far and untouched pages: one that came in
     /// meanwhile would be moved along unnoticed.
-    pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize) -> usize {
+    pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize, only_cold: bool) -> usize {
         let mut claimed: Claimed = [None; CHUNK_FRAMES];
         for (page, claimed) in window.clone().zip(&mut claimed) {
             let entry = self.managed(page);
             let state = entry.state();
-            *claimed = entry.claim(state).then_some(state);
+            let stays = only_cold && state == State::Resident && !entry.is_cold();
+            *claimed = (!stays && entry.claim(state)).then_some(state);
         }
         let (mut at, mut moved) = (0, 0);
         while let Some(run) = next_run(&claimed, at) {

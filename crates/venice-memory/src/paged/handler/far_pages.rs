@@ -8,27 +8,27 @@ use super::super::page_table::{Entry, PageNumber, State};
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
-use super::{Awaited, Fault, Handler};
+use super::{Awaited, Fault, Handler, Why};
 
 impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
-        self.pager.block.counters.far_faults.fetch_add(1, Ordering::Relaxed);
+        self.count_fault(fault.why, &self.pager.block.counters.far_faults);
         let Some(token) = self.free_token() else {
             self.release_quietly(fault.page, entry, State::Far);
             return self.defer(fault);
         };
         match self.far.fetch(&self.pager.block, slot, token) {
             Fetch::Ready(source) => {
-                let window = self.window_for(fault.page);
+                let window = self.window_for(&fault);
                 self.install_ready(fault, entry, source, slot, window);
             }
             Fetch::Pending => {
                 self.awaited[token as usize] =
-                    Awaited { page: fault.page, started_ns: fault.started_ns, ahead: false };
+                    Awaited { page: fault.page, started_ns: fault.started_ns, why: fault.why };
                 self.awaited_count += 1;
-                let window = self.window_for(fault.page);
-                self.ask_ahead(fault.page, window);
+                let window = self.window_for(&fault);
+                self.ask_ahead(&fault, window);
             }
             Fetch::Full => {
                 self.release_quietly(fault.page, entry, State::Far);
@@ -73,9 +73,9 @@ impl Handler {
             return self.give_back(fault, entry, State::Far, outcome);
         }
         self.arrived(done);
-        self.count_in(done);
+        self.count_in(fault.why, done, done - 1);
         self.release(fault.page, entry, State::Resident);
-        self.install_ahead(fault.page + run, window.saturating_sub(run));
+        self.install_ahead(fault.why, fault.page + run, window.saturating_sub(run));
     }
 
     /// Claims the page `run` pages on if it is far and its slot lies as far on in the same slab.
@@ -97,7 +97,7 @@ impl Handler {
     }
 
     /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
-    fn install_ahead(&mut self, page: PageNumber, count: usize) {
+    fn install_ahead(&mut self, why: Why, page: PageNumber, count: usize) {
         for page in page..page + count {
             if !self.claim_ahead(page, State::Far) {
                 return;
@@ -116,15 +116,15 @@ impl Handler {
                 return self.release_entry(page, State::Far);
             }
             self.arrived(1);
-            self.count_in(1);
-            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+            self.count_in(why, 1, 1);
             self.release_entry(page, State::Resident);
         }
     }
 
-    /// Asks for far pages ahead of `page` by frames.
-    fn ask_ahead(&mut self, page: PageNumber, window: usize) {
-        for page in page + 1..page + window {
+    /// Asks for far pages ahead of that of `fault` by frames.
+    fn ask_ahead(&mut self, fault: &Fault, window: usize) {
+        let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
+        for page in fault.page + 1..fault.page + window {
             let Some(token) = self.free_token() else { break };
             if !self.claim_ahead(page, State::Far) {
                 break;
@@ -133,7 +133,7 @@ impl Handler {
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
-                    self.awaited[token as usize] = Awaited { page, started_ns: 0, ahead: true };
+                    self.awaited[token as usize] = Awaited { page, started_ns: 0, why };
                     self.awaited_count += 1;
                 }
                 _ => {
@@ -162,7 +162,7 @@ impl Handler {
             let entry = pager.table.entry(awaited.page).expect("asked for");
             if !arrived {
                 let slot = entry.slot().expect("a far page has a slot");
-                if awaited.ahead {
+                if awaited.started_ns == 0 {
                     self.release_entry(awaited.page, State::Far);
                 } else {
                     self.lose(awaited.page, entry, slot);
@@ -178,10 +178,10 @@ impl Handler {
         let address = address_of(awaited.page);
         let source = page.as_ptr() as usize;
         let started_ns = awaited.started_ns;
-        let mut outcome = if awaited.ahead {
+        let mut outcome = if started_ns == 0 {
             pager.uffd().copy(address, source, PAGE, true)
         } else {
-            let fault = Fault { page: awaited.page, write: false, started_ns };
+            let fault = Fault { page: awaited.page, write: false, why: awaited.why, started_ns };
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
@@ -191,11 +191,8 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.arrived(1);
-                self.count_in(1);
+                self.count_in(awaited.why, 1, usize::from(awaited.why == Why::Ahead));
                 self.release(awaited.page, entry, State::Resident);
-                if awaited.ahead {
-                    pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-                }
             }
             Err(_) => {
                 self.release(awaited.page, entry, State::Far);

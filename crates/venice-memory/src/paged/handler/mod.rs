@@ -10,13 +10,15 @@ mod far_pages;
 mod serve;
 mod whereabouts;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::access_pattern::Pattern;
 use super::duty::{FIRST, Share};
 use super::far::Far;
 use super::fork_window::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
-use super::pager::{MAX_WINDOW, Pager};
+use super::pager::Pager;
+use super::read_ahead::MAX_WINDOW;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
 use super::sys::{self, PollFd, SysResult};
@@ -35,6 +37,9 @@ const TIME_ONE_IN: u64 = 16;
 
 /// How long one of several handlers waits for a fault before it looks whether it is needed.
 const REVIEW_MS: i32 = 5;
+/// Pages behind a stream that are looked at.
+const BEHIND: usize = 2 * MAX_WINDOW;
+
 /// How often it looks while there are faults.
 const REVIEW_NS: u64 = 10_000_000;
 
@@ -43,15 +48,29 @@ const REVIEW_NS: u64 = 10_000_000;
 struct Fault {
     page: PageNumber,
     write: bool,
+    why: Why,
     started_ns: u64,
+}
+
+/// Why a page is brought in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Why {
+    /// The program touched it.
+    #[default]
+    Touched,
+    /// It lies ahead of one that was touched.
+    Ahead,
+    /// The program said that it will need it.
+    Wanted,
 }
 
 /// A page asked for by frames and not here yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Awaited {
     page: PageNumber,
+    /// When a thread began to wait for it; 0: none does.
     started_ns: u64,
-    ahead: bool,
+    why: Why,
 }
 
 /// The handler's own state.
@@ -217,7 +236,7 @@ impl Handler {
                 let started_ns = sys::monotonic_ns();
                 self.heed_origin(thread, started_ns);
                 self.pager.duty.count(self.number);
-                self.serve(Fault { page: address / PAGE, write, started_ns });
+                self.serve(self.fault(address, write, thread, started_ns));
                 true
             }
             Some(Event::Fork { .. } | Event::Other) => true,
@@ -291,19 +310,50 @@ impl Handler {
     fn read_event_before_retry(&mut self) {
         match self.next_event() {
             Some(Event::Fork { .. }) => {}
-            Some(Event::Fault { address, write, .. }) => {
-                let started_ns = sys::monotonic_ns();
-                self.defer(Fault { page: address / PAGE, write, started_ns });
+            Some(Event::Fault { address, write, thread }) => {
+                self.defer(self.fault(address, write, thread, sys::monotonic_ns()));
             }
             Some(Event::Other) | None => sys::yield_now(),
         }
     }
 
-    fn window_for(&self, page: PageNumber) -> usize {
-        let limit = self.pager.limit_pages.load(Ordering::Relaxed);
-        let room = limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize;
-        let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
-        self.pager.read_ahead.hold().on_fault(page, (most + 1).min(room.max(1)).min(MAX_WINDOW))
+    fn fault(&self, address: usize, write: bool, thread: u32, started_ns: u64) -> Fault {
+        let page = address / PAGE;
+        let is_wanted = self.pager.wanted.is_by(thread, page);
+        let why = if is_wanted { Why::Wanted } else { Why::Touched };
+        Fault { page, write, why, started_ns }
+    }
+
+    /// How many pages to bring in from that of `fault` on, that one included.
+    fn window_for(&self, fault: &Fault) -> usize {
+        let pager = self.pager;
+        let limit = pager.limit_pages.load(Ordering::Relaxed);
+        let room = limit.saturating_sub(pager.resident().load(Ordering::Relaxed)) as usize;
+        let room = room.clamp(1, MAX_WINDOW);
+        if fault.why == Why::Wanted {
+            return pager.wanted.pages_from(fault.page).clamp(1, room);
+        }
+        let most = pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize + 1;
+        let pattern = pager.table.pattern(fault.page);
+        match pattern {
+            Pattern::Random => return 1,
+            Pattern::Sequential => self.leave_behind(fault.page),
+            Pattern::Normal => {}
+        }
+        pager.read_ahead.hold().on_fault(fault.page, pattern, most.min(room))
+    }
+
+    /// What lies just behind a page that is read in order will not be read again.
+    fn leave_behind(&self, page: PageNumber) {
+        let table = &self.pager.table;
+        let is_behind = |page: &PageNumber| {
+            table.pattern(*page) == Pattern::Sequential
+                && table.entry(*page).is_some_and(|entry| entry.make_cold() || entry.is_cold())
+        };
+        let behind = (page.saturating_sub(BEHIND)..page).rev().take_while(is_behind).last();
+        if let Some(first) = behind {
+            self.pager.behind.hold().push(first..page);
+        }
     }
 
     /// Claims a page ahead of a fault if it is in `state` and in the table.
@@ -365,10 +415,21 @@ impl Handler {
         self.pager.ring_if_needed(before + pages as u64);
     }
 
-    fn count_in(&self, pages: usize) {
-        self.pager.block.counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
-        let ahead = pages.saturating_sub(1) as u64;
-        self.pager.block.counters.read_ahead.fetch_add(ahead, Ordering::Relaxed);
+    /// Counts pages that came from donors, `ahead` of them beside the one that was asked for.
+    fn count_in(&self, why: Why, pages: usize, ahead: usize) {
+        let counters = &self.pager.block.counters;
+        counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
+        match why {
+            Why::Wanted => counters.wanted_in.fetch_add(pages as u64, Ordering::Relaxed),
+            _ => counters.read_ahead.fetch_add(ahead as u64, Ordering::Relaxed),
+        };
+    }
+
+    /// Counts a fault of the program's own.
+    fn count_fault(&self, why: Why, counter: &AtomicU64) {
+        if why == Why::Touched {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Installs the page of a fault and wakes its thread. The thread may take the processor as
@@ -384,7 +445,7 @@ impl Handler {
         let uffd = self.pager.uffd();
         let outcome = install(uffd, !timed);
         if timed {
-            if outcome.is_ok() {
+            if outcome.is_ok() && fault.why == Why::Touched {
                 self.record(fault.started_ns);
             }
             uffd.wake(address_of(fault.page), PAGE);

@@ -49,7 +49,7 @@ impl Handler {
             if !self.claim(fault.page, entry, state) {
                 continue;
             }
-            counters.faults.fetch_add(1, Ordering::Relaxed);
+            self.count_fault(fault.why, &counters.faults);
             return match state {
                 State::Zero => self.bring_zeros(fault, entry),
                 State::Staged => self.bring_staged(fault, entry),
@@ -82,7 +82,7 @@ impl Handler {
 
     fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
-        let window = self.window_for(fault.page);
+        let window = self.window_for(&fault);
         let mut count = 1;
         while count < window && self.claim_ahead(fault.page + count, State::Zero) {
             count += 1;
@@ -141,7 +141,7 @@ impl Handler {
         };
         match outcome {
             Ok(_) => {
-                pager.block.counters.staged_faults.fetch_add(1, Ordering::Relaxed);
+                self.count_fault(fault.why, &pager.block.counters.staged_faults);
                 self.release(fault.page, entry, State::Resident);
             }
             Err(_) => self.give_back(fault, entry, State::Staged, outcome),

@@ -1,0 +1,91 @@
+//! What leaves before the clock hand's choice: pages that the program said it is done with, and
+//! those behind a stream it said it reads once. What it wants out at once leaves without any need
+//! of room.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::super::page_table::{Entry, PageNumber, State};
+use super::super::pager::Guarded;
+use super::super::staging::CHUNK_FRAMES;
+use super::super::sys;
+use super::{BATCH_CHUNKS, Evictor, IDLE_NS};
+
+/// Spans looked at for one window with the lock held.
+const LOOKS: usize = 512;
+
+impl Evictor {
+    /// The next window with cold pages, if any are known.
+    pub(super) fn next_cold_window(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
+        let pager = self.pager;
+        for _ in 0..LOOKS {
+            let behind = || pager.behind.hold().take(CHUNK_FRAMES);
+            let span = guarded.first_out.take(CHUNK_FRAMES).or_else(behind)?;
+            // Some of it may have been unmapped since.
+            let Some(managed) = guarded.regions.next_from(span.start) else { continue };
+            let window = managed.start..managed.end.min(span.end);
+            let is_cold = |entry: &Entry| entry.is_cold();
+            if pager.table.first_live(window.clone(), is_cold).is_some() {
+                return Some(window);
+            }
+        }
+        None
+    }
+
+    /// Takes out what threads of the program wait to have out.
+    pub(super) fn page_out(&mut self) {
+        while self.pager.page_outs.is_any() {
+            if self.apart(Evictor::page_out_batch).is_none() {
+                // A child is being given its memory just now.
+                sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
+            }
+            self.tell_progress();
+        }
+    }
+
+    /// Takes out some windows. The chunks they pass through are empty before and after.
+    fn page_out_batch(&mut self, guarded: &mut Guarded) {
+        let first = guarded.head_chunk;
+        if self.retire(first, guarded).is_some() {
+            let mut left = 0;
+            for offset in 0..BATCH_CHUNKS {
+                let Some(window) = self.next_to_page_out(guarded) else { break };
+                self.see_off(window.clone(), guarded);
+                let chunk = self.pager.staging.chunk_after(first, offset);
+                left += self.stage(window, chunk, true);
+            }
+            self.pager.block.counters.advised_out.fetch_add(left as u64, Ordering::Relaxed);
+        }
+        if self.retire(first, guarded).is_none() {
+            // Far memory is used up: what is staged stays so, and the rest where it is.
+            guarded.page_outs.clear();
+        }
+        if guarded.page_outs.is_empty() {
+            self.pager.page_outs.all_done();
+        }
+    }
+
+    /// The next window with pages that are to leave.
+    fn next_to_page_out(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
+        while let Some(span) = guarded.page_outs.front_mut() {
+            let is_here = |entry: &Entry| entry.is_cold() || entry.state() == State::Staged;
+            if let Some(first) = self.pager.table.first_live(span.clone(), is_here) {
+                let window = first..span.end.min(first + CHUNK_FRAMES);
+                span.start = window.end;
+                return Some(window);
+            }
+            guarded.page_outs.pop_front();
+        }
+        None
+    }
+
+    /// Pages of the window that are on their way out already need not wait for their turn.
+    fn see_off(&mut self, window: Range<PageNumber>, guarded: &mut Guarded) {
+        for page in window {
+            let entry = self.pager.table.entry(page).expect("managed pages are in the table");
+            if entry.state() == State::Staged {
+                let _ = self.retire(entry.frame() as usize / CHUNK_FRAMES, guarded);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is to leave before anything else: the evictor looks here before its hand moves on.
+//!
+//! Only where to look is kept; each page says for itself that it is cold
+//! ([`Entry::is_cold`](super::page_table::Entry::is_cold)). So nothing is lost when there is no
+//! more room here: cold pages are not young, and the hand takes them when it comes by.
+
+use std::ops::Range;
+
+use super::page_table::PageNumber;
+
+const SPANS: usize = 64;
+
+/// Spans of pages, the oldest first.
+#[derive(Debug)]
+pub struct FirstOut {
+    spans: [Range<PageNumber>; SPANS],
+    first: usize,
+    count: usize,
+}
+
+impl Default for FirstOut {
+    fn default() -> FirstOut {
+        FirstOut { spans: [const { 0..0 }; SPANS], first: 0, count: 0 }
+    }
+}
+
+impl FirstOut {
+    /// Pages of `span` are cold now. One that goes on where the last one ended, or meets it, is
+    /// joined to it.
+    pub fn push(&mut self, span: Range<PageNumber>) {
+        if span.is_empty() {
+            return;
+        }
+        if self.count > 0 {
+            let last = &mut self.spans[(self.first + self.count - 1) % SPANS];
+            if span.start <= last.end && last.start <= span.end {
+                *last = last.start.min(span.start)..last.end.max(span.end);
+                return;
+            }
+        }
+        if self.count == SPANS {
+            self.first = (self.first + 1) % SPANS;
+            self.count -= 1;
+        }
+        self.spans[(self.first + self.count) % SPANS] = span;
+        self.count += 1;
+    }
+
+    /// Takes off the next pages to look at, at most `most` in a row; a multiple of `most` is a
+    /// border. `None`: there are no more.
+    pub fn take(&mut self, most: usize) -> Option<Range<PageNumber>> {
+        if self.count == 0 {
+            return None;
+        }
+        let span = &mut self.spans[self.first];
+        let taken = span.start..span.end.min((span.start / most + 1) * most);
+        span.start = taken.end;
+        if taken.end == span.end {
+            self.first = (self.first + 1) % SPANS;
+            self.count -= 1;
+        }
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_given_comes_out_unless_there_is_too_much(
+            spans in prop::collection::vec((0usize..400, 0usize..100), 0..SPANS),
+            most in 1usize..80,
+        ) {
+            let (mut first_out, mut cold) = (FirstOut::default(), [false; 600]);
+            for (start, len) in spans {
+                first_out.push(start..start + len);
+                cold[start..start + len].fill(true);
+            }
+            let mut out = [false; 600];
+            while let Some(taken) = first_out.take(most) {
+                prop_assert!(!taken.is_empty() && taken.start / most == (taken.end - 1) / most);
+                out[taken].fill(true);
+            }
+            prop_assert_eq!(out, cold);
+        }
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_when_there_is_too_much() {
+        let mut first_out = FirstOut::default();
+        for span in 0..=SPANS {
+            first_out.push(span * 10..span * 10 + 2);
+        }
+        assert_eq!(first_out.take(64), Some(10..12));
+        assert_eq!((1..SPANS).filter_map(|_| first_out.take(64)).last(), Some(640..642));
+        assert_eq!(first_out.take(64), None);
+    }
+
+    #[test]
+    fn a_stream_is_one_span() {
+        let mut first_out = FirstOut::default();
+        (0..1000).for_each(|step| first_out.push(step * 3..step * 3 + 3));
+        assert_eq!(first_out.take(4096), Some(0..3000));
+        assert_eq!(first_out.take(4096), None);
+    }
+}

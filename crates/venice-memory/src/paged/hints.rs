@@ -1,0 +1,225 @@
+//! What the program says about its memory (`madvise(2)`), and what the pager makes of it.
+//!
+//! - NORMAL, SEQUENTIAL, RANDOM: kept for each page ([`Pattern`]); a fault asks for it.
+//! - WILLNEED: brought in before the call returns, by the handler: the calling thread touches one
+//!   page of each stretch, and the handler sees that all of the stretch is wanted ([`Wanted`](super::requests::Wanted)).
+//! - COLD: leaves before anything else, when there is need of room.
+//! - PAGEOUT: leaves at once; the evictor does it, and the call waits ([`PageOuts`](super::requests::PageOuts)).
+//!
+//! The kernel is asked first each time: it knows what is mapped and locked, and its errors are the
+//! program's. Never told is that pages are to be swapped out: it would do so.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::access_pattern::Pattern;
+use super::page_table::{PageNumber, State};
+use super::pager::{Pager, Structure};
+use super::read_ahead::MAX_WINDOW;
+use super::sys::{self, Errno, SysResult};
+use super::{PAGE, address_of, pages_of};
+
+/// How long WILLNEED waits for room.
+const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
+/// How often it looks meanwhile.
+const LOOK_EVERY_NS: u64 = 1_000_000;
+/// WILLNEED fills one part in so many of the budget at most.
+const WANTED_SHARE: u64 = 2;
+
+const MADV_NORMAL: usize = 0;
+const MADV_RANDOM: usize = 1;
+const MADV_SEQUENTIAL: usize = 2;
+const MADV_WILLNEED: usize = 3;
+
+/// Advice that changes no contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// How it will be used.
+    Use(Pattern),
+    /// It will be needed soon.
+    WillNeed,
+    /// It will not be needed for a while.
+    Cold,
+    /// It is to leave now.
+    PageOut,
+}
+
+impl Hint {
+    /// The hint behind a number of `madvise(2)`, if it is one.
+    pub fn of(advice: usize) -> Option<Hint> {
+        match advice {
+            MADV_NORMAL => Some(Hint::Use(Pattern::Normal)),
+            MADV_RANDOM => Some(Hint::Use(Pattern::Random)),
+            MADV_SEQUENTIAL => Some(Hint::Use(Pattern::Sequential)),
+            MADV_WILLNEED => Some(Hint::WillNeed),
+            sys::MADV_COLD => Some(Hint::Cold),
+            sys::MADV_PAGEOUT => Some(Hint::PageOut),
+            _ => None,
+        }
+    }
+
+    /// What the kernel is told of it.
+    fn advice(self) -> usize {
+        match self {
+            Hint::Use(Pattern::Normal) => MADV_NORMAL,
+            Hint::Use(Pattern::Random) => MADV_RANDOM,
+            Hint::Use(Pattern::Sequential) => MADV_SEQUENTIAL,
+            Hint::WillNeed => MADV_WILLNEED,
+            Hint::Cold | Hint::PageOut => sys::MADV_COLD,
+        }
+    }
+}
+
+impl Pager {
+    /// Heeds a hint about `[addr, addr + len_bytes)`, whole pages. What of it is not managed is the
+    /// kernel's alone.
+    ///
+    /// # Errors
+    /// The kernel's. `ENOMEM` says that part of the range is not mapped: the rest is heeded all the
+    /// same.
+    pub fn heed(&'static self, addr: usize, len_bytes: usize, hint: Hint) -> SysResult<()> {
+        let pages = pages_of(addr, len_bytes);
+        let mut structure = self.hold_structure();
+        // SAFETY: these change no contents.
+        let outcome = unsafe { sys::madvise(addr, len_bytes, hint.advice()) };
+        if !matches!(outcome, Ok(()) | Err(Errno::ENOMEM)) {
+            return outcome;
+        }
+        match hint {
+            Hint::Use(pattern) => structure.say_pattern(pages, pattern),
+            Hint::Cold => structure.make_cold(pages),
+            Hint::WillNeed => {
+                drop(structure);
+                self.bring_in(pages);
+            }
+            Hint::PageOut => {
+                let number = structure.page_out(pages);
+                drop(structure);
+                if let Some(number) = number {
+                    self.ring_if_needed(u64::MAX);
+                    self.page_outs.wait(number, &self.evictor_progress);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Brings in what is far of `pages`, from the start on, as much as the budget has room for.
+    /// Others leave for it.
+    fn bring_in(&'static self, pages: Range<PageNumber>) {
+        let thread = sys::gettid();
+        let most = self.limit_pages.load(Ordering::Relaxed) / WANTED_SHARE;
+        let mut brought = 0;
+        let mut page = pages.start;
+        while page < pages.end && brought < most {
+            let far = self.hold_structure().next_away(page..pages.end);
+            let Some(first) = far else { return };
+            if !self.make_room(MAX_WINDOW as u64) {
+                return;
+            }
+            // Held, so that nothing leaves and nothing is unmapped meanwhile.
+            let mut structure = self.hold_structure();
+            let end = pages.end.min(first + MAX_WINDOW);
+            page = first;
+            while let Some(next) = structure.next_away(page..end) {
+                self.wanted.set(thread, end);
+                // SAFETY: populating changes no contents.
+                let came = unsafe { sys::madvise(address_of(next), PAGE, sys::MADV_POPULATE_READ) };
+                self.wanted.set(0, 0);
+                if came.is_err() {
+                    // It may not be read just now (`PROT_NONE`), or is lost.
+                    return;
+                }
+                page = next + 1;
+            }
+            brought += (end - first) as u64;
+            page = end;
+        }
+    }
+
+    /// Waits until there is room for so many pages more; `false`: there will not be.
+    fn make_room(&self, pages: u64) -> bool {
+        let is_room = || {
+            let resident = self.resident().load(Ordering::Relaxed);
+            resident + pages <= self.limit_pages.load(Ordering::Relaxed)
+        };
+        let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
+        while !is_room() {
+            let is_stuck = self.evictor_stuck.load(Ordering::Relaxed) != 0;
+            if is_stuck || sys::monotonic_ns() > patience_ends_ns {
+                return false;
+            }
+            let seen = self.evictor_progress.load(Ordering::Acquire);
+            self.ring_if_needed(u64::MAX);
+            sys::futex_wait(&self.evictor_progress, seen, Some(LOOK_EVERY_NS), false);
+        }
+        true
+    }
+}
+
+impl Structure {
+    fn say_pattern(&mut self, pages: Range<PageNumber>, pattern: Pattern) {
+        let pager = self.pager;
+        for part in self.guarded().regions.parts(pages) {
+            pager.table.set_pattern(part, pattern);
+        }
+    }
+
+    fn make_cold(&mut self, pages: Range<PageNumber>) {
+        let pager = self.pager;
+        let guarded = self.guarded();
+        for part in guarded.regions.parts(pages) {
+            if make_cold(pager, part.clone()) {
+                guarded.first_out.push(part);
+            }
+        }
+    }
+
+    /// Has the evictor take what is here of `pages`; the number of the request, if there is
+    /// anything to take.
+    fn page_out(&mut self, pages: Range<PageNumber>) -> Option<u32> {
+        let pager = self.pager;
+        let guarded = self.guarded();
+        let before = guarded.page_outs.len();
+        for part in guarded.regions.parts(pages) {
+            if make_cold(pager, part.clone()) {
+                guarded.page_outs.push_back(part);
+            }
+        }
+        (guarded.page_outs.len() > before).then(|| pager.page_outs.ask())
+    }
+
+    /// The first managed page of the range that was written and is not in the program's memory.
+    fn next_away(&mut self, pages: Range<PageNumber>) -> Option<PageNumber> {
+        let table = &self.pager.table;
+        let mut parts = self.guarded().regions.parts(pages);
+        parts.find_map(|part| {
+            table.first_live(part, |entry| matches!(entry.state(), State::Far | State::Staged))
+        })
+    }
+}
+
+/// Makes the resident pages of a managed range cold; whether there are any, staged ones counted.
+fn make_cold(pager: &Pager, pages: Range<PageNumber>) -> bool {
+    let mut any = false;
+    pager.table.for_each_live(pages, |_, entry| {
+        any |= entry.make_cold() || entry.state() == State::Staged;
+    });
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_have_the_kernels_numbers() {
+        for advice in [0, 1, 2, 3, 20] {
+            assert_eq!(Hint::of(advice).map(Hint::advice), Some(advice));
+        }
+        let page_out = Hint::of(21).expect("MADV_PAGEOUT");
+        assert_eq!(page_out, Hint::PageOut);
+        assert_eq!(page_out.advice(), sys::MADV_COLD, "the kernel must not swap");
+        assert_eq!(Hint::of(sys::MADV_DONTNEED), None);
+    }
+}
