@@ -10,11 +10,13 @@
 //! as a QPair message, or as a CRMA or RDMA write into the receiver's *landing region*, with a
 //! QPair message that says where it lies. Channels overtake each other, so segments carry sequence
 //! numbers, and the [`AdaptiveReceiver`] gives them out in order, each once. Both hold a bounded
-//! number of segments: a slow reader holds up the writer.
+//! number of segments: a slow reader holds up the writer. An [`Offer`] tells the writer how the
+//! reader has set its end up.
 
 mod chooser;
 mod estimate;
 mod landing;
+mod offer;
 mod pattern;
 mod receiver;
 mod segment;
@@ -25,6 +27,7 @@ mod trial;
 pub use self::{
     chooser::{Ask, ChoiceEvent, ChoiceReason, Chooser, ChooserConfig},
     estimate::{ChannelKind, Estimate},
+    offer::Offer,
     pattern::{Pattern, PatternDetector},
     receiver::AdaptiveReceiver,
     sender::AdaptiveSender,

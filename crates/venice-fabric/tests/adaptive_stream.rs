@@ -68,6 +68,8 @@ struct Stream {
     read: usize,
     choices: Vec<ChoiceEvent>,
     rng: Rng,
+    /// The writer has given its QPair back.
+    has_left: bool,
 }
 
 impl Stream {
@@ -100,6 +102,7 @@ impl Stream {
             read: 0,
             choices: Vec::new(),
             rng: Rng(seed ^ 3),
+            has_left: false,
         }
     }
 
@@ -122,7 +125,9 @@ impl Stream {
             let completion = RdmaCompletion { token, result, buffer, lists: Default::default() };
             assert!(sender.handle_rdma_completion(completion).is_none());
         }
-        sender.handle(world.now_ns, &mut world.initiator)?;
+        if !self.has_left {
+            sender.handle(world.now_ns, &mut world.initiator)?;
+        }
         receiver.handle(world.now_ns, world.donors[0].target.qpairs_mut())?;
         self.choices.extend(std::iter::from_fn(|| sender.poll_choice()));
         Ok(())
@@ -161,12 +166,18 @@ impl Stream {
         }
     }
 
-    fn finish(&mut self) {
+    /// Ends the stream and reads to its end. `leaves_early`: the writer does not wait for that, and
+    /// gives its QPair back once it has told of all it wrote.
+    fn finish(&mut self, leaves_early: bool) {
         self.sender.finish();
         let give_up_ns = self.world.now_ns + 600 * SECOND;
         let mut has_ended = false;
-        while !has_ended || !self.sender.is_done() {
+        while !has_ended || !(self.has_left || self.sender.is_done()) {
             assert!(self.world.now_ns < give_up_ns, "10 virtual minutes and not over");
+            if leaves_early && !self.has_left && self.sender.is_told() {
+                self.world.initiator.qpairs_mut().close(self.near);
+                self.has_left = true;
+            }
             self.step().unwrap();
             while let Some(len) = self.read(10_000).filter(|_| !has_ended) {
                 has_ended = len == 0;
@@ -194,6 +205,7 @@ proptest! {
         config in any_config(),
         explore_percent in prop::sample::select(vec![0u32, 2, 80]),
         ops in prop::collection::vec(any_op(), 1..150),
+        leaves_early in any::<bool>(),
     ) {
         let chooser = ChooserConfig { explore_percent, seed, ..ChooserConfig::default() };
         let mut stream = Stream::new(seed, faults, config, chooser);
@@ -214,7 +226,7 @@ proptest! {
             }
             stream.handle().unwrap();
         }
-        stream.finish();
+        stream.finish(leaves_early);
     }
 }
 
@@ -229,7 +241,7 @@ fn all_channels_are_tried_and_overtake_each_other() {
             while stream.read(10_000).is_some() {}
         }
     }
-    stream.finish();
+    stream.finish(false);
     for channel in ChannelKind::ALL {
         let taken = stream.choices.iter().filter(|choice| choice.channel == channel).count();
         assert!(taken > 10, "{channel:?} {taken} times");
@@ -252,7 +264,7 @@ fn a_slow_reader_holds_up_the_writer() {
     stream.handle().unwrap();
     (0..10).for_each(|_| stream.step().unwrap());
     assert!(stream.write(100, None), "room again");
-    stream.finish();
+    stream.finish(false);
 }
 
 #[test]

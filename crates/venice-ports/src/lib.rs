@@ -8,6 +8,7 @@
 //! * [`seal`]: how datagrams are encrypted and authenticated; for relays too.
 //! * [`qpair`]: messages and streams between two programs, as sockets, over rings or udp.
 //! * [`channels`]: CRMA and RDMA as programs use them, over any of these.
+//! * [`adaptive`]: a stream that takes whichever channel is best, as a socket, over rings or udp.
 //!
 //! The recipient's halves ([`shm::fetch_slabs`], [`udp::UdpDriver`], [`monotonic_ns`]) run inside
 //! foreign programs, on threads that have no thread-local storage of their own: they make system
@@ -15,6 +16,7 @@
 //! are built. The donor's halves ([`shm::ShmServer`], [`udp::UdpServer`]) own a thread each. [`verbs`]
 //! is the exception: rdma-core is C, and is set up before a program's own threads run.
 
+pub mod adaptive;
 pub mod channels;
 mod error;
 mod outside;

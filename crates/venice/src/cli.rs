@@ -142,6 +142,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Links(args) => listing::links(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::Channels(args) } => {
+            daemon::start_log_if_asked();
             channels::execute(args.clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Fault(args) } => fault::execute(args.clone()).map(|()| 0),

@@ -201,8 +201,12 @@ impl AdaptiveReceiver {
                 Ok(())
             }
             Err(QPairError::WouldBlock) => Ok(()),
-            // A writer that has sent all may be gone.
-            Err(QPairError::Closed(_)) if self.is_whole() => Ok(()),
+            // A writer that has sent all need not listen any more, though some of it is still on its
+            // way. If there will be no more of it, the next receiving says so.
+            Err(QPairError::Closed(_)) => {
+                self.progress_due = false;
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

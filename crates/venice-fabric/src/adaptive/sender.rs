@@ -375,6 +375,14 @@ impl AdaptiveSender {
         self.has_ended && self.consumed == self.next
     }
 
+    /// Whether the receiver was sent word of all that was written, and of the stream's end if there
+    /// is to be one: the QPair brings it there.
+    pub fn is_told(&self) -> bool {
+        let is_writing = |sequence| self.slots[self.index(sequence)].is_writing;
+        let is_under_way = (self.consumed..self.next).any(is_writing);
+        !is_under_way && self.notices.is_empty() && !self.end_due
+    }
+
     /// Segments sent that are not known to be read.
     pub fn unread_segments(&self) -> u64 {
         self.next - self.consumed

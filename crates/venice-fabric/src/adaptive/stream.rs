@@ -1,6 +1,12 @@
 //! What the two ends of an adaptive stream agree on, and what can go wrong.
 
-use crate::{AccessError, CloseReason, FabricError, QPairError};
+use super::segment::HEADER_BYTES;
+use crate::{AccessError, CloseReason, FabricError, MAX_MESSAGE_BYTES, QPairError};
+
+/// The longest segment there may be, in bytes: the sender has up to 16 buffers of its length.
+const MAX_SEGMENT_BYTES: u32 = 16 << 20;
+/// The longest landing region there may be, in bytes.
+const MAX_LANDING_BYTES: u64 = 1 << 30;
 
 /// What both ends of an adaptive stream must set alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +60,20 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
+    /// With every value brought into its bounds: 2 to 64 segments, of 1 B to 16 MiB; those inline
+    /// of at most a QPair message; a landing region of up to 1 GiB.
+    #[must_use]
+    pub fn in_bounds(self) -> Self {
+        Self {
+            window_segments: self.window_segments.clamp(2, 64),
+            inline_bytes: self.inline_bytes.min((MAX_MESSAGE_BYTES - HEADER_BYTES) as u32),
+            segment_bytes: self.segment_bytes.clamp(1, MAX_SEGMENT_BYTES),
+            landing_bytes: self.landing_bytes.min(MAX_LANDING_BYTES),
+        }
+    }
+
     pub(super) fn window(&self) -> usize {
-        usize::from(self.window_segments.clamp(2, 64))
+        usize::from(self.in_bounds().window_segments)
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use venice_fabric::{InitiatorConfig, QPairConfig, QPairKind, TargetConfig};
 use venice_wire::NodeId;
 
-use super::end::{End, NoMemory, RingTarget, ring_link};
+use super::end::End;
+use super::landing::Landings;
+use super::link::{Link, RingTarget, ring_link};
 use super::shared::{Shared, Wait};
 use super::socket::Socket;
 use super::{QPairAddress, QPairOptions, QPairSeal, QPairSocketError};
@@ -16,18 +18,30 @@ use crate::{PortError, monotonic_ns, random_u64};
 /// The node a listener is, to its callers.
 const LISTENER: NodeId = NodeId(1);
 /// How long a connection may take to be accepted.
-const CONNECT_NS: u64 = 10_000_000_000;
+pub(crate) const CONNECT_NS: u64 = 10_000_000_000;
 
 fn random() -> Result<u64, PortError> {
     random_u64().map_err(PortError::at("drawing a random number"))
 }
 
+/// Accesses that a connecting end may have outstanding, beside its QPair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    pub crma: u16,
+    pub rdma: u16,
+}
+
+impl Depth {
+    /// For an end that only talks.
+    pub(super) const NONE: Self = Self { crma: 1, rdma: 1 };
+}
+
 /// A node number for a caller: any that is not the listener's.
-fn caller_config() -> Result<InitiatorConfig, PortError> {
+fn caller_config(depth: Depth) -> Result<InitiatorConfig, PortError> {
     let number = random()? as u32 | 1 << 31;
     Ok(InitiatorConfig {
-        crma_depth: 1,
-        rdma_depth: 1,
+        crma_depth: depth.crma,
+        rdma_depth: depth.rdma,
         ..InitiatorConfig::new(NodeId(number), random()?)
     })
 }
@@ -37,23 +51,24 @@ fn listener_config() -> Result<TargetConfig, PortError> {
 }
 
 /// Connects, and waits until the other side has accepted.
-pub(super) fn connect(
+pub(crate) fn connect(
     address: &QPairAddress,
     service: u32,
     kind: QPairKind,
     options: &QPairOptions,
+    depth: Depth,
 ) -> Result<Socket, QPairSocketError> {
     let config = QPairConfig { kind, credit: options.credit, end: options.end };
     let now_ns = monotonic_ns();
-    let (end, id) = match address {
+    let (link, id) = match address {
         QPairAddress::Ring { path, .. } => {
             let port = connect_ring(path)?;
-            let mut initiator = caller_config()?;
+            let mut initiator = caller_config(depth)?;
             initiator.link = ring_link(initiator.link);
             let mut driver = RingDriver::new(initiator)?;
             let peer = driver.add_peer(now_ns, LISTENER, port)?;
             let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
-            (End::RingCaller(Box::new(driver)), id)
+            (Link::RingCaller(Box::new(driver)), id)
         }
         QPairAddress::Udp { address, seal } => {
             let named = match seal {
@@ -63,22 +78,22 @@ pub(super) fn connect(
             };
             let local = unspecified_like(*address);
             let (mut driver, peer) =
-                UdpDriver::towards(local, caller_config()?, LISTENER, *address, named)?;
+                UdpDriver::towards(local, caller_config(depth)?, LISTENER, *address, named)?;
             let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
-            (End::UdpCaller(Box::new(driver)), id)
+            (Link::UdpCaller(Box::new(driver)), id)
         }
     };
-    let socket = Socket::new(Shared::new(end)?, id);
+    let socket = Socket::new(Shared::new(End::new(link))?, id);
     let until = Wait::Until(now_ns + CONNECT_NS);
-    socket.shared.call(until, |qpairs, _| qpairs.check_open(id))?;
+    socket.shared.call(until, |end, _| Ok(end.qpairs().check_open(id)?))?;
     Ok(socket)
 }
 
 /// The accepting end of a ring.
 pub(super) fn ring_end(port: RingPort, service: u32) -> Result<Arc<Shared>, QPairSocketError> {
-    let mut end = End::RingListener(Box::new(RingTarget::new(port, listener_config()?)));
-    end.qpairs().listen(service, BACKLOG)?;
-    Ok(Shared::new(end)?)
+    let mut link = Link::RingListener(Box::new(RingTarget::new(port, listener_config()?)));
+    link.qpairs().listen(service, BACKLOG)?;
+    Ok(Shared::new(End::new(link))?)
 }
 
 /// The accepting end of a UDP address, for all its callers.
@@ -94,10 +109,10 @@ pub(super) fn udp_end(
     };
     let socket = UdpSocket::bind(address)?;
     let local = socket.local_addr();
-    let end = UdpEnd::alone(socket, listener_config()?, NoMemory, keys)?;
-    let mut end = End::UdpListener(Box::new(end));
-    end.qpairs().listen(service, BACKLOG)?;
-    Ok((Shared::new(end)?, local))
+    let end = UdpEnd::alone(socket, listener_config()?, Landings::default(), keys)?;
+    let mut link = Link::UdpListener(Box::new(end));
+    link.qpairs().listen(service, BACKLOG)?;
+    Ok((Shared::new(End::new(link))?, local))
 }
 
 /// QPairs that may wait to be accepted.

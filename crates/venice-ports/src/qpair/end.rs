@@ -1,107 +1,39 @@
-//! One end of a link with its port and its QPairs, driven by whoever has the lock.
+//! One end of a link with its QPairs and streams, driven by whoever has the lock.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use rustix::event::epoll;
-use venice_fabric::{GrantedMemory, LinkConfig, PeerAddr, QPairs, Refusal, Target, TargetConfig};
-use venice_wire::{GrantId, GrantKey};
+use venice_fabric::{QPairEvent, QPairId, QPairs};
 
-use crate::ring::{RingDriver, RingPort};
-use crate::udp::{UdpDriver, UdpEnd};
-use crate::{PortError, monotonic_ns};
+use super::link::Link;
+use super::streams::Streams;
+use crate::PortError;
 
-/// A link that nobody pings: on a ring the socket's end says when the other side is gone, and a
-/// program may think for hours between two calls.
-const NEVER_NS: u64 = 1 << 60;
-/// Frames taken at once.
-const FRAMES_PER_PUMP: usize = 256;
-/// How often to look for the end of the other side while nobody sleeps.
-const LOOK_FOR_END_NS: u64 = 1_000_000;
+/// How often what streams make of what came is sent in one [`End::pump`], so that it comes back.
+const TURNS: usize = 4;
 
-/// Who connects has an initiator, who listens a target; over either port.
+/// A link, and what travels over it.
 #[derive(Debug)]
-pub(super) enum End {
-    RingCaller(Box<RingDriver>),
-    RingListener(Box<RingTarget>),
-    UdpCaller(Box<UdpDriver>),
-    UdpListener(Box<UdpEnd<NoMemory>>),
-}
-
-/// A program that only talks lends nothing.
-#[derive(Debug)]
-pub(super) struct NoMemory;
-
-impl GrantedMemory for NoMemory {
-    fn read(&mut self, _: GrantId, _: GrantKey, _: u64, _: &mut [u8]) -> Result<(), Refusal> {
-        Err(Refusal::UnknownGrant)
-    }
-
-    fn write(&mut self, _: GrantId, _: GrantKey, _: u64, _: &[u8]) -> Result<(), Refusal> {
-        Err(Refusal::UnknownGrant)
-    }
-}
-
-/// The accepting end of one ring.
-#[derive(Debug)]
-pub(super) struct RingTarget {
-    port: RingPort,
-    target: Target,
-    look_for_end_ns: u64,
-    is_over: bool,
-}
-
-/// How the link of a ring is set up for QPairs.
-pub(super) fn ring_link(link: LinkConfig) -> LinkConfig {
-    LinkConfig {
-        checksum: false,
-        replay: false,
-        keepalive_ns: NEVER_NS,
-        silence_ns: NEVER_NS,
-        ..link
-    }
-}
-
-impl RingTarget {
-    pub(super) fn new(port: RingPort, mut config: TargetConfig) -> Self {
-        config.link = ring_link(config.link);
-        config.link_idle_ns = NEVER_NS;
-        config.max_links = 1;
-        Self { port, target: Target::new(config), look_for_end_ns: 0, is_over: false }
-    }
-
-    fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
-            self.target.handle_timeout(now_ns);
-        }
-        if now_ns >= self.look_for_end_ns {
-            self.look_for_end_ns = now_ns + LOOK_FOR_END_NS;
-            self.port.look_for_end();
-        }
-        let mut received = 0;
-        while received < FRAMES_PER_PUMP
-            && let Some(frame) = self.port.receive(now_ns)?
-        {
-            self.target.handle_frame(now_ns, PeerAddr(0), frame, &mut NoMemory);
-            received += 1;
-        }
-        while let Some(buffer) = self.port.reserve()?
-            && let Some((_, len_bytes)) = self.target.poll_transmit(now_ns, buffer)
-        {
-            self.port.commit(now_ns, len_bytes);
-        }
-        self.port.announce();
-        Ok(received > 0)
-    }
+pub(crate) struct End {
+    link: Link,
+    streams: Streams,
+    /// Asked for and not yet accepted.
+    incoming: VecDeque<QPairId>,
 }
 
 impl End {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, streams: Streams::default(), incoming: VecDeque::new() }
+    }
+
+    #[inline]
     pub(super) fn qpairs(&mut self) -> &mut QPairs {
-        match self {
-            Self::RingCaller(driver) => driver.initiator().qpairs_mut(),
-            Self::RingListener(end) => end.target.qpairs_mut(),
-            Self::UdpCaller(driver) => driver.initiator().qpairs_mut(),
-            Self::UdpListener(end) => end.target().qpairs_mut(),
-        }
+        self.link.qpairs()
+    }
+
+    /// The streams, and the link that they need for every call.
+    pub(crate) fn streams(&mut self) -> (&mut Streams, &mut Link) {
+        (&mut self.streams, &mut self.link)
     }
 
     /// Moves what can move; true if anything came.
@@ -110,64 +42,72 @@ impl End {
     /// When the port is closed or fails for good.
     #[inline]
     pub(super) fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        match self {
-            Self::RingCaller(driver) => {
-                let any = driver.pump(now_ns)?;
-                if driver.is_over() { Err(PortError::Closed) } else { Ok(any) }
+        let mut any = false;
+        for _ in 0..TURNS {
+            let pumped = self.link.pump(now_ns);
+            // A link that is given up says so without a frame.
+            let (heard, is_for_streams) = self.hear(now_ns);
+            any |= pumped? | heard;
+            if !is_for_streams {
+                break;
             }
-            Self::RingListener(end) if end.is_over => Err(PortError::Closed),
-            Self::RingListener(end) => end.pump(now_ns).inspect_err(|_| end.is_over = true),
-            Self::UdpCaller(driver) => driver.pump(now_ns),
-            Self::UdpListener(end) => end.drive(now_ns),
         }
+        Ok(any)
+    }
+
+    /// Takes the events; whether there were any, and whether they gave streams something to send.
+    #[inline]
+    fn hear(&mut self, now_ns: u64) -> (bool, bool) {
+        let mut is_for_streams = self.streams.take_completions(&mut self.link, now_ns);
+        let mut any = is_for_streams;
+        while let Some(event) = self.link.qpairs().poll_event() {
+            any = true;
+            match event {
+                QPairEvent::Incoming { qpair, .. } => self.incoming.push_back(qpair),
+                QPairEvent::Connected { qpair }
+                | QPairEvent::Readable { qpair }
+                | QPairEvent::Writable { qpair }
+                | QPairEvent::Closed { qpair, .. } => {
+                    is_for_streams |= self.streams.handle_qpair(&mut self.link, now_ns, qpair);
+                }
+            }
+        }
+        (any, is_for_streams)
+    }
+
+    /// The next QPair that was asked for.
+    pub(super) fn take_incoming(&mut self) -> Option<QPairId> {
+        self.incoming.pop_front()
+    }
+
+    /// Gives a QPair back, with its stream if it has one.
+    pub(super) fn close(&mut self, now_ns: u64, id: QPairId) {
+        self.streams.close(&mut self.link, now_ns, id);
+    }
+
+    /// Whether something waits here that was sent by a QPair.
+    pub(super) fn is_queued(&mut self, id: QPairId) -> bool {
+        self.streams.is_closing()
+            || self.link.qpairs().levels(id).is_ok_and(|levels| levels.queued_bytes > 0)
     }
 
     /// Whether the end can be dropped without losing what was sent.
     pub(super) fn is_settled(&mut self) -> bool {
-        match self {
-            Self::RingCaller(driver) => driver.initiator().is_settled(),
-            Self::RingListener(end) => end.target.is_settled(),
-            Self::UdpCaller(driver) => driver.initiator().is_settled(),
-            Self::UdpListener(end) => end.target().is_settled(),
-        }
+        !self.streams.is_closing() && self.link.is_settled()
     }
 
     /// Before sleeping: `false` if there is something to pump now.
     pub(super) fn prepare_wait(&mut self) -> bool {
-        match self {
-            Self::RingCaller(driver) => driver.prepare_wait(),
-            Self::RingListener(end) => !end.is_over && end.port.prepare_wait(),
-            Self::UdpCaller(driver) => {
-                driver.arm(monotonic_ns());
-                true
-            }
-            Self::UdpListener(end) => {
-                end.arm(monotonic_ns());
-                true
-            }
-        }
+        self.link.prepare_wait()
     }
 
     /// After sleeping, or instead of it.
     pub(super) fn finish_wait(&mut self) {
-        match self {
-            Self::RingCaller(driver) => driver.finish_wait(),
-            Self::RingListener(end) => end.port.finish_wait(),
-            Self::UdpCaller(_) | Self::UdpListener(_) => {}
-        }
+        self.link.finish_wait();
     }
 
     /// Adds what is to be slept on to an epoll.
     pub(super) fn watch(&self, epoll: &OwnedFd) -> Result<(), PortError> {
-        let add = |fd| {
-            epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-                .map_err(PortError::at("watching a descriptor"))
-        };
-        match self {
-            Self::RingCaller(driver) => add(driver.fd()),
-            Self::RingListener(end) => add(end.port.fd()),
-            Self::UdpCaller(driver) => add(driver.fd()).and_then(|()| add(driver.timer_fd())),
-            Self::UdpListener(end) => end.fds().into_iter().try_for_each(add),
-        }
+        self.link.watch(epoll)
     }
 }

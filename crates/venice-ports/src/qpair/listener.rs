@@ -108,7 +108,7 @@ impl QPairListener {
         Ok(QPairStream { socket: self.accept(timeout)? })
     }
 
-    fn accept(&mut self, timeout: Option<Duration>) -> Result<Socket, QPairSocketError> {
+    pub(crate) fn accept(&mut self, timeout: Option<Duration>) -> Result<Socket, QPairSocketError> {
         let timeout_ns = timeout.map_or(u64::MAX, |timeout| timeout.as_nanos() as u64);
         let deadline_ns = monotonic_ns().saturating_add(timeout_ns);
         loop {
@@ -129,7 +129,8 @@ impl QPairListener {
         // Who asked may have given up meanwhile: then the next.
         while let Some((shared, id)) = self.take_incoming()? {
             let (socket, end) = (Socket::new(shared, id), self.end);
-            let accepted = socket.shared.send(Wait::Never, |qpairs, _| qpairs.accept(id, end));
+            let accepted =
+                socket.shared.send(Wait::Never, |at, _| Ok(at.qpairs().accept(id, end)?));
             if accepted.is_ok() {
                 return Ok(Some(socket));
             }

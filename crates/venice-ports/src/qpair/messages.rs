@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 
 use venice_fabric::QPairKind;
 
+use super::connect::Depth;
 use super::shared::Wait;
 use super::socket::{Socket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
@@ -27,7 +28,7 @@ impl QPairMessages {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        let socket = connect::connect(address, service, QPairKind::Messages, options)?;
+        let socket = connect::connect(address, service, QPairKind::Messages, options, Depth::NONE)?;
         Ok(Self { socket })
     }
 
@@ -52,7 +53,7 @@ impl QPairMessages {
     #[inline]
     fn send_waiting(&mut self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
         let id = self.socket.id;
-        self.socket.shared.send(wait, |qpairs, now_ns| qpairs.send(now_ns, id, message))
+        self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?))
     }
 
     /// Waits for the next message and copies it to the front of `into`; returns its length. 0: the
@@ -64,7 +65,7 @@ impl QPairMessages {
     #[inline]
     pub fn recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
-        self.socket.shared.call(self.socket.wait(), |qpairs, _| qpairs.recv(id, into))
+        self.socket.shared.call(self.socket.wait(), |end, _| Ok(end.qpairs().recv(id, into)?))
     }
 
     /// The next message if it is there.
@@ -74,7 +75,7 @@ impl QPairMessages {
     #[inline]
     pub fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
-        self.socket.shared.call(Wait::Never, |qpairs, _| qpairs.recv(id, into))
+        self.socket.shared.call(Wait::Never, |end, _| Ok(end.qpairs().recv(id, into)?))
     }
 
     /// As [`QPairMessages::send`], for tasks.
@@ -103,7 +104,7 @@ impl QPairMessages {
         let sent = self
             .socket
             .shared
-            .poll_call(context, |qpairs, now_ns| qpairs.send(now_ns, id, message));
+            .poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?));
         if sent.is_ready() {
             self.socket.shared.push();
         }
@@ -117,6 +118,6 @@ impl QPairMessages {
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
         let id = self.socket.id;
-        self.socket.shared.poll_call(context, |qpairs, _| qpairs.recv(id, into))
+        self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().recv(id, into)?))
     }
 }

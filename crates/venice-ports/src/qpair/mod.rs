@@ -56,20 +56,27 @@
 mod connect;
 mod end;
 mod keeper;
+mod landing;
+mod link;
 mod listener;
 mod messages;
 mod shared;
 mod socket;
 mod stream;
+mod streams;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use venice_fabric::adaptive::StreamError;
 use venice_fabric::{LinkModel, QPairError};
 
+pub(crate) use self::connect::{CONNECT_NS, Depth, connect};
 pub use self::listener::QPairListener;
 pub use self::messages::QPairMessages;
+pub(crate) use self::shared::Wait;
+pub(crate) use self::socket::{Socket, waiting_calls};
 pub use self::stream::QPairStream;
 use crate::PortError;
 use crate::ring::RingConfig;
@@ -136,12 +143,15 @@ pub struct QPairOptions {
     pub credit: venice_fabric::CreditMode,
 }
 
-/// Why a call on a QPair socket did nothing.
+/// Why a call on a QPair socket, or an adaptive stream's, did nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum QPairSocketError {
     /// The QPair says why.
     #[error(transparent)]
     QPair(QPairError),
+    /// The adaptive stream says why.
+    #[error(transparent)]
+    Stream(StreamError),
     /// The port cannot be made, or has failed.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -168,6 +178,15 @@ impl From<QPairError> for QPairSocketError {
     }
 }
 
+impl From<StreamError> for QPairSocketError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::WouldBlock => Self::WouldBlock,
+            error => Self::Stream(error),
+        }
+    }
+}
+
 impl From<QPairSocketError> for std::io::Error {
     fn from(error: QPairSocketError) -> Self {
         use std::io::ErrorKind;
@@ -175,11 +194,14 @@ impl From<QPairSocketError> for std::io::Error {
             QPairSocketError::WouldBlock => ErrorKind::WouldBlock,
             QPairSocketError::TimedOut => ErrorKind::TimedOut,
             QPairSocketError::Closed => ErrorKind::ConnectionReset,
-            QPairSocketError::QPair(QPairError::Closed(_) | QPairError::Ended) => {
+            QPairSocketError::QPair(QPairError::Closed(_) | QPairError::Ended)
+            | QPairSocketError::Stream(StreamError::Closed(_) | StreamError::Ended) => {
                 ErrorKind::BrokenPipe
             }
             QPairSocketError::WrongSeal => ErrorKind::InvalidInput,
-            QPairSocketError::QPair(_) | QPairSocketError::Port(_) => ErrorKind::Other,
+            QPairSocketError::QPair(_)
+            | QPairSocketError::Stream(_)
+            | QPairSocketError::Port(_) => ErrorKind::Other,
         };
         Self::new(kind, error)
     }

@@ -1,6 +1,5 @@
 //! What the sockets of one link share: the end itself, and who waits for it in which way.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -8,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use venice_fabric::{QPairError, QPairEvent, QPairId, QPairs};
+use venice_fabric::QPairId;
 
 use super::QPairSocketError;
 use super::end::End;
@@ -30,7 +29,7 @@ const KEEP_NS: u64 = 2_000_000_000;
 /// Whoever finds nothing to do sleeps: the first on the descriptors (the *leader*), others on the
 /// condition variable. Whoever takes frames in wakes all of them, as these may be for any.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     /// The end's descriptors and the kick, in one: for the leader.
@@ -52,10 +51,8 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+struct State {
     end: End,
-    /// Asked for and not yet accepted.
-    incoming: VecDeque<QPairId>,
     /// The port is closed, or has failed.
     is_over: bool,
     patience: Patience,
@@ -72,7 +69,7 @@ pub(super) struct State {
 
 /// One who polls the descriptor. What is in it changes under the lock of the state alone.
 #[derive(Debug, Default)]
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     is_armed: AtomicBool,
     /// The arrivals when it was last told to look.
     seen: AtomicU64,
@@ -80,7 +77,7 @@ pub(super) struct Watcher {
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wait {
+pub(crate) enum Wait {
     Never,
     Until(u64),
 }
@@ -98,7 +95,6 @@ impl Shared {
         let ((lead, kick), (watch, bell)) = (wakeable(&end)?, wakeable(&end)?);
         let state = State {
             end,
-            incoming: VecDeque::new(),
             is_over: false,
             patience: Patience::default(),
             has_leader: false,
@@ -125,20 +121,20 @@ impl Shared {
     }
 
     /// Readable when something may have come, after [`Shared::arm`].
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics with the end")
     }
 
-    /// Tries `call` until it does not say [`QPairError::WouldBlock`].
+    /// Tries `call` until it does not say [`QPairSocketError::WouldBlock`].
     #[inline]
-    pub(super) fn call<T>(
+    pub(crate) fn call<T>(
         &self,
         wait: Wait,
-        call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+        call: impl FnMut(&mut End, u64) -> Result<T, QPairSocketError>,
     ) -> Result<T, QPairSocketError> {
         self.process.check()?;
         self.call_locked(self.lock(), wait, call).1
@@ -150,18 +146,17 @@ impl Shared {
         &'a self,
         mut state: MutexGuard<'a, State>,
         wait: Wait,
-        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+        mut call: impl FnMut(&mut End, u64) -> Result<T, QPairSocketError>,
     ) -> (MutexGuard<'a, State>, Result<T, QPairSocketError>) {
         state.callers += 1;
         let done = loop {
             let now_ns = monotonic_ns();
-            match call(state.end.qpairs(), now_ns) {
-                Err(QPairError::WouldBlock) if state.is_over => {
+            match call(&mut state.end, now_ns) {
+                Err(QPairSocketError::WouldBlock) if state.is_over => {
                     break Err(QPairSocketError::Closed);
                 }
-                Err(QPairError::WouldBlock) => {}
-                Err(error) => break Err(error.into()),
-                Ok(done) => break Ok(done),
+                Err(QPairSocketError::WouldBlock) => {}
+                done => break done,
             }
             if self.pump(&mut state, now_ns) || state.is_over {
                 continue;
@@ -178,17 +173,17 @@ impl Shared {
 
     /// As [`Shared::call`], for one that queues something: it is sent at once.
     #[inline]
-    pub(super) fn send<T>(
+    pub(crate) fn send<T>(
         &self,
         wait: Wait,
-        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+        mut call: impl FnMut(&mut End, u64) -> Result<T, QPairSocketError>,
     ) -> Result<T, QPairSocketError> {
         self.process.check()?;
         // Nearly always there is room: one lock and one look at the clock.
         let (mut state, now_ns) = (self.lock(), monotonic_ns());
-        match call(state.end.qpairs(), now_ns) {
-            Err(QPairError::WouldBlock) => drop(state),
-            Err(error) => return Err(error.into()),
+        match call(&mut state.end, now_ns) {
+            Err(QPairSocketError::WouldBlock) => drop(state),
+            Err(error) => return Err(error),
             Ok(done) => {
                 self.pump(&mut state, now_ns);
                 return Ok(done);
@@ -201,16 +196,16 @@ impl Shared {
 
     /// Sends what a call has queued.
     #[inline]
-    pub(super) fn push(&self) {
+    pub(crate) fn push(&self) {
         let mut state = self.lock();
         self.pump(&mut state, monotonic_ns());
     }
 
     /// As [`Shared::call`] for a task: registers its waker before it answers that it is pending.
-    pub(super) fn poll_call<T>(
+    pub(crate) fn poll_call<T>(
         self: &Arc<Self>,
         context: &Context<'_>,
-        mut call: impl FnMut(&mut QPairs, u64) -> Result<T, QPairError>,
+        mut call: impl FnMut(&mut End, u64) -> Result<T, QPairSocketError>,
     ) -> Poll<Result<T, QPairSocketError>> {
         self.process.check()?;
         loop {
@@ -234,7 +229,7 @@ impl Shared {
     }
 
     /// Before waiting on [`Shared::fd`]: `false` if there is something now.
-    pub(super) fn arm(&self, watcher: &Watcher) -> bool {
+    pub(crate) fn arm(&self, watcher: &Watcher) -> bool {
         if !self.process.is_current() {
             return false;
         }
@@ -266,7 +261,7 @@ impl Shared {
     }
 
     /// After [`Shared::fd`] was readable: takes in what has come and wakes whom it may concern.
-    pub(super) fn attend(&self, watcher: &Watcher) {
+    pub(crate) fn attend(&self, watcher: &Watcher) {
         if !self.process.is_current() {
             return;
         }
@@ -292,13 +287,14 @@ impl Shared {
         }
         let mut state = self.lock();
         self.disarm(&mut state, watcher);
-        state.end.qpairs().close(id);
+        let now_ns = monotonic_ns();
+        state.end.close(now_ns, id);
         state.callers += 1;
-        let deadline_ns = monotonic_ns() + LINGER_NS;
+        let deadline_ns = now_ns + LINGER_NS;
         let is_settled = loop {
             let now_ns = monotonic_ns();
             self.pump(&mut state, now_ns);
-            let is_queued = state.end.qpairs().levels(id).is_ok_and(|it| it.queued_bytes > 0);
+            let is_queued = state.end.is_queued(id);
             let is_settled = state.is_over || (!is_queued && state.end.is_settled());
             let is_shared = Arc::strong_count(self) > 1;
             if is_settled || (!is_queued && is_shared) || now_ns >= deadline_ns {
@@ -321,7 +317,7 @@ impl Shared {
     pub(super) fn take_incoming(&self) -> Option<QPairId> {
         let mut state = self.lock();
         self.pump(&mut state, monotonic_ns());
-        state.incoming.pop_front()
+        state.end.take_incoming()
     }
 
     /// Whether its link can still bring anything.
@@ -336,7 +332,7 @@ impl Shared {
             return false;
         }
         state.pumped_ns = now_ns;
-        let mut any = match state.end.pump(now_ns) {
+        let any = match state.end.pump(now_ns) {
             Ok(any) => any,
             Err(_) => {
                 state.is_over = true;
@@ -345,13 +341,6 @@ impl Shared {
         };
         if any {
             state.patience.found(now_ns);
-        }
-        // A link that is given up says so without a frame.
-        while let Some(event) = state.end.qpairs().poll_event() {
-            any = true;
-            if let QPairEvent::Incoming { qpair, .. } = event {
-                state.incoming.push_back(qpair);
-            }
         }
         if any {
             self.notify(state);

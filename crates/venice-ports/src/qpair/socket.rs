@@ -1,4 +1,4 @@
-//! What message and stream sockets have in common.
+//! What all sockets have in common.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::shared::{Shared, Wait, Watcher};
 
 /// One end of a QPair; given back on drop.
 #[derive(Debug)]
-pub(super) struct Socket {
-    pub(super) shared: Arc<Shared>,
-    pub(super) id: QPairId,
-    pub(super) timeout: Option<Duration>,
-    pub(super) watcher: Watcher,
+pub(crate) struct Socket {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: QPairId,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) watcher: Watcher,
 }
 
 impl Socket {
@@ -23,18 +23,18 @@ impl Socket {
         Self { shared, id, timeout: None, watcher: Watcher::default() }
     }
 
-    pub(super) fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> Wait {
         Wait::at_most(self.timeout)
     }
 
     pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
         let id = self.id;
-        self.shared.call(self.wait(), |qpairs, _| qpairs.shutdown(id))?;
+        self.shared.call(self.wait(), |end, _| Ok(end.qpairs().shutdown(id)?))?;
         self.shared.push();
         Ok(())
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 }
@@ -45,22 +45,13 @@ impl Drop for Socket {
     }
 }
 
-/// The calls that both kinds of socket have under the same names.
-macro_rules! common_calls {
+/// How calls wait, and what to poll: for every kind of socket.
+macro_rules! waiting_calls {
     ($socket:ident) => {
         impl $socket {
             /// The longest a blocking call waits; `None`, as at first: for ever.
             pub fn set_timeout(&mut self, timeout: Option<std::time::Duration>) {
                 self.socket.timeout = timeout;
-            }
-
-            /// Ends the sending: the other side gets all that was sent, and then the end.
-            /// Receiving goes on.
-            ///
-            /// # Errors
-            /// When the QPair is closed.
-            pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
-                self.socket.shutdown()
             }
 
             /// To be polled for input by who does not block: first [`Self::arm`], then poll, then
@@ -98,6 +89,25 @@ macro_rules! common_calls {
         impl std::os::fd::AsRawFd for $socket {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
                 self.socket.fd().as_raw_fd()
+            }
+        }
+    };
+}
+pub(crate) use waiting_calls;
+
+/// The calls that messages and streams have under the same names.
+macro_rules! common_calls {
+    ($socket:ident) => {
+        crate::qpair::waiting_calls!($socket);
+
+        impl $socket {
+            /// Ends the sending: the other side gets all that was sent, and then the end.
+            /// Receiving goes on.
+            ///
+            /// # Errors
+            /// When the QPair is closed.
+            pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
+                self.socket.shutdown()
             }
         }
     };

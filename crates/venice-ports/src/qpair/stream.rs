@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use venice_fabric::QPairKind;
 
+use super::connect::Depth;
 use super::shared::Wait;
 use super::socket::{Socket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
@@ -28,7 +29,7 @@ impl QPairStream {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        let socket = connect::connect(address, service, QPairKind::Stream, options)?;
+        let socket = connect::connect(address, service, QPairKind::Stream, options, Depth::NONE)?;
         Ok(Self { socket })
     }
 
@@ -42,7 +43,7 @@ impl QPairStream {
 
     fn write_waiting(&mut self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
-        self.socket.shared.send(wait, |qpairs, now_ns| qpairs.write(now_ns, id, bytes))
+        self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?))
     }
 
     /// Takes what is there, as far as it fits; returns how much. 0: the other side has ended.
@@ -55,7 +56,7 @@ impl QPairStream {
 
     fn read_waiting(&mut self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
-        self.socket.shared.call(wait, |qpairs, _| qpairs.read(id, into))
+        self.socket.shared.call(wait, |end, _| Ok(end.qpairs().read(id, into)?))
     }
 
     /// As [`Read::read`], for tasks.
@@ -81,7 +82,7 @@ impl QPairStream {
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
         let id = self.socket.id;
-        self.socket.shared.poll_call(context, |qpairs, _| qpairs.read(id, into))
+        self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().read(id, into)?))
     }
 
     /// One step of [`QPairStream::write_async`].
@@ -91,8 +92,10 @@ impl QPairStream {
         bytes: &[u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
         let id = self.socket.id;
-        let written =
-            self.socket.shared.poll_call(context, |qpairs, now_ns| qpairs.write(now_ns, id, bytes));
+        let written = self
+            .socket
+            .shared
+            .poll_call(context, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?));
         if written.is_ready() {
             self.socket.shared.push();
         }

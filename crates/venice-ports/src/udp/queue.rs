@@ -91,6 +91,10 @@ impl<M: GrantedMemory> Queue<M> {
         &mut self.target
     }
 
+    pub(crate) fn memory(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
     /// What to sleep on after [`Queue::arm`].
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.socket.as_fd(), self.alarm.as_fd()]

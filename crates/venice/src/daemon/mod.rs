@@ -36,6 +36,13 @@ pub fn start_log() {
     let _ = subscriber.try_init();
 }
 
+/// As [`start_log`] for commands that are silent unless asked: if [`LOG_VARIABLE`] is set.
+pub fn start_log_if_asked() {
+    if std::env::var_os(LOG_VARIABLE).is_some() {
+        start_log();
+    }
+}
+
 /// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT.
 fn run_daemon(daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>) -> anyhow::Result<i32> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use anyhow::{Result, anyhow};
 use venice_fabric::Initiator;
 use venice_fabric::adaptive::{Ask, ChoiceEvent, ChoiceReason, Chooser, ChooserConfig};
+use venice_ports::adaptive::ChoiceLog;
 
 use super::app::App;
 use super::kinds::{AppPattern, ChannelKind};
@@ -19,6 +20,7 @@ enum Guide {
 /// The adaptive library at work.
 struct Library {
     chooser: Chooser,
+    log: ChoiceLog,
     /// What is under way, by channel, and since when.
     begun: [VecDeque<(ChoiceEvent, u64)>; 3],
     latest: Option<ChoiceEvent>,
@@ -42,6 +44,7 @@ impl Worker {
             || {
                 Guide::Adaptive(Box::new(Library {
                     chooser: Chooser::new(ChooserConfig::default()),
+                    log: ChoiceLog::default(),
                     begun: Default::default(),
                     latest: None,
                     taken: [0; 3],
@@ -97,6 +100,7 @@ impl Worker {
             library.chooser.forget(&choice);
             return Ok(false);
         }
+        library.log.note(&choice);
         library.begun[choice.channel.index()].push_back((choice, now_ns));
         library.taken[choice.channel.index()] += u64::from(!choice.reason.is_trial());
         library.latest = Some(choice);

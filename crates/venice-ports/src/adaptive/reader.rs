@@ -1,0 +1,83 @@
+//! The reading end.
+
+use std::io::Read;
+use std::task::{Context, Poll};
+
+use crate::qpair::{QPairSocketError, Socket, Wait, waiting_calls};
+
+/// The reading end of an adaptive stream: its bytes in order, each once, whichever channels they came
+/// by.
+#[derive(Debug)]
+pub struct AdaptiveReader {
+    pub(super) socket: Socket,
+}
+
+waiting_calls!(AdaptiveReader);
+
+impl AdaptiveReader {
+    /// Takes what is there, as far as it fits; returns how much. 0: the writer has ended the
+    /// stream.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if nothing is there. If the stream broke off,
+    /// [`QPairSocketError::Closed`] or [`QPairSocketError::Stream`], after all that had come.
+    pub fn try_read(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        self.read_waiting(Wait::Never, into)
+    }
+
+    fn read_waiting(&mut self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let id = self.socket.id;
+        // The writer hears at once of the room that there is.
+        self.socket.shared.send(wait, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.read(link, now_ns, id, into)?)
+        })
+    }
+
+    /// As [`Read::read`], for tasks.
+    ///
+    /// # Errors
+    /// As [`AdaptiveReader::try_read`], but for having to wait.
+    pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_read(context, into)).await
+    }
+
+    /// One step of [`AdaptiveReader::read_async`].
+    pub fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<Result<usize, QPairSocketError>> {
+        if into.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let id = self.socket.id;
+        let read = self.socket.shared.poll_call(context, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.read(link, now_ns, id, into)?)
+        });
+        if read.is_ready() {
+            self.socket.shared.push();
+        }
+        read
+    }
+
+    /// Segments so far that came by another channel before one that was sent earlier.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn early_segments(&self) -> Result<u64, QPairSocketError> {
+        let id = self.socket.id;
+        self.socket.shared.call(Wait::Never, |end, _| Ok(end.streams().0.early_segments(id)))
+    }
+}
+
+/// Blocking, with the time-out of [`AdaptiveReader::set_timeout`].
+impl Read for AdaptiveReader {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        Ok(self.read_waiting(self.socket.wait(), into)?)
+    }
+}

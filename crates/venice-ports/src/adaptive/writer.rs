@@ -1,0 +1,210 @@
+//! The writing end.
+
+use std::io::Write;
+use std::task::{Context, Poll};
+
+use venice_fabric::adaptive::{ChoiceEvent, ChooserConfig, Pattern};
+use venice_fabric::{EndConfig, QPairKind};
+
+use super::ChoiceLog;
+use crate::monotonic_ns;
+use crate::qpair::{
+    CONNECT_NS, Depth, QPairAddress, QPairOptions, QPairSocketError, Socket, Wait, connect,
+    waiting_calls,
+};
+
+/// What a writer's QPair queues, in bytes.
+const SEND_BYTES: u32 = 1 << 20;
+/// The longest segment that travels in a message, in bytes: two of them fit.
+const MAX_INLINE_BYTES: u32 = SEND_BYTES / 2 - 64;
+/// As many single accesses as there can be segments under way, and as many bulk transfers as a
+/// sender has buffers.
+const DEPTH: Depth = Depth { crma: 64, rdma: 16 };
+
+/// The writing end of an adaptive stream.
+///
+/// A segment is on its way when a call returns. The reader hears of one that lies in its landing
+/// region with the next call, with [`Write::flush`], or some milliseconds later at the latest. Once
+/// dropped, the stream ends behind all that was written.
+#[derive(Debug)]
+pub struct AdaptiveWriter {
+    socket: Socket,
+    pattern: Pattern,
+    log: ChoiceLog,
+    segments: [u64; 3],
+}
+
+waiting_calls!(AdaptiveWriter);
+
+impl AdaptiveWriter {
+    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten seconds
+    /// at most.
+    ///
+    /// # Errors
+    /// When nobody listens there, it refuses, or does not answer in time; also when what listens
+    /// there is a QPair listener.
+    pub fn connect(
+        address: &QPairAddress,
+        service: u32,
+        chooser: ChooserConfig,
+    ) -> Result<Self, QPairSocketError> {
+        let until = Wait::Until(monotonic_ns() + CONNECT_NS);
+        let end = EndConfig { send_bytes: SEND_BYTES, ..EndConfig::default() };
+        let options = QPairOptions { end, ..QPairOptions::default() };
+        let socket = connect(address, service, QPairKind::Messages, &options, DEPTH)?;
+        let id = socket.id;
+        socket.shared.call(until, |end, now_ns| {
+            let (streams, link) = end.streams();
+            streams.begin_writing(link, now_ns, id, MAX_INLINE_BYTES, chooser)
+        })?;
+        let log = ChoiceLog::default();
+        Ok(Self { socket, pattern: Pattern::Message, log, segments: [0; 3] })
+    }
+
+    /// What is known of the pattern from now on. At first [`Pattern::Message`]: somebody waits for
+    /// what is written, so the time of one segment counts. With [`Pattern::Sequential`] it counts
+    /// how much gets through.
+    pub fn set_pattern(&mut self, pattern: Pattern) {
+        self.pattern = pattern;
+    }
+
+    /// Writes the front of `bytes`, as much as one segment takes; returns how much.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] if there is no room, or why the stream does not go on.
+    pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        self.write_waiting(Wait::Never, bytes)
+    }
+
+    fn write_waiting(&mut self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        let pattern = self.pattern;
+        let written = self.socket.shared.send(wait, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.write(link, now_ns, bytes, pattern)?)
+        });
+        self.note(written?)
+    }
+
+    /// Takes note of a segment, and of the channel it went by.
+    fn note(
+        &mut self,
+        (len_bytes, choice): (usize, Option<ChoiceEvent>),
+    ) -> Result<usize, QPairSocketError> {
+        if let Some(choice) = choice {
+            self.segments[choice.channel.index()] += 1;
+            self.log.note(&choice);
+        }
+        Ok(len_bytes)
+    }
+
+    /// As [`Write::write`], for tasks.
+    ///
+    /// # Errors
+    /// As [`AdaptiveWriter::try_write`], but for having to wait.
+    pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    /// One step of [`AdaptiveWriter::write_async`].
+    pub fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, QPairSocketError>> {
+        let pattern = self.pattern;
+        let written = self.socket.shared.poll_call(context, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.write(link, now_ns, bytes, pattern)?)
+        });
+        written.map(|written| {
+            self.socket.shared.push();
+            self.note(written?)
+        })
+    }
+
+    /// Ends the stream behind what was written: the reader gets all of it, and then the end. Does
+    /// not wait.
+    ///
+    /// # Errors
+    /// Why the stream does not go on.
+    pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
+        self.socket.shared.send(Wait::Never, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.finish(link, now_ns)?)
+        })
+    }
+
+    /// Ends the stream, and waits until the reader has read all of it.
+    ///
+    /// # Errors
+    /// Why the stream does not go on; or the time-out has passed.
+    pub fn finish(&mut self) -> Result<(), QPairSocketError> {
+        self.shutdown()?;
+        self.wait_written(self.socket.wait(), true)
+    }
+
+    /// As [`AdaptiveWriter::finish`], for tasks.
+    ///
+    /// # Errors
+    /// As [`AdaptiveWriter::finish`], but for the time-out.
+    pub async fn finish_async(&mut self) -> Result<(), QPairSocketError> {
+        self.shutdown()?;
+        std::future::poll_fn(|context| self.poll_written(context, true)).await
+    }
+
+    /// As [`Write::flush`], for tasks.
+    ///
+    /// # Errors
+    /// As [`AdaptiveWriter::finish_async`].
+    pub async fn flush_async(&mut self) -> Result<(), QPairSocketError> {
+        std::future::poll_fn(|context| self.poll_written(context, false)).await
+    }
+
+    /// Goes on telling the reader of what lies in its landing region, without waiting.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::WouldBlock`] while some of it is not told; or why the stream does not go
+    /// on.
+    pub fn try_flush(&mut self) -> Result<(), QPairSocketError> {
+        self.wait_written(Wait::Never, false)
+    }
+
+    fn wait_written(&mut self, wait: Wait, to_the_end: bool) -> Result<(), QPairSocketError> {
+        self.socket.shared.send(wait, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.check_written(link, now_ns, to_the_end)?)
+        })
+    }
+
+    fn poll_written(
+        &mut self,
+        context: &mut Context<'_>,
+        to_the_end: bool,
+    ) -> Poll<Result<(), QPairSocketError>> {
+        let written = self.socket.shared.poll_call(context, |end, now_ns| {
+            let (streams, link) = end.streams();
+            Ok(streams.check_written(link, now_ns, to_the_end)?)
+        });
+        if written.is_ready() {
+            self.socket.shared.push();
+        }
+        written
+    }
+
+    /// How many segments went by each channel, by [`venice_fabric::adaptive::ChannelKind::index`].
+    pub fn segments(&self) -> [u64; 3] {
+        self.segments
+    }
+}
+
+/// Blocking, with the time-out of [`AdaptiveWriter::set_timeout`]. Flushing waits until the reader
+/// has been sent word of all that was written.
+impl Write for AdaptiveWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(self.write_waiting(self.socket.wait(), bytes)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(self.wait_written(self.socket.wait(), false)?)
+    }
+}
