@@ -4,11 +4,15 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::{SwapError, leftovers, require_root};
+
+/// How long a limit is tried again while nothing leaves.
+const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
+const SHRINK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where the memory controller is, and which version of its files it speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,24 +111,87 @@ impl MemoryCgroup {
         }
     }
 
-    fn set_limits(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
-        // In the legacy interface the second limit is that of both together.
-        let (resident, swap) = match self.hierarchy {
-            Hierarchy::V1(_) => {
-                let both = swap_bytes.map(|swap_bytes| limit_bytes.saturating_add(swap_bytes));
-                ("memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", both))
-            }
-            Hierarchy::V2(_) => ("memory.max", ("memory.swap.max", swap_bytes)),
-        };
-        let set = |file: &str, bytes: u64| {
-            let path = self.folder.join(file);
-            fs::write(&path, bytes.to_string()).map_err(SwapError::file("set the limit", path))
-        };
-        set(resident, limit_bytes)?;
-        if let (file, Some(bytes)) = swap {
-            set(file, bytes)?;
+    /// Other limits than those it was made with. The kernel moves what is too much out first, and
+    /// this takes as long as that.
+    ///
+    /// # Errors
+    /// When the kernel cannot, or nothing more leaves for ten seconds.
+    pub fn change_limit(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
+        let grows = self.limit_bytes().is_some_and(|now| limit_bytes > now);
+        if let (Hierarchy::V1(_), true) = (&self.hierarchy, grows) {
+            // The limit of both together may not be below the other.
+            self.set_both(limit_bytes, swap_bytes)?;
         }
-        Ok(())
+        let (mut least, mut patience_ends) = (u64::MAX, Instant::now() + SHRINK_PATIENCE);
+        loop {
+            match self.set_limits(limit_bytes, swap_bytes) {
+                Err(error) if error.is_busy() && Instant::now() < patience_ends => {}
+                settled => return settled,
+            }
+            // The legacy interface gives up as soon as a page does not leave at once: one that is
+            // being written, say.
+            let now = self.anonymous_bytes();
+            if now < least {
+                (least, patience_ends) = (now, Instant::now() + SHRINK_PATIENCE);
+            }
+            std::thread::sleep(SHRINK_PAUSE);
+        }
+    }
+
+    fn set_limits(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
+        self.set(self.limit_file(), limit_bytes)?;
+        self.set_both(limit_bytes, swap_bytes)
+    }
+
+    /// The second limit: in the legacy interface that of both together, else that on swap.
+    fn set_both(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
+        let Some(swap_bytes) = swap_bytes else { return Ok(()) };
+        match self.hierarchy {
+            Hierarchy::V1(_) => {
+                self.set("memory.memsw.limit_in_bytes", limit_bytes.saturating_add(swap_bytes))
+            }
+            Hierarchy::V2(_) => self.set("memory.swap.max", swap_bytes),
+        }
+    }
+
+    fn set(&self, file: &str, bytes: u64) -> Result<(), SwapError> {
+        let path = self.folder.join(file);
+        fs::write(&path, bytes.to_string()).map_err(SwapError::file("set the limit", path))
+    }
+
+    fn limit_file(&self) -> &'static str {
+        match self.hierarchy {
+            Hierarchy::V1(_) => "memory.limit_in_bytes",
+            Hierarchy::V2(_) => "memory.max",
+        }
+    }
+
+    /// What its members may keep resident, in bytes, where the kernel tells.
+    #[must_use]
+    pub fn limit_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join(self.limit_file())).ok()?.trim().parse().ok()
+    }
+
+    /// Anonymous memory that its members have resident, in bytes.
+    #[must_use]
+    pub fn anonymous_bytes(&self) -> u64 {
+        let field = match self.hierarchy {
+            Hierarchy::V1(_) => "rss",
+            Hierarchy::V2(_) => "anon",
+        };
+        self.stat(field).unwrap_or(0)
+    }
+
+    /// Faults of its members that waited for a device, so far.
+    #[must_use]
+    pub fn major_faults(&self) -> u64 {
+        self.stat("pgmajfault").unwrap_or(0)
+    }
+
+    fn stat(&self, field: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+        let mut words = text.lines().filter_map(|line| line.split_once(' '));
+        words.find(|(name, _)| *name == field)?.1.trim().parse().ok()
     }
 
     /// The file a process writes its id to, to join.
@@ -183,6 +250,12 @@ impl MemoryCgroup {
     #[must_use]
     pub fn has_members(&self) -> bool {
         !self.members().is_empty()
+    }
+
+    /// The process ids of its members.
+    #[must_use]
+    pub fn member_ids(&self) -> Vec<u32> {
+        self.members().iter().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()).collect()
     }
 
     fn remove(&self) -> Result<(), SwapError> {

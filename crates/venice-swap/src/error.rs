@@ -1,5 +1,6 @@
 //! Why there is no swap device, or why it cannot go.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -76,6 +77,11 @@ impl SwapError {
     pub fn no_memory_cgroup() -> Self {
         let mend = "mount -t cgroup2 none /sys/fs/cgroup";
         Self::Missing { what: "memory cgroup controller mounted", mend }
+    }
+
+    /// Did the kernel say that it is busy with what it was asked for?
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::ResourceBusy)
     }
 
     pub(crate) fn at(step: &'static str) -> impl FnOnce(Errno) -> Self {

@@ -5,7 +5,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
-use crate::{daemon, doctor, failure, host_port, listing, paperwork, rack, run, sim, swap, window};
+use crate::{
+    daemon, doctor, failure, host_port, listing, paperwork, rack, run, runs, sim, swap, window,
+};
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
 #[derive(Parser, Debug)]
@@ -38,6 +40,12 @@ enum Command {
     /// Run a program on borrowed memory
     #[command(after_help = HELP_RUN)]
     Run(Box<run::RunArgs>),
+    /// List the programs of this machine that run on borrowed memory
+    #[command(after_help = runs::HELP_PS)]
+    Ps(runs::PsArgs),
+    /// Change how much a program that runs keeps resident
+    #[command(after_help = runs::HELP_LIMIT)]
+    Limit(runs::LimitArgs),
     /// Have the kernel swap to borrowed memory
     #[command(after_help = swap::HELP)]
     Swap {
@@ -135,6 +143,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Status(args) => rack::status(args),
         Command::Down(args) => rack::down(args),
         Command::Run(args) => run::execute(args, monitor),
+        Command::Ps(args) => runs::ps(args),
+        Command::Limit(args) => runs::limit(args),
         Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
@@ -175,6 +185,7 @@ const HELP_MAIN: &str = "\
 EXAMPLES:
   venice up                                   a rack of four nodes on this machine
   venice run --local 1GiB -- redis-server     Redis with 1 GiB of its memory here, the rest there
+  venice ps                                   how the programs on borrowed memory do
   venice nodes                                who lends how much
   venice down                                 the end of it
 

@@ -1,11 +1,12 @@
 //! Venice: memory of the other machines in the rack, for unchanged Linux programs.
 //!
 //! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `swap` has the
-//! kernel swap to it; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
+//! kernel swap to it; `runs` shows the programs that run so; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
 //! Monitor Node's tables; `doctor` looks at the machine.
 #![forbid(unsafe_code)]
 
 mod cli;
+mod conversation;
 mod daemon;
 mod doctor;
 mod failure;
@@ -15,6 +16,7 @@ mod paperwork;
 mod rack;
 mod registry;
 mod run;
+mod runs;
 mod sim;
 mod swap;
 mod terminal;

@@ -44,6 +44,8 @@ fn every_command_has_help_with_examples() {
         "up",
         "status",
         "down",
+        "ps",
+        "limit",
         "nodes",
         "resources",
         "grants",

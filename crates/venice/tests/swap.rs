@@ -229,6 +229,37 @@ fn a_dead_donor_is_told_by_sigbus() {
     assert_eq!(list(&place).len(), 0);
 }
 
+#[test]
+fn a_program_that_swaps_gets_another_budget() {
+    let Some(_alone) = can_swap("a_program_that_swaps_gets_another_budget") else { return };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
+    let program = pages().to_str().unwrap();
+    let words = ["run", "--mode", "swap", "--local", "40MiB", "--remote", "32MiB", "--"];
+    let child = filled(place.command(&[&words[..], &[program, "32", "wait"]].concat()));
+    let rows = place.venice(&["ps", "--json"]).expect(0).json();
+    let row = &rows[0];
+    assert_eq!((&row["mode"], &row["run"]), (&"swap".into(), &child.id().into()));
+    assert_eq!(row["local_bytes"], 40 << 20);
+    assert!(row["resident_bytes"].as_u64().unwrap() > 24 << 20, "{row}");
+
+    let pid = row["pid"].to_string();
+    let limit = |size: &str| place.venice(&["limit", &pid, "--local", size, "--json"]);
+    for (size, bytes) in [("12MiB", 12 << 20), ("64MiB", 64 << 20), ("16MiB", 16 << 20)] {
+        let row = limit(size).expect(0).json();
+        assert_eq!(row["local_bytes"], bytes);
+        assert!(row["resident_bytes"].as_u64().unwrap() <= bytes, "{row}");
+    }
+    let row = &place.venice(&["ps", "--json"]).expect(0).json()[0];
+    assert!(row["remote_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
+    assert!(row["faults"].as_u64().unwrap() > 0 && row["fault_p99_us"].as_f64().is_some(), "{row}");
+    assert!(limit("1MiB").expect(2).complaint().contains("4MiB at least"));
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    let none = place.venice(&["limit", &pid, "--local", "16MiB"]).expect(1);
+    assert!(none.complaint().contains("no program on borrowed memory"), "{none:?}");
+}
+
 fn libc_sigbus() -> i32 {
     signal_hook::consts::SIGBUS
 }

@@ -1,12 +1,59 @@
-//! Where in its budget a process lets pages leave.
+//! The budget: where in it a process lets pages leave, and how it is changed under a program that
+//! runs.
+
+use std::sync::atomic::Ordering;
+
+use super::run_block::RunBlockMap;
+use super::slots;
+
+/// Why a budget cannot be what it was to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BudgetError {
+    /// What would have to leave has nowhere to go.
+    #[error("{excess_pages} pages would have to leave, and far memory has {free_pages} free")]
+    NoRoomFar {
+        /// Resident beyond the new budget.
+        excess_pages: u64,
+        /// Far slots that nobody holds.
+        free_pages: u64,
+    },
+    /// Nobody pages, and what was placed here stays.
+    #[error("{local_pages} pages lie here already, and what is mapped stays where it is")]
+    Placed {
+        /// Pages placed here.
+        local_pages: u64,
+    },
+}
+
+/// Gives the run a new budget, `limit_pages` for all its processes together. Pagers follow by
+/// themselves, within some tens of milliseconds and the time that the pages take to leave. Where
+/// the slabs are mapped, it is for what is placed from then on.
+///
+/// # Errors
+/// [`BudgetError`]; the budget is what it was.
+pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
+    let resident = block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
+    let resident_pages = resident.sum::<u64>();
+    let excess_pages = resident_pages.saturating_sub(limit_pages);
+    if block.is_window() && excess_pages > 0 {
+        return Err(BudgetError::Placed { local_pages: resident_pages });
+    }
+    let shrinks = limit_pages < block.limit_pages.load(Ordering::Relaxed);
+    let free_pages = slots::free(block);
+    if shrinks && excess_pages > free_pages {
+        return Err(BudgetError::NoRoomFar { excess_pages, free_pages });
+    }
+    block.limit_pages.store(limit_pages, Ordering::Relaxed);
+    Ok(())
+}
 
 /// Pages at which the evictor starts.
-pub fn high_watermark(limit_pages: u64) -> u64 {
+pub(super) fn high_watermark(limit_pages: u64) -> u64 {
     limit_pages.saturating_sub(slack(limit_pages))
 }
 
 /// Pages at which it stops.
-pub fn low_watermark(limit_pages: u64) -> u64 {
+pub(super) fn low_watermark(limit_pages: u64) -> u64 {
     limit_pages.saturating_sub(2 * slack(limit_pages))
 }
 
@@ -16,6 +63,7 @@ fn slack(limit_pages: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::run_block::{Fate, PortKind};
     use super::*;
 
     #[test]
@@ -25,5 +73,41 @@ mod tests {
             assert!(high_watermark(limit) < limit);
             assert!(low_watermark(limit) > limit / 3);
         }
+    }
+
+    /// A run of one slab (4096 pages) and a budget of 8000, all of it resident.
+    fn run() -> RunBlockMap {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        let donor = block.add_donor("node1", 1, "").unwrap();
+        block.add_slab(donor, 0, 1, 2).unwrap();
+        block.limit_pages.store(8000, Ordering::Relaxed);
+        let process = block.enter_process(std::process::id()).unwrap();
+        block.processes[process].resident_pages.store(8000, Ordering::Relaxed);
+        block
+    }
+
+    #[test]
+    fn a_budget_shrinks_as_far_as_far_memory_has_room() {
+        let block = run();
+        change(&block, 5000).unwrap();
+        assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000);
+        let no_room = BudgetError::NoRoomFar { excess_pages: 5000, free_pages: 4096 };
+        assert_eq!(change(&block, 3000), Err(no_room));
+        assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000, "it is what it was");
+        slots::Slots::new(0).take_run(&block, 2000).unwrap();
+        let no_room = BudgetError::NoRoomFar { excess_pages: 4000, free_pages: 2096 };
+        assert_eq!(change(&block, 4000), Err(no_room));
+        block.donors()[0].lose(Fate::Died);
+        assert!(change(&block, 4999).is_err(), "the donor's room went with it");
+        change(&block, 6000).unwrap();
+    }
+
+    #[test]
+    fn what_a_window_has_placed_stays() {
+        let block = run();
+        block.set_window();
+        assert_eq!(change(&block, 7000), Err(BudgetError::Placed { local_pages: 8000 }));
+        change(&block, 9000).unwrap();
+        change(&block, 8000).unwrap();
     }
 }

@@ -26,7 +26,7 @@
 
 mod access_pattern;
 pub mod attach;
-mod budget;
+pub mod budget;
 mod descriptors;
 pub mod direct;
 mod duty;

@@ -28,6 +28,10 @@ use super::{PAGE, pages_of};
 /// The staging ring has room for one page in so many of the budget; windows with holes do not
 /// fill their chunks, so it holds fewer.
 const RING_SHARE: usize = 4;
+/// Fewest chunks of the staging ring.
+const MIN_RING_CHUNKS: usize = 8;
+/// Most.
+const MAX_RING_CHUNKS: usize = 1 << 15;
 
 /// See [`Pager::followed_cpu`].
 pub(super) const NO_CPU: usize = usize::MAX;
@@ -84,6 +88,11 @@ pub enum PagerError {
     /// The donors cannot be reached.
     #[error(transparent)]
     Far(#[from] FarError),
+}
+
+/// Chunks of the staging ring with a budget of `limit_pages`, `most` at most.
+pub(super) fn ring_chunks(limit_pages: u64, most: usize) -> usize {
+    (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(MIN_RING_CHUNKS, most)
 }
 
 /// The pager. One that serves a program lives as long as its process and is never dropped.
@@ -166,8 +175,8 @@ impl Pager {
             Serves::Regions => -1,
         };
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
-        let chunks = (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(8, 1 << 15);
-        let staging = Staging::new(chunks).map_err(kernel("map its staging area"))?;
+        let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS))
+            .map_err(kernel("map its staging area"))?;
         let (base, len_bytes) = staging.memory();
         // SAFETY: advice about the pager's own, empty memory.
         let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_NOHUGEPAGE) };

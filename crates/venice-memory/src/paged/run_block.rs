@@ -6,6 +6,7 @@
 //! process ever waits for another one here, so a process killed at any instruction harms none.
 
 mod donor;
+mod fault_times;
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
 
 pub use self::donor::{Donor, Fate};
+pub use self::fault_times::FaultTimes;
 use super::sys;
 
 /// Most processes of one run that page at a time; a holder is one bit of a word.
@@ -26,8 +28,6 @@ pub const MAX_DONORS: usize = 64;
 pub const MAX_SLABS: usize = 1 << 14;
 /// Far slots (pages) of a slab.
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
-/// Buckets of the fault-time histogram: 16 to each power of two.
-pub const HISTOGRAM_BUCKETS: usize = 16 * 40;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN07");
 
@@ -168,7 +168,7 @@ pub struct RunBlock {
     slabs: [SlabDescriptor; MAX_SLABS],
     /// The counters.
     pub counters: Counters,
-    histogram: [AtomicU64; HISTOGRAM_BUCKETS],
+    histogram: [AtomicU64; fault_times::BUCKETS],
 }
 
 /// A mapping of the block in this process.
@@ -449,27 +449,6 @@ impl RunBlock {
         let share = limit / count.max(1);
         share.max(limit.saturating_sub(others))
     }
-
-    /// Adds a fault's service time to the histogram.
-    pub fn record_fault_ns(&self, duration_ns: u64) {
-        self.histogram[bucket_of(duration_ns)].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The service time (nanoseconds) under which the share `quantile` of all faults lies;
-    /// `None` before the first.
-    pub fn fault_ns_at(&self, quantile: f64) -> Option<u64> {
-        let counts = self.histogram.iter().map(|c| c.load(Ordering::Relaxed));
-        let total: u64 = counts.clone().sum();
-        let wanted = (total as f64 * quantile).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, count) in counts.enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return Some(bucket_floor(bucket));
-            }
-        }
-        None
-    }
 }
 
 impl SlabDescriptor {
@@ -477,18 +456,6 @@ impl SlabDescriptor {
     pub fn donor(&self) -> usize {
         self.donor.load(Ordering::Relaxed) as usize
     }
-}
-
-fn bucket_of(duration_ns: u64) -> usize {
-    let value = duration_ns.max(16);
-    let power = 63 - value.leading_zeros() as usize;
-    let sixteenth = (value >> (power - 4)) as usize & 15;
-    ((power - 4) * 16 + sixteenth).min(HISTOGRAM_BUCKETS - 1)
-}
-
-fn bucket_floor(bucket: usize) -> u64 {
-    let (power, sixteenth) = (bucket / 16 + 4, bucket % 16);
-    (16 + sixteenth as u64) << (power - 4)
 }
 
 #[cfg(test)]
@@ -528,16 +495,5 @@ mod tests {
         assert_eq!(block.allowance_pages(first), 900);
         block.processes[second].resident_pages.store(900, Ordering::Relaxed);
         assert_eq!(block.allowance_pages(first), 500);
-    }
-
-    #[test]
-    fn quantiles_are_within_a_sixteenth() {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
-        assert_eq!(block.fault_ns_at(0.5), None);
-        for ns in 1..=10_000 {
-            block.record_fault_ns(ns);
-        }
-        let median = block.fault_ns_at(0.5).unwrap();
-        assert!((4_680..=5_000).contains(&median), "{median}");
     }
 }

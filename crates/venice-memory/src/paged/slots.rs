@@ -6,7 +6,7 @@
 //! process that dies leaves bits which the supervisor clears.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::page_table::Entry;
 use super::run_block::{Process, RunBlockMap, SLAB_SLOTS};
@@ -100,6 +100,15 @@ impl Slots {
             }
         }
     }
+}
+
+/// Far slots that nobody holds, on donors that live.
+pub fn free(block: &RunBlockMap) -> u64 {
+    let slabs = (0u32..).step_by(SLAB_SLOTS as usize);
+    let slabs = slabs.zip(block.holders().chunks_exact(SLAB_SLOTS as usize));
+    let alive = slabs.filter(|(first, _)| block.slot_is_alive(*first));
+    let is_free = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 0;
+    alive.map(|(_, holders)| holders.iter().filter(is_free).count() as u64).sum()
 }
 
 /// Process `pid` is no more: what it held ends, and its place is free. Whoever is first to say

@@ -5,7 +5,7 @@
 //! is touched meanwhile moves back without asking a donor. So the ring is both the write-behind
 //! buffer and the second chance of the replacement: first in, first out, unless touched.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::page_table::PageNumber;
 use super::sys::{self, SysResult};
@@ -35,6 +35,8 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Staging {
     base_page: PageNumber,
+    /// Chunks that the ring goes round over; those behind them are empty.
+    in_use: AtomicUsize,
     owners: &'static [AtomicU64],
 }
 
@@ -63,7 +65,8 @@ impl Staging {
         sys::unlock(base as usize, frames * PAGE);
         // SAFETY: fresh zeroed memory of that size, unmapped with the ring.
         let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
-        Ok(Staging { base_page: base as usize / PAGE, owners })
+        let in_use = AtomicUsize::new(chunks);
+        Ok(Staging { base_page: base as usize / PAGE, in_use, owners })
     }
 
     /// Does `page` belong to the area?
@@ -71,14 +74,26 @@ impl Staging {
         (self.base_page..self.base_page + self.owners.len()).contains(&page)
     }
 
-    /// Number of chunks.
+    /// Number of chunks there is room for.
     pub fn chunks(&self) -> usize {
         self.owners.len() / CHUNK_FRAMES
     }
 
+    /// Number of chunks that the ring goes round over.
+    pub fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Has the ring go round over so many chunks: the evictor's right, once those it leaves out are
+    /// empty.
+    pub fn use_chunks(&self, chunks: usize) {
+        assert!((1..=self.chunks()).contains(&chunks), "{chunks} of {}", self.chunks());
+        self.in_use.store(chunks, Ordering::Relaxed);
+    }
+
     /// The chunk `offset` places on in the ring.
     pub fn chunk_after(&self, chunk: usize, offset: usize) -> usize {
-        (chunk + offset) % self.chunks()
+        (chunk + offset) % self.in_use()
     }
 
     /// First address and length in bytes.

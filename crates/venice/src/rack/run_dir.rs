@@ -53,6 +53,11 @@ impl RunDir {
         self.root.join(venice_recipient::local_rack::RECORD_FILE)
     }
 
+    /// Where each `venice run` says how it is.
+    pub fn runs_dir(&self) -> PathBuf {
+        self.root.join("runs")
+    }
+
     /// What belongs to one process: `monitor`, `node1`, ...
     pub fn process_dir(&self, name: &str) -> PathBuf {
         self.root.join(name)
@@ -86,6 +91,11 @@ impl RunDir {
     /// Makes the directory of the process `name`, for its owner alone.
     pub fn create_process_dir(&self, name: &str) -> anyhow::Result<()> {
         make_private_dir(&self.process_dir(name))
+    }
+
+    /// Makes the directory of the runs, for its owner alone.
+    pub fn create_runs_dir(&self) -> anyhow::Result<()> {
+        make_private_dir(&self.runs_dir())
     }
 
     /// Waits for every other `venice up` and `venice down` on this directory, which must exist.
@@ -126,6 +136,8 @@ impl RunDir {
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
+        // Programs may still be there.
+        let _ = fs::remove_dir(self.runs_dir());
         remove_file(&self.root.join("lock"))?;
         match fs::remove_dir(&self.root) {
             Ok(()) => Ok(()),

@@ -43,6 +43,11 @@ impl Child {
         Ok(Child { process, signals })
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Waits for its end, passing signals on.
     pub fn wait(&mut self) -> anyhow::Result<Ended> {
         loop {

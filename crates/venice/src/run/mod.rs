@@ -2,7 +2,7 @@
 //!
 //! This process supervises: it borrows, keeps the leases and watches the donors
 //! ([`venice_recipient`]), lets the program's processes attach ([`attending`]), passes signals on
-//! ([`child`]) and says how it went ([`summary`]). The paging itself happens in the program's
+//! ([`child`]), tells how the program does ([`crate::runs`]) and how it went ([`summary`]). The paging itself happens in the program's
 //! own process, by the shim; or, in [`swap_mode`], in the kernel.
 
 mod attending;
@@ -25,10 +25,9 @@ use venice_wire::{ByteSize, PAGE_BYTES};
 use crate::failure::Usage;
 use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
+use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
 
-/// Least local memory a program gets: under it the pager's own needs outgrow the program's.
-const LEAST_LOCAL_BYTES: u64 = 4 << 20;
 /// Pages brought in with the one that was asked for, at most.
 const READ_AHEAD_PAGES: u32 = 63;
 
@@ -126,13 +125,17 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
+    let command = shown(&args.command);
+    let about = About { pid: child.pid(), command, port: port.to_string() };
+    let desk = Desk::open(about, Paged(run.block.clone()));
     let ended = child.wait()?;
     attending.wait_for_the_rest();
+    drop(desk);
     leases.give_back();
     if args.stats {
         match args.mode {
-            Mode::Window => summary::print_window(&run.block, local_bytes),
-            _ => summary::print(&run.block, local_bytes),
+            Mode::Window => summary::print_window(&run.block),
+            _ => summary::print(&run.block),
         }
     }
     drop(attending);
@@ -218,24 +221,13 @@ pub fn raise_descriptor_limit() -> Rlimit {
 
 /// `--local`, checked against the machine.
 fn local_bytes(args: &RunArgs) -> anyhow::Result<u64> {
-    let memory = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
-    let kib = |field: &str| {
-        let line = memory.lines().find(|line| line.starts_with(field));
-        let word = line.and_then(|line| line.split_whitespace().nth(1));
-        word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024
-    };
-    let (total, available) = (kib("MemTotal:"), kib("MemAvailable:"));
-    let local = args.local.map_or(available / 2, |size| size.0);
-    if local > total {
-        let (asked, has) = (ByteSize(local), ByteSize(total));
-        let said = format!("--local {asked} is more than this machine has ({has}): ask for less");
-        return Err(Usage(said).into());
-    }
-    if local < LEAST_LOCAL_BYTES {
-        let (asked, least) = (ByteSize(local), ByteSize(LEAST_LOCAL_BYTES));
-        return Err(
-            Usage(format!("--local {asked} is too little: ask for {least} at least")).into()
-        );
-    }
-    Ok(local)
+    let local_bytes = args.local.map_or_else(budget::by_default, |size| Ok(size.0))?;
+    budget::check(local_bytes)?.map_err(Usage)?;
+    Ok(local_bytes)
+}
+
+/// The program and its arguments, for people: on one line.
+fn shown(command: &[OsString]) -> String {
+    let text = command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -8,7 +8,7 @@ use venice_wire::{ByteSize, PAGE_BYTES};
 use crate::terminal::remark;
 
 /// Prints the summary of a run on stderr.
-pub fn print(block: &RunBlockMap, local_bytes: u64) {
+pub fn print(block: &RunBlockMap) {
     let counters = &block.counters;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let faults = get(&counters.faults);
@@ -22,11 +22,7 @@ pub fn print(block: &RunBlockMap, local_bytes: u64) {
         let pages = get(counter);
         format!("{pages} ({})", ByteSize(pages * PAGE_BYTES))
     };
-    remark(format!(
-        "venice: {} local, {} processes",
-        ByteSize(local_bytes),
-        get(&counters.processes)
-    ));
+    remark(format!("venice: {} local, {} processes", local(block), get(&counters.processes)));
     remark(format!(
         "venice: faults {faults}: {} first touches, {} still staged, {far} far; hit ratio {:.1} % \
          (faults served without asking a donor)",
@@ -58,13 +54,18 @@ pub fn print(block: &RunBlockMap, local_bytes: u64) {
 }
 
 /// Prints the summary of a run whose slabs were mapped.
-pub fn print_window(block: &RunBlockMap, local_bytes: u64) {
+pub fn print_window(block: &RunBlockMap) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
     remark(format!(
         "venice: {} local, {} processes; {} placed on borrowed memory in all",
-        ByteSize(local_bytes),
+        local(block),
         get(&counters.processes),
         ByteSize(get(&counters.pages_out) * PAGE_BYTES)
     ));
+}
+
+/// The budget, as it is at the end.
+fn local(block: &RunBlockMap) -> ByteSize {
+    ByteSize(block.limit_pages.load(Ordering::Relaxed) * PAGE_BYTES)
 }

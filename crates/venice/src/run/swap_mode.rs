@@ -3,15 +3,17 @@
 //! they are.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use venice_swap::SwapError;
 use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
-use super::RunArgs;
 use super::child::Child;
+use super::{RunArgs, shown};
 use crate::failure::Usage;
 use crate::rack::{self, RunDir};
+use crate::runs::{About, Desk, Swapped};
 use crate::swap::{self, Plan, RUN_GROUP, Size, Status};
 use crate::terminal::{self, remark};
 
@@ -46,16 +48,21 @@ pub fn execute(
     };
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
     let group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
+    let group = Arc::new(group);
     let mut child = Child::start(group.command(program), program, &args.command)?;
+    let about = About { pid: child.pid(), command: shown(&args.command), port: port.to_string() };
+    let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
+    let desk = Desk::open(about, run);
     let ended = child.wait()?;
     // What it left behind (a daemon's processes) has its memory here.
     while group.has_members() {
         std::thread::sleep(LOOK_EVERY);
     }
+    drop(desk);
     let after = swap::status(&dir, &plan.name).unwrap_or_else(|| device.status.clone());
     tell_losses(&after, &group);
     if args.stats {
-        tell_summary(&after, &group, local_bytes);
+        tell_summary(&after, &group);
     }
     drop(group);
     drop(device);
@@ -110,12 +117,12 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
     }
 }
 
-fn tell_summary(status: &Status, group: &MemoryCgroup, local_bytes: u64) {
+fn tell_summary(status: &Status, group: &MemoryCgroup) {
     let bytes = terminal::bytes;
     let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
     remark(format!(
         "venice: {} local, at most {peak} used; swapped to {} of {} by {}",
-        bytes(local_bytes),
+        group.limit_bytes().map_or("unknown".to_owned(), bytes),
         bytes(status.size_bytes),
         status.donors.join(", "),
         status.kind

@@ -1,6 +1,5 @@
 //! The socket of a device's server: one line asks, one JSON object answers.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,13 +8,14 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::status::Status;
+use crate::conversation;
 
 /// How long a server may take to tell how it does. It may be short of processor time, not of
 /// memory.
 const STATUS_WITHIN: Duration = Duration::from_secs(20);
 
 /// What a server can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// How it does.
     Status,
@@ -41,54 +41,17 @@ fn path(folder: &Path) -> PathBuf {
 
 /// Listens in `folder`; what a dead server left there is replaced.
 pub fn listen(folder: &Path) -> anyhow::Result<UnixListener> {
-    let path = path(folder);
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path);
-    let listener = listener.with_context(|| format!("listening at {}", path.display()))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    conversation::listen(&path(folder))
 }
 
 /// Asks the server in `folder`; `None` when there is none.
 pub fn ask(folder: &Path, question: Question) -> anyhow::Result<Option<Answer>> {
-    let Ok(mut stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
-    let word = match question {
-        Question::Status => {
-            stream.set_read_timeout(Some(STATUS_WITHIN))?;
-            "status\n"
-        }
-        Question::Detach => "detach\n",
+    let Ok(stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
+    let patience = match question {
+        Question::Status => Some(STATUS_WITHIN),
+        Question::Detach => None,
     };
-    stream.write_all(word.as_bytes()).context("asking the server of the swap device")?;
-    let mut text = String::new();
-    let read = stream.read_to_string(&mut text);
-    read.context("the server of the swap device does not answer")?;
-    if text.is_empty() {
-        // It died with the question.
-        return Ok(None);
-    }
-    Ok(Some(serde_json::from_str(&text).context("the swap device's server speaks otherwise")?))
-}
-
-/// The question of one who connected; `None`: nothing that makes sense.
-pub fn hear(stream: &UnixStream) -> Option<Question> {
-    // Whoever connects has the line ready; who has not is not waited for.
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-    let mut line = String::new();
-    BufReader::new(stream).take(16).read_line(&mut line).ok()?;
-    match line.trim() {
-        "status" => Some(Question::Status),
-        "detach" => Some(Question::Detach),
-        _ => None,
-    }
-}
-
-/// Answers, if the other is still there.
-pub fn tell(mut stream: &UnixStream, answer: &Answer) {
-    let text = serde_json::to_string(answer).expect("answers are plain data");
-    let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
-    let _ = stream.write_all(text.as_bytes());
+    conversation::ask(stream, &question, patience).context("the server of the swap device")
 }
 
 #[cfg(test)]
@@ -104,8 +67,8 @@ mod tests {
         let server = std::thread::spawn(move || {
             for _ in 0..2 {
                 let (stream, _) = listener.accept().unwrap();
-                let heard = hear(&stream).unwrap();
-                tell(&stream, &Answer::Refused(format!("{heard:?}")));
+                let heard: Question = conversation::hear(&stream).unwrap();
+                conversation::tell(&stream, &Answer::Refused(format!("{heard:?}")));
             }
         });
         for question in [Question::Status, Question::Detach] {

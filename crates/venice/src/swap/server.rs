@@ -22,6 +22,7 @@ use venice_wire::PAGE_BYTES;
 use super::control::{self, Answer, Question};
 use super::plan::{Plan, Size};
 use super::status::Status;
+use crate::conversation;
 use crate::daemon::start_log;
 
 /// How often it looks for signals and at its counters, when nobody asks.
@@ -147,9 +148,9 @@ impl Server {
         while !matches!(self.device, Attached::Gone) {
             wait_readable(&self.listener, LOOK_EVERY);
             while let Ok((stream, _)) = self.listener.accept() {
-                match control::hear(&stream) {
+                match conversation::hear(&stream) {
                     Some(Question::Status) => {
-                        control::tell(&stream, &Answer::Status(Box::new(self.status())));
+                        conversation::tell(&stream, &Answer::Status(Box::new(self.status())));
                     }
                     Some(Question::Detach) => self.leave(Some(stream)),
                     None => {}
@@ -212,7 +213,7 @@ impl Server {
                 Answer::Refused(why)
             }
         };
-        streams.iter().for_each(|stream| control::tell(stream, &answer));
+        streams.iter().for_each(|stream| conversation::tell(stream, &answer));
     }
 
     fn tell_failures(&mut self) {

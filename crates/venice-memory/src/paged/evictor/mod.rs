@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::budget::{high_watermark, low_watermark};
 use super::far::Far;
-use super::pager::{Guarded, NO_CPU, Pager};
+use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
@@ -223,6 +223,9 @@ impl Evictor {
     /// Retires the oldest chunks of the ring and fills them anew.
     fn retire_and_fill(&mut self, guarded: &mut Guarded) -> Outcome {
         let pager = self.pager;
+        if let Some(outcome) = self.fit_ring(guarded) {
+            return outcome;
+        }
         let first = guarded.head_chunk;
         let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
         let (moved, exhausted) = self.fill(first, guarded);
@@ -233,6 +236,28 @@ impl Evictor {
             >= pager.resident().load(Ordering::Relaxed);
         let nothing = self.fruitless > 0 && (exhausted && was_exhausted || seen_all);
         if nothing && !self.ring_holds_pages() { Outcome::Nothing } else { Outcome::Progress }
+    }
+
+    /// Makes the ring as long as the budget wants it: longer at once, shorter by its last chunks in
+    /// each turn, which are retired first. `None`: it has its length.
+    fn fit_ring(&mut self, guarded: &mut Guarded) -> Option<Outcome> {
+        let staging = &self.pager.staging;
+        let budget = self.pager.block.limit_pages.load(Ordering::Relaxed);
+        let (in_use, wanted) = (staging.in_use(), ring_chunks(budget, staging.chunks()));
+        if in_use <= wanted {
+            staging.use_chunks(wanted);
+            return None;
+        }
+        let kept = in_use - (in_use - wanted).min(BATCH_CHUNKS);
+        // What a turn retires beyond the last chunk are the first ones: as good as any.
+        if self.retire(kept, guarded).is_none() {
+            return Some(Outcome::FarFull);
+        }
+        staging.use_chunks(kept);
+        if guarded.head_chunk >= kept {
+            guarded.head_chunk = 0;
+        }
+        Some(Outcome::Progress)
     }
 
     /// Moves the next windows into the chunks from `first` on; the pages moved, and whether

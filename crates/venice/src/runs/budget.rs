@@ -1,0 +1,35 @@
+//! Which local budgets make sense.
+
+use anyhow::Context;
+use venice_wire::ByteSize;
+
+/// Least local memory a program gets: under it the pager's own needs outgrow the program's.
+pub const LEAST_LOCAL_BYTES: u64 = 4 << 20;
+
+/// Half of what this machine has available.
+pub fn by_default() -> anyhow::Result<u64> {
+    Ok(meminfo("MemAvailable:")? / 2)
+}
+
+/// Checks a budget against the machine; why not.
+pub fn check(local_bytes: u64) -> anyhow::Result<Result<(), String>> {
+    let total_bytes = meminfo("MemTotal:")?;
+    let asked = ByteSize(local_bytes);
+    Ok(if local_bytes > total_bytes {
+        let has = ByteSize(total_bytes);
+        Err(format!("--local {asked} is more than this machine has ({has}): ask for less"))
+    } else if local_bytes < LEAST_LOCAL_BYTES {
+        let least = ByteSize(LEAST_LOCAL_BYTES);
+        Err(format!("--local {asked} is too little: ask for {least} at least"))
+    } else {
+        Ok(())
+    })
+}
+
+/// A field of /proc/meminfo, in bytes; 0 where it is not told.
+fn meminfo(field: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    let line = text.lines().find(|line| line.starts_with(field));
+    let word = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024)
+}

@@ -1,0 +1,73 @@
+//! A run whose memory a pager moves, or whose slabs are mapped: all is in its shared block.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use venice_memory::paged::budget::{self, BudgetError};
+use venice_memory::paged::run_block::{Donor, RunBlockMap};
+use venice_wire::{ByteSize, PAGE_BYTES};
+
+use super::desk::{Look, Sample, Watched};
+
+/// Such a run.
+pub struct Paged(pub Arc<RunBlockMap>);
+
+impl Watched for Paged {
+    fn mode(&self) -> &'static str {
+        if self.0.is_window() { "window" } else { "paged" }
+    }
+
+    fn look(&self) -> Look {
+        let block = &self.0;
+        let pids = block.live_processes().map(|(_, p)| p.pid.load(Ordering::Acquire));
+        let processes: Vec<u32> = pids.collect();
+        let donors = block.donors();
+        Look {
+            local_bytes: block.limit_pages.load(Ordering::Relaxed) * PAGE_BYTES,
+            resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
+            remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
+            borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
+            donors: names(donors, |_| true),
+            lost_donors: names(donors, Donor::is_lost),
+            request_us: None,
+            processes,
+        }
+    }
+
+    fn sample(&self) -> Sample {
+        let faults = self.0.counters.faults.load(Ordering::Relaxed);
+        Sample { faults, times: Some(self.0.fault_times()) }
+    }
+
+    fn limit(&self, local_bytes: u64) -> Result<(), String> {
+        let size = |pages: u64| ByteSize(pages * PAGE_BYTES);
+        budget::change(&self.0, local_bytes / PAGE_BYTES).map_err(|error| match error {
+            BudgetError::NoRoomFar { excess_pages, free_pages } => format!(
+                "{} would have to leave, and of its far memory {} is free: ask for more --local, \
+                 or run it with a larger --remote",
+                size(excess_pages),
+                size(free_pages)
+            ),
+            BudgetError::Placed { local_pages } => format!(
+                "it has {} mapped here, and in a window what is mapped stays where it is: ask for \
+                 that much at least",
+                size(local_pages)
+            ),
+        })
+    }
+}
+
+fn names(donors: &[Donor], which: impl Fn(&Donor) -> bool) -> Vec<String> {
+    let names: BTreeSet<_> = donors.iter().filter(|donor| which(donor)).map(Donor::name).collect();
+    names.into_iter().collect()
+}
+
+/// What the kernel counts as the process's own (proc(5): statm, resident less shared): what a
+/// budget is about.
+fn anonymous_bytes(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let mut pages = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0u64));
+    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * PAGE_BYTES
+}

@@ -1,0 +1,73 @@
+//! `venice ps`: the programs that run on borrowed memory.
+
+use clap::Args;
+
+use super::registry;
+use super::row::RunRow;
+use crate::rack::RunDir;
+use crate::terminal::{self, Align};
+
+/// `venice ps`
+#[derive(Args, Debug)]
+pub struct PsArgs {
+    /// Print a list of objects; bytes, seconds and microseconds are numbers
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows them.
+pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
+    let rows = registry::rows(&RunDir::locate()?)?;
+    if args.json {
+        terminal::say_json(&rows)?;
+    } else {
+        terminal::say(table(&rows))?;
+    }
+    Ok(0)
+}
+
+fn table(rows: &[RunRow]) -> String {
+    let columns = [
+        ("run", Align::Right),
+        ("pid", Align::Right),
+        ("mode", Align::Left),
+        ("local", Align::Right),
+        ("resident", Align::Right),
+        ("remote", Align::Right),
+        ("borrowed", Align::Right),
+        ("faults/s", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+        ("age", Align::Right),
+        ("donors", Align::Left),
+        ("command", Align::Left),
+    ];
+    let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} µs"));
+    let line = |row: &RunRow| {
+        vec![
+            row.run.to_string(),
+            row.pid.to_string(),
+            row.mode.clone(),
+            terminal::bytes(row.local_bytes),
+            terminal::bytes(row.resident_bytes),
+            terminal::bytes(row.remote_bytes),
+            terminal::bytes(row.borrowed_bytes),
+            format!("{:.0}", row.faults_per_s),
+            micros(row.fault_p50_us),
+            micros(row.fault_p99_us),
+            terminal::seconds(row.age_s),
+            donors(row),
+            row.command.clone(),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+/// Who lends; those that are lost are marked.
+fn donors(row: &RunRow) -> String {
+    let mark = |name: &String| match row.lost_donors.contains(name) {
+        true => format!("{name}(lost)"),
+        false => name.clone(),
+    };
+    row.donors.iter().map(mark).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,107 @@
+//! Which runs there are: the desks in the run directory.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::desk::{Answer, Question};
+use super::row::RunRow;
+use crate::conversation;
+use crate::rack::RunDir;
+use crate::terminal::remark;
+
+/// How long a desk may take to tell how its run is.
+const ROW_WITHIN: Duration = Duration::from_secs(5);
+/// How long it may take to change a budget: with --mode swap the kernel moves the pages first.
+const LIMIT_WITHIN: Duration = Duration::from_secs(300);
+
+/// What a stranger is told.
+pub const ANOTHER_USERS: &str = "it is another user's: ask as that user or as root";
+
+/// Where the desk of the run with the supervisor `pid` is.
+pub fn desk_path(dir: &RunDir, pid: u32) -> PathBuf {
+    dir.runs_dir().join(format!("{pid}.sock"))
+}
+
+/// The runs of this run directory that live. One that does not answer is told of on stderr.
+pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
+    let mut rows = Vec::new();
+    for pid in supervisors(dir)? {
+        match ask(dir, pid, Question::Row) {
+            Ok(Some(Answer::Row(row))) => rows.push(*row),
+            Ok(Some(Answer::Refused(why))) => remark(format!("venice: run {pid}: {why}")),
+            Ok(None) => {}
+            Err(error) => remark(format!("venice: run {pid}: {error:#}")),
+        }
+    }
+    Ok(rows)
+}
+
+/// Asks the desk of the run with the supervisor `pid`; `None`: there is none any more.
+pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
+    let path = desk_path(dir, pid);
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            // Killed: nobody else takes it away.
+            let _ = fs::remove_file(&path);
+            return Ok(None);
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("{ANOTHER_USERS}")
+        }
+        Err(error) => return Err(error).context("it cannot be reached"),
+    };
+    let patience = match question {
+        Question::Row => ROW_WITHIN,
+        Question::Limit(_) => LIMIT_WITHIN,
+    };
+    conversation::ask(stream, &question, Some(patience))
+}
+
+/// The process ids of those who have a desk, in order.
+fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
+    let folder = dir.runs_dir();
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
+            "the programs of {} are another user's: ask as that user or as root",
+            dir.path().display()
+        ),
+        Err(error) => {
+            return Err(error).with_context(|| format!("reading {}", folder.display()));
+        }
+    };
+    let pid = |name: &str| name.strip_suffix(".sock")?.parse::<u32>().ok();
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<u32> = names.filter_map(|name| pid(name.to_str()?)).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn desks_of_the_dead_are_swept_and_what_is_no_desk_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RunDir::at(folder.path());
+        assert!(rows(&dir).unwrap().is_empty(), "no folder, no runs");
+        dir.create_runs_dir().unwrap();
+        // A listener that is gone leaves its socket.
+        drop(conversation::listen(&desk_path(&dir, 17)).unwrap());
+        fs::write(dir.runs_dir().join("17.json"), "{}").unwrap();
+        fs::write(dir.runs_dir().join("x.sock"), "").unwrap();
+        assert_eq!(supervisors(&dir).unwrap(), [17]);
+        assert!(rows(&dir).unwrap().is_empty());
+        assert!(!desk_path(&dir, 17).exists(), "it is swept");
+        assert_eq!(fs::read_dir(dir.runs_dir()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,49 @@
+//! How a run is, in one row.
+
+use serde::{Deserialize, Serialize};
+
+/// One row of `venice ps`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRow {
+    /// The supervisor, `venice run`.
+    pub run: u32,
+    /// The program.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: String,
+    /// `paged`, `window` or `swap`.
+    pub mode: String,
+    /// How the donors are reached.
+    pub port: String,
+    /// Seconds since it began.
+    pub age_s: f64,
+    /// Its processes that live now.
+    pub processes: Vec<u32>,
+    /// What all of them may keep here.
+    pub local_bytes: u64,
+    /// What they have here.
+    pub resident_bytes: u64,
+    /// Far memory in use.
+    pub remote_bytes: u64,
+    /// Far memory there is.
+    pub borrowed_bytes: u64,
+    /// Faults since it began.
+    pub faults: u64,
+    /// Faults a second, lately.
+    pub faults_per_s: f64,
+    /// Median time of a fault, lately, in microseconds.
+    pub fault_p50_us: Option<f64>,
+    /// The 99th percentile.
+    pub fault_p99_us: Option<f64>,
+    /// Who lends.
+    pub donors: Vec<String>,
+    /// Which of them died or took their memory back.
+    pub lost_donors: Vec<String>,
+}
+
+impl RunRow {
+    /// Does `pid` mean this run: its supervisor, its program, or a process of it?
+    pub fn has(&self, pid: u32) -> bool {
+        pid == self.run || pid == self.pid || self.processes.contains(&pid)
+    }
+}

@@ -1,0 +1,74 @@
+//! A run whose memory the kernel swaps: its memory cgroup, and its swap device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use venice_swap::cgroup::MemoryCgroup;
+use venice_wire::ByteSize;
+
+use super::desk::{Look, Sample, Watched};
+use crate::rack::RunDir;
+use crate::swap::{self, Status};
+
+/// Such a run.
+pub struct Swapped {
+    group: Arc<MemoryCgroup>,
+    dir: RunDir,
+    /// As it was when the run began.
+    device: Status,
+    local_bytes: AtomicU64,
+}
+
+impl Swapped {
+    /// The run in `group`, which swaps to `device`.
+    pub fn new(group: Arc<MemoryCgroup>, dir: RunDir, device: Status, local_bytes: u64) -> Swapped {
+        Swapped { group, dir, device, local_bytes: AtomicU64::new(local_bytes) }
+    }
+
+    fn device(&self) -> Status {
+        swap::status(&self.dir, &self.device.name).unwrap_or_else(|| self.device.clone())
+    }
+}
+
+impl Watched for Swapped {
+    fn mode(&self) -> &'static str {
+        "swap"
+    }
+
+    fn look(&self) -> Look {
+        let device = self.device();
+        Look {
+            local_bytes: self.local_bytes.load(Ordering::Relaxed),
+            resident_bytes: self.group.anonymous_bytes(),
+            remote_bytes: device.used_bytes,
+            borrowed_bytes: device.size_bytes,
+            donors: device.donors,
+            lost_donors: device.lost_donors,
+            request_us: Some((device.request_p50_us, device.request_p99_us)),
+            processes: self.group.member_ids(),
+        }
+    }
+
+    fn sample(&self) -> Sample {
+        Sample { faults: self.group.major_faults(), times: None }
+    }
+
+    /// The kernel ends a program whose pages have nowhere to go, so that is looked at first.
+    fn limit(&self, local_bytes: u64) -> Result<(), String> {
+        let device = self.device();
+        let excess = self.group.anonymous_bytes().saturating_sub(local_bytes);
+        let free = device.size_bytes.saturating_sub(device.used_bytes);
+        if excess > free {
+            return Err(format!(
+                "{} would have to leave, and of its swap device {} is free: ask for more --local, \
+                 or run it with a larger --remote",
+                ByteSize(excess),
+                ByteSize(free)
+            ));
+        }
+        let changed = self.group.change_limit(local_bytes, Some(self.device.size_bytes));
+        changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        self.local_bytes.store(local_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
