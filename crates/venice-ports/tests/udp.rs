@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{ID, KEY, OneGrant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerState, Refusal, TargetConfig};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealedAs, node_key};
@@ -353,4 +354,37 @@ fn a_peer_of_another_family_is_refused() {
     assert!(driver.add_peer(monotonic_ns(), DONOR, "[::1]:9".parse().unwrap()).is_err());
     let peer = driver.add_peer(monotonic_ns(), DONOR, "127.0.0.1:9".parse().unwrap()).unwrap();
     assert_eq!(driver.initiator().peer_state(peer), PeerState::Connecting);
+}
+
+/// How often this thread has gone to sleep so far.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Who turns to the driver for an answer that is there already must not sleep on it: nothing else may
+/// come before the link's next timer.
+#[test]
+fn an_answer_that_is_there_is_not_slept_on() {
+    const READS: u64 = 100;
+    let server = plain_donor(1);
+    let mut driver = plain_recipient(server.local_addr(), 1);
+    driver.initiator().read(monotonic_ns(), 0, WINDOW, 64).unwrap();
+    finish(&mut driver, 1);
+    let mut slept = 0;
+    for token in 1..=READS {
+        driver.initiator().read(monotonic_ns(), token, WINDOW, 64).unwrap();
+        driver.pump(monotonic_ns()).unwrap();
+        while driver.initiator().poll_completion().is_none() {
+            let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+            let come = poll(&mut [PollFd::new(&driver.fd(), PollFlags::IN)], Some(&limit));
+            assert_eq!(come, Ok(1), "no answer to read {token}");
+            let before = sleeps();
+            driver.turn(1_000_000_000).unwrap();
+            slept += sleeps() - before;
+        }
+    }
+    // A frame of the link alone may come now and then.
+    assert!(slept < READS / 4, "slept {slept} times with {READS} answers at hand");
 }

@@ -267,11 +267,12 @@ impl UdpFar {
         }
     }
 
-    /// Moves frames, waiting a little for some to come.
+    /// Moves frames, waiting a little for some to come if there are none.
     pub fn turn(&mut self) {
-        self.flush();
-        let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
-        self.flush();
+        if self.driver.turn(WAIT_NS).is_err() {
+            // The links find out what it means; not in a hurry.
+            let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
+        }
     }
 }
 

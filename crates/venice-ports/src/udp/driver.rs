@@ -378,6 +378,21 @@ impl UdpDriver {
         slept.map_err(PortError::at("waiting for a UDP socket"))
     }
 
+    /// Moves frames, and if none came, waits for some as [`UdpDriver::wait`] does and moves those. For
+    /// who has nothing to do before something comes: what the first look brings must not be slept on,
+    /// as nothing else may come for long. Whether a datagram came in.
+    ///
+    /// # Errors
+    /// As [`UdpDriver::pump`] and [`UdpDriver::wait`].
+    pub fn turn(&mut self, timeout_ns: u64) -> Result<bool, PortError> {
+        let now_ns = monotonic_ns();
+        if self.pump(now_ns)? {
+            return Ok(true);
+        }
+        self.wait(now_ns, timeout_ns)?;
+        self.pump(monotonic_ns())
+    }
+
     /// Looks for a datagram while that pays; true when a batch has come, or a timer is due.
     fn look_out(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
         let Some(mut spin) = self.spin.take() else { return Ok(false) };
