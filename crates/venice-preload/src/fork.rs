@@ -33,10 +33,20 @@ extern "C" fn prepare() {
     let fork = match (pager(), window()) {
         (Some(pager), _) => Fork::Paged(pager.before_fork()),
         (None, Some(window)) => Fork::Window(prepare_window(window)),
-        (None, None) => return,
+        (None, None) => return forget_parents(),
     };
     // SAFETY: the structure lock is held by `fork`.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
+}
+
+/// A process that is not served any more may have been made by a bare `clone` while its parent
+/// forked: that fork is not its own.
+fn forget_parents() {
+    // SAFETY: in a process that is not served nobody puts anything there.
+    let under_way = unsafe { &mut *UNDER_WAY.0.get() };
+    if under_way.is_some() {
+        std::mem::forget(under_way.take());
+    }
 }
 
 fn prepare_window(window: &'static Window) -> WindowFork {
@@ -64,7 +74,8 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let done = match is_served().then(take).flatten() {
+    // Its pager is not its own yet, and there is no other thread.
+    let done = match take() {
         Some(Fork::Paged(fork)) => fork.in_child().map_err(|error| error.to_string()),
         Some(Fork::Window(fork)) => fork.in_child().map_err(|error| error.to_string()),
         None => Ok(()),

@@ -10,7 +10,7 @@ use venice_programs_test::{CProgram, Port, Rack, Running, paged_mode_is_missing}
 const OPTIONS: [&str; 4] = ["--local", "16MiB", "--remote", "768MiB"];
 
 /// Runs `tests/c/NAME.c` both ways: exit code and output must be the same.
-fn same_under_venice(test: &str, name: &str) {
+fn same_under_venice(test: &str, name: &str, options: &[&str]) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -18,7 +18,7 @@ fn same_under_venice(test: &str, name: &str) {
     let plain = Running::spawn(program.command(&[]), false).finish(Duration::from_secs(60));
     plain.expect_code(0);
     let rack = Rack::shared(Port::Shm);
-    let venice = rack.run(&OPTIONS, &program.command(&[])).finish(PROGRAM_LIMIT);
+    let venice = rack.run(options, &program.command(&[])).finish(PROGRAM_LIMIT);
     venice.expect_code(0);
     assert_eq!(
         String::from_utf8_lossy(&plain.stdout),
@@ -32,7 +32,7 @@ macro_rules! same_under_venice {
     ($($test:ident: $name:literal;)*) => {
         $(#[test]
         fn $test() {
-            same_under_venice(stringify!($test), $name);
+            same_under_venice(stringify!($test), $name, &OPTIONS);
         })*
     };
 }
@@ -40,6 +40,10 @@ macro_rules! same_under_venice {
 same_under_venice! {
     fork_copies_on_write_on_both_sides: "fork_cow";
     forks_of_forks_keep_their_own: "fork_chain";
+    forks_while_threads_fault_on_every_processor: "fork_threads";
+    forks_of_far_streams: "fork_files";
+    forks_while_threads_allocate: "fork_malloc";
+    forks_that_wait_while_others_map: "fork_lent";
     children_are_spawned_and_executed: "spawn";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
@@ -56,6 +60,13 @@ same_under_venice! {
     atomics_and_futexes_in_far_memory: "futex";
     programs_that_close_every_descriptor: "close_all";
     threads_and_signals_end_as_they_should: "threads_end";
+}
+
+/// With so little far memory that what the child gave up wrongly would be taken at once.
+#[test]
+fn children_of_a_bare_system_call() {
+    let options = ["--local", "16MiB", "--remote", "96MiB"];
+    same_under_venice("children_of_a_bare_system_call", "fork_bare", &options);
 }
 
 /// `venice run` of `exit_ways HOW` ends as the program alone does.

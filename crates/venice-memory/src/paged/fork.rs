@@ -24,6 +24,7 @@ use super::PAGE;
 use super::fork_window::Content;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
+use super::presence::look_once;
 use super::run_block::{PortKind, Process};
 use super::slots::{self, Slots};
 use super::staging::Frame;
@@ -31,16 +32,14 @@ use super::start;
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
 
-/// The process index of one that was made whole: the kernel serves it.
-const UNPAGED: usize = usize::MAX;
-
 const READY: &[u8] = b"R";
+const CANNOT_PAGE: &[u8] = b"W";
 const GO: &[u8] = b"G";
 
 impl Pager {
     /// Does this process page by itself? (Else the kernel serves it.)
     pub fn is_paging(&self) -> bool {
-        self.process.load(Ordering::Relaxed) != UNPAGED
+        self.mark.is_set()
     }
 
     /// Where the child's contents of `page` are. Right for as long as the window is open.
@@ -65,7 +64,7 @@ impl Pager {
 
     /// To be called by the thread that is about to fork, in whatever runs last before it does.
     pub fn before_fork(&'static self) -> ForkedChild {
-        let mut structure = self.hold_structure();
+        let mut structure = Structure { pager: self, guard: self.lock.hold() };
         // rdma-core allocates from the program's own heap, and a child's heap is paged already
         // when it would open its device: it gets all of its memory at once instead.
         let may_page = self.block.port() != PortKind::Verbs;
@@ -76,6 +75,7 @@ impl Pager {
             _ => self.fork.prepare_whole(),
         }
         let resident_pages = self.resident().load(Ordering::Relaxed);
+        self.lending.open();
         ForkedChild { structure, place, sockets, resident_pages }
     }
 
@@ -111,16 +111,22 @@ impl ForkedChild {
     /// when the child can do without the parent.
     pub fn in_parent(self) {
         let pager = self.structure.pager;
+        pager.lending.close();
         let Some((parent, child)) = self.sockets else {
             pager.fork.wait_until_whole();
             return self.forget_place();
         };
         pager.descriptors.close(child);
-        let ready = receive(parent) == READY[0];
-        pager.fork.close(&pager.descriptors);
-        if ready {
-            send(parent, GO);
+        let answer = receive(parent);
+        if answer == CANNOT_PAGE[0] {
+            pager.fork.close_with_whole_child();
         } else {
+            pager.fork.close(&pager.descriptors);
+        }
+        if answer == READY[0] || answer == CANNOT_PAGE[0] {
+            send(parent, GO);
+        }
+        if answer != READY[0] {
             self.forget_place();
         }
         pager.descriptors.close(parent);
@@ -141,7 +147,6 @@ impl ForkedChild {
         let pager = self.structure.pager;
         let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
             // The parent's handler makes it whole.
-            pager.process.store(UNPAGED, Ordering::Release);
             pager.descriptors.close_all_but(&[]);
             return Ok(());
         };
@@ -152,16 +157,22 @@ impl ForkedChild {
         if !serves_this_process(uffd) {
             sys::die("two forks at once were taken for each other");
         }
+        if pager.lending.is_lent() {
+            // Some thread of the parent's was about to change what the pager knows, and is not here.
+            sys::close(uffd.fd);
+            tell_and_wait(child, CANNOT_PAGE);
+            pager.descriptors.close_all_but(&[]);
+            return Ok(());
+        }
+        pager.lending.reset();
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
         pager.fork.reset();
         pager.forget_handlers();
         self.take_place(place);
         self.settle_busy_pages();
-        send(child, READY);
-        if receive(child) != GO[0] {
-            sys::die("the parent of a forked child died before the child had its memory");
-        }
+        tell_and_wait(child, READY);
         pager.descriptors.close(child);
+        pager.mark.set();
         start::threads(pager)
     }
 
@@ -188,9 +199,7 @@ impl ForkedChild {
 
 fn settle(pager: &Pager, page: PageNumber, entry: &Entry) {
     let staged = pager.staging.holds(entry.frame()) == Frame::Page(page);
-    let mut there = [0u8];
-    sys::mincore(page * PAGE, &mut there);
-    let to = if there[0] & 1 != 0 {
+    let to = if is_there(page * PAGE) {
         if staged {
             // It had just been brought back; what is left in the frame is nobody's.
             pager.staging.set(entry.frame(), Frame::Orphan);
@@ -216,11 +225,23 @@ fn serves_this_process(uffd: Uffd) -> bool {
     let probe = probe as usize;
     sys::unlock(probe, PAGE);
     let placed = uffd.register(probe, PAGE).is_ok() && uffd.zero(probe, PAGE, true).is_ok();
-    let mut there = [0u8];
-    sys::mincore(probe, &mut there);
+    let there = is_there(probe);
     // SAFETY: nobody else knows the page.
     unsafe { sys::unmap(probe as *mut std::ffi::c_void, PAGE) };
-    placed && there[0] & 1 != 0
+    placed && there
+}
+
+/// A page that is not even mapped is not there.
+fn is_there(address: usize) -> bool {
+    look_once(address, 1).is_ok_and(|there| there[0])
+}
+
+/// Tells the parent how the child goes on, and waits until it may.
+fn tell_and_wait(parent: i32, what: &[u8]) {
+    send(parent, what);
+    if receive(parent) != GO[0] {
+        sys::die("the parent of a forked child died before the child had its memory");
+    }
 }
 
 fn send(socket: i32, what: &[u8]) {

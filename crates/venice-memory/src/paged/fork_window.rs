@@ -25,6 +25,7 @@ const OPEN: u32 = 2;
 const CLOSING: u32 = 3;
 const TO_BE_WHOLE: u32 = 4;
 const BEING_MADE_WHOLE: u32 = 5;
+const CANNOT_PAGE: u32 = 6;
 
 /// What the handler knows of forks under way.
 #[derive(Debug)]
@@ -71,6 +72,11 @@ impl ForkWindow {
         self.state.load(Ordering::Acquire) != CLOSED
     }
 
+    /// Is a fork about to begin, as far as is known?
+    pub fn is_prepared(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), PREPARED | TO_BE_WHOLE)
+    }
+
     /// Has this handler anything to watch for here?
     pub fn is_watched_by(&self, handler: usize) -> bool {
         self.is_watching() && self.watcher.load(Ordering::Relaxed) == handler
@@ -78,7 +84,7 @@ impl ForkWindow {
 
     /// Has some handler anything to watch for here?
     pub fn is_watching(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING)
+        matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING | CANNOT_PAGE)
     }
 
     /// Is the handler copying this process's memory into a child?
@@ -162,7 +168,8 @@ impl ForkWindow {
         next_fault(self.child_fd.load(Ordering::Acquire))
     }
 
-    fn let_go(&self, descriptors: &Descriptors) {
+    /// Closes the child's userfaultfd; the forking thread goes on.
+    pub fn let_go(&self, descriptors: &Descriptors) {
         descriptors.close(self.child_fd.swap(-1, Ordering::AcqRel));
         descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
         self.state.store(CLOSED, Ordering::Release);
@@ -177,11 +184,27 @@ impl ForkWindow {
         if childless.is_ok() {
             return descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
         }
-        self.state.store(CLOSING, Ordering::Release);
+        self.ask_handler(CLOSING);
+    }
+
+    /// The child that the handler serves cannot have a pager of its own after all: asks the handler
+    /// to make it whole and to let go of it, and waits until it has.
+    pub fn close_with_whole_child(&self) {
+        self.ask_handler(CANNOT_PAGE);
+    }
+
+    fn ask_handler(&self, state: u32) {
+        self.state.store(state, Ordering::Release);
         let _ = sys::write(self.nudge_fd.load(Ordering::Acquire), &1u64.to_ne_bytes());
-        while self.state.load(Ordering::Acquire) == CLOSING {
-            sys::futex_wait(&self.state, CLOSING, None, false);
+        while self.state.load(Ordering::Acquire) == state {
+            sys::futex_wait(&self.state, state, None, false);
         }
+    }
+
+    /// The child that is to be made whole after all, and then let go.
+    pub fn child_that_cannot_page(&self) -> Option<Uffd> {
+        let is_asked = self.state.load(Ordering::Acquire) == CANNOT_PAGE;
+        is_asked.then(|| Uffd { fd: self.child_fd.load(Ordering::Acquire) })
     }
 
     /// A fork comes whose child will have a pager of its own: the handler will send the child's

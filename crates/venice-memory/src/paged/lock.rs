@@ -11,6 +11,9 @@ use super::sys;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_WITH_WAITERS: u32 = 2;
+/// How long a thread waits for the lock before it asks whether it can be borrowed. Most forks are
+/// over by then.
+const PATIENCE_NS: u64 = 2_000_000;
 
 /// A futex lock that knows whether a thread of the program (rather than the evictor) holds it.
 #[derive(Debug, Default)]
@@ -22,7 +25,8 @@ pub struct StructureLock {
 /// The lock, held; dropping it lets go and restores the signal mask.
 #[derive(Debug)]
 pub struct StructureGuard<'a> {
-    lock: &'a StructureLock,
+    /// `None`: it is borrowed, and goes back to whoever lent it.
+    lock: Option<&'a StructureLock>,
     signal_mask: Option<u64>,
 }
 
@@ -32,13 +36,34 @@ impl StructureLock {
         let signal_mask = Some(sys::block_signals());
         self.acquire();
         self.held_by_program.store(1, Ordering::Relaxed);
-        StructureGuard { lock: self, signal_mask }
+        StructureGuard { lock: Some(self), signal_mask }
+    }
+
+    /// As [`StructureLock::hold`], or borrows it from a thread of the program that has it: `borrow`
+    /// is asked whenever the wait has lasted another [`PATIENCE_NS`].
+    pub fn hold_or_borrow(&self, borrow: impl Fn() -> bool) -> StructureGuard<'_> {
+        let signal_mask = Some(sys::block_signals());
+        if !self.is_taken_at_once() {
+            let mut patience_ends_ns = sys::monotonic_ns() + PATIENCE_NS;
+            // Whoever is woken marks the lock again before anything else: its waking was for all.
+            while !self.is_taken_by_waiter() {
+                if sys::monotonic_ns() >= patience_ends_ns {
+                    if borrow() {
+                        return StructureGuard { lock: None, signal_mask };
+                    }
+                    patience_ends_ns = sys::monotonic_ns() + PATIENCE_NS;
+                }
+                sys::futex_wait(&self.word, HELD_WITH_WAITERS, Some(PATIENCE_NS), false);
+            }
+        }
+        self.held_by_program.store(1, Ordering::Relaxed);
+        StructureGuard { lock: Some(self), signal_mask }
     }
 
     /// Takes the lock for the evictor, whose signals are blocked for good.
     pub fn hold_as_evictor(&self) -> StructureGuard<'_> {
         self.acquire();
-        StructureGuard { lock: self, signal_mask: None }
+        StructureGuard { lock: Some(self), signal_mask: None }
     }
 
     /// Does a thread of the program hold the lock? Then waiting for the evictor may be waiting
@@ -48,13 +73,21 @@ impl StructureLock {
     }
 
     fn acquire(&self) {
-        let taken = self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_ok() {
+        if self.is_taken_at_once() {
             return;
         }
-        while self.word.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
+        while !self.is_taken_by_waiter() {
             sys::futex_wait(&self.word, HELD_WITH_WAITERS, None, false);
         }
+    }
+
+    fn is_taken_at_once(&self) -> bool {
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whoever has waited does not know whether others wait too.
+    fn is_taken_by_waiter(&self) -> bool {
+        self.word.swap(HELD_WITH_WAITERS, Ordering::Acquire) == FREE
     }
 
     fn release(&self) {
@@ -65,9 +98,18 @@ impl StructureLock {
     }
 }
 
+impl StructureGuard<'_> {
+    /// Has it been borrowed?
+    pub fn is_borrowed(&self) -> bool {
+        self.lock.is_none()
+    }
+}
+
 impl Drop for StructureGuard<'_> {
     fn drop(&mut self) {
-        self.lock.release();
+        if let Some(lock) = self.lock {
+            lock.release();
+        }
         if let Some(mask) = self.signal_mask {
             sys::set_signal_mask(mask);
         }

@@ -11,7 +11,9 @@ use super::descriptors::Descriptors;
 use super::duty::Duty;
 use super::far::{FarError, ShmWindow};
 use super::first_out::FirstOut;
+use super::fork_mark::ForkMark;
 use super::fork_window::ForkWindow;
+use super::lending::Lending;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
@@ -131,6 +133,10 @@ pub struct Pager {
     /// Is the evictor in the middle of a turn?
     pub(super) evictor_busy: AtomicU32,
     pub(super) fork: ForkWindow,
+    /// The structure lock of a thread that forks.
+    pub(super) lending: Lending,
+    /// Set where this process pages by itself.
+    pub(super) mark: ForkMark,
     /// Raised while the evictor finds nothing to evict; then nobody waits for it.
     pub(super) evictor_stuck: AtomicU32,
 }
@@ -209,6 +215,8 @@ impl Pager {
             evictor_bell: AtomicU32::new(0),
             evictor_progress: AtomicU32::new(0),
             fork: ForkWindow::default(),
+            lending: Lending::default(),
+            mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
             duty: Duty::default(),
             read_ahead: Spin::default(),
@@ -249,9 +257,30 @@ impl Pager {
         &self.block
     }
 
-    /// Takes the structure lock for a change of the address space by the program.
+    /// Takes the structure lock for a change of the address space by the program, or borrows it
+    /// from a thread that is about to fork.
     pub fn hold_structure(&'static self) -> Structure {
-        Structure { pager: self, _guard: self.lock.hold() }
+        Structure { pager: self, guard: self.lock.hold_or_borrow(|| self.borrows_structure()) }
+    }
+
+    fn borrows_structure(&self) -> bool {
+        let is_too_late = || !self.fork.is_prepared() || self.is_forking_now();
+        if is_too_late() || !self.lending.borrow() {
+            return false;
+        }
+        if is_too_late() {
+            self.lending.give_back();
+            return false;
+        }
+        true
+    }
+
+    /// Does the kernel copy the address space just now, or has it done so, and nobody has read of
+    /// it yet?
+    fn is_forking_now(&self) -> bool {
+        // Waits while it copies; what it says does not matter.
+        let _ = sys::mincore(self.zeros, &mut [0]);
+        self.uffd().is_changing()
     }
 
     /// Pages this process has resident no longer. Never below none: a count that is off by a
@@ -308,7 +337,15 @@ impl Pager {
 /// `mappings` and `fork`.
 pub struct Structure {
     pub(super) pager: &'static Pager,
-    _guard: StructureGuard<'static>,
+    pub(super) guard: StructureGuard<'static>,
+}
+
+impl Drop for Structure {
+    fn drop(&mut self) {
+        if self.guard.is_borrowed() {
+            self.pager.lending.give_back();
+        }
+    }
 }
 
 impl Structure {

@@ -95,9 +95,9 @@ impl Slots {
     /// Lets process `child` hold all that this one holds.
     pub fn share_with(&self, block: &RunBlockMap, child: usize) {
         for word in block.holders() {
-            if word.load(Ordering::Relaxed) & self.bit() != 0 {
-                word.fetch_or(1 << child, Ordering::AcqRel);
-            }
+            // A handler may give one up just now: what is free must not be held by the child alone.
+            let shared = |holders: u64| (holders & self.bit() != 0).then_some(holders | 1 << child);
+            let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, shared);
         }
     }
 }

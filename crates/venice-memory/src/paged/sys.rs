@@ -126,10 +126,11 @@ pub fn read(fd: i32, buf: &mut [u8]) -> SysResult<usize> {
     unsafe { syscall(nr::READ, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
 }
 
-/// `pread(2)` into `buf` at offset 0.
-pub fn pread0(fd: i32, buf: &mut [u8]) -> SysResult<usize> {
+/// `pread(2)` into `buf` at `offset`.
+pub fn pread(fd: i32, offset: u64, buf: &mut [u8]) -> SysResult<usize> {
+    let arguments = [fd as usize, buf.as_mut_ptr() as usize, buf.len(), offset as usize, 0, 0];
     // SAFETY: the buffer is valid for its length.
-    unsafe { syscall(nr::PREAD64, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
+    unsafe { syscall(nr::PREAD64, arguments) }
 }
 
 /// `write(2)` of `buf`.
@@ -304,13 +305,19 @@ pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
     let _ = unsafe { syscall(nr::FUTEX, [word.as_ptr() as usize, op, count as usize, 0, 0, 0]) };
 }
 
-/// Which pages from `addr` on are in memory: bit 0 of each byte (`mincore(2)`). A refusal counts
-/// as none.
-pub fn mincore(addr: usize, pages: &mut [u8]) {
+/// Which pages from `addr` on are in memory: bit 0 of each byte (`mincore(2)`).
+///
+/// # Errors
+/// `ENOMEM` where a page is not mapped.
+pub fn mincore(addr: usize, pages: &mut [u8]) -> SysResult<()> {
     let arguments = [addr, pages.len() * super::PAGE, pages.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: a byte for each page, as the call wants.
-    if unsafe { syscall(nr::MINCORE, arguments) }.is_err() {
-        pages.fill(0);
+    loop {
+        // SAFETY: a byte for each page, as the call wants.
+        match unsafe { syscall(nr::MINCORE, arguments) } {
+            // The kernel lacks a page to work with.
+            Err(Errno::EAGAIN) => yield_now(),
+            outcome => return outcome.map(drop),
+        }
     }
 }
 

@@ -78,7 +78,7 @@ pub fn processor_of(thread: u32) -> Option<usize> {
     let end = path.iter().position(|&b| b == 0)?;
     let fd = sys::open_readonly(&path[..=end]).ok()?;
     let mut text = [0u8; 512];
-    let len = sys::pread0(fd, &mut text);
+    let len = sys::pread(fd, 0, &mut text);
     sys::close(fd);
     let text = &text[..len.ok()?];
     let after_name = text.iter().rposition(|&b| b == b')')? + 2;

@@ -4,6 +4,8 @@
 //! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6), `include/uapi/linux/userfaultfd.h`.
 
 use super::PAGE;
+use super::presence::look_once;
+use super::staging::CHUNK_FRAMES;
 use super::sys::{self, Errno, SysResult, nr};
 
 /// An open userfaultfd. A plain number: closing it is the owner's business, because a program
@@ -43,8 +45,6 @@ const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
 const MODE_DONTWAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
-/// Pages looked at to learn what a move has done.
-const LOOKED_AT: usize = 64;
 
 const UFFDIO_API: usize = ioc(3, 0x3F, 24);
 const UFFDIO_REGISTER: usize = ioc(3, 0x00, 32);
@@ -214,6 +214,13 @@ impl Uffd {
         self.fill(UFFDIO_ZEROPAGE, addr, len_bytes, wake)
     }
 
+    /// Does a `fork` copy what this serves, or has one, whose message is not read yet? Nothing can
+    /// be placed meanwhile.
+    pub fn is_changing(self) -> bool {
+        const NOWHERE: usize = 1;
+        self.zero(NOWHERE, PAGE, false) == Err(Errno::EAGAIN)
+    }
+
     /// Makes every access to the range fail with `SIGBUS` (or `EFAULT` inside a system call).
     ///
     /// # Errors
@@ -260,14 +267,12 @@ impl Uffd {
     }
 }
 
-/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`LOOKED_AT`] pages.
+/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`CHUNK_FRAMES`] pages,
+/// none where one side is mapped no more.
 fn moved_untold(dst: usize, src: usize, len_bytes: usize) -> usize {
-    let pages = (len_bytes / PAGE).min(LOOKED_AT);
-    let (mut at_dst, mut at_src) = ([0u8; LOOKED_AT], [0u8; LOOKED_AT]);
-    sys::mincore(src, &mut at_src[..pages]);
-    sys::mincore(dst, &mut at_dst[..pages]);
-    let moved = |page: &usize| at_dst[*page] & 1 != 0 && at_src[*page] & 1 == 0;
-    (0..pages).take_while(moved).count() * PAGE
+    let pages = (len_bytes / PAGE).min(CHUNK_FRAMES);
+    let (Ok(at_dst), Ok(at_src)) = (look_once(dst, pages), look_once(src, pages)) else { return 0 };
+    (0..pages).take_while(|&page| at_dst[page] && !at_src[page]).count() * PAGE
 }
 
 fn decode(message: &[u8; 32]) -> Event {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::budget::{high_watermark, low_watermark};
 use super::far::Far;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
+use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
@@ -38,6 +39,7 @@ pub struct Evictor {
     writes: Vec<WriteOut>,
     leaving: Vec<Leaving>,
     statm_fd: i32,
+    presence: Presence,
     measured_ns: u64,
     overhead_pages: u64,
     cpu: usize,
@@ -90,6 +92,7 @@ impl Evictor {
             writes: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
             leaving: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
             statm_fd: statm.map_or(-1, |fd| pager.descriptors.keep(fd)),
+            presence: Presence::open(&pager.descriptors),
             measured_ns: 0,
             overhead_pages: 0,
             cpu: NO_CPU,
@@ -179,7 +182,7 @@ impl Evictor {
     fn measure_overhead(&self) -> u64 {
         let managed = self.pager.resident().load(Ordering::Relaxed);
         let mut text = [0u8; 128];
-        let Ok(len) = sys::pread0(self.statm_fd, &mut text) else { return 0 };
+        let Ok(len) = sys::pread(self.statm_fd, 0, &mut text) else { return 0 };
         let mut fields = text[..len].split(|&b| b == b' ').map(|field| {
             field.iter().fold(0u64, |value, &digit| {
                 value.wrapping_mul(10).wrapping_add((digit.wrapping_sub(b'0')) as u64)

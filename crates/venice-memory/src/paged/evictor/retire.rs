@@ -51,7 +51,7 @@ impl Evictor {
             return None;
         }
         self.write_out(guarded)?;
-        for (offset, freed) in freed.iter().enumerate().filter(|(_, freed)| **freed > 0) {
+        for (offset, freed) in freed.iter().enumerate() {
             self.free_chunk(pager.staging.chunk_after(first, offset), *freed);
         }
         self.let_leave();
@@ -140,6 +140,8 @@ impl Evictor {
         }
     }
 
+    /// Also where nothing was noticed in it: what is in a frame when a window has moved there is
+    /// the window's.
     fn free_chunk(&self, chunk: usize, freed: usize) {
         let pager = self.pager;
         let frames = pager.staging.frames_of(chunk);

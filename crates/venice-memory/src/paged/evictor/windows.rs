@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::page_table::{BLOCK_PAGES, Entry, PageNumber, State};
 use super::super::pager::Guarded;
+use super::super::presence::There;
 use super::super::slots::Slots;
 use super::super::staging::{CHUNK_FRAMES, Frame};
 use super::super::sys::{self, Errno};
@@ -82,23 +83,16 @@ impl Evictor {
             let stays = only_cold && state == State::Resident && !entry.is_cold();
             *claimed = (!stays && entry.claim(state)).then_some(state);
         }
-        let (mut at, mut moved) = (0, 0);
+        let mut stays = [false; CHUNK_FRAMES];
+        let mut at = 0;
         while let Some(run) = next_run(&claimed, at) {
             at = run.start;
             let done = self.move_run(&window, run, chunk);
-            moved += self.settle(&window, at..at + done, &mut claimed, chunk);
-            if done == 0 {
-                // It cannot leave: pinned, locked, or not readable and writable. Let it be.
-                self.release(window.start + at, claimed[at].take());
-                at += 1;
-            } else {
-                at += done;
-            }
+            // What cannot leave is pinned, locked, or not readable and writable. Let it be.
+            stays[at] = done == 0;
+            at += done.max(1);
         }
-        for (page, claimed) in window.zip(claimed) {
-            self.release(page, claimed);
-        }
-        moved
+        self.settle(window, &claimed, &stays, chunk)
     }
 
     /// Moves the pages `run` of the window; how many of them are done, holes among them.
@@ -122,35 +116,73 @@ impl Evictor {
         outcome.map_or(0, |bytes| bytes / PAGE)
     }
 
-    /// The pages `done` of the window have left: the resident ones are staged now.
+    /// What can be moved of the window has been moved: lets go of it. A page is staged if it is in
+    /// its frame, whatever anybody thinks; the number of those.
     fn settle(
         &self,
-        window: &Range<PageNumber>,
-        done: Range<usize>,
-        claimed: &mut Claimed,
+        window: Range<PageNumber>,
+        claimed: &Claimed,
+        stays: &[bool; CHUNK_FRAMES],
         chunk: usize,
     ) -> usize {
-        let first_frame = self.pager.staging.frames_of(chunk).start;
-        let mut there = [0u8; CHUNK_FRAMES];
-        let there = &mut there[..done.len()];
-        sys::mincore(self.pager.staging.address(first_frame + done.start as u32), there);
+        let frames = self.pager.staging.frames_of(chunk);
+        let there = self.look_at(chunk);
         let mut moved = 0;
-        for (at, there) in done.zip(there) {
-            let page = window.start + at;
-            if claimed[at] == Some(State::Resident) && *there & 1 == 0 {
-                self.end_of_absent(page);
-                claimed[at] = Some(State::Zero);
-            } else if claimed[at] == Some(State::Resident) {
-                let entry = self.managed(page);
-                let frame = first_frame + at as u32;
-                entry.set_frame(frame);
-                self.pager.staging.set(frame, Frame::Page(page));
-                claimed[at] = Some(State::Staged);
+        for (at, (page, frame)) in window.zip(frames).enumerate() {
+            let Some(was) = claimed[at] else {
+                assert!(!there[at], "only what is claimed is moved");
+                continue;
+            };
+            let mut is_there = there[at];
+            if was == State::Resident && !is_there && !stays[at] {
+                is_there = self.may_be_swapped_out(frame);
+                if !is_there {
+                    self.end_of_absent(page);
+                    self.release(page, State::Zero);
+                    continue;
+                }
+            }
+            if is_there {
+                self.put_in_frame(page, was, frame);
                 moved += 1;
             }
-            self.release(page, claimed[at].take());
+            self.release(page, if is_there { State::Staged } else { was });
         }
         moved
+    }
+
+    fn look_at(&self, chunk: usize) -> There {
+        let first = self.pager.staging.frames_of(chunk).start;
+        let there = self.presence.look(self.pager.staging.address(first), CHUNK_FRAMES);
+        there.expect("the staging area is mapped")
+    }
+
+    /// A frame that is not in memory; where it cannot be known whether the host has swapped it out,
+    /// it is brought in, or becomes one of zeros.
+    fn may_be_swapped_out(&self, frame: u32) -> bool {
+        let address = self.pager.staging.address(frame);
+        // SAFETY: populating changes no contents.
+        !self.presence.knows_swap()
+            && unsafe { sys::madvise(address, PAGE, sys::MADV_POPULATE_READ) }.is_ok()
+    }
+
+    /// A page that was `was` is in a frame. One that was not resident came to a forked child from
+    /// its parent, before the child had a pager of its own to count it.
+    fn put_in_frame(&self, page: PageNumber, was: State, frame: u32) {
+        let pager = self.pager;
+        let entry = self.managed(page);
+        if was != State::Resident {
+            pager.resident().fetch_add(1, Ordering::Relaxed);
+        }
+        if was == State::Zero {
+            pager.table.count_live(page);
+        }
+        if was == State::Staged {
+            // An older copy.
+            pager.staging.set(entry.frame(), Frame::Orphan);
+        }
+        entry.set_frame(frame);
+        pager.staging.set(frame, Frame::Page(page));
     }
 
     /// A page that was not there: the program dropped it by a bare system call. It reads as
@@ -167,8 +199,7 @@ impl Evictor {
         self.pager.table.entry(page).expect("managed pages are in the table")
     }
 
-    fn release(&self, page: PageNumber, state: Option<State>) {
-        let Some(state) = state else { return };
+    fn release(&self, page: PageNumber, state: State) {
         let entry = self.managed(page);
         if entry.release(state) {
             self.pager.wake_page(page);

@@ -24,12 +24,28 @@ impl Handler {
     /// Faults of children that were just forked and have no pager of their own yet.
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
+        if let Some(child) = pager.fork.child_that_cannot_page() {
+            self.make_whole_after_all(child);
+            return pager.fork.let_go(&pager.descriptors);
+        }
         while let Some((child, page)) = pager.fork.next_child_fault(&pager.descriptors) {
             // No other handler is to forget just now where the page is.
             let _apart = pager.keep_readers_out();
             self.place_in_child(child, page);
             child.wake(address_of(page), PAGE);
         }
+    }
+
+    /// As [`Handler::make_whole`], for a child that was to have a pager of its own: frames and
+    /// slots are as they were at the fork, but what has come home since is in the parent alone.
+    fn make_whole_after_all(&mut self, child: Uffd) {
+        let pager = self.pager;
+        let _apart = pager.keep_readers_out();
+        pager.table.for_each_live_anywhere(|page, entry| {
+            if entry.state() != State::Zero {
+                self.place_in_child(child, page);
+            }
+        });
     }
 
     fn place_in_child(&mut self, child: Uffd, page: PageNumber) {
