@@ -10,6 +10,7 @@ use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refus
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
+use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_wire::{GrantId, GrantKey};
@@ -19,6 +20,8 @@ use crate::ports::Ports;
 /// How long those who use a grant are heard after its end, to be told. Their link is given up after
 /// as long a silence: whoever has not heard by then finds out that way.
 const TELL_FOR: Duration = Duration::from_secs(2);
+/// A standstill that an operator wants to know of.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// Grants that have ended and are remembered at once; beyond, the oldest is forgotten early.
 const MAX_ENDED: usize = 4096;
 /// How long an agent that stops waits for those who use its memory to hear of it.
@@ -46,12 +49,20 @@ pub(crate) struct Lender {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) core: DonorCore,
+    attention: Attention,
     /// How short of memory this machine is.
     pub(crate) pressure: PressureReport,
     /// Slabs of grants that are prepared and not committed: nobody can reach them yet.
     set_aside: BTreeMap<GrantId, Vec<Slab>>,
     /// Grants that have ended, and until when their recipients are told. The oldest first.
     ended: VecDeque<(u64, GrantId)>,
+}
+
+impl State {
+    /// The time that counts for leases and handshakes.
+    fn now_ns(&self) -> u64 {
+        self.attention.now_ns(monotonic_ns())
+    }
 }
 
 impl Lender {
@@ -68,6 +79,7 @@ impl Lender {
         let core = DonorCore::new(settings);
         let state = State {
             core,
+            attention: Attention::new(monotonic_ns()),
             pressure: PressureReport::default(),
             set_aside: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -120,7 +132,8 @@ impl Lender {
     ) -> Result<DonorStatus, Refusal> {
         let (grant, slabs) = (request.grant, request.slabs as usize);
         let mut state = self.state();
-        let prepared = state.core.handle_prepare(monotonic_ns(), request);
+        let now_ns = state.now_ns();
+        let prepared = state.core.handle_prepare(now_ns, request);
         let result = match prepared {
             Ok(Prepared::Repeated(status)) => Ok(status),
             Ok(Prepared::New(status)) => match self.pool.take(slabs) {
@@ -129,7 +142,7 @@ impl Lender {
                     Ok(status)
                 }
                 None => {
-                    state.core.handle_abort(monotonic_ns(), grant);
+                    state.core.handle_abort(now_ns, grant);
                     Err(Refusal::Failed("its slabs are still being made".into()))
                 }
             },
@@ -146,7 +159,8 @@ impl Lender {
         epoch: u64,
     ) -> Result<DonorStatus, Refusal> {
         let mut state = self.state();
-        let result = state.core.handle_commit(monotonic_ns(), grant, epoch);
+        let now_ns = state.now_ns();
+        let result = state.core.handle_commit(now_ns, grant, epoch);
         if result.is_ok()
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
@@ -161,7 +175,8 @@ impl Lender {
 
     pub(crate) fn abort(self: &Arc<Self>, grant: GrantId) -> DonorStatus {
         let mut state = self.state();
-        let status = state.core.handle_abort(monotonic_ns(), grant);
+        let now_ns = state.now_ns();
+        let status = state.core.handle_abort(now_ns, grant);
         self.carry_out(state);
         status
     }
@@ -181,8 +196,9 @@ impl Lender {
 
     fn start_release(self: &Arc<Self>, grants: &[GrantId]) {
         let mut state = self.state();
+        let now_ns = state.now_ns();
         for grant in grants {
-            state.core.handle_release(monotonic_ns(), *grant);
+            state.core.handle_release(now_ns, *grant);
         }
         self.carry_out(state);
     }
@@ -200,7 +216,7 @@ impl Lender {
 
     pub(crate) fn renew(self: &Arc<Self>, leases: &[(GrantId, GrantKey)]) -> Vec<LeaseState> {
         let mut state = self.state();
-        let now_ns = monotonic_ns();
+        let now_ns = state.now_ns();
         let states =
             leases.iter().map(|(grant, key)| state.core.handle_renew(now_ns, *grant, *key));
         let states = states.collect();
@@ -210,9 +226,16 @@ impl Lender {
 
     /// Ends leases when they are due, for ever.
     pub(crate) async fn watch_deadlines(self: Arc<Self>) {
+        let mut is_watching = false;
         loop {
+            let missed = self.pay_attention();
+            if is_watching && missed >= WORTH_TELLING {
+                tracing::warn!(?missed, "this node stood still: leases last so much longer");
+            }
+            let wait = self.end_what_is_due();
+            is_watching = wait.is_some();
             // `Notify` keeps a notice that comes before we wait for it.
-            match self.end_what_is_due() {
+            match wait {
                 Some(wait) => {
                     let _ = tokio::time::timeout(wait, self.deadlines.notified()).await;
                 }
@@ -221,17 +244,23 @@ impl Lender {
         }
     }
 
-    /// Returns how long until the next deadline.
+    /// Nobody loses a lease for the time in which this process could not hear of renewals, which
+    /// is what this returns.
+    fn pay_attention(&self) -> Duration {
+        Duration::from_nanos(self.state().attention.handle_tick(monotonic_ns()))
+    }
+
+    /// Returns how long until it is to be called again.
     fn end_what_is_due(self: &Arc<Self>) -> Option<Duration> {
-        let now_ns = monotonic_ns();
         let mut state = self.state();
+        let now_ns = state.now_ns();
         state.core.handle_timeout(now_ns);
         self.forget_ended(now_ns, &mut state.ended);
         let next_ns = state.core.poll_timeout();
         let next_ns =
             next_ns.into_iter().chain(state.ended.front().map(|(until_ns, _)| *until_ns)).min();
         self.carry_out(state);
-        next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+        next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns).min(TICK_NS)))
     }
 
     /// From here on nobody is heard under their keys.
@@ -257,7 +286,7 @@ impl Lender {
                 Some(slabs) => slabs,
                 None => {
                     let slabs = self.grants.lock().end(grant).unwrap_or_default();
-                    let until_ns = monotonic_ns().saturating_add(TELL_FOR.as_nanos() as u64);
+                    let until_ns = state.now_ns().saturating_add(TELL_FOR.as_nanos() as u64);
                     state.ended.push_back((until_ns, grant));
                     self.ports().revoke(grant);
                     slabs
@@ -464,5 +493,20 @@ mod tests {
         lender.commit(GrantId(1), 1).unwrap();
         all_free(&lender).await;
         assert!(!lender.grants.lock().contains(GrantId(1)));
+    }
+
+    #[tokio::test]
+    async fn no_lease_ends_while_nobody_can_be_heard() {
+        let lender = lender(1);
+        tokio::spawn(Arc::clone(&lender).watch_deadlines());
+        let id = GrantId(1);
+        lender.prepare(request(1, 1, 2_000)).unwrap();
+        lender.commit(id, 1).unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // One thread runs all tasks here: they stand still, as with a machine that is suspended.
+        std::thread::sleep(Duration::from_millis(2_500));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(matches!(lender.renew(&[(id, KEY)])[..], [LeaseState::Live { .. }]));
+        all_free(&lender).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Drives the core: calls and the time go in, what it wants done is done.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, TICK};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::records::RecordStore;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
     NodeRegistration, NodeRow, RackError, Registered, ResourceRow,
@@ -16,6 +17,8 @@ use venice_control::{
 use venice_rack::monitor::{Action, CallError, Event, MonitorCore, Token};
 use venice_wire::GrantId;
 
+/// A standstill that an operator wants to know of.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// Inputs taken at one go, so that their changes are written at one go.
 const INPUTS_AT_ONCE: usize = 64;
 
@@ -86,9 +89,11 @@ impl Driver {
         mut inputs: mpsc::Receiver<Input>,
     ) -> Result<(), MonitorError> {
         let mut batch = Vec::with_capacity(INPUTS_AT_ONCE);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.perform_all().await?;
-            let wake = self.clock.instant_of(self.core.poll_timeout());
+            let wait = self.clock.until(self.core.poll_timeout());
             tokio::select! {
                 count = inputs.recv_many(&mut batch, INPUTS_AT_ONCE) => {
                     let stop = count == 0 || batch.iter().any(|input| matches!(input, Input::Stop));
@@ -102,10 +107,19 @@ impl Driver {
                 Some(done) = self.calls.join_next(), if !self.calls.is_empty() => {
                     self.hear(done.map_err(MonitorError::Driver)?);
                 }
-                () = tokio::time::sleep_until(wake) => {
+                () = tokio::time::sleep(wait) => {
                     self.core.handle_timeout(self.clock.now_ns());
                 }
+                _ = ticks.tick() => self.pay_attention(),
             }
+        }
+    }
+
+    /// Nobody is down for heartbeats that this process could not hear.
+    fn pay_attention(&mut self) {
+        let missed = self.clock.tick();
+        if missed >= WORTH_TELLING {
+            tracing::warn!(?missed, "stood still: nodes have so much longer to report");
         }
     }
 

@@ -6,6 +6,7 @@
 //!   places requests ([`placement`]) and leads the handshake with the donors.
 //! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
 //! * [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
+//! * [`attention::Attention`] is the time by which others' silence is judged.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
 //! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
@@ -14,6 +15,7 @@
 //! tests drive the same code.
 #![forbid(unsafe_code)]
 
+pub mod attention;
 pub mod donor;
 pub mod monitor;
 pub mod placement;
