@@ -509,6 +509,7 @@ same_fields!(
         pressure,
         available_bytes,
         stall_ratio,
+        draining,
     }
 );
 same_fields!(

@@ -31,6 +31,7 @@ pub(crate) enum Input {
     Heartbeat(HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
     Request(MemoryRequest, GrantsReply),
     Release(Vec<GrantId>, Reply<()>),
+    Drain { name: String, undo: bool, reply: Reply<Result<(), RackError>> },
     List(Listing),
     Stop,
 }
@@ -59,6 +60,7 @@ pub(crate) struct Driver {
     next_token: u64,
     registrations: BTreeMap<Token, Reply<Result<Registered, RackError>>>,
     releases: BTreeMap<Token, Reply<()>>,
+    drains: BTreeMap<Token, Reply<Result<(), RackError>>>,
     /// A request may be asked for more than once while it is in its handshake.
     requests: BTreeMap<u128, Vec<GrantsReply>>,
 }
@@ -79,6 +81,7 @@ impl Driver {
             next_token: 0,
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
+            drains: BTreeMap::new(),
             requests: BTreeMap::new(),
         }
     }
@@ -144,6 +147,11 @@ impl Driver {
                 self.releases.insert(token, reply);
                 self.core.handle_release(token, &ids);
             }
+            Input::Drain { name, undo, reply } => {
+                let token = self.token();
+                self.drains.insert(token, reply);
+                self.core.handle_drain(now_ns, token, &name, !undo);
+            }
             Input::List(listing) => self.list(now_ns, listing),
             Input::Stop => {}
         }
@@ -183,6 +191,9 @@ impl Driver {
                 Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
                 Action::ReplyRelease { token } => {
                     self.releases.remove(&token).map(|reply| reply.send(()));
+                }
+                Action::ReplyDrain { token, result } => {
+                    self.drains.remove(&token).map(|reply| reply.send(result));
                 }
                 Action::ReplyRegister { token, result } => {
                     self.registrations.remove(&token).map(|reply| reply.send(result));
@@ -251,6 +262,10 @@ fn log(event: &Event) {
         }
         Event::NodeBack { name } => tracing::info!(node = name, "reports again"),
         Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
+        Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
+        Event::NodeDrains { name, drains: false } => {
+            tracing::info!(node = name, "is drained no longer");
+        }
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
         }

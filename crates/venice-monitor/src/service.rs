@@ -51,6 +51,10 @@ impl MonitorHandler for Service {
         self.ask(|reply| Input::Release(ids, reply)).await.map_or_else(stopping, Ok)
     }
 
+    async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {
+        self.ask(|reply| Input::Drain { name, undo, reply }).await.unwrap_or_else(stopping)
+    }
+
     async fn nodes(&self) -> Vec<NodeRow> {
         self.list(Listing::Nodes).await
     }

@@ -16,6 +16,7 @@
 mod action;
 mod asking;
 mod distance;
+mod drain;
 mod handshake;
 mod links;
 mod listing;

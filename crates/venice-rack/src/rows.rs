@@ -64,6 +64,8 @@ pub struct NodeRow {
     /// Share of the last ten seconds in which tasks there waited for memory, 0 to 1; `None` where
     /// the kernel does not say.
     pub stall_ratio: Option<f64>,
+    /// It is to be empty: nothing more is placed on it.
+    pub draining: bool,
 }
 
 /// A line of `venice resources`: the Resource Registration Table.

@@ -40,6 +40,10 @@ pub struct NodeRecord {
     /// A passive pool node: it lends, and no program of it borrows.
     #[serde(default)]
     pub is_pool: bool,
+    /// Its operator wants it empty: nothing more is placed on it. This is of the name, whatever
+    /// agent bears it.
+    #[serde(default)]
+    pub is_draining: bool,
 }
 
 impl NodeRecord {
@@ -63,6 +67,7 @@ impl NodeRecord {
             relay,
             link,
             is_pool,
+            is_draining: false,
         }
     }
 
@@ -116,9 +121,10 @@ impl NodeEntry {
         }
     }
 
-    /// Slabs that may be asked of it: none while it is down or its machine needs them itself.
+    /// Slabs that may be asked of it: none while it is down, is to be empty, or its machine needs
+    /// them itself.
     pub fn available_slabs(&self) -> u32 {
-        if !self.up || self.pressure.level != PressureLevel::None {
+        if !self.up || self.record.is_draining || self.pressure.level != PressureLevel::None {
             return 0;
         }
         self.status.free_slabs.saturating_sub(self.reserved_slabs)
@@ -149,6 +155,11 @@ impl Rrt {
 
     pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut NodeEntry> {
         self.nodes.get_mut(&node)
+    }
+
+    /// Is what bears this number to be empty?
+    pub(crate) fn is_draining(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|entry| entry.record.is_draining)
     }
 
     /// The node of this name.

@@ -513,6 +513,11 @@ pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)]) -> String {
     format!("no room for {asked}: {total} free ({})", by_node.join(", "))
 }
 
+/// Says that a node lends nothing more.
+pub fn drained_text(node: &str) -> String {
+    format!("{node} is being drained and lends nothing more: name another donor, or none")
+}
+
 /// Says that a node lends only.
 pub fn pool_text(node: &str) -> String {
     format!("{node} is a pool node: it lends its memory and borrows none")

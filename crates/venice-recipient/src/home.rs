@@ -116,6 +116,7 @@ mod tests {
             pressure: "none".into(),
             available_bytes: None,
             stall_ratio: None,
+            draining: false,
         }
     }
 

@@ -6,7 +6,8 @@ use venice_bench::{channels, demo, fault};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, failure, host_port, listing, paperwork, rack, run, runs, sim, swap, window,
+    daemon, doctor, drain, failure, host_port, listing, paperwork, rack, run, runs, sim, swap,
+    window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -55,6 +56,9 @@ enum Command {
     /// List the nodes of the rack
     #[command(after_help = HELP_NODES)]
     Nodes(listing::ListArgs),
+    /// Empty a node for maintenance: nothing more is placed on it
+    #[command(after_help = drain::HELP)]
+    Drain(drain::DrainArgs),
     /// List what the nodes lend (Resource Registration Table)
     #[command(after_help = HELP_RESOURCES)]
     Resources(listing::ListArgs),
@@ -147,6 +151,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Limit(args) => runs::limit(args),
         Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),
+        Command::Drain(args) => drain::execute(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
@@ -231,7 +236,8 @@ EXAMPLES:
 
 Columns that say nothing are left out: role, where no node is a pool node; pressure, where no node
 is short of memory itself. A node under pressure is lent nothing from: low means that it has given
-what it had not lent back to its machine, high that this was not enough.";
+what it had not lent back to its machine, high that this was not enough. A node that is to be empty
+is draining, and drained once it is (`venice drain`).";
 
 const HELP_RESOURCES: &str = "\
 EXAMPLES:

@@ -104,7 +104,7 @@ fn nodes_table(rows: &[NodeRow]) -> String {
     let line = |row: &NodeRow| {
         vec![
             row.name.clone(),
-            row.state.clone(),
+            state(row),
             if row.role == "peer" { dash() } else { named(&row.role) },
             row.pid.map_or_else(dash, |pid| pid.to_string()),
             terminal::bytes(row.lent_bytes),
@@ -167,6 +167,16 @@ fn resources_table(rows: &[ResourceRow]) -> String {
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+/// Up or down; a node that is to be empty is draining, and drained once it is.
+fn state(row: &NodeRow) -> String {
+    let word = match (row.draining, row.state.as_str(), row.granted_bytes) {
+        (true, "up", 0) => "drained",
+        (true, "up", _) => "draining",
+        (_, state, _) => state,
+    };
+    word.to_owned()
 }
 
 fn grants_table(rows: &[GrantRow]) -> String {

@@ -9,6 +9,7 @@ mod cli;
 mod conversation;
 mod daemon;
 mod doctor;
+mod drain;
 mod failure;
 mod host_port;
 mod listing;

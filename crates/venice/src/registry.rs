@@ -13,6 +13,11 @@ pub async fn connect(addr: &str) -> anyhow::Result<Registry> {
 }
 
 impl Registry {
+    /// Has nothing more placed on a node, or (`undo`) something again.
+    pub async fn drain(&mut self, node: &str, undo: bool) -> anyhow::Result<()> {
+        self.0.drain(node, undo).await.map_err(told)
+    }
+
     /// Every node.
     pub async fn nodes(&mut self) -> anyhow::Result<Vec<NodeRow>> {
         self.0.nodes().await.map_err(told)

@@ -89,6 +89,16 @@ impl MonitorClient {
         Ok(())
     }
 
+    /// Has nothing more placed on the node `name`, or (`undo`) something again.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownNode`].
+    pub async fn drain(&mut self, name: &str, undo: bool) -> Result<(), ControlError> {
+        let request = proto::DrainNodeRequest { name: name.to_owned(), undo };
+        self.inner.drain_node(request).await.map_err(|s| self.error(s))?;
+        Ok(())
+    }
+
     /// The nodes.
     ///
     /// # Errors

@@ -40,6 +40,10 @@ pub trait MonitorHandler: Send + Sync + 'static {
     /// A recipient gives grants back.
     fn release(&self, ids: Vec<GrantId>) -> impl Future<Output = Result<(), RackError>> + Send;
 
+    /// Nothing more is to be placed on the node `name`, or (`undo`) something again.
+    fn drain(&self, name: String, undo: bool)
+    -> impl Future<Output = Result<(), RackError>> + Send;
+
     /// The nodes.
     fn nodes(&self) -> impl Future<Output = Vec<NodeRow>> + Send;
 
@@ -110,6 +114,15 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         let ids = request.into_inner().ids.into_iter().map(GrantId).collect();
         self.handler.release(ids).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::ReleaseGrantsResponse {}))
+    }
+
+    async fn drain_node(
+        &self,
+        request: Request<proto::DrainNodeRequest>,
+    ) -> Result<Response<proto::DrainNodeResponse>, Status> {
+        let proto::DrainNodeRequest { name, undo } = request.into_inner();
+        self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::DrainNodeResponse {}))
     }
 
     async fn list_nodes(

@@ -70,6 +70,13 @@ pub enum Action {
         /// Which call.
         token: Token,
     },
+    /// Answer [`super::MonitorCore::handle_drain`].
+    ReplyDrain {
+        /// Which call.
+        token: Token,
+        /// The answer.
+        result: Result<(), RackError>,
+    },
     /// Answer a registration.
     ReplyRegister {
         /// Which call.
@@ -100,6 +107,13 @@ pub enum Event {
     NodeDown {
         /// Its name.
         name: String,
+    },
+    /// A node is to be empty, or no longer.
+    NodeDrains {
+        /// Its name.
+        name: String,
+        /// To be empty?
+        drains: bool,
     },
     /// A donor lends a grant that was not in the table.
     GrantAdopted {

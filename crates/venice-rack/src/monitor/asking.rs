@@ -5,7 +5,7 @@ use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
-use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError, pool_text};
+use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text};
 use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
@@ -52,6 +52,11 @@ impl MonitorCore {
             let node =
                 self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
             named.insert(node.record.identity.node);
+        }
+        if let Some(name) = request.donors.first()
+            && named.iter().all(|node| self.rrt.is_draining(*node))
+        {
+            return bad(&drained_text(name));
         }
         if !request.home.is_empty() {
             let home = self.rrt.by_name(&request.home);

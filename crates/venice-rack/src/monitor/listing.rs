@@ -119,5 +119,6 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         pressure: entry.pressure.level.name().to_owned(),
         available_bytes: entry.pressure.available_bytes,
         stall_ratio: entry.pressure.stall_ratio,
+        draining: record.is_draining,
     }
 }

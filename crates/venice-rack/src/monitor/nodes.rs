@@ -57,7 +57,8 @@ impl MonitorCore {
         // An agent that has a secret keeps it: its recipients' keys are made of it.
         let secret = registration.secret.filter(|_| registration.previous == Some(identity));
         let secret = self.secret_or_none(secret);
-        let record = NodeRecord::new(identity, registration, secret);
+        let is_draining = self.rrt.is_draining(identity.node);
+        let record = NodeRecord { is_draining, ..NodeRecord::new(identity, registration, secret) };
         self.rrt.insert(NodeEntry::new(record.clone(), now_ns));
         self.note(Event::NodeJoined { name: record.name.clone(), identity });
         self.change(Change::PutNode(record));
@@ -70,7 +71,8 @@ impl MonitorCore {
         let identity = entry.record.identity;
         let secret = node.secret.or(entry.record.secret);
         let secret = self.secret_or_none(secret);
-        let record = NodeRecord::new(identity, node, secret);
+        let is_draining = self.rrt.is_draining(number);
+        let record = NodeRecord { is_draining, ..NodeRecord::new(identity, node, secret) };
         let Some(entry) = self.rrt.get_mut(number) else { return };
         let changed = entry.record != record;
         if changed {

@@ -48,6 +48,8 @@ pub enum Op {
     /// A donor wipes what is to be wiped.
     Wipe(usize),
     RenewAll,
+    /// An operator drains a donor, or takes that back.
+    Drain(usize, bool),
     Pass {
         ms: u64,
     },
@@ -67,21 +69,22 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
-    let any = 0usize..64;
+    let pick = 0usize..64;
     prop_oneof![
         6 => (1u32..20, prop::option::weighted(0.3, 0..DONORS))
             .prop_map(|(slabs, named)| Op::Request { slabs, named }),
-        2 => any.clone().prop_map(Op::AskAgain),
-        3 => any.clone().prop_map(Op::Release),
-        1 => any.clone().prop_map(Op::Abandon),
+        2 => pick.clone().prop_map(Op::AskAgain),
+        3 => pick.clone().prop_map(Op::Release),
+        1 => pick.clone().prop_map(Op::Abandon),
         40 => Just(Op::Act),
-        30 => (any.clone(), fate()).prop_map(|(i, fate)| Op::Deliver(i, fate)),
-        3 => any.clone().prop_map(Op::DeliverStray),
+        30 => (pick.clone(), fate()).prop_map(|(i, fate)| Op::Deliver(i, fate)),
+        3 => pick.clone().prop_map(Op::DeliverStray),
         6 => (0..DONORS).prop_map(Op::Heartbeat),
         3 => (0..DONORS).prop_map(Op::SlowHeartbeat),
-        3 => any.prop_map(Op::DeliverSlowHeartbeat),
+        3 => pick.prop_map(Op::DeliverSlowHeartbeat),
         6 => (0..DONORS).prop_map(Op::Wipe),
         6 => Just(Op::RenewAll),
+        2 => (0..DONORS, any::<bool>()).prop_map(|(index, drains)| Op::Drain(index, drains)),
         8 => (1u64..2_500).prop_map(|ms| Op::Pass { ms }),
         1 => Just(Op::CrashMonitor),
         1 => (0..DONORS).prop_map(Op::KillDonor),

@@ -3,7 +3,7 @@
 mod peace;
 
 use super::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
 use venice_rack::monitor::{
     Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
@@ -81,6 +81,10 @@ pub struct World {
     strays: Vec<Call>,
     slow_heartbeats: Vec<HeartbeatReport>,
     grants_seen: BTreeMap<GrantId, GrantKey>,
+    /// The donors whose drain was answered, and not taken back since.
+    drained: BTreeSet<usize>,
+    /// The last word on each donor: by which call, and which.
+    drain_calls: BTreeMap<usize, (Token, bool)>,
     next_instance: u64,
     next_token: u64,
 }
@@ -99,6 +103,8 @@ impl World {
             strays: Vec::new(),
             slow_heartbeats: Vec::new(),
             grants_seen: BTreeMap::new(),
+            drained: BTreeSet::new(),
+            drain_calls: BTreeMap::new(),
             next_instance: 1,
             next_token: 1,
         };
@@ -144,6 +150,7 @@ impl World {
             }
             Op::Wipe(index) => self.wipe(index),
             Op::RenewAll => self.renew_all(),
+            Op::Drain(index, drains) => self.drain(index, drains),
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
             Op::KillDonor(index) => self.kill_donor(index),
@@ -191,6 +198,13 @@ impl World {
         }
     }
 
+    fn drain(&mut self, index: usize, drains: bool) {
+        let token = self.token();
+        self.drained.remove(&index);
+        self.drain_calls.insert(index, (token, drains));
+        self.monitor.handle_drain(self.now_ns, token, &name_of(index), drains);
+    }
+
     fn pick_holder(&mut self, pick: usize) -> Option<&mut Recipient> {
         let holders = self.recipients.iter_mut().filter(|recipient| !recipient.held.is_empty());
         let mut holders: Vec<_> = holders.collect();
@@ -206,6 +220,8 @@ impl World {
             Action::SendPrepare { donor, request, .. } => {
                 let other = self.grants_seen.insert(request.grant, request.key);
                 assert_eq!(other, None, "a grant's number was given twice");
+                let index = donor.node.0 as usize - 1;
+                assert!(!self.drained.contains(&index), "something is placed on a drained node");
                 self.send(donor, What::Prepare(request));
             }
             Action::SendCommit { donor, grant, .. } => self.send(donor, What::Commit(grant)),
@@ -214,6 +230,10 @@ impl World {
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
             Action::ReplyRelease { .. } | Action::Note(_) => {}
+            Action::ReplyDrain { token, .. } => {
+                let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
+                self.drained.extend(heard.map(|(index, _)| *index));
+            }
             Action::ReplyRegister { token, result } => self.registered(token, result),
         }
         true

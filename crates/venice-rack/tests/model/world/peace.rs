@@ -29,6 +29,7 @@ impl World {
             self.heartbeat(report);
         }
         (0..DONORS).for_each(|index| self.start_donor(index));
+        (0..DONORS).for_each(|index| self.drain(index, false));
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
         for _ in 0..steps {
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
