@@ -47,9 +47,10 @@ soak: build ## Fresh seeds for racks, simulated and real, and properties, and th
 	@scripts/setup.sh test
 	@scripts/soak.sh
 
-bench: build ## Measure faults and channels beside their peers; the tables go to stdout
+bench: build ## Measure faults, channels and applications beside their peers; the tables go to stdout
 	@scripts/setup.sh demo
 	$(BIN) bench fault --json target/bench-fault.json $(ARGS)
+	$(BIN) bench memory --json target/bench-memory.json --plots target/bench-memory
 	$(BIN) bench channels --json target/bench-channels.json --plots target/bench-channels
 
 wheel: ## The Python package as a wheel, into target/wheels (needs maturin)

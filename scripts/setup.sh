@@ -41,6 +41,7 @@ look() {
     need_file /usr/include/stdio.h libc6-dev
     if at_least demo; then
         need redis-server redis-server
+        need memcached memcached
         need ip iproute2
         # The peers that `venice demo` and `venice bench` measure beside Venice: swap on a file,
         # on zram, and on a FUSE file under a loop device.
@@ -57,7 +58,6 @@ look() {
     fi
     if at_least test; then
         need redis-cli redis-tools
-        need memcached memcached
         need stress-ng stress-ng
         need sqlite3 sqlite3
         need_file /usr/bin/python3 python3

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{
-    Pid, Signal, getpgid, kill_process, kill_process_group, set_parent_process_death_signal,
+    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
 };
 
 /// How long a child may take to end after SIGTERM before it is killed.
@@ -43,6 +43,11 @@ impl ChildGuard {
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// # Errors
     /// When the child has ended; the message quotes the end of its log.
     pub(crate) fn ensure_alive(&mut self) -> Result<()> {
@@ -72,12 +77,8 @@ impl ChildGuard {
         let Ok(entries) = std::fs::read_dir("/proc") else { return vec![group] };
         entries
             .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-            .filter(|pid| {
-                let found = Pid::from_raw(*pid).and_then(|pid| getpgid(Some(pid)).ok());
-                found.is_some_and(|found| found.as_raw_nonzero().get() as u32 == group)
-            })
-            .map(|pid| pid as u32)
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| group_of(*pid) == Some(group))
             .collect()
     }
 
@@ -115,6 +116,14 @@ impl Drop for ChildGuard {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The process group of a process; the kernel's own threads are in group 0.
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything: what counts comes after the last one.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(2)?.parse().ok()
 }
 
 /// Lets the kernel ask the child to end when we are killed outright and no guard can.
@@ -193,6 +202,21 @@ mod tests {
         let pid = child.child.id();
         drop(child);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_group_is_the_child_and_whom_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 1000 & wait"]);
+        let child = ChildGuard::spawn("the shell", command, &folder.path().join("log")).unwrap();
+        crate::interrupt::wait_until("the second process", Duration::from_secs(60), || {
+            Ok((child.pids_of_group().len() == 2).then_some(()))
+        })
+        .unwrap();
+        assert!(child.pids_of_group().contains(&child.pid()));
+        // The kernel's first thread is in no group of ours.
+        assert_ne!(group_of(2), Some(child.pid()));
     }
 
     #[test]

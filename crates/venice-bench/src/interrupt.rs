@@ -29,10 +29,25 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
+/// What was waited for did not happen in time.
+#[derive(Debug)]
+pub(crate) struct Late {
+    what: String,
+    limit: Duration,
+}
+
+impl std::fmt::Display for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} did not happen within {} s", self.what, self.limit.as_secs())
+    }
+}
+
+impl std::error::Error for Late {}
+
 /// Asks `done` again every few milliseconds until it has an answer.
 ///
 /// # Errors
-/// When `done` fails, on an interrupt, and after `limit` (naming `what`).
+/// When `done` fails, on an interrupt, and after `limit` ([`Late`], naming `what`).
 pub(crate) fn wait_until<T>(
     what: &str,
     limit: Duration,
@@ -45,7 +60,7 @@ pub(crate) fn wait_until<T>(
         }
         check()?;
         if start.elapsed() > limit {
-            bail!("{what} did not happen within {} s", limit.as_secs());
+            return Err(Late { what: what.to_owned(), limit }.into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }

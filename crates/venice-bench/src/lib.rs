@@ -1,12 +1,13 @@
 //! Venice measured as its users meet it.
 //!
-//! Three commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
+//! Four commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
 //! same server on local memory and on the kernel's own swap. [`fault`] measures what one touch of a
 //! page costs, on Venice and on every other way to the same page that this machine has. [`channels`]
 //! measures the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3; what it
-//! plots is drawn by [`plot`].
+//! plots is drawn by [`plot`]. [`memory`] measures whole applications with a part of their memory
+//! elsewhere.
 //!
-//! The first two use Venice the way a user would, by starting the running program again as `venice up`,
+//! All but the channels use Venice the way a user would, by starting the running program again as `venice up`,
 //! `venice run` and `venice down` ([`rack`]). What they compare it with is built in
 //! [`kernel_swap`]. Every process, cgroup, swap device and directory they make is owned by a guard
 //! that removes it again, on success, on an error and on Ctrl-C alike ([`interrupt`]).
@@ -22,6 +23,8 @@ mod interrupt;
 mod kernel_swap;
 mod launch;
 mod machine;
+pub mod memory;
+mod page;
 mod pattern;
 mod plot;
 mod progress;

@@ -47,6 +47,12 @@ impl Machine {
     }
 }
 
+/// Processes that wanted to run in the last minute, on average; 0 where the kernel does not tell.
+pub(crate) fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
 fn memory_bytes(meminfo: &str) -> u64 {
     field(meminfo, "MemTotal")
         .and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok())

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use venice_bench::{channels, demo, fault};
+use venice_bench::{channels, demo, fault, memory};
 
 use crate::failure::Usage;
 use crate::{
@@ -76,6 +76,12 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
+    /// Reproduce a figure of the Venice paper on this machine
+    #[command(after_help = HELP_PAPER)]
+    Paper {
+        #[command(subcommand)]
+        figure: Box<Paper>,
+    },
     /// Run racks in virtual time, under faults, watched by checkers
     #[command(after_help = sim::HELP)]
     Sim {
@@ -121,9 +127,24 @@ enum Bench {
     Channels(channels::ChannelsArgs),
     /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
     Fault(fault::FaultArgs),
+    /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
+    Memory(Box<memory::MemoryArgs>),
+    /// What `venice bench memory` starts for each built-in application
+    #[command(hide = true)]
+    Work(memory::WorkArgs),
     /// What `venice bench fault` starts for each way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
+}
+
+#[derive(Subcommand, Debug)]
+enum Paper {
+    /// Random access to memory of which two thirds are local, over every way there is
+    #[command(name = "3", after_help = HELP_PAPER)]
+    Figure3(memory::PaperArgs),
+    /// Remote memory directly and as swap, application by application, a quarter local
+    #[command(name = "15", after_help = HELP_PAPER)]
+    Figure15(memory::PaperArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -164,6 +185,13 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Bench { what: Bench::FaultWorker(args) } => {
             fault::execute_worker(args.clone()).map(|()| 0)
         }
+        Command::Bench { what: Bench::Memory(args) } => {
+            memory::execute(args.as_ref().clone()).map(|()| 0)
+        }
+        Command::Bench { what: Bench::Work(args) } => {
+            memory::execute_work(args.clone()).map(|()| 0)
+        }
+        Command::Paper { figure } => paper(figure),
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
@@ -173,6 +201,14 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Completions(args) => paperwork::completions(args, Cli::command()),
         Command::Man(args) => paperwork::man(args, Cli::command()),
     }
+}
+
+fn paper(figure: &Paper) -> anyhow::Result<i32> {
+    let (figure, args) = match figure {
+        Paper::Figure3(args) => (memory::Figure::Three, args),
+        Paper::Figure15(args) => (memory::Figure::Fifteen, args),
+    };
+    memory::execute_figure(figure, args.clone()).map(|()| 0)
 }
 
 const HELP_RUN: &str = "\
@@ -267,8 +303,18 @@ hops; via, the relays on the short way. Bandwidth is there where it was measured
 const HELP_BENCH: &str = "\
 EXAMPLES:
   venice bench channels --quick --plots plots
+  venice bench memory --quick
   venice bench fault
   venice bench fault --size 512MiB --local 128MiB --json fault.json";
+
+const HELP_PAPER: &str = "\
+EXAMPLES:
+  venice paper 3 --quick
+  venice paper 15 --quick --plots plots
+  venice paper 15 --only pagerank,redis --json figure15.json
+
+Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17
+and 18 are in `venice bench channels`.";
 
 const HELP_WINDOW: &str = "\
 EXAMPLES:

@@ -77,8 +77,15 @@ fn completions_and_manual_pages_are_made() {
     assert!(place.venice(&["man"]).expect(0).out.contains(".TH venice"));
     let dir = place.file("man");
     place.venice(&["man", "--out", dir.to_str().unwrap()]).expect(0);
-    for page in ["venice", "venice-up", "venice-router", "venice-sim-rack", "venice-bench-channels"]
-    {
+    for page in [
+        "venice",
+        "venice-up",
+        "venice-router",
+        "venice-sim-rack",
+        "venice-bench-channels",
+        "venice-bench-memory",
+        "venice-paper-15",
+    ] {
         assert!(dir.join(page).with_extension("1").exists(), "no page {page}");
     }
 }

@@ -196,6 +196,7 @@ impl Figure17 {
                 .iter()
                 .map(|rates| Some(rates.measured.shares()[at] * 100.0))
                 .collect(),
+            is_peer: false,
         });
         let adaptive = BarSeries {
             name: "adaptive library".to_owned(),
@@ -204,6 +205,7 @@ impl Figure17 {
                 .iter()
                 .map(|rates| Some(rates.measured.adaptive_share() * 100.0))
                 .collect(),
+            is_peer: false,
         };
         BarChart {
             title: "Figure 17: each application pattern on each channel, share of the best"

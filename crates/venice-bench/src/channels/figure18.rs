@@ -232,22 +232,29 @@ impl Figure18 {
         let mut series = vec![BarSeries {
             name: format!("measured, {MEASURED_BUFFERS} buffers"),
             values: gains(CreditPace::Quarter, MEASURED_BUFFERS, |point| point.measured),
+            is_peer: false,
         }];
         for buffers in BUFFERS {
             series.push(BarSeries {
                 name: format!("virtual time, {buffers} buffers"),
                 values: gains(CreditPace::Quarter, buffers, |point| Some(point.virtual_time)),
+                is_peer: false,
             });
         }
         series.push(BarSeries {
             name: format!("the same, {MEASURED_BUFFERS}, a credit each packet"),
             values: gains(CreditPace::Packet, MEASURED_BUFFERS, |p| Some(p.virtual_time)),
+            is_peer: false,
         });
         // The paper tells the ends of its range, and that small packets gain most.
         let (low, high) = self.paper_gain_percent;
         let mut paper = vec![None; SIZES.len()];
         (paper[0], paper[SIZES.len() - 1]) = (Some(high), Some(low));
-        series.push(BarSeries { name: "paper: most, least".to_owned(), values: paper });
+        series.push(BarSeries {
+            name: "paper: most, least".to_owned(),
+            values: paper,
+            is_peer: true,
+        });
         BarChart {
             title: "Figure 18: what credits by CRMA write gain over credits in band".to_owned(),
             x: "packet size",

@@ -42,6 +42,7 @@ pub use sweep::Emulated;
 pub use venice::{Adaptive, AppPattern, ChannelKind};
 
 use crate::interrupt;
+use crate::plot;
 use crate::progress::note;
 
 /// The largest access that is measured.
@@ -111,9 +112,9 @@ pub fn execute(args: ChannelsArgs) -> Result<()> {
     let report = run::run(&args)?;
     if let Some(folder) = &args.plots {
         let plots = plots::all(&report)?;
-        plots::write(&plots, folder)?;
-        page::write(&report, &plots, folder)?;
-        note(&format!("plots and page: {}", folder.join("index.html").display()));
+        plot::write(&plots, folder)?;
+        let file = page::page(&report, &plots).write(folder)?;
+        note(&format!("plots and page: {}", file.display()));
     }
     crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)
 }

@@ -1,19 +1,12 @@
 //! The plots of the report.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::figure17::Figure17;
 use super::figure18::Figure18;
 use super::report::ChannelsReport;
 use super::series::{Medium, Operation, Point, Series, System};
-use crate::plot::{Line, LineChart, Stroke, Unit};
-
-/// One plot: the name of its file without the suffix, and the SVG document.
-#[derive(Debug, Clone)]
-pub(super) struct Plot {
-    pub(super) name: String,
-    pub(super) svg: String,
-}
+use crate::plot::{Line, LineChart, Plot, Stroke, Unit};
 
 /// What one plot shows side by side: ours, and what does the same.
 struct View {
@@ -58,20 +51,6 @@ pub(super) fn all(report: &ChannelsReport) -> Result<Vec<Plot>> {
         }
     }
     Ok(plots)
-}
-
-/// Writes each plot to a file of its own in `folder`, which is made if it is not there.
-///
-/// # Errors
-/// When it cannot be written.
-pub(super) fn write(plots: &[Plot], folder: &std::path::Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    for plot in plots {
-        let file = folder.join(format!("{}.svg", plot.name));
-        std::fs::write(&file, &plot.svg)
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    Ok(())
 }
 
 impl View {
@@ -153,7 +132,7 @@ impl Medium {
 mod tests {
     use super::super::report::tests::sample;
     use super::*;
-    use crate::plot::xml;
+    use crate::plot::{write, xml};
 
     #[test]
     fn plots_are_written_and_well_formed() {

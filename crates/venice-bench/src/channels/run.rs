@@ -19,7 +19,7 @@ use super::sweep::{self, Emulated};
 use super::venice::{self, About, Protection, RingBed, ShmBed, UdpBed};
 use super::{ChannelsArgs, Part, aims, contest, peers};
 use crate::interrupt;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::progress::{Phase, note};
 
 /// Sizes of the full run: 4 B to 16 MiB.
@@ -56,7 +56,7 @@ struct Run<'a> {
 /// place in the report.
 pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     let started = Instant::now();
-    let load = load();
+    let load = machine::load();
     let machine = Machine::describe();
     note(&format!("venice bench channels on {}", machine.line()));
     let sizes: BTreeSet<u64> = match &args.sizes {
@@ -113,12 +113,6 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         figure18,
         seconds: started.elapsed().as_secs_f64(),
     })
-}
-
-/// Processes that wanted to run in the last minute, on average; 0 where the kernel does not tell.
-fn load() -> f64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
 impl Run<'_> {

@@ -4,13 +4,13 @@
 //! Every mode gets the same data ([`dataset`]) and the same requests in the same order
 //! ([`workload`]); every value is checked against the bytes its key stands for.
 
-mod dataset;
+pub(crate) mod dataset;
 mod mode;
-mod redis;
+pub(crate) mod redis;
 mod report;
 mod resp;
 mod run;
-mod workload;
+pub(crate) mod workload;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

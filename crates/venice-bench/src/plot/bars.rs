@@ -20,6 +20,8 @@ pub(crate) struct BarSeries {
     pub(crate) name: String,
     /// By group; `None` where there is nothing to show.
     pub(crate) values: Vec<Option<f64>>,
+    /// Whether it is there for comparison only: grey.
+    pub(crate) is_peer: bool,
 }
 
 /// Groups of bars from a common floor of 0.
@@ -55,6 +57,13 @@ impl BarChart {
         .map(Some)
     }
 
+    /// Each kind goes through its colours on its own.
+    fn colour(&self, index: usize) -> RGBColor {
+        let is_peer = self.series[index].is_peer;
+        let before = self.series[..index].iter().filter(|one| one.is_peer == is_peer).count();
+        if is_peer { paint::grey(before) } else { paint::colour(before) }
+    }
+
     fn draw_bars(&self, area: &Area<'_>, (low, high): (f64, f64)) -> Result<()> {
         let groups = Groups { names: &self.groups };
         let mut chart = ChartBuilder::on(area)
@@ -80,7 +89,7 @@ impl BarChart {
             .map_err(drawing)?;
         let width = (1.0 - GAP) / self.series.len().max(1) as f64;
         for (index, series) in self.series.iter().enumerate() {
-            let colour = paint::colour(index);
+            let colour = self.colour(index);
             for (group, value) in series.values.iter().enumerate() {
                 let Some(value) = shown(value) else { continue };
                 let left = group as f64 - (1.0 - GAP) / 2.0 + index as f64 * width;
@@ -101,7 +110,7 @@ impl BarChart {
         for (index, series) in self.series.iter().enumerate() {
             let y = 14 + index as i32 * 22;
             let swatch = [(4, y - 6), (22, y + 6)];
-            area.draw(&Rectangle::new(swatch, paint::colour(index).filled())).map_err(drawing)?;
+            area.draw(&Rectangle::new(swatch, self.colour(index).filled())).map_err(drawing)?;
             area.draw(&Text::new(series.name.clone(), (30, y), paint::letters(13, HPos::Left)))
                 .map_err(drawing)?;
         }
@@ -156,8 +165,16 @@ mod tests {
             y: ("gain", Unit::Percent),
             groups: ["8 B", "64 B", "1 KiB"].map(str::to_owned).into(),
             series: vec![
-                BarSeries { name: "here".into(), values: vec![Some(48.0), Some(-3.0), None] },
-                BarSeries { name: "paper".into(), values: vec![Some(51.0), None, Some(28.0)] },
+                BarSeries {
+                    name: "here".into(),
+                    values: vec![Some(48.0), Some(-3.0), None],
+                    is_peer: false,
+                },
+                BarSeries {
+                    name: "paper".into(),
+                    values: vec![Some(51.0), None, Some(28.0)],
+                    is_peer: true,
+                },
             ],
         };
         let texts = xml::texts(&chart.svg().unwrap().unwrap()).unwrap();
@@ -173,7 +190,7 @@ mod tests {
             x: "packet size",
             y: ("gain", Unit::Percent),
             groups: values.iter().map(|_| "64 B".to_owned()).collect(),
-            series: vec![BarSeries { name: "here".into(), values }],
+            series: vec![BarSeries { name: "here".into(), values, is_peer: false }],
         };
         let drawn = chart(vec![Some(f64::INFINITY), Some(f64::NAN), Some(7.0)]).svg().unwrap();
         assert!(xml::texts(&drawn.unwrap()).unwrap().iter().any(|text| text == "7"));
@@ -183,7 +200,7 @@ mod tests {
 
     #[test]
     fn no_bar_no_chart() {
-        let series = vec![BarSeries { name: "x".into(), values: vec![None] }];
+        let series = vec![BarSeries { name: "x".into(), values: vec![None], is_peer: false }];
         let groups = vec!["only".to_owned()];
         let y = ("nothing", Unit::Percent);
         let chart = BarChart { title: String::new(), x: "", y, groups, series };

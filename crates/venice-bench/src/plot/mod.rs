@@ -4,11 +4,13 @@
 //! other. Both give one SVG document as text. What an axis counts is a [`Unit`].
 
 mod bars;
+mod file;
 mod lines;
 mod paint;
 mod unit;
 
 pub(crate) use bars::{BarChart, BarSeries};
+pub(crate) use file::{Plot, write};
 pub(crate) use lines::{Line, LineChart, Stroke};
 pub(crate) use unit::Unit;
 

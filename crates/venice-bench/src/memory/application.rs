@@ -1,0 +1,228 @@
+//! The applications, by name, and what a run of one is made of.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use venice_wire::ByteSize;
+
+use super::sample::{Sample, Timing};
+use super::serve;
+use super::work::{self, Shape, Work, WorkReport};
+use crate::child::ChildGuard;
+use crate::launch::Launch;
+use crate::progress::Phase;
+use crate::resident::PeakSampler;
+
+/// An application of the benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Application {
+    /// Debian's redis-server: values of 1 KiB, read one at a time, uniform and by Zipf's law.
+    Redis,
+    /// Debian's memcached: values of several sizes, 95 reads to 5 writes, uniform, several clients.
+    Memcached,
+    /// PageRank over a generated graph with few popular vertices.
+    Pagerank,
+    /// Graph500's breadth-first search over an R-MAT graph.
+    Bfs,
+    /// Connected components of a generated graph.
+    Components,
+    /// A search for words in text that lies in memory.
+    Grep,
+    /// A complex transform in six steps, as SPLASH-2 has it.
+    Fft,
+    /// Random reads and updates of a B-tree, four to one, as the paper has of Berkeley DB.
+    Btree,
+}
+
+impl Application {
+    /// All of them, in the order they run.
+    pub const ALL: [Self; 8] = [
+        Self::Redis,
+        Self::Memcached,
+        Self::Pagerank,
+        Self::Bfs,
+        Self::Components,
+        Self::Grep,
+        Self::Fft,
+        Self::Btree,
+    ];
+
+    /// The name in arguments and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Memcached => "memcached",
+            Self::Pagerank => "pagerank",
+            Self::Bfs => "bfs",
+            Self::Components => "components",
+            Self::Grep => "grep",
+            Self::Fft => "fft",
+            Self::Btree => "btree",
+        }
+    }
+}
+
+/// How large the applications are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Bytes of data of redis, memcached, grep and the B-tree.
+    pub data_bytes: u64,
+    /// Vertices of PageRank's graph.
+    pub graph_vertices: u32,
+    /// Edges of PageRank's graph.
+    pub graph_edges: u64,
+    /// The R-MAT graph has two to this power vertices, the components' four times as many.
+    pub r_mat_scale: u32,
+    /// Bytes of the transform's input.
+    pub fft_bytes: u64,
+    /// Bytes of memcached's values.
+    pub value_bytes: Vec<u64>,
+    /// memcached's clients.
+    pub clients: Vec<usize>,
+    /// Requests of each case of redis and memcached.
+    pub requests: u64,
+    /// How often the other applications do their work.
+    pub rounds: u64,
+}
+
+/// One application with all that sets it apart, as it is started once in each mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Load {
+    Redis,
+    Memcached { value_bytes: u64 },
+    BuiltIn { application: Application, work: Work, bytes: u64 },
+}
+
+impl Load {
+    /// What is started of the `applications`.
+    pub(super) fn all(applications: &[Application], sizes: &Sizes) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for &application in applications {
+            let built_in = |work, bytes| Load::BuiltIn { application, work, bytes };
+            match application {
+                Application::Redis => loads.push(Load::Redis),
+                Application::Memcached => loads.extend(
+                    sizes.value_bytes.iter().map(|&value_bytes| Load::Memcached { value_bytes }),
+                ),
+                Application::Pagerank => loads.push(built_in(Work::Pagerank, 0)),
+                Application::Bfs => loads.push(built_in(Work::Bfs, 0)),
+                Application::Components => loads.push(built_in(Work::Components, 0)),
+                Application::Grep => loads.push(built_in(Work::Grep, sizes.data_bytes)),
+                Application::Fft => loads.push(built_in(Work::Fft, sizes.fft_bytes)),
+                Application::Btree => loads.push(built_in(Work::Btree, sizes.data_bytes)),
+            }
+        }
+        loads
+    }
+
+    pub(super) fn application(&self) -> Application {
+        match self {
+            Load::Redis => Application::Redis,
+            Load::Memcached { .. } => Application::Memcached,
+            Load::BuiltIn { application, .. } => *application,
+        }
+    }
+
+    /// Its name in tables.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Load::Memcached { value_bytes } => format!("memcached {}", ByteSize(*value_bytes)),
+            _ => self.application().name().to_owned(),
+        }
+    }
+
+    /// Draws what it loads, a graph, into a file of `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn prepare(&self, sizes: &Sizes, folder: &Path) -> Result<Option<PathBuf>> {
+        let Load::BuiltIn { work, .. } = self else { return Ok(None) };
+        if !work.has_graph() {
+            return Ok(None);
+        }
+        let graph = folder.join(format!("{}.graph", self.application().name()));
+        let web = Shape { vertices: sizes.graph_vertices, edges: sizes.graph_edges };
+        let _phase = Phase::waiting(format!("prepare {}", self.name()));
+        work::draw_graph(*work, web, sizes.r_mat_scale, &graph)?;
+        Ok(Some(graph))
+    }
+
+    /// Runs it once. A run of a program that takes longer than `limit` is ended.
+    ///
+    /// # Errors
+    /// When the program fails or takes too long, and on an interrupt.
+    pub(super) fn run(
+        &self,
+        launch: &Launch<'_>,
+        sizes: &Sizes,
+        graph: Option<&Path>,
+        limit: Duration,
+        label: &str,
+    ) -> Result<Sample> {
+        let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        match self {
+            Load::Redis => serve::redis(launch, sizes, limit, folder.path(), label),
+            Load::Memcached { value_bytes } => {
+                serve::memcached(launch, sizes, *value_bytes, limit, folder.path(), label)
+            }
+            Load::BuiltIn { application, work, bytes } => {
+                let _phase = Phase::waiting(label);
+                let program = std::env::current_exe().context("cannot find the running program")?;
+                let name = work.to_possible_value().expect("no application is hidden");
+                let mut command = launch.command(&program);
+                command
+                    .args(["bench", "work", name.get_name(), "--size", &bytes.to_string()])
+                    .args(["--rounds", &sizes.rounds.to_string()]);
+                if let Some(graph) = graph {
+                    command.arg("--graph").arg(graph);
+                }
+                run_work(application.name(), command, limit, folder.path())
+            }
+        }
+    }
+}
+
+fn run_work(name: &str, mut command: Command, limit: Duration, folder: &Path) -> Result<Sample> {
+    let json = folder.join("report.json");
+    command.arg("--json").arg(&json);
+    let mut worker = ChildGuard::spawn(name, command, &folder.join("log"))?;
+    // Of the worker itself where nobody stands in between: on local memory, where the peak counts.
+    let sampler = PeakSampler::start(worker.pid());
+    worker.wait_success(limit)?;
+    let text = std::fs::read_to_string(&json).context("the worker left no report")?;
+    let report: WorkReport = serde_json::from_str(&text).context("the worker's report")?;
+    Ok(Sample {
+        load_s: report.build_s,
+        resident_bytes: report.resident_bytes,
+        peak_bytes: sampler.peak_bytes(),
+        checked: 0,
+        wrong: report.wrong,
+        digests: report.digests,
+        cases: vec![Timing {
+            case: name.to_owned(),
+            operations: report.operations,
+            seconds: report.run_s,
+            p99_us: None,
+            cut_short: false,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_have_the_names_of_the_report() {
+        for application in Application::ALL {
+            assert_eq!(serde_json::to_value(application).unwrap(), application.name());
+            assert_eq!(Application::from_str(application.name(), false), Ok(application));
+        }
+    }
+}

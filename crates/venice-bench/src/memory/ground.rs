@@ -1,0 +1,133 @@
+//! What the modes stand on: racks that stay up from one application to the next, and swap devices that
+//! are there for one run.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use venice_swap::cgroup::MemoryCgroup;
+
+use super::mode::{Budget, Mode};
+use super::report::KILLED;
+use crate::kernel_swap::fuse_loop::FuseLoopSwap;
+use crate::kernel_swap::swap_file::SwapFile;
+use crate::kernel_swap::zram::ZramSwap;
+use crate::launch::Launch;
+use crate::progress::Phase;
+use crate::rack::{Port, Rack};
+
+/// The name of our cgroups.
+const GROUP: &str = "memory";
+
+/// What this machine lacks for a mode.
+#[derive(Debug)]
+pub(super) struct Lacking(pub(super) String);
+
+/// What is set up. Dropping it takes it all down.
+#[derive(Debug)]
+pub(super) struct Ground {
+    swap_dir: PathBuf,
+    shm: Option<Standing>,
+    udp: Option<Standing>,
+}
+
+#[derive(Debug)]
+struct Standing {
+    rack: Rack,
+    lent_bytes: u64,
+}
+
+impl Ground {
+    pub(super) fn new(swap_dir: PathBuf) -> Self {
+        Self { swap_dir, shm: None, udp: None }
+    }
+
+    /// Has `run` start an application in one mode.
+    ///
+    /// The inner error is what the machine lacks for this mode, the outer one what went wrong.
+    pub(super) fn on<T>(
+        &mut self,
+        mode: Mode,
+        budget: Budget,
+        run: impl FnOnce(&Launch<'_>) -> Result<T>,
+    ) -> Result<Result<T, Lacking>> {
+        match mode {
+            Mode::Local => run(&Launch::Local).map(Ok),
+            Mode::VeniceShm => self.on_rack(Port::Shm, budget, &[], run).map(Ok),
+            Mode::VeniceUdp => self.on_rack(Port::Udp, budget, &[], run).map(Ok),
+            Mode::VeniceWindow => {
+                self.on_rack(Port::Shm, budget, &["--mode", "window"], run).map(Ok)
+            }
+            Mode::VeniceSwapShm => self.on_venice_swap(Port::Shm, budget, run),
+            Mode::VeniceSwapUdp => self.on_venice_swap(Port::Udp, budget, run),
+            Mode::SwapDisk => {
+                let folder = &self.swap_dir;
+                on_swap(budget, |len_bytes| SwapFile::create(folder, len_bytes), run)
+            }
+            Mode::Zram => on_swap(budget, ZramSwap::create, run),
+            Mode::FuseLoop => on_swap(budget, FuseLoopSwap::create, run),
+        }
+    }
+
+    fn on_venice_swap<T>(
+        &mut self,
+        port: Port,
+        budget: Budget,
+        run: impl FnOnce(&Launch<'_>) -> Result<T>,
+    ) -> Result<Result<T, Lacking>> {
+        if let Err(lacking) = venice_swap::require_root() {
+            return Ok(Err(Lacking(lacking.to_string())));
+        }
+        self.on_rack(port, budget, &["--mode", "swap"], run).map(Ok)
+    }
+
+    fn on_rack<T>(
+        &mut self,
+        port: Port,
+        budget: Budget,
+        extra: &[&str],
+        run: impl FnOnce(&Launch<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let Budget { local_bytes, remote_bytes } = budget;
+        let rack = self.rack(port, remote_bytes)?;
+        run(&Launch::OnRack { rack, local_bytes, remote_bytes, extra })
+    }
+
+    /// The rack of `port`, larger than before where it lends too little.
+    fn rack(&mut self, port: Port, remote_bytes: u64) -> Result<&Rack> {
+        let standing = match port {
+            Port::Shm => &mut self.shm,
+            Port::Udp => &mut self.udp,
+        };
+        if standing.as_ref().is_some_and(|standing| standing.lent_bytes < remote_bytes) {
+            *standing = None;
+        }
+        if standing.is_none() {
+            let _phase = Phase::waiting(format!("start a rack over {}", port.name()));
+            // Half as much again, so that it need not grow with every application.
+            let lent_bytes = remote_bytes + remote_bytes / 2;
+            let rack = Rack::up(port, lent_bytes)?;
+            *standing = Some(Standing { rack, lent_bytes });
+        }
+        Ok(&standing.as_ref().expect("it stands").rack)
+    }
+}
+
+fn on_swap<S, T>(
+    budget: Budget,
+    create: impl FnOnce(u64) -> Result<S>,
+    run: impl FnOnce(&Launch<'_>) -> Result<T>,
+) -> Result<Result<T, Lacking>> {
+    let prepared = create(budget.remote_bytes).and_then(|device| {
+        let group = MemoryCgroup::create(GROUP, budget.local_bytes, None)?;
+        Ok((device, group))
+    });
+    crate::interrupt::check()?;
+    match prepared {
+        // The group goes first when they are dropped: no member is left when swap is switched off.
+        Ok((_device, group)) => match run(&Launch::InCgroup(&group)) {
+            Err(error) if group.killed_for_memory() > 0 => Err(error.context(KILLED)),
+            outcome => outcome.map(Ok),
+        },
+        Err(lacking) => Ok(Err(Lacking(format!("{lacking:#}")))),
+    }
+}

@@ -1,0 +1,240 @@
+//! `venice bench memory`: what whole applications notice of borrowed memory.
+//!
+//! Every application ([`application`]) runs on local memory first, then with less of it and the rest from
+//! elsewhere, in every way the machine has ([`mode`], [`ground`]). The built-in ones are processes of
+//! their own ([`work`]); redis and memcached are Debian's ([`serve`]). Results and memory are compared
+//! with those of the run on local memory: a wrong byte anywhere fails the benchmark.
+
+mod application;
+mod ground;
+mod mode;
+mod paper;
+mod plots;
+mod report;
+mod run;
+mod sample;
+mod serve;
+mod tables;
+mod work;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use venice_wire::ByteSize;
+
+pub use application::{Application, Sizes};
+pub use mode::Mode;
+pub use paper::{Contest, Figure, FigureReport, PaperArgs, execute_figure};
+pub use report::{Cell, Fate, MemoryReport, Unmeasured};
+pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
+
+use crate::interrupt;
+use crate::machine::Machine;
+use crate::page::Page;
+use crate::plot;
+use crate::progress::note;
+use application::Load;
+use ground::Ground;
+use run::Plan;
+
+/// The largest value of memcached.
+const MAX_VALUE_BYTES: u64 = 1 << 20;
+const MAX_SCALE: i64 = 24;
+
+/// Measure whole applications with a part of their memory elsewhere, beside local swap and zram.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  venice bench memory                            all of it, from all-local to a quarter
+  venice bench memory --quick --plots plots      a glance: a quarter local; plots and a page in plots/
+  venice bench memory --only pagerank,redis --local 0.5,0.25 --modes venice-shm,swap-disk
+  venice bench memory --only pagerank --graph paper --rounds 3 --json pagerank.json
+  venice bench memory --only bfs --scale 22      Graph500 as large as the paper's: minutes")]
+pub struct MemoryArgs {
+    /// A short run: small data, a quarter of it local.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these applications.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...",
+          default_values_t = Application::ALL)]
+    pub only: Vec<Application>,
+
+    /// Only these modes, and local memory, which the others are compared with.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
+          default_values_t = Mode::USUAL)]
+    pub modes: Vec<Mode>,
+
+    /// Shares of what an application holds that may stay local [default: 1,0.75,0.5,0.25;
+    /// --quick: 0.25].
+    #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
+          value_parser = crate::arguments::share)]
+    pub local: Option<Vec<f64>>,
+
+    /// Data of redis, memcached, grep and btree [default: 128MiB; --quick: 40MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+
+    /// PageRank's graph, paper being 1488712x8678566 and small half of it [default: small].
+    #[arg(long, value_name = "VERTICESxEDGES")]
+    pub graph: Option<Shape>,
+
+    /// The breadth-first search's R-MAT graph has two to this power vertices and 14 edges for each (the
+    /// paper: 22); the components' four times as many, and the paper's 2.62 edges for each [default:
+    /// 19; --quick: 18].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=MAX_SCALE))]
+    pub scale: Option<u32>,
+
+    /// Input of the transform (the paper: 512MiB) [default: 64MiB; --quick: 16MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub fft: Option<ByteSize>,
+
+    /// Sizes of memcached's values [default: 4KiB,64KiB,512KiB; --quick: 4KiB].
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
+    pub value_sizes: Option<Vec<ByteSize>>,
+
+    /// memcached's clients: one measurement for each number of them.
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_values_t = [1, 10])]
+    pub clients: Vec<usize>,
+
+    /// Requests of each measurement of redis and memcached [default: 20000; --quick: 3000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub requests: Option<u64>,
+
+    /// How often the other applications do their work [default: 2; --quick: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub rounds: Option<u64>,
+
+    /// What takes longer than this in one mode is ended there, and said to be too slow.
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS",
+          value_parser = crate::arguments::positive)]
+    pub limit: f64,
+
+    /// Folder on a local disk for the swap file of `swap-disk`.
+    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
+    pub swap_dir: PathBuf,
+
+    /// Write the figures to this file as JSON (`-` is standard output).
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the plots as SVG, and a page with tables and plots, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
+///
+/// # Errors
+/// On arguments that make no sense, on Ctrl-C, when an application fails where this machine should
+/// be able to run it, and when any result or value came back wrong. Whatever was set up has been
+/// removed by then.
+pub fn execute(args: MemoryArgs) -> Result<()> {
+    let report = measure(&args)?;
+    if let Some(folder) = &args.plots {
+        publish_page(&report, folder)?;
+    }
+    crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)?;
+    run::verdict(&report)
+}
+
+/// Measures what was asked for.
+fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
+    let plan = plan(args)?;
+    interrupt::catch_signals()?;
+    note(&format!("applications on borrowed memory, on {}", Machine::describe().line()));
+    let mut ground = Ground::new(args.swap_dir.clone());
+    run::run(&plan, &mut ground)
+}
+
+fn publish_page(report: &MemoryReport, folder: &std::path::Path) -> Result<()> {
+    let plots = plots::all(report)?;
+    plot::write(&plots, folder)?;
+    let closing = tables::closing(report);
+    let page = Page {
+        title: "venice bench memory",
+        header: tables::header(report),
+        legend: "Bars in colour: Venice. Grey: its peers.",
+        plots: &plots,
+        sheets: tables::all(report),
+        closing: closing.lines().map(str::to_owned).collect(),
+    };
+    let file = page.write(folder)?;
+    note(&format!("plots and page: {}", file.display()));
+    Ok(())
+}
+
+fn plan(args: &MemoryArgs) -> Result<Plan> {
+    let sizes = sizes(args);
+    check(args, &sizes)?;
+    let mut applications = args.only.clone();
+    applications.sort_unstable();
+    applications.dedup();
+    let mut modes = args.modes.clone();
+    modes.retain(|mode| *mode != Mode::Local);
+    modes.sort_unstable();
+    modes.dedup();
+    let usual: &[f64] = if args.quick { &[0.25] } else { &[1.0, 0.75, 0.5, 0.25] };
+    let mut shares = args.local.clone().unwrap_or(usual.to_vec());
+    shares.sort_unstable_by(|one, other| other.total_cmp(one));
+    shares.dedup();
+    Ok(Plan {
+        loads: Load::all(&applications, &sizes),
+        sizes,
+        modes,
+        shares,
+        limit: Duration::from_secs_f64(args.limit),
+        quick: args.quick,
+    })
+}
+
+fn sizes(args: &MemoryArgs) -> Sizes {
+    let quick = |short: u64, long: u64| if args.quick { short } else { long };
+    let bytes = |given: Option<ByteSize>, usual: u64| given.map_or(usual, |size| size.0);
+    let graph = args.graph.unwrap_or(Shape::SMALL);
+    let value_bytes = match &args.value_sizes {
+        Some(sizes) => sizes.iter().map(|size| size.0).collect(),
+        None if args.quick => vec![4 << 10],
+        None => vec![4 << 10, 64 << 10, 512 << 10],
+    };
+    Sizes {
+        data_bytes: bytes(args.size, quick(40 << 20, 128 << 20)),
+        graph_vertices: graph.vertices,
+        graph_edges: graph.edges,
+        r_mat_scale: args.scale.unwrap_or(quick(18, 19) as u32),
+        fft_bytes: bytes(args.fft, quick(16 << 20, 64 << 20)),
+        value_bytes,
+        clients: args.clients.clone(),
+        requests: args.requests.unwrap_or(quick(3_000, 20_000)),
+        rounds: args.rounds.unwrap_or(quick(1, 2)),
+    }
+}
+
+fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
+    let largest = sizes.data_bytes.max(2 * sizes.fft_bytes);
+    if sizes.data_bytes < 1 << 20 || sizes.fft_bytes < 1 << 20 {
+        bail!("--size and --fft must be 1MiB or more");
+    }
+    if sizes.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
+        bail!("--clients: 1 to 64 at a time");
+    }
+    let values = &sizes.value_bytes;
+    if let Some(&wrong) = values.iter().find(|bytes| !(64..=MAX_VALUE_BYTES).contains(*bytes)) {
+        bail!("--value-sizes: {} is not between 64 bytes and 1MiB", ByteSize(wrong));
+    }
+    if args.modes.is_empty() || args.only.is_empty() {
+        bail!("nothing to measure: name modes and applications");
+    }
+    let memory_bytes = Machine::describe().memory_bytes;
+    // Twice on this machine, with what the donors hold; and some for what it loses on the way.
+    if memory_bytes > 0 && largest.saturating_mul(3) > memory_bytes {
+        bail!(
+            "data of {} needs about three times as much memory on this machine, which has {}",
+            ByteSize(largest),
+            ByteSize(memory_bytes)
+        );
+    }
+    Ok(())
+}

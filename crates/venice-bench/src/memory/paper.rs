@@ -1,0 +1,403 @@
+//! `venice paper 3` and `venice paper 15`: the Venice paper's figures about remote memory, run here.
+//!
+//! The papers' bars stand in pictures; what their text tells of them stands beside our figures.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use venice_wire::ByteSize;
+
+use super::application::Application;
+use super::mode::Mode;
+use super::report::{Cell, MemoryReport};
+use super::tables::{self, times};
+use super::{MemoryArgs, measure, run};
+use crate::page::Page;
+use crate::plot::{self, BarChart, BarSeries, Plot, Unit};
+use crate::progress::note;
+use crate::sheet::Sheet;
+
+/// Of Figure 3: 4 GB of local memory for an array of 6 GB.
+const FIGURE_3_SHARE: f64 = 4.0 / 6.0;
+/// Of Figure 15.
+const FIGURE_15_SHARE: f64 = 0.25;
+
+/// One figure of the paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Figure {
+    /// Random access to remote memory over commodity interconnects.
+    Three,
+    /// Remote memory directly and as swap space.
+    Fifteen,
+}
+
+/// Arguments of `venice paper 3` and `venice paper 15`.
+#[derive(Debug, Clone, Args)]
+pub struct PaperArgs {
+    /// A short run: small data.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these applications (Figure 3 has one: btree).
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...")]
+    pub only: Vec<Application>,
+
+    /// Data of the applications that have no shape of their own [default: 128MiB; --quick: 40MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+
+    /// What takes longer than this in one mode is ended there, and said to be too slow.
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS",
+          value_parser = crate::arguments::positive)]
+    pub limit: f64,
+
+    /// Folder on a local disk for the swap file.
+    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
+    pub swap_dir: PathBuf,
+
+    /// Write the figures to this file as JSON (`-` is standard output).
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the figure as SVG, and a page with tables and plots, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// What is written as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FigureReport {
+    /// Which figure.
+    pub figure: Figure,
+    /// What the paper's text tells of it.
+    pub paper: Vec<String>,
+    /// Direct access beside swap, case by case; of Figure 15.
+    pub contest: Vec<Contest>,
+    /// Everything that was measured.
+    pub memory: MemoryReport,
+}
+
+/// Direct access and swap to the same donors, with a quarter of the memory local.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Contest {
+    /// The application, with what sets the case apart.
+    pub case: String,
+    /// Slowdown of loads and stores to the mapped window, against all-local.
+    pub direct_slowdown: f64,
+    /// Slowdown of kernel swap to the donors, against all-local.
+    pub swap_slowdown: f64,
+    /// Slowdown of paging by Venice's own pager, where it was measured.
+    pub paged_slowdown: Option<f64>,
+    /// Slowdown of swap to the local disk, where it was measured.
+    pub local_swap_slowdown: Option<f64>,
+}
+
+impl Contest {
+    /// How much faster the better of the two modes is.
+    fn factor(&self) -> f64 {
+        let ratio = self.swap_slowdown / self.direct_slowdown;
+        ratio.max(1.0 / ratio)
+    }
+
+    fn winner(&self) -> &'static str {
+        if self.direct_slowdown <= self.swap_slowdown { "direct" } else { "swap" }
+    }
+}
+
+/// Measures one figure, prints its tables, writes its JSON, its plot and its page.
+///
+/// # Errors
+/// As [`super::execute`].
+pub fn execute_figure(figure: Figure, args: PaperArgs) -> Result<()> {
+    let memory = measure(&memory_args(figure, &args))?;
+    let report = FigureReport {
+        figure,
+        paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+        contest: if figure == Figure::Fifteen { contest(&memory) } else { Vec::new() },
+        memory,
+    };
+    if let Some(folder) = &args.plots {
+        publish_page(&report, folder)?;
+    }
+    crate::report::publish(&text(&report), args.json.as_deref(), &report)?;
+    run::verdict(&report.memory)
+}
+
+impl Figure {
+    fn title(self) -> &'static str {
+        match self {
+            Figure::Three => "Figure 3: random access to an array of which two thirds are local",
+            Figure::Fifteen => "Figure 15: remote memory directly and as swap, a quarter local",
+        }
+    }
+
+    /// What the paper tells in words: its bars cannot be read from the text.
+    fn told(self) -> &'static [&'static str] {
+        match self {
+            Figure::Three => &[
+                "paper: swap over 10 Gb/s Ethernet and over InfiniBand, swap and cache lines over \
+                 PCIe: all far slower than local memory, most by an order of magnitude.",
+            ],
+            Figure::Fifteen => &[
+                "paper: with Venice 1.03 to 2.5 times slower than all-local; the two modes differ \
+                 by up to 6.8 times, either way round, by application.",
+                "paper: if swapping to local storage is avoided, performance can be orders of \
+                 magnitude higher.",
+            ],
+        }
+    }
+
+    fn share(self) -> f64 {
+        match self {
+            Figure::Three => FIGURE_3_SHARE,
+            Figure::Fifteen => FIGURE_15_SHARE,
+        }
+    }
+
+    fn modes(self) -> &'static [Mode] {
+        match self {
+            Figure::Three => &Mode::ALL,
+            Figure::Fifteen => {
+                &[Mode::VeniceShm, Mode::VeniceWindow, Mode::VeniceSwapShm, Mode::SwapDisk]
+            }
+        }
+    }
+}
+
+fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
+    let only = match figure {
+        Figure::Three => vec![Application::Btree],
+        Figure::Fifteen if args.only.is_empty() => Application::ALL.into(),
+        Figure::Fifteen => args.only.clone(),
+    };
+    MemoryArgs {
+        quick: args.quick,
+        only,
+        modes: figure.modes().into(),
+        local: Some(vec![figure.share()]),
+        size: args.size,
+        graph: None,
+        scale: None,
+        fft: None,
+        value_sizes: Some(vec![ByteSize(4 << 10)]),
+        clients: vec![1],
+        requests: None,
+        rounds: None,
+        limit: args.limit,
+        swap_dir: args.swap_dir.clone(),
+        json: None,
+        plots: None,
+    }
+}
+
+fn contest(memory: &MemoryReport) -> Vec<Contest> {
+    let contest = |case: &str| {
+        let slowdown = |mode| memory.cell(case, mode, FIGURE_15_SHARE).map(|cell| cell.slowdown);
+        Some(Contest {
+            case: case.to_owned(),
+            direct_slowdown: slowdown(Mode::VeniceWindow)?,
+            swap_slowdown: slowdown(Mode::VeniceSwapShm)?,
+            paged_slowdown: slowdown(Mode::VeniceShm),
+            local_swap_slowdown: slowdown(Mode::SwapDisk),
+        })
+    };
+    memory.cases().into_iter().filter_map(contest).collect()
+}
+
+fn text(report: &FigureReport) -> String {
+    let header = tables::header(&report.memory).join("\n");
+    let sheets: Vec<String> = sheets(report).iter().map(Sheet::text).collect();
+    format!("{header}\n\n{}\n{}", sheets.join("\n"), tables::closing(&report.memory))
+}
+
+fn sheets(report: &FigureReport) -> Vec<Sheet> {
+    let mut own = match report.figure {
+        Figure::Three => figure_3(report),
+        Figure::Fifteen => figure_15(report),
+    };
+    own.notes.extend(report.paper.iter().cloned());
+    vec![own, tables::runs(&report.memory)]
+}
+
+/// A row for each way to the memory, as the paper has a bar for each.
+fn figure_3(report: &FigureReport) -> Sheet {
+    let head = ["memory", "like the paper's", "time, local = 1", "load, local = 1", "resident"];
+    let mut sheet = Sheet::new(report.figure.title(), &head, 2);
+    let cells = &report.memory.cells;
+    let local_load_s = cells.iter().find(|cell| cell.mode == Mode::Local).map(|cell| cell.load_s);
+    for cell in cells {
+        sheet.rows.push(vec![
+            cell.mode.to_string(),
+            like_the_papers(cell.mode).to_owned(),
+            times(cell.slowdown),
+            local_load_s.map_or("-".to_owned(), |local_s| times(cell.load_s / local_s)),
+            ByteSize(cell.resident_bytes).to_string(),
+        ]);
+    }
+    let measured = |pick: fn(f64, f64) -> f64| {
+        let far = cells.iter().filter(|cell| cell.mode != Mode::Local);
+        far.map(|cell| cell.slowdown).reduce(pick)
+    };
+    if let (Some(least), Some(most)) = (measured(f64::min), measured(f64::max)) {
+        sheet.notes.push(format!("here: {} to {}.", times(least), times(most)));
+    }
+    sheet
+}
+
+fn like_the_papers(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Local => "local memory",
+        Mode::VeniceWindow => "cache lines over PCIe (CRMA)",
+        Mode::VeniceSwapShm => "swap over PCIe (DMA)",
+        Mode::VeniceSwapUdp => "swap over Ethernet",
+        Mode::FuseLoop => "swap to a virtual disk",
+        Mode::VeniceShm | Mode::VeniceUdp | Mode::SwapDisk | Mode::Zram => "-",
+    }
+}
+
+/// A row for each application: both modes, and who wins.
+fn figure_15(report: &FigureReport) -> Sheet {
+    let head = [
+        "application",
+        "direct (window)",
+        "swap",
+        "paged",
+        "swap to disk",
+        "direct / disk",
+        "swap / disk",
+        "wins",
+        "by",
+    ];
+    let mut sheet = Sheet::new(report.figure.title(), &head, 1);
+    let told = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
+    for one in &report.contest {
+        let gain = |slowdown: f64| told(one.local_swap_slowdown.map(|disk| disk / slowdown));
+        sheet.rows.push(vec![
+            one.case.clone(),
+            times(one.direct_slowdown),
+            times(one.swap_slowdown),
+            told(one.paged_slowdown),
+            told(one.local_swap_slowdown),
+            gain(one.direct_slowdown),
+            gain(one.swap_slowdown),
+            one.winner().to_owned(),
+            times(one.factor()),
+        ]);
+    }
+    sheet.notes.push(
+        "First four: time against all-local. / disk: speed against swap to the local disk, as the \
+         paper's bars have it. wins: of direct and swap."
+            .to_owned(),
+    );
+    sheet.notes.push(
+        "Direct is a mapping of this machine's own memory: no link's latency is in it, where the \
+         paper's has 1.4 µs in each cache line that misses."
+            .to_owned(),
+    );
+    let wins = |name: &str| report.contest.iter().filter(|one| one.winner() == name).count();
+    let most = report.contest.iter().map(Contest::factor).fold(1.0, f64::max);
+    let best = report.contest.iter().map(|one| one.direct_slowdown.min(one.swap_slowdown));
+    let (least, worst) = best.fold((f64::MAX, 0.0f64), |(low, high), s| (low.min(s), high.max(s)));
+    if !report.contest.is_empty() {
+        sheet.notes.push(format!(
+            "here: the better mode is {} to {} of all-local; direct wins {} times, swap {}, by up \
+             to {}.",
+            times(least),
+            times(worst),
+            wins("direct"),
+            wins("swap"),
+            times(most),
+        ));
+    }
+    sheet
+}
+
+fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
+    let memory = &report.memory;
+    let cases = memory.cases();
+    let speed = |cell: Option<&Cell>| cell.map(|cell| 100.0 / cell.slowdown);
+    let series = memory.modes().into_iter().map(|mode| BarSeries {
+        name: mode.to_string(),
+        values: cases
+            .iter()
+            .map(|case| speed(memory.cell(case, mode, report.figure.share())))
+            .collect(),
+        is_peer: mode.is_peer(),
+    });
+    let name = match report.figure {
+        Figure::Three => "figure-3",
+        Figure::Fifteen => "figure-15",
+    };
+    let chart = BarChart {
+        title: report.figure.title().to_owned(),
+        x: "application",
+        y: ("of the speed on local memory", Unit::Percent),
+        groups: cases.iter().map(|case| (*case).to_owned()).collect(),
+        series: series.collect(),
+    };
+    Ok(chart.svg()?.map(|svg| Plot { name: name.to_owned(), svg }).into_iter().collect())
+}
+
+fn publish_page(report: &FigureReport, folder: &std::path::Path) -> Result<()> {
+    let plots = plot(report)?;
+    plot::write(&plots, folder)?;
+    let closing = tables::closing(&report.memory);
+    let page = Page {
+        title: report.figure.title(),
+        header: tables::header(&report.memory),
+        legend: "Bars in colour: Venice. Grey: its peers.",
+        plots: &plots,
+        sheets: sheets(report),
+        closing: closing.lines().map(str::to_owned).collect(),
+    };
+    let file = page.write(folder)?;
+    note(&format!("plot and page: {}", file.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+    use crate::plot::xml;
+
+    fn report(figure: Figure) -> FigureReport {
+        let mut memory = sample();
+        memory.cells.retain(|cell| cell.mode == Mode::Local || cell.local_share == 0.25);
+        for cell in memory.cells.iter_mut().filter(|cell| cell.mode != Mode::Local) {
+            cell.local_share = figure.share();
+        }
+        FigureReport {
+            figure,
+            paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+            contest: contest(&memory),
+            memory,
+        }
+    }
+
+    #[test]
+    fn the_winner_is_named_with_its_factor_beside_the_papers() {
+        let text = text(&report(Figure::Fifteen));
+        // Direct 1.1, swap 4, disk 40: 3.64 between the two, 36.4 and 10 over the disk.
+        for wanted in ["direct", "3.64 ×", "36.4 ×", "10.0 ×", "6.8 times", "swap 0, by up"] {
+            assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn each_way_has_a_row_and_the_page_is_well_formed() {
+        let report = report(Figure::Three);
+        let text = text(&report);
+        for wanted in ["swap over PCIe (DMA)", "here: 1.10 × to 40.0 ×", "order of magnitude"] {
+            assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        plot::write(&plot(&report).unwrap(), folder.path()).unwrap();
+        publish_page(&report, folder.path()).unwrap();
+        let page = std::fs::read_to_string(folder.path().join("index.html")).unwrap();
+        assert!(xml::texts(&page).unwrap().iter().any(|text| text.contains("an array of which")));
+        assert!(folder.path().join("figure-3.svg").is_file());
+    }
+}

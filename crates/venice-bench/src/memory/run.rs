@@ -1,0 +1,168 @@
+//! The order of a run: application by application, on local memory first, then in every other mode with
+//! every local share, so that what is compared lies close together in time.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Result, bail};
+
+use super::application::{Load, Sizes};
+use super::ground::{Ground, Lacking};
+use super::mode::{Budget, Mode};
+use super::report::{Cell, Fate, MemoryReport, Place, Unmeasured};
+use super::sample::Sample;
+use super::tables::{percent, unmeasured_line};
+use crate::interrupt;
+use crate::launch::Launch;
+use crate::machine::Machine;
+use crate::progress::note;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) loads: Vec<Load>,
+    pub(super) sizes: Sizes,
+    /// Without `local`, which always runs.
+    pub(super) modes: Vec<Mode>,
+    pub(super) shares: Vec<f64>,
+    /// Of one run of an application.
+    pub(super) limit: Duration,
+    pub(super) quick: bool,
+}
+
+/// Measures all of it.
+///
+/// # Errors
+/// On an interrupt, and when an application does not even run on local memory.
+pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
+    let mut run = Run::new(plan);
+    for load in &plan.loads {
+        run.measure(load, ground)?;
+    }
+    run.report.seconds = run.started.elapsed().as_secs_f64();
+    Ok(run.report)
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    report: MemoryReport,
+    started: Instant,
+    /// Runs so far, and all there will be.
+    done: usize,
+    total: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let report = MemoryReport {
+            machine: Machine::describe(),
+            started_unix_s: now.as_secs(),
+            load: crate::machine::load(),
+            quick: plan.quick,
+            sizes: plan.sizes.clone(),
+            cells: Vec::new(),
+            unmeasured: Vec::new(),
+            checked: 0,
+            wrong: 0,
+            seconds: 0.0,
+        };
+        let total = plan.loads.len() * (1 + plan.modes.len() * plan.shares.len());
+        Self { plan, report, started: Instant::now(), done: 0, total }
+    }
+
+    fn measure(&mut self, load: &Load, ground: &mut Ground) -> Result<()> {
+        let Plan { sizes, limit, .. } = self.plan;
+        let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        let graph = load.prepare(sizes, folder.path())?;
+        let label = self.label(&format!("{}, local", load.name()));
+        let local = match load.run(&Launch::Local, sizes, graph.as_deref(), *limit, &label) {
+            Ok(local) => local,
+            Err(error) => {
+                interrupt::check()?;
+                return Err(error.context(format!("{} on plain local memory", load.name())));
+            }
+        };
+        let (resident_bytes, peak_bytes) = (local.resident_bytes, local.peak_bytes);
+        self.enter(Place::local(load.application(), resident_bytes), &local, &local);
+        for &share in &self.plan.shares {
+            let budget = Budget::of(resident_bytes, peak_bytes, share);
+            for &mode in &self.plan.modes {
+                let label = self.label(&format!("{}, {} {mode}", load.name(), percent(share)));
+                if self.is_skipped(mode) {
+                    continue;
+                }
+                let outcome = ground.on(mode, budget, |launch| {
+                    load.run(launch, sizes, graph.as_deref(), *limit, &label)
+                });
+                interrupt::check()?;
+                let place = Place::of(load.application(), mode, share, budget);
+                self.enter_far(&load.name(), place, outcome, &local);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_skipped(&self, mode: Mode) -> bool {
+        self.report.unmeasured.iter().any(|one| one.mode == mode && one.name.is_none())
+    }
+
+    fn enter_far(
+        &mut self,
+        name: &str,
+        place: Place,
+        outcome: Result<Result<Sample, Lacking>>,
+        local: &Sample,
+    ) {
+        let Place { mode, local_share, .. } = place;
+        match outcome {
+            Ok(Ok(mut sample)) => {
+                sample.compare_with(local);
+                self.enter(place, &sample, local);
+            }
+            Ok(Err(Lacking(reason))) => {
+                let fate = Fate::Skipped;
+                self.leave_out(Unmeasured { name: None, mode, local_share: None, fate, reason });
+            }
+            Err(error) => self.leave_out(Unmeasured {
+                name: Some(name.to_owned()),
+                mode,
+                local_share: Some(local_share),
+                fate: Fate::of(&error),
+                reason: format!("{error:#}"),
+            }),
+        }
+    }
+
+    /// `[12/64] pagerank, 25 % venice-udp`
+    fn label(&mut self, what: &str) -> String {
+        self.done += 1;
+        format!("[{}/{}] {what}", self.done, self.total)
+    }
+
+    fn enter(&mut self, place: Place, sample: &Sample, local: &Sample) {
+        self.report.checked += sample.checked;
+        self.report.wrong += sample.wrong;
+        for (timing, local) in sample.cases.iter().zip(&local.cases) {
+            self.report.cells.push(Cell::new(place, timing, local, sample));
+        }
+    }
+
+    /// Says at once what will not be there.
+    fn leave_out(&mut self, one: Unmeasured) {
+        note(&unmeasured_line(&one));
+        self.report.unmeasured.push(one);
+    }
+}
+
+/// # Errors
+/// When something came back wrong, or failed that this machine should be able to do.
+pub(super) fn verdict(report: &MemoryReport) -> Result<()> {
+    if report.wrong > 0 {
+        bail!("{} of {} values and digests were wrong", report.wrong, report.checked);
+    }
+    let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
+    if failed > 0 {
+        bail!("{failed} of the runs failed");
+    }
+    Ok(())
+}
