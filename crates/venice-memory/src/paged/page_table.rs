@@ -38,6 +38,7 @@ const STATE_MASK: u32 = 7;
 const WAITED: u32 = 8;
 const YOUNG: u32 = 16;
 const COLD: u32 = 32;
+const AHEAD: u32 = 64;
 
 /// No far slot.
 pub const NO_SLOT: u32 = 0;
@@ -135,6 +136,33 @@ impl Entry {
     /// Is it to leave before others?
     pub fn is_cold(&self) -> bool {
         self.word.load(Ordering::Relaxed) & COLD != 0
+    }
+
+    /// Ends the caller's work on a busy page that was brought in ahead of its use: resident, and not
+    /// young before it is used. `true`: somebody waits for it already and must be woken; then it is
+    /// like others.
+    #[must_use]
+    pub fn release_ahead(&self) -> bool {
+        let before = self.word.swap(State::Resident as u32 | AHEAD, Ordering::Release);
+        assert!(decode(before) == State::Busy, "only a busy page can be released");
+        let is_waited_for = before & WAITED != 0;
+        if is_waited_for {
+            self.use_ahead();
+        }
+        is_waited_for
+    }
+
+    /// A page brought in ahead of its use was used, it seems; `false`: it was not one, or not one
+    /// any more.
+    pub fn use_ahead(&self) -> bool {
+        let is_ahead = |word| decode(word) == State::Resident && word & AHEAD != 0;
+        let used = |word| is_ahead(word).then_some(word & !(AHEAD | COLD) | YOUNG);
+        self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, used).is_ok()
+    }
+
+    /// Was it brought in ahead of its use, and nobody knows of any?
+    pub fn is_ahead(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & AHEAD != 0
     }
 
     /// The far slot, if it has one. Changed only by the page's owner.
@@ -404,6 +432,38 @@ mod tests {
         assert!(!entry.mark_waited());
         assert!(entry.take_youth());
         assert!(!entry.take_youth());
+    }
+
+    #[test]
+    fn what_came_ahead_is_like_others_once_it_is_used() {
+        let entry = Entry::default();
+        assert!(entry.claim(State::Zero) && !entry.release_ahead());
+        assert!(entry.is_ahead() && !entry.is_young());
+        assert!(entry.use_ahead() && entry.is_young() && !entry.use_ahead());
+        assert!(entry.make_cold() && entry.is_cold() && !entry.is_young());
+        assert!(entry.claim(State::Resident) && !entry.make_cold());
+        assert!(entry.mark_waited() && entry.release_ahead(), "somebody wants it at once");
+        assert!(!entry.is_ahead() && entry.is_young() && !entry.is_cold());
+    }
+
+    #[test]
+    fn what_is_said_of_pages_moves_with_them() {
+        let table = PageTable::new().unwrap();
+        table.cover(0..2 * LEAF_PAGES).unwrap();
+        let border = LEAF_PAGES - 3..LEAF_PAGES + 5;
+        table.set_pattern(border.clone(), Pattern::Random);
+        table.copy_patterns(border.start - 1..border.end + 1, 100);
+        for (page, pattern) in [
+            (border.end - 1, Pattern::Random),
+            (border.end, Pattern::Normal),
+            (100, Pattern::Normal),
+            (101, Pattern::Random),
+            (108, Pattern::Random),
+            (109, Pattern::Normal),
+            (9 * LEAF_PAGES, Pattern::Normal),
+        ] {
+            assert_eq!(table.pattern(page), pattern, "page {page}");
+        }
     }
 
     #[test]

@@ -119,6 +119,10 @@ pub struct Counters {
     pub pages_in: AtomicU64,
     /// Pages brought in ahead of their use.
     pub read_ahead: AtomicU64,
+    /// Of these, pages that a stream has gone past since, or that were waited for.
+    pub read_ahead_used: AtomicU64,
+    /// Of these, pages that left without any of that.
+    pub read_ahead_unused: AtomicU64,
     /// Pages brought in because the program said that it will need them.
     pub wanted_in: AtomicU64,
     /// Pages taken out before others, or at once, because the program said so.

@@ -39,6 +39,11 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.zero_drops),
     ));
     remark(format!(
+        "venice: of those read ahead {} were gone past, {} left unused",
+        get(&counters.read_ahead_used),
+        get(&counters.read_ahead_unused),
+    ));
+    remark(format!(
         "venice: by advice of the program: pages in {}, out {}",
         pages(&counters.wanted_in),
         pages(&counters.advised_out),

@@ -1,9 +1,8 @@
-//! What leaves before the clock hand's choice: pages that the program said it is done with, and
-//! those behind a stream it said it reads once. What it wants out at once leaves without any need
-//! of room.
+//! What leaves before the clock hand's choice: pages that the program said it is done with, those
+//! behind a stream it said it reads once, and those brought in ahead of a stream that ended. What it
+//! wants out at once leaves without any need of room.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::pager::Guarded;
@@ -47,14 +46,12 @@ impl Evictor {
     fn page_out_batch(&mut self, guarded: &mut Guarded) {
         let first = guarded.head_chunk;
         if self.retire(first, guarded).is_some() {
-            let mut left = 0;
             for offset in 0..BATCH_CHUNKS {
                 let Some(window) = self.next_to_page_out(guarded) else { break };
                 self.see_off(window.clone(), guarded);
                 let chunk = self.pager.staging.chunk_after(first, offset);
-                left += self.stage(window, chunk, true);
+                self.stage(window, chunk, true);
             }
-            self.pager.block.counters.advised_out.fetch_add(left as u64, Ordering::Relaxed);
         }
         if self.retire(first, guarded).is_none() {
             // Far memory is used up: what is staged stays so, and the rest where it is.

@@ -270,9 +270,7 @@ impl Evictor {
         for offset in 0..BATCH_CHUNKS {
             let chunk = self.pager.staging.chunk_after(first, offset);
             if let Some(window) = self.next_cold_window(guarded) {
-                let left = self.stage(window, chunk, true);
-                self.pager.block.counters.advised_out.fetch_add(left as u64, Ordering::Relaxed);
-                moved += left;
+                moved += self.stage(window, chunk, true);
                 continue;
             }
             match self.next_window(guarded) {

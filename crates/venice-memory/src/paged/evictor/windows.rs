@@ -77,12 +77,19 @@ impl Evictor {
     /// meanwhile would be moved along unnoticed.
     pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize, only_cold: bool) -> usize {
         let mut claimed: Claimed = [None; CHUNK_FRAMES];
+        let (mut unused, mut advised) = (0, 0);
         for (page, claimed) in window.clone().zip(&mut claimed) {
             let entry = self.managed(page);
             let state = entry.state();
             let stays = only_cold && state == State::Resident && !entry.is_cold();
             *claimed = (!stays && entry.claim(state)).then_some(state);
+            let leaves = *claimed == Some(State::Resident);
+            unused += u64::from(leaves && entry.is_ahead());
+            advised += u64::from(leaves && entry.is_cold() && !entry.is_ahead());
         }
+        let counters = &self.pager.block.counters;
+        counters.read_ahead_unused.fetch_add(unused, Ordering::Relaxed);
+        counters.advised_out.fetch_add(advised, Ordering::Relaxed);
         let mut stays = [false; CHUNK_FRAMES];
         let mut at = 0;
         while let Some(run) = next_run(&claimed, at) {

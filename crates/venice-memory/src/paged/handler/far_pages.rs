@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::super::far::Far;
 use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
+use super::super::read_ahead::Steps;
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
@@ -20,15 +21,15 @@ impl Handler {
         };
         match self.far.fetch(&self.pager.block, slot, token) {
             Fetch::Ready(source) => {
-                let window = self.window_for(&fault);
-                self.install_ready(fault, entry, source, slot, window);
+                let ahead = self.ahead_of(&fault);
+                self.install_ready(fault, entry, source, slot, ahead);
             }
             Fetch::Pending => {
                 self.awaited[token as usize] =
                     Awaited { page: fault.page, started_ns: fault.started_ns, why: fault.why };
                 self.awaited_count += 1;
-                let window = self.window_for(&fault);
-                self.ask_ahead(&fault, window);
+                let ahead = self.ahead_of(&fault);
+                self.ask_ahead(&fault, ahead);
             }
             Fetch::Full => {
                 self.release_quietly(fault.page, entry, State::Far);
@@ -38,111 +39,49 @@ impl Handler {
         }
     }
 
-    /// Installs the page at `source` and what lies ahead of it: pages whose slots lie in a row go
-    /// in one call.
+    /// Installs the page at `source` and what lies ahead of it: pages beside it whose slots lie
+    /// beside its own go in one call.
     fn install_ready(
         &mut self,
         fault: Fault,
         entry: &Entry,
         source: usize,
         slot: u32,
-        window: usize,
+        ahead: Steps,
     ) {
         let uffd = self.pager.uffd();
-        let mut run = 1;
-        while run < window && self.follows(fault.page, slot, run) {
-            run += 1;
-        }
-        self.far.hold_for(run);
+        let beside = self.claim_beside(slot, ahead);
+        // Backwards they lie below it.
+        let below = if ahead.stride() < 0 { beside } else { 0 };
+        let address = address_of(fault.page);
+        self.far.hold_for(beside + 1);
         let outcome = self.hand_over(&fault, |uffd, wake| {
-            uffd.copy(address_of(fault.page), source, run * PAGE, wake)
+            let (to, from) = (address - below * PAGE, source - below * PAGE);
+            uffd.copy(to, from, (beside + 1) * PAGE, wake)
         });
-        let done = match outcome {
-            Ok(bytes) => bytes / PAGE,
-            Err(_) if run > 1 => {
-                uffd.copy(address_of(fault.page), source, PAGE, true).is_ok() as usize
-            }
-            Err(_) => 0,
-        };
+        let done = outcome.map_or(0, |bytes| bytes / PAGE);
+        // The page itself is what counts.
+        let is_there = done > below || beside > 0 && uffd.copy(address, source, PAGE, true).is_ok();
         self.let_forks_pass();
-        for ahead in 1..run {
-            let state = if ahead < done { State::Resident } else { State::Far };
-            self.release_entry(fault.page + ahead, state);
+        let mut came = usize::from(is_there);
+        for (at, page) in ahead.pages().take(beside).enumerate() {
+            let is_placed = if below > 0 { below - 1 - at < done } else { at + 1 < done };
+            if is_placed {
+                came += 1;
+                self.release_brought(page, fault.why);
+            } else {
+                self.release_entry(page, State::Far);
+            }
         }
-        if done == 0 {
+        if came > 0 {
+            self.arrived(came);
+            self.count_in(fault.why, came, came - usize::from(is_there));
+        }
+        if !is_there {
             return self.give_back(fault, entry, State::Far, outcome);
         }
-        self.arrived(done);
-        self.count_in(fault.why, done, done - 1);
         self.release(fault.page, entry, State::Resident);
-        self.install_ahead(fault.why, fault.page + run, window.saturating_sub(run));
-    }
-
-    /// Claims the page `run` pages on if it is far and its slot lies as far on in the same slab.
-    fn follows(&mut self, page: PageNumber, slot: u32, run: usize) -> bool {
-        if run as u32 >= Far::contiguous_from(slot) {
-            return false;
-        }
-        let expected = Some(slot + run as u32);
-        let Some(entry) = self.pager.table.entry(page + run) else { return false };
-        if entry.slot() != expected || !entry.claim(State::Far) {
-            return false;
-        }
-        // Before it was ours it may have come, been written and left for another slot.
-        let still_follows = entry.slot() == expected;
-        if !still_follows {
-            self.release(page + run, entry, State::Far);
-        }
-        still_follows
-    }
-
-    /// Installs far pages of `[page, page + count)` whose slots lie elsewhere, one by one.
-    fn install_ahead(&mut self, why: Why, page: PageNumber, count: usize) {
-        for page in page..page + count {
-            if !self.claim_ahead(page, State::Far) {
-                return;
-            }
-            let entry = self.pager.table.entry(page).expect("just claimed");
-            let slot = entry.slot().expect("a far page has a slot");
-            let placed = match self.far.fetch(&self.pager.block, slot, 0) {
-                Fetch::Ready(source) => {
-                    self.far.hold_for(1);
-                    self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
-                }
-                _ => false,
-            };
-            self.let_forks_pass();
-            if !placed {
-                return self.release_entry(page, State::Far);
-            }
-            self.arrived(1);
-            self.count_in(why, 1, 1);
-            self.release_entry(page, State::Resident);
-        }
-    }
-
-    /// Asks for far pages ahead of that of `fault` by frames.
-    fn ask_ahead(&mut self, fault: &Fault, window: usize) {
-        let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
-        for page in fault.page + 1..fault.page + window {
-            let Some(token) = self.free_token() else { break };
-            if !self.claim_ahead(page, State::Far) {
-                break;
-            }
-            let entry = self.pager.table.entry(page).expect("just claimed");
-            let slot = entry.slot().expect("a far page has a slot");
-            match self.far.fetch(&self.pager.block, slot, token) {
-                Fetch::Pending => {
-                    self.awaited[token as usize] = Awaited { page, started_ns: 0, why };
-                    self.awaited_count += 1;
-                }
-                _ => {
-                    self.release_entry(page, State::Far);
-                    break;
-                }
-            }
-        }
-        self.far.flush();
+        self.install_ahead(fault.why, ahead, beside);
     }
 
     /// Installs the pages that came by frames; `true` if there were any.
@@ -181,7 +120,8 @@ impl Handler {
         let mut outcome = if started_ns == 0 {
             pager.uffd().copy(address, source, PAGE, true)
         } else {
-            let fault = Fault { page: awaited.page, write: false, why: awaited.why, started_ns };
+            let (page, why) = (awaited.page, awaited.why);
+            let fault = Fault { page, write: false, thread: 0, why, started_ns };
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
@@ -192,7 +132,10 @@ impl Handler {
             Ok(_) => {
                 self.arrived(1);
                 self.count_in(awaited.why, 1, usize::from(awaited.why == Why::Ahead));
-                self.release(awaited.page, entry, State::Resident);
+                match awaited.why {
+                    Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
+                    _ => self.release(awaited.page, entry, State::Resident),
+                }
             }
             Err(_) => {
                 self.release(awaited.page, entry, State::Far);

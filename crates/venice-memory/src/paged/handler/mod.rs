@@ -5,6 +5,7 @@
 //! a system call's time, and the evictor, and for that one only while no thread of the program
 //! holds the structure lock (that thread may be waiting for us).
 
+mod ahead;
 mod children;
 mod far_pages;
 mod serve;
@@ -12,7 +13,6 @@ mod whereabouts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::access_pattern::Pattern;
 use super::duty::{FIRST, Share};
 use super::far::Far;
 use super::fork_window::WATCHED_FDS;
@@ -37,9 +37,6 @@ const TIME_ONE_IN: u64 = 16;
 
 /// How long one of several handlers waits for a fault before it looks whether it is needed.
 const REVIEW_MS: i32 = 5;
-/// Pages behind a stream that are looked at.
-const BEHIND: usize = 2 * MAX_WINDOW;
-
 /// How often it looks while there are faults.
 const REVIEW_NS: u64 = 10_000_000;
 
@@ -48,6 +45,8 @@ const REVIEW_NS: u64 = 10_000_000;
 struct Fault {
     page: PageNumber,
     write: bool,
+    /// Who touched it.
+    thread: u32,
     why: Why,
     started_ns: u64,
 }
@@ -321,39 +320,7 @@ impl Handler {
         let page = address / PAGE;
         let is_wanted = self.pager.wanted.is_by(thread, page);
         let why = if is_wanted { Why::Wanted } else { Why::Touched };
-        Fault { page, write, why, started_ns }
-    }
-
-    /// How many pages to bring in from that of `fault` on, that one included.
-    fn window_for(&self, fault: &Fault) -> usize {
-        let pager = self.pager;
-        let limit = pager.limit_pages.load(Ordering::Relaxed);
-        let room = limit.saturating_sub(pager.resident().load(Ordering::Relaxed)) as usize;
-        let room = room.clamp(1, MAX_WINDOW);
-        if fault.why == Why::Wanted {
-            return pager.wanted.pages_from(fault.page).clamp(1, room);
-        }
-        let most = pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize + 1;
-        let pattern = pager.table.pattern(fault.page);
-        match pattern {
-            Pattern::Random => return 1,
-            Pattern::Sequential => self.leave_behind(fault.page),
-            Pattern::Normal => {}
-        }
-        pager.read_ahead.hold().on_fault(fault.page, pattern, most.min(room))
-    }
-
-    /// What lies just behind a page that is read in order will not be read again.
-    fn leave_behind(&self, page: PageNumber) {
-        let table = &self.pager.table;
-        let is_behind = |page: &PageNumber| {
-            table.pattern(*page) == Pattern::Sequential
-                && table.entry(*page).is_some_and(|entry| entry.make_cold() || entry.is_cold())
-        };
-        let behind = (page.saturating_sub(BEHIND)..page).rev().take_while(is_behind).last();
-        if let Some(first) = behind {
-            self.pager.behind.hold().push(first..page);
-        }
+        Fault { page, write, thread, why, started_ns }
     }
 
     /// Claims a page ahead of a fault if it is in `state` and in the table.

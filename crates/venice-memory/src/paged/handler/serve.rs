@@ -82,9 +82,10 @@ impl Handler {
 
     fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
-        let window = self.window_for(&fault);
+        let ahead = self.ahead_of(&fault);
+        let ahead = if ahead.stride() == 1 { ahead.count() } else { 0 };
         let mut count = 1;
-        while count < window && self.claim_ahead(fault.page + count, State::Zero) {
+        while count <= ahead && self.claim_ahead(fault.page + count, State::Zero) {
             count += 1;
         }
         let address = address_of(fault.page);

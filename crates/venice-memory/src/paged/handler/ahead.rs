@@ -1,0 +1,178 @@
+//! Bringing in what lies ahead of a fault: what is to come is the plan's
+//! ([`ReadAhead`](super::super::read_ahead::ReadAhead)) or the program's word.
+
+use std::sync::atomic::Ordering;
+
+use super::super::access_pattern::Pattern;
+use super::super::far::Far;
+use super::super::page_table::{PageNumber, State};
+use super::super::read_ahead::{MAX_WINDOW, Steps};
+use super::super::run_block::SLAB_SLOTS;
+use super::super::transfer::Fetch;
+use super::super::{PAGE, address_of};
+use super::{Awaited, Fault, Handler, Why};
+
+/// Pages behind a stream that are looked at.
+const BEHIND: usize = 2 * MAX_WINDOW;
+/// Where the program says that it reads in order, so many times as many pages may come at once.
+const IN_ORDER_FACTOR: usize = 2;
+
+impl Handler {
+    /// Which pages are to come with that of `fault`. What the streams say of pages that came
+    /// earlier is seen to.
+    pub(super) fn ahead_of(&self, fault: &Fault) -> Steps {
+        let pager = self.pager;
+        let limit = pager.limit_pages.load(Ordering::Relaxed);
+        let room = limit.saturating_sub(pager.resident().load(Ordering::Relaxed)) as usize;
+        if fault.why == Why::Wanted {
+            let wanted = pager.wanted.pages_from(fault.page).min(room);
+            return Steps::after(fault.page, 1, wanted.saturating_sub(1));
+        }
+        let pattern = pager.table.pattern(fault.page);
+        let most = pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
+        let most = match pattern {
+            Pattern::Random => return Steps::default(),
+            Pattern::Sequential => (most * IN_ORDER_FACTOR).min(MAX_WINDOW - 1),
+            Pattern::Normal => most,
+        };
+        let limit = room.min(most + 1);
+        let plan = pager.read_ahead.hold().on_fault(fault.thread, fault.page, pattern, limit);
+        self.note_passed(plan.passed);
+        self.give_up(plan.given_up);
+        if pattern == Pattern::Sequential {
+            self.leave_behind(fault.page);
+        }
+        plan.ahead
+    }
+
+    /// The program has gone past pages that came ahead of it: they are like others.
+    fn note_passed(&self, passed: Steps) {
+        if passed.count() == 0 {
+            return;
+        }
+        let is_used = |page: &PageNumber| {
+            self.pager.table.entry(*page).is_some_and(|entry| entry.use_ahead())
+        };
+        let used = passed.pages().filter(is_used).count();
+        self.pager.block.counters.read_ahead_used.fetch_add(used as u64, Ordering::Relaxed);
+    }
+
+    /// Pages came ahead of a stream that ended: they leave before others.
+    fn give_up(&self, given_up: Steps) {
+        for page in given_up.pages() {
+            let entry = self.pager.table.entry(page);
+            if entry.is_some_and(|entry| entry.is_ahead() && entry.make_cold()) {
+                self.pager.behind.hold().push(page..page + 1);
+            }
+        }
+    }
+
+    /// What lies just behind a page that is read in order will not be read again.
+    fn leave_behind(&self, page: PageNumber) {
+        let table = &self.pager.table;
+        let is_behind = |page: &PageNumber| {
+            table.pattern(*page) == Pattern::Sequential
+                && table.entry(*page).is_some_and(|entry| entry.make_cold())
+        };
+        let behind = (page.saturating_sub(BEHIND)..page).rev().take_while(is_behind).last();
+        if let Some(first) = behind {
+            self.pager.behind.hold().push(first..page);
+        }
+    }
+
+    /// How many of the pages next to the one in `slot` may come in one call with it: far ones whose
+    /// slots lie beside it just as they do. They are the handler's then.
+    pub(super) fn claim_beside(&self, slot: u32, ahead: Steps) -> usize {
+        let forward = match ahead.stride() {
+            1 => true,
+            -1 => false,
+            _ => return 0,
+        };
+        let in_slab = match forward {
+            true => Far::contiguous_from(slot) - 1,
+            false => slot % SLAB_SLOTS,
+        };
+        let beside = |(page, distance): (PageNumber, u32)| {
+            let expected = if forward { slot + distance } else { slot - distance };
+            self.claim_slot(page, expected)
+        };
+        let pages = ahead.pages().zip(1..=in_slab);
+        pages.map(beside).take_while(|claimed| *claimed).count()
+    }
+
+    /// Claims a far page if it is in `slot`.
+    fn claim_slot(&self, page: PageNumber, slot: u32) -> bool {
+        let Some(entry) = self.pager.table.entry(page) else { return false };
+        if entry.slot() != Some(slot) || !entry.claim(State::Far) {
+            return false;
+        }
+        // Before it was ours it may have come, been written and left for another slot.
+        let is_there = entry.slot() == Some(slot);
+        if !is_there {
+            self.release(page, entry, State::Far);
+        }
+        is_there
+    }
+
+    /// Installs what is far of `ahead`, beyond the first `skip` pages, one by one.
+    pub(super) fn install_ahead(&mut self, why: Why, ahead: Steps, skip: usize) {
+        for page in ahead.pages().skip(skip) {
+            if !self.claim_ahead(page, State::Far) {
+                continue;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            let placed = match self.far.fetch(&self.pager.block, slot, 0) {
+                Fetch::Ready(source) => {
+                    self.far.hold_for(1);
+                    self.pager.uffd().copy(address_of(page), source, PAGE, false).is_ok()
+                }
+                _ => false,
+            };
+            self.let_forks_pass();
+            if !placed {
+                return self.release_entry(page, State::Far);
+            }
+            self.arrived(1);
+            self.count_in(why, 1, 1);
+            self.release_brought(page, why);
+        }
+    }
+
+    /// Asks for what is far of `ahead` by frames.
+    pub(super) fn ask_ahead(&mut self, fault: &Fault, ahead: Steps) {
+        let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
+        for page in ahead.pages() {
+            let Some(token) = self.free_token() else { break };
+            if !self.claim_ahead(page, State::Far) {
+                continue;
+            }
+            let entry = self.pager.table.entry(page).expect("just claimed");
+            let slot = entry.slot().expect("a far page has a slot");
+            match self.far.fetch(&self.pager.block, slot, token) {
+                Fetch::Pending => {
+                    self.awaited[token as usize] = Awaited { page, started_ns: 0, why };
+                    self.awaited_count += 1;
+                }
+                _ => {
+                    self.release_entry(page, State::Far);
+                    break;
+                }
+            }
+        }
+        self.far.flush();
+    }
+
+    /// A page is there that nobody has touched yet, as far as is known.
+    pub(super) fn release_brought(&self, page: PageNumber, why: Why) {
+        if why == Why::Wanted {
+            return self.release_entry(page, State::Resident);
+        }
+        let entry = self.pager.table.entry(page).expect("just brought in");
+        if entry.release_ahead() {
+            // Somebody waits for it already.
+            self.pager.block.counters.read_ahead_used.fetch_add(1, Ordering::Relaxed);
+            self.pager.wake_page(page);
+        }
+    }
+}
