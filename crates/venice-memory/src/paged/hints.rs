@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::access_pattern::Pattern;
+use super::budget::high_watermark;
 use super::page_table::{PageNumber, State};
 use super::pager::{Pager, Structure};
 use super::read_ahead::MAX_WINDOW;
@@ -114,12 +115,10 @@ impl Pager {
         while page < pages.end && brought < most {
             let far = self.hold_structure().next_away(page..pages.end);
             let Some(first) = far else { return };
-            if !self.make_room(MAX_WINDOW as u64) {
-                return;
-            }
+            let Some(room) = self.make_room() else { return };
             // Held, so that nothing leaves and nothing is unmapped meanwhile.
             let mut structure = self.hold_structure();
-            let end = pages.end.min(first + MAX_WINDOW);
+            let end = pages.end.min(first + room.min(MAX_WINDOW));
             page = first;
             while let Some(next) = structure.next_away(page..end) {
                 self.wanted.set(thread, end);
@@ -137,23 +136,24 @@ impl Pager {
         }
     }
 
-    /// Waits until there is room for so many pages more; `false`: there will not be.
-    fn make_room(&self, pages: u64) -> bool {
-        let is_room = || {
-            let resident = self.resident().load(Ordering::Relaxed);
-            resident + pages <= self.limit_pages.load(Ordering::Relaxed)
-        };
+    /// Waits until the evictor has made room, as much as it makes: so many pages. `None`: there
+    /// will not be any.
+    fn make_room(&self) -> Option<usize> {
         let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
-        while !is_room() {
+        loop {
+            let limit = self.limit_pages.load(Ordering::Relaxed);
+            let resident = self.resident().load(Ordering::Relaxed);
+            if resident <= high_watermark(limit) {
+                return Some((limit - resident) as usize).filter(|&room| room > 0);
+            }
             let is_stuck = self.evictor_stuck.load(Ordering::Relaxed) != 0;
             if is_stuck || sys::monotonic_ns() > patience_ends_ns {
-                return false;
+                return None;
             }
             let seen = self.evictor_progress.load(Ordering::Acquire);
             self.ring_if_needed(u64::MAX);
             sys::futex_wait(&self.evictor_progress, seen, Some(LOOK_EVERY_NS), false);
         }
-        true
     }
 }
 
