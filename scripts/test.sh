@@ -25,6 +25,8 @@ run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a f
 }
 
 run 20m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
+# `venice run` looks for the shim beside itself, in the tests of the binary too.
+run 20m cargo build --locked -p venice-preload
 run 25m cargo test --workspace --exclude venice-programs-test --locked --no-fail-fast -- --show-output
 # One test at a time: each has a rack to itself and is bounded by it, not by its neighbours.
 run 25m cargo test --release -p venice-programs-test --locked --no-fail-fast -- \

@@ -13,8 +13,12 @@ fn borrower(place: &Place, donor: &str) -> Child {
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
     let mut command = place.command(&words);
     command.args(["--donor", donor, "--", "sleep", "600"]);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("the memory is lent", || grants(place) > before);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("the memory is lent", || {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "{words:?}: {ended:?}; cargo build -p venice-preload");
+        grants(place) > before
+    });
     child
 }
 
