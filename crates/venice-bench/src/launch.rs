@@ -40,6 +40,8 @@ impl Launch<'_> {
                     .args(["run", "--local", &local_bytes.to_string()])
                     .args(["--remote", &remote_bytes.to_string()])
                     .args(["--port", rack.port().name()])
+                    // What it is measured beside keeps one copy too.
+                    .args(["--copies", "1"])
                     .args(*extra)
                     .arg(OsStr::new("--"))
                     .arg(program);

@@ -54,6 +54,7 @@ impl From<LaneError> for Error {
                 Error::OutOfRange { offset, len_bytes, size_bytes }
             }
             LaneError::Unaligned(offset) => Error::Unaligned(offset),
+            LaneError::Unanswered { .. } => Error::Unreachable(error.to_string()),
             LaneError::Lost { offset, len_bytes, node } => {
                 Error::DonorLost { node, offset, len_bytes }
             }

@@ -127,6 +127,7 @@ impl Rack {
 
     fn request(&self, len_bytes: u64, options: &MemoryOptions) -> Request {
         let wish = Wish {
+            copies: Some(1),
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
             purpose: options.purpose.clone(),

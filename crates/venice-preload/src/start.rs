@@ -1,12 +1,12 @@
 //! How the shim starts.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
-use venice_memory::paged::run_block::{PortKind, RunBlockMap};
+use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Window, sys};
 
 use crate::{descriptors, fork, heap, mappings, patch, the_pager, window_calls};
@@ -27,25 +27,18 @@ pub extern "C" fn start() {
 const FAILED: usize = 1;
 
 fn try_start(socket: &Path) -> Result<(), String> {
-    // Every slab is a descriptor until it is mapped.
-    let [own_limit, most] = sys::descriptor_limits();
-    sys::set_descriptor_limit(most);
     let attached = attach::attach(socket).map_err(|e| format!("the shim cannot start: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
-    let window = match block.port() {
-        PortKind::Shm => Some(attach::map_slabs(&attached.slabs).map_err(|e| e.to_string())?),
-        PortKind::Udp | PortKind::Verbs => None,
-    };
-    drop(attached.slabs);
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
-    sys::set_descriptor_limit(if first == 0 { own_limit } else { first });
-    if let Some(base) = window.filter(|_| block.is_window()) {
-        return start_window(block, attached.process, base);
+    if first != 0 {
+        sys::set_descriptor_limit(first);
+    }
+    if block.is_window() {
+        return start_window(block, attached.process, attached.supervisor);
     }
     let setup = PagerSetup {
         block: Arc::new(block),
         process: attached.process,
-        window,
         serves: Serves::Program { supervisor: attached.supervisor },
         lowest_fd: lowest_fd(),
     };
@@ -66,8 +59,9 @@ fn unpatched((name, why): (&str, patch::PatchError)) -> String {
 }
 
 /// Without a pager: the slabs become the program's memory themselves.
-fn start_window(block: RunBlockMap, process: usize, base: usize) -> Result<(), String> {
-    let window = Window::start(block, process, base);
+fn start_window(block: RunBlockMap, process: usize, supervisor: OwnedFd) -> Result<(), String> {
+    let window = Window::start(block, process, &supervisor)
+        .ok_or("the donors' memory cannot be mapped into this process")?;
     // SAFETY: this runs before the program, and nothing else runs.
     unsafe { window_calls::install(window).map_err(unpatched)? };
     if !fork::install() {

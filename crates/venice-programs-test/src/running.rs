@@ -92,6 +92,11 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// What it wrote to its standard error, once it has ended.
+    pub fn said_on_stderr(&mut self) -> String {
+        String::from_utf8_lossy(&self.stderr.take().map(join).unwrap_or_default()).into_owned()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);

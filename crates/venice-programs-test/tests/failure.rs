@@ -9,7 +9,7 @@ use venice_programs_test::{is_alive, kill_now, paged_mode_is_missing, stop_now, 
 const LEND_MIB: u64 = 128;
 /// 64 MiB of use on 16 MiB local and 96 MiB far, spread over the four donors.
 const USE_MIB: &str = "64";
-const OPTIONS: [&str; 5] = ["--local", "16MiB", "--remote", "96MiB", "--stats"];
+const OPTIONS: [&str; 7] = ["--local", "16MiB", "--remote", "96MiB", "--stats", "--copies", "1"];
 const SIGBUS_CODE: i32 = 128 + 7;
 /// The lease, and time for the donors' next heartbeats to tell of it.
 const LEASE_LIMIT: Duration = Duration::from_secs(25);

@@ -83,6 +83,7 @@ fn borrow(rack: &Rack) -> Grant {
         client_id: u128::from(monotonic_ns()),
         recipient: "test".into(),
         bytes: ByteSize::mib(16),
+        copies: 1,
         donors: vec!["node1".into()],
         home: String::new(),
         purpose: "protection".into(),

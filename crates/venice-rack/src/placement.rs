@@ -17,12 +17,20 @@ pub const HOP_SLABS: u32 = 4;
 pub struct Donor {
     /// The node.
     pub node: NodeId,
-    /// Slabs it may be asked for.
+    /// Slabs it has left.
     pub free_slabs: u32,
+    /// Most it may give to this request: with copies, no more than one of each slab.
+    pub most_slabs: u32,
     /// Hops between the recipient's node and it; `None` where all reach each other directly. 0 is
     /// the recipient's own node: it counts as one hop more than the farthest, since what is idle
     /// there serves the program better as local memory.
     pub hops: Option<u32>,
+}
+
+impl Donor {
+    fn can_give(&self) -> u32 {
+        self.free_slabs.min(self.most_slabs)
+    }
 }
 
 /// Spreads `slabs` over donors: slab by slab to whoever counts most; of equals the nearest goes
@@ -33,8 +41,8 @@ pub fn spread(
     slabs: u32,
     donors: impl IntoIterator<Item = Donor>,
 ) -> Option<BTreeMap<NodeId, u32>> {
-    let donors: Vec<Donor> = donors.into_iter().filter(|donor| donor.free_slabs > 0).collect();
-    let total: u64 = donors.iter().map(|donor| u64::from(donor.free_slabs)).sum();
+    let donors: Vec<Donor> = donors.into_iter().filter(|donor| donor.can_give() > 0).collect();
+    let total: u64 = donors.iter().map(|donor| u64::from(donor.can_give())).sum();
     if total < u64::from(slabs) {
         return None;
     }
@@ -48,7 +56,7 @@ pub fn spread(
             };
             let worth = i64::from(donor.free_slabs) - i64::from(HOP_SLABS) * i64::from(hops);
             let (hops, node) = (Reverse(hops), Reverse(donor.node));
-            Candidate { worth, hops, node, free_slabs: donor.free_slabs }
+            Candidate { worth, hops, node, can_give: donor.can_give() }
         })
         .collect();
     let mut shares = BTreeMap::new();
@@ -56,8 +64,8 @@ pub fn spread(
         let mut best = candidates.pop()?;
         *shares.entry(best.node.0).or_insert(0) += 1;
         best.worth -= 1;
-        best.free_slabs -= 1;
-        if best.free_slabs > 0 {
+        best.can_give -= 1;
+        if best.can_give > 0 {
             candidates.push(best);
         }
     }
@@ -70,7 +78,7 @@ struct Candidate {
     worth: i64,
     hops: Reverse<u32>,
     node: Reverse<NodeId>,
-    free_slabs: u32,
+    can_give: u32,
 }
 
 #[cfg(test)]
@@ -82,6 +90,7 @@ mod tests {
         let all = donors.iter().enumerate().map(|(number, (free_slabs, hops))| Donor {
             node: NodeId(number as u32),
             free_slabs: *free_slabs,
+            most_slabs: u32::MAX,
             hops: *hops,
         });
         let shares = spread(slabs, all)?;
@@ -111,6 +120,23 @@ mod tests {
         assert_eq!(shares(16, &[2, 10, 4]), Some(vec![2, 10, 4]));
         assert_eq!(shares(17, &[2, 10, 4]), None);
         assert_eq!(shares(1, &[]), None);
+    }
+
+    #[test]
+    fn no_donor_gives_two_copies_of_a_slab() {
+        let copies_of = |slabs: u32, copies: u32, available: &[u32]| {
+            let donors = available.iter().enumerate().map(|(number, free_slabs)| Donor {
+                node: NodeId(number as u32),
+                free_slabs: *free_slabs,
+                most_slabs: slabs,
+                hops: None,
+            });
+            spread(slabs * copies, donors).map(|shares| shares.into_values().collect::<Vec<_>>())
+        };
+        assert_eq!(copies_of(4, 2, &[16, 5, 5]), Some(vec![4, 2, 2]));
+        assert_eq!(copies_of(6, 2, &[100, 6]), Some(vec![6, 6]));
+        assert_eq!(copies_of(7, 2, &[100, 6]), None);
+        assert_eq!(copies_of(1, 2, &[100]), None);
     }
 
     #[test]

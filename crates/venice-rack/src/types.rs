@@ -8,6 +8,9 @@ use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 /// Longest name of a node, a recipient or a purpose, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
+/// Most copies of memory that a request may ask for.
+pub const MAX_COPIES: u32 = 3;
+
 /// What a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -313,6 +316,8 @@ pub struct MemoryRequest {
     pub recipient: String,
     /// How much; rounded up to whole slabs.
     pub bytes: ByteSize,
+    /// How many copies of it: so many times as much is granted, and no donor gives more than one.
+    pub copies: u32,
     /// Names of the donors to use; empty for any.
     pub donors: Vec<String>,
     /// The node whose relay it sends through, where nodes relay for each other: near donors are

@@ -122,6 +122,7 @@ impl Rack {
         let request = MemoryRequest {
             client_id: u128::from(slabs),
             recipient: "r".into(),
+            copies: 1,
             bytes: ByteSize(slabs * SLAB_BYTES),
             donors: donors.iter().map(|name| (*name).to_owned()).collect(),
             home: String::new(),

@@ -87,6 +87,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
         client_id: u128::from(slabs),
         recipient: "r".into(),
         bytes: ByteSize(slabs * SLAB_BYTES),
+        copies: 1,
         donors: vec![],
         home: home.into(),
         purpose: "p".into(),

@@ -1,7 +1,7 @@
 //! Why memory could not be borrowed.
 
 use venice_control::ControlError;
-use venice_memory::paged::attach::AttachError;
+use venice_memory::paged::FarError;
 use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
 
@@ -11,6 +11,17 @@ pub enum RecipientError {
     /// The Monitor Node or a donor said no, or nobody answered.
     #[error("{0}")]
     Control(ControlError),
+    /// There is no room for so many copies on different donors.
+    #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer --copies")]
+    NoRoomForCopies {
+        /// How many.
+        copies: u32,
+        /// What the Monitor Node said.
+        error: ControlError,
+    },
+    /// The Monitor Node granted shares that make no copies on different donors.
+    #[error("the Monitor Node granted shares of which no copies on different nodes can be made")]
+    NotPaired,
     /// A donor was named that the rack does not know.
     #[error("the rack has no node named {0}: `venice nodes` lists those there are")]
     UnknownNode(String),
@@ -35,9 +46,18 @@ pub enum RecipientError {
     /// The run block could not be made, or cannot hold so much.
     #[error(transparent)]
     Block(#[from] RunBlockError),
-    /// The slabs could not be mapped one after the other.
+    /// There are no addresses left to map slabs at.
+    #[error("no room to map the slabs")]
+    Map(#[source] rustix::io::Errno),
+    /// The way to the donors cannot be opened.
     #[error(transparent)]
-    Map(#[from] AttachError),
+    Far(#[from] FarError),
+    /// No other node has room for a copy.
+    #[error("no other node has room for one")]
+    NobodyElse,
+    /// The port knows only the donors that it began with.
+    #[error("over verbs no donor can be added while the program runs")]
+    NoRebuild,
     /// A node emulates a link, and the port does not obey it.
     #[error(
         "{node} emulates the link {link}, which --port {port} does not obey: use --port shm, or \

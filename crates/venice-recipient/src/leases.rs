@@ -7,75 +7,63 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 use venice_control::Grant;
 use venice_control::client::AgentClient;
 use venice_control::{ControlError, LeaseState};
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::error::RecipientError;
-use crate::loan::{ANSWER_WITHIN, Loan, runtime};
+use crate::holding::Holding;
+use crate::loan::{ANSWER_WITHIN, runtime};
+use crate::news::{LostDonor, News};
+use crate::rebuild;
+use crate::silence::Silences;
 
 /// How often the shm connections are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long giving back may take, all in all.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
 
-/// A donor that was lost, whoever found out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostDonor {
-    /// Its name.
-    pub name: String,
-    /// How it was lost.
-    pub fate: Fate,
-}
-
-impl std::fmt::Display for LostDonor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.fate {
-            Fate::Died => "died",
-            Fate::TookBack => "took its memory back",
-        };
-        write!(f, "node {} {what}", self.name)
-    }
-}
-
-/// The thread that keeps the leases. Dropped, it gives the memory back.
+/// The threads that keep a holding: one the leases, one the copies. Dropped, they give the memory
+/// back.
 #[derive(Debug)]
 pub struct Leases {
     stop: Arc<AtomicBool>,
+    rebuilder: Option<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
 impl Leases {
-    /// Starts keeping. Donor `n` of the run block must be the donor of grant `n`. `tell` hears of
-    /// each donor that is lost, once, on the keeper's thread.
+    /// Starts keeping. `tell` hears the news, on the keeper's thread.
     ///
     /// # Errors
     /// [`RecipientError::System`]: no thread can be had; then the leases end by themselves.
     pub fn keep(
-        loan: Loan,
-        block: Arc<RunBlockMap>,
-        mut tell: impl FnMut(LostDonor) + Send + 'static,
+        holding: Arc<Holding>,
+        tell: impl FnMut(News) + Send + 'static,
     ) -> Result<Leases, RecipientError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (to_tell, told) = mpsc::channel();
         let runtime = runtime()?;
-        let body = move || {
-            let told = vec![false; loan.grants.len()];
-            keep(&runtime, &loan, &block, &stopped, Telling { told, tell: &mut tell });
+        let (stopped, held) = (stop.clone(), holding.clone());
+        let rebuilder = thread("venice-copies", move || rebuild::run(&held, &stopped, &to_tell))?;
+        let mut leases = Leases { stop: stop.clone(), rebuilder: Some(rebuilder), keeper: None };
+        let keeper = thread("venice-leases", move || {
+            let mut telling = Telling { told: Vec::new(), rebuilder: told, tell: Box::new(tell) };
+            keep(&runtime, &holding, &stop, &mut telling);
             // What does not get through ends with its lease.
-            let _ = runtime
-                .block_on(async { tokio::time::timeout(GIVE_BACK_WITHIN, loan.release()).await });
-        };
-        let keeper = std::thread::Builder::new().name("venice-leases".into()).spawn(body);
-        let keeper = keeper.map_err(|source| RecipientError::System {
-            doing: "starting the thread that keeps the leases",
-            source,
+            let _ = runtime.block_on(async {
+                tokio::time::timeout(GIVE_BACK_WITHIN, holding.release()).await
+            });
         })?;
-        Ok(Leases { stop, keeper: Some(keeper) })
+        leases.keeper = Some(keeper);
+        Ok(leases)
     }
 
     /// Ends the grants: at the Monitor Node, or where it is gone at the donors. Returns when that
@@ -85,62 +73,96 @@ impl Leases {
     }
 }
 
+fn thread(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, RecipientError> {
+    let started = std::thread::Builder::new().name(name.into()).spawn(body);
+    started.map_err(|source| RecipientError::System {
+        doing: "starting a thread that keeps what was borrowed",
+        source,
+    })
+}
+
 impl Drop for Leases {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
+        // What is being rebuilt is part of what is given back.
+        for thread in [self.rebuilder.take(), self.keeper.take()].into_iter().flatten() {
+            let _ = thread.join();
         }
     }
 }
 
-/// Who hears of lost donors, and of whom they have heard.
-struct Telling<'a> {
-    told: Vec<bool>,
-    tell: &'a mut dyn FnMut(LostDonor),
-}
-
-fn keep(
-    runtime: &tokio::runtime::Runtime,
-    loan: &Loan,
-    block: &RunBlockMap,
-    stop: &AtomicBool,
-    mut telling: Telling<'_>,
-) {
-    let lease_s = loan.grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
-    let lease = Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0));
-    let renew_every = (lease / 4).min(Duration::from_secs(1));
-    let mut heard = vec![Instant::now(); loan.grants.len()];
-    let mut next = Instant::now();
+fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut Telling) {
+    let block = holding.block();
+    let mut silences = Silences::default();
+    let mut renewals = Renewals::new(block.lease());
     while !stop.load(Ordering::Acquire) {
-        for (index, connection) in loan.connections.iter().enumerate() {
-            if connection.is_closed() {
-                block.donors()[index].lose(Fate::Died);
+        for held in holding.lock_held().iter() {
+            if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
+                block.donors()[held.donor].lose(Fate::Died);
             }
         }
-        if Instant::now() >= next {
-            next = Instant::now() + renew_every;
-            runtime.block_on(renew_all(loan, block, &mut heard, lease));
-        }
+        // A donor that does not answer must hold up neither the others nor what is told.
+        runtime.block_on(async {
+            renewals.begin(holding);
+            tokio::time::sleep(LOOK_EVERY).await;
+            renewals.take_answers(block);
+        });
+        silences.judge(block).for_each(&mut telling.tell);
         telling.look(block);
-        std::thread::sleep(LOOK_EVERY);
     }
     // What ended the program may have come since.
     telling.look(block);
 }
 
-async fn renew_all(loan: &Loan, block: &RunBlockMap, heard: &mut [Instant], lease: Duration) {
-    for (index, grant) in loan.grants.iter().enumerate() {
-        let donor = &block.donors()[index];
-        if donor.is_lost() {
-            continue;
+/// The renewals of all grants, at all donors at a time.
+struct Renewals {
+    lease: Duration,
+    next: Instant,
+    /// By grant: its donor, when that was last heard, and whether it is being asked.
+    grants: Vec<(usize, Instant, bool)>,
+    asked: JoinSet<(usize, Result<LeaseState, ControlError>)>,
+}
+
+impl Renewals {
+    fn new(lease: Duration) -> Renewals {
+        Renewals { lease, next: Instant::now(), grants: Vec::new(), asked: JoinSet::new() }
+    }
+
+    /// Asks for what is due and not lost; for use within the runtime.
+    fn begin(&mut self, holding: &Holding) {
+        if Instant::now() < self.next {
+            return;
         }
-        match renew(grant).await {
-            Ok(LeaseState::Live { .. }) => heard[index] = Instant::now(),
-            Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
-            Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
-            Err(_) if heard[index].elapsed() > lease => donor.lose(Fate::Died),
-            Err(_) => {}
+        self.next = Instant::now() + (self.lease / 4).min(Duration::from_secs(1));
+        for (index, held) in holding.lock_held().iter().enumerate() {
+            if index == self.grants.len() {
+                self.grants.push((held.donor, Instant::now(), false));
+            }
+            let (donor, _, is_asked) = &mut self.grants[index];
+            if !holding.block().donors()[*donor].is_lost() && !*is_asked {
+                *is_asked = true;
+                let grant = held.grant.clone();
+                self.asked.spawn(async move { (index, renew(&grant).await) });
+            }
+        }
+    }
+
+    fn take_answers(&mut self, block: &RunBlockMap) {
+        while let Some(answer) = self.asked.try_join_next() {
+            let Ok((index, outcome)) = answer else { continue };
+            let (donor, heard, is_asked) = &mut self.grants[index];
+            *is_asked = false;
+            let donor = &block.donors()[*donor];
+            match outcome {
+                Ok(LeaseState::Live { .. }) => *heard = Instant::now(),
+                Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
+                Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
+                Err(_) if heard.elapsed() > self.lease => donor.lose(Fate::Silent),
+                Err(_) => {}
+            }
         }
     }
 }
@@ -151,15 +173,30 @@ async fn renew(grant: &Grant) -> Result<LeaseState, ControlError> {
     Ok(states.into_iter().next().unwrap_or(LeaseState::Unknown))
 }
 
-impl Telling<'_> {
-    /// Says once of each donor that is lost, whoever found out, that it is.
+/// Who hears the news, and of which donors that is known.
+struct Telling {
+    told: Vec<bool>,
+    rebuilder: Receiver<News>,
+    tell: Box<dyn FnMut(News)>,
+}
+
+impl Telling {
+    /// Says once of each donor that is lost, whoever found out, that it is; then what there is to
+    /// say of copies.
     fn look(&mut self, block: &RunBlockMap) {
-        for (donor, told) in block.donors().iter().zip(&mut self.told) {
-            if let Some(fate) = donor.fate()
-                && !std::mem::replace(told, true)
-            {
-                (self.tell)(LostDonor { name: donor.name(), fate });
+        self.told.resize(block.donors().len(), false);
+        for index in 0..self.told.len() {
+            let donor = &block.donors()[index];
+            if let Some(fate) = donor.fate().filter(|_| !self.told[index]) {
+                // All that a node had lent in this life of it is told together.
+                let same: Vec<usize> = (0..self.told.len())
+                    .filter(|&other| !self.told[other] && block.donors()[other].is_lost())
+                    .filter(|&other| block.donors()[other].name() == donor.name())
+                    .collect();
+                same.iter().for_each(|&other| self.told[other] = true);
+                (self.tell)(News::Lost(LostDonor::of(block, &same, fate)));
             }
         }
+        self.rebuilder.try_iter().for_each(&mut self.tell);
     }
 }

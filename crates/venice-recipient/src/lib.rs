@@ -3,14 +3,16 @@
 //!
 //! - [`borrow`] turns a [`Wish`] into a [`Loan`]: grants from the Monitor Node, and with the shm
 //!   port the donors' memory;
-//! - [`Leases`] keeps it, by a thread: renews the leases at the donors, watches over these, and
-//!   marks those lost in the run block that are;
+//! - a [`Holding`] is the loan entered into a run block: donors, slabs, and which donors have the
+//!   copies of which slab;
+//! - [`Leases`] keeps it: one thread renews the leases at the donors, watches over these, and marks
+//!   those lost in the run block that are; another gives slabs back the copies that they lost;
 //! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
 //! - [`local_rack`] finds the rack of this machine;
 //! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
 //!   memory themselves; each of their threads through a [`Lane`] of its own.
 //!
-//! `venice run` puts the first three together with a program's pager
+//! `venice run` puts these together with a program's pager
 //! ([`venice_memory::paged`]), which knows nothing of the control plane.
 //!
 //! Calls block their thread and run a small runtime of their own inside: from an asynchronous
@@ -19,16 +21,23 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod holding;
 pub mod home;
 mod leases;
 mod loan;
 pub mod local_rack;
+mod news;
+mod pairing;
+mod rebuild;
 mod remote_memory;
+mod silence;
 
 pub use error::RecipientError;
+pub use holding::Holding;
 pub use home::Home;
-pub use leases::{Leases, LostDonor};
-pub use loan::{Loan, Wish, borrow, free_bytes};
+pub use leases::Leases;
+pub use loan::{COPIES_BY_DEFAULT, Loan, Wish, borrow, free_bytes};
+pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};

@@ -1,19 +1,21 @@
 //! Borrowing: a request to the Monitor Node, and the slabs of what it grants.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{AgentClient, MonitorClient};
-use venice_control::{Grant, MemoryRequest};
+use venice_control::{ControlError, Grant, MemoryRequest};
 use venice_fabric::LinkModel;
-use venice_memory::paged::run_block::{PortKind, RunBlockError, RunBlockMap};
+use venice_memory::paged::run_block::PortKind;
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::error::RecipientError;
+use crate::pairing::most_slabs;
 
+/// Copies of each slab where nobody says otherwise and the rack has room.
+pub const COPIES_BY_DEFAULT: u32 = 2;
 /// How long a donor may take to answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
@@ -24,6 +26,9 @@ pub struct Wish {
     pub remote_bytes: Option<u64>,
     /// What to ask for otherwise, or what the rack has free if that is less.
     pub default_bytes: u64,
+    /// How many copies of each slab, on different donors; `None`: two, or one where the rack has no
+    /// room for two ([`Loan::is_short`]).
+    pub copies: Option<u32>,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
     /// The node whose relay the recipient sends through; empty: none.
@@ -37,10 +42,17 @@ pub struct Wish {
 pub struct Loan {
     /// The Monitor Node it came from: `host:port`.
     pub monitor: String,
+    /// What was wished for.
+    pub wish: Wish,
     /// The grants.
     pub grants: Vec<Grant>,
     /// With the shm port: the connection to each grant's donor.
     pub connections: Vec<ShmConnection>,
+    /// Copies of each slab.
+    pub copies: u32,
+    /// There was no room for two copies, and nobody had asked for one: a donor that dies takes with
+    /// it what it holds.
+    pub is_short: bool,
 }
 
 /// Borrows, or gives everything back and says why not.
@@ -49,13 +61,15 @@ pub struct Loan {
 /// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
 pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
     let runtime = runtime()?;
-    let grants = runtime.block_on(request(monitor, wish))?;
-    let mut loan = Loan { monitor: monitor.to_string(), grants, connections: Vec::new() };
+    let (grants, copies) = runtime.block_on(ask_for_all(monitor, wish))?;
+    let is_short = wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
+    let (monitor, wish, connections) = (monitor.to_string(), wish.clone(), Vec::new());
+    let mut loan = Loan { monitor, wish, grants, connections, copies, is_short };
     if port == PortKind::Shm
         && let Err(error) = loan.connect()
     {
         // The leases end by themselves if this does not get through.
-        runtime.block_on(loan.release());
+        runtime.block_on(release(&loan.monitor, &loan.grants));
         return Err(error);
     }
     Ok(loan)
@@ -79,23 +93,55 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
     made.map_err(|source| RecipientError::System { doing: "preparing calls to the rack", source })
 }
 
-async fn request(monitor: &str, wish: &Wish) -> Result<Vec<Grant>, RecipientError> {
+/// What was granted, and in how many copies.
+async fn ask_for_all(monitor: &str, wish: &Wish) -> Result<(Vec<Grant>, u32), RecipientError> {
     let mut client = MonitorClient::connect(monitor).await?;
-    let bytes = match wish.remote_bytes {
-        Some(bytes) => bytes,
-        None => {
-            let nodes = client.nodes().await?;
-            let usable = nodes.iter().filter(|node| {
-                node.state == "up" && (wish.donors.is_empty() || wish.donors.contains(&node.name))
-            });
-            let free: u64 = usable.map(|node| node.free_bytes).sum();
-            if free == 0 { wish.default_bytes } else { wish.default_bytes.min(free) }
-        }
+    let mut free = Vec::new();
+    if wish.remote_bytes.is_none() || wish.copies.is_none() {
+        let nodes = client.nodes().await?;
+        let usable = nodes.iter().filter(|node| {
+            node.state == "up"
+                && !node.draining
+                && (wish.donors.is_empty() || wish.donors.contains(&node.name))
+        });
+        free = usable.map(|node| node.free_bytes / SLAB_BYTES).collect();
+    }
+    let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1);
+    let copies = wish.copies.unwrap_or_else(|| {
+        let fits = most_slabs(&free, COPIES_BY_DEFAULT.into()) >= wanted.div_ceil(SLAB_BYTES);
+        if fits { COPIES_BY_DEFAULT } else { 1 }
+    });
+    let bytes = match most_slabs(&free, copies.max(1).into()) * SLAB_BYTES {
+        most if wish.remote_bytes.is_none() && most > 0 => wanted.min(most),
+        _ => wanted,
     };
+    let wished = ask(&mut client, wish, bytes, copies).await;
+    match wished {
+        // Somebody else was faster.
+        Err(RecipientError::Control(ControlError::NoRoom { .. }))
+            if copies > 1 && wish.copies.is_none() =>
+        {
+            Ok((ask(&mut client, wish, bytes, 1).await?, 1))
+        }
+        Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) if copies > 1 => {
+            Err(RecipientError::NoRoomForCopies { copies, error })
+        }
+        granted => Ok((granted?, copies)),
+    }
+}
+
+/// One request to the Monitor Node.
+pub(crate) async fn ask(
+    client: &mut MonitorClient,
+    wish: &Wish,
+    bytes: u64,
+    copies: u32,
+) -> Result<Vec<Grant>, RecipientError> {
     let request = MemoryRequest {
         client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
         recipient: format!("{}/{}", host_name(), std::process::id()),
-        bytes: ByteSize(bytes.max(1)),
+        bytes: ByteSize(bytes),
+        copies,
         donors: wish.donors.clone(),
         home: wish.home.clone(),
         purpose: wish.purpose.clone(),
@@ -120,25 +166,9 @@ fn host_name() -> String {
 }
 
 impl Loan {
-    /// Slabs of all grants together.
+    /// Slabs that can be used: each is counted once, whatever its copies.
     pub fn slab_count(&self) -> usize {
-        self.grants.iter().map(slabs_of).sum()
-    }
-
-    /// Ends the grants: at the Monitor Node, or where it is gone at the donors. What does not get
-    /// through ends with its lease.
-    pub async fn release(&self) {
-        let ids: Vec<_> = self.grants.iter().map(|grant| grant.id).collect();
-        if let Ok(mut monitor) = MonitorClient::connect(&self.monitor).await
-            && monitor.release(&ids).await.is_ok()
-        {
-            return;
-        }
-        for grant in &self.grants {
-            if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
-                let _ = agent.release(&[grant.id]).await;
-            }
-        }
+        self.grants.iter().map(slabs_of).sum::<usize>() / self.copies.max(1) as usize
     }
 
     /// The link to emulate, as the donors say; where they differ, the slowest.
@@ -149,55 +179,35 @@ impl Loan {
 
     fn connect(&mut self) -> Result<(), RecipientError> {
         for grant in &self.grants {
-            let socket = Path::new(&grant.shm_socket);
-            let connection = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
-            let not_mapped =
-                |source| RecipientError::NotMapped { donor: grant.donor.clone(), source };
-            self.connections.push(connection.map_err(not_mapped)?);
+            self.connections.push(fetch(grant)?);
         }
         Ok(())
     }
+}
 
-    /// Enters donors and slabs into the run block, one slab of each donor in turn, so that
-    /// pages spread over all of them; returns the slabs' descriptors in that order (shm port).
-    /// With a `home` relay the donors are reached through that.
-    ///
-    /// # Errors
-    /// [`RunBlockError::TooMany`].
-    pub fn enter_into(
-        &mut self,
-        block: &RunBlockMap,
-        home: Option<&str>,
-    ) -> Result<Vec<OwnedFd>, RunBlockError> {
-        let mut donors = Vec::new();
-        for grant in &self.grants {
-            let address = home.unwrap_or(&grant.udp_addr);
-            let donor = block.add_donor(&grant.donor, grant.donor_node.0, address)?;
-            if home.is_some() {
-                block.donors()[donor].set_via();
-            }
-            if let Some(key) = grant.seal_key {
-                block.donors()[donor].set_seal(grant.id, key);
-            }
-            donors.push(donor);
+/// Ends grants: at the Monitor Node, or where it is gone at the donors. What does not get through
+/// ends with its lease.
+pub(crate) async fn release(monitor: &str, grants: &[Grant]) {
+    let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
+    if let Ok(mut monitor) = MonitorClient::connect(monitor).await
+        && monitor.release(&ids).await.is_ok()
+    {
+        return;
+    }
+    for grant in grants {
+        if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
+            let _ = agent.release(&[grant.id]).await;
         }
-        let most = self.grants.iter().map(slabs_of).max().unwrap_or(0);
-        let mut descriptors = Vec::new();
-        let mut fetched: Vec<_> = self.connections.iter_mut().map(|c| c.slabs.drain(..)).collect();
-        for index in 0..most {
-            for (at, grant) in self.grants.iter().enumerate() {
-                if index >= slabs_of(grant) {
-                    continue;
-                }
-                let remote_addr = index as u64 * SLAB_BYTES;
-                block.add_slab(donors[at], remote_addr, grant.id.0, grant.key.0)?;
-                descriptors.extend(fetched.get_mut(at).and_then(Iterator::next));
-            }
-        }
-        Ok(descriptors)
     }
 }
 
-fn slabs_of(grant: &Grant) -> usize {
+/// Fetches a grant's slabs, to be mapped.
+pub(crate) fn fetch(grant: &Grant) -> Result<ShmConnection, RecipientError> {
+    let socket = Path::new(&grant.shm_socket);
+    let fetched = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
+    fetched.map_err(|source| RecipientError::NotMapped { donor: grant.donor.clone(), source })
+}
+
+pub(crate) fn slabs_of(grant: &Grant) -> usize {
     (grant.bytes / SLAB_BYTES) as usize
 }

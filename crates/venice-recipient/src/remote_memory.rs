@@ -8,9 +8,11 @@ use venice_memory::paged::direct::{FarMemory, Lane};
 use venice_memory::paged::run_block::{Fate, PortKind, RunBlockMap};
 
 use crate::error::RecipientError;
+use crate::holding::Holding;
 use crate::home;
-use crate::leases::{Leases, LostDonor};
+use crate::leases::Leases;
 use crate::loan::{Loan, Wish, borrow, drawn};
+use crate::news::News;
 
 /// What memory is wanted.
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ pub struct Request {
 /// let wish = Wish { remote_bytes: Some(64 << 20), purpose: "notes".into(), ..Wish::default() };
 /// let monitor = "127.0.0.1:7700".to_string();
 /// let request = Request { monitor, port: PortKind::Udp, node: None, wish };
-/// let memory = RemoteMemory::borrow(&request, |lost| eprintln!("{lost}"))?;
+/// let memory = RemoteMemory::borrow(&request, |news| eprintln!("{news}"))?;
 /// let mut lane = memory.lane()?;
 /// lane.write(1000, b"far away")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,13 +47,13 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Borrows. `tell` hears of each donor that is lost, on a thread of its own.
+    /// Borrows. `tell` hears of donors that are lost and of copies, on a thread of its own.
     ///
     /// # Errors
     /// [`RecipientError`]; nothing is borrowed then.
     pub fn borrow(
         request: &Request,
-        tell: impl FnMut(LostDonor) + Send + 'static,
+        tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
         let home = home::find(&request.monitor, request.port, request.node.as_deref())?;
         let (name, relay_addr) = home.map(|home| (home.name, home.relay_addr)).unzip();
@@ -66,21 +68,29 @@ impl RemoteMemory {
     /// # Errors
     /// [`RecipientError`]; the loan's leases end by themselves then.
     pub fn over(
-        mut loan: Loan,
+        loan: Loan,
         port: PortKind,
         home: Option<&str>,
-        tell: impl FnMut(LostDonor) + Send + 'static,
+        tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
-        let (_fd, block) = RunBlockMap::create(port, loan.slab_count())?;
+        let (_fd, block) = RunBlockMap::create(port, loan.slab_count(), loan.copies as usize)?;
         block.fingerprint_seed.store(drawn()?, Ordering::Relaxed);
         if let Some(link) = loan.link() {
             block.set_link(&link);
         }
-        let slabs = loan.enter_into(&block, home)?;
         let block = Arc::new(block);
-        let leases = Leases::keep(loan, block.clone(), tell)?;
-        let memory = Arc::new(FarMemory::new(block, slabs)?);
+        let holding = Holding::new(loan, block.clone(), home)?;
+        let slabs = holding.clone();
+        let source = Box::new(move |replica| slabs.slab(replica));
+        let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
+        let leases = Leases::keep(holding, tell)?;
         Ok(RemoteMemory { memory, leases: Some(leases) })
+    }
+
+    /// Copies that are kept of each slab, on different nodes; with one, a node that dies takes with
+    /// it what it holds.
+    pub fn copies(&self) -> u32 {
+        self.memory.block().copies.load(Ordering::Relaxed)
     }
 
     /// How much there is.

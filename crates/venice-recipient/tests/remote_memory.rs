@@ -6,13 +6,14 @@ use std::sync::mpsc;
 
 use common::{Rack, eventually};
 use venice_recipient::{
-    PortKind, ReadPart, RecipientError, RemoteMemory, Request, Wish, WritePart,
+    News, PortKind, ReadPart, RecipientError, RemoteMemory, Request, Wish, WritePart,
 };
 use venice_wire::SLAB_BYTES;
 
 fn request(rack: &Rack, port: PortKind, slabs: u64) -> Request {
     let wish = Wish {
         remote_bytes: Some(slabs * SLAB_BYTES),
+        copies: Some(1),
         purpose: "a test".into(),
         ..Wish::default()
     };
@@ -74,7 +75,8 @@ fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
         lane.write(slab * SLAB_BYTES, &pattern(slab, 10_000)).unwrap();
     }
     rack.stop(1);
-    assert_eq!(told.recv().unwrap().name, "node2");
+    let News::Lost(lost) = told.recv().unwrap() else { panic!("something else was told") };
+    assert_eq!((lost.name.as_str(), lost.lost_slabs), ("node2", 1));
     let mut lives = 0;
     for slab in 0..2 {
         let mut back = vec![0; 10_000];
@@ -90,6 +92,61 @@ fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
     drop(memory);
     assert!(lane.read(0, &mut [0]).is_err(), "what was given back is not read");
     assert!(lane.read(SLAB_BYTES, &mut [0]).is_err());
+}
+
+fn donors_stop_one_after_the_other(port: PortKind) {
+    let mut rack = Rack::start(4, 6);
+    let (tell, told) = mpsc::channel();
+    let mut with_copies = request(&rack, port, 5);
+    with_copies.wish.copies = None;
+    let memory = RemoteMemory::borrow(&with_copies, move |news| drop(tell.send(news))).unwrap();
+    assert_eq!(memory.copies(), 2, "the rack has room for two");
+    let mut lane = memory.lane().unwrap();
+    let offsets = (0..5).map(|slab| slab * SLAB_BYTES + 4_095);
+    for offset in offsets.clone() {
+        lane.write(offset, &pattern(offset, 50_000)).unwrap();
+    }
+    for index in [3, 0] {
+        rack.stop(index);
+        // It goes on writing while copies are lost and built anew.
+        let mut round = 0u64;
+        loop {
+            round += 1;
+            for offset in offsets.clone() {
+                let mut back = vec![0; 50_000];
+                lane.read(offset, &mut back).unwrap();
+                assert!(back == pattern(offset + round - 1, 50_000), "offset {offset}");
+                lane.write(offset, &pattern(offset + round, 50_000)).unwrap();
+            }
+            match told.try_recv() {
+                Ok(News::Lost(lost)) => assert_eq!(lost.lost_slabs, 0),
+                Ok(News::Rebuilt { slabs }) => break assert!(slabs > 0),
+                Ok(News::NotRebuilt { why }) => panic!("{why}"),
+                Ok(News::Awaited { .. }) => {}
+                Err(_) => assert!(round < 100_000, "nothing is rebuilt"),
+            }
+        }
+        for offset in offsets.clone() {
+            lane.write(offset, &pattern(offset, 50_000)).unwrap();
+        }
+    }
+    // Two nodes are left; with one of them half the copies go.
+    rack.stop(1);
+    for offset in offsets {
+        let mut back = vec![0; 50_000];
+        lane.read(offset, &mut back).unwrap();
+        assert!(back == pattern(offset, 50_000));
+    }
+}
+
+#[test]
+fn donors_stop_one_after_the_other_and_mapped_memory_stays() {
+    donors_stop_one_after_the_other(PortKind::Shm);
+}
+
+#[test]
+fn donors_stop_one_after_the_other_and_memory_by_datagrams_stays() {
+    donors_stop_one_after_the_other(PortKind::Udp);
 }
 
 #[test]
@@ -117,6 +174,12 @@ fn what_the_rack_has_not_is_refused() {
     let rack = Rack::start(1, 2);
     let error = RemoteMemory::borrow(&request(&rack, PortKind::Shm, 3), |_| {}).unwrap_err();
     assert!(matches!(error, RecipientError::Control(_)), "{error}");
+    let mut twice = request(&rack, PortKind::Shm, 1);
+    twice.wish.copies = Some(2);
+    let error = RemoteMemory::borrow(&twice, |_| {}).unwrap_err();
+    assert!(matches!(error, RecipientError::NoRoomForCopies { copies: 2, .. }), "{error}");
+    twice.wish.copies = None;
+    assert_eq!(RemoteMemory::borrow(&twice, |_| {}).unwrap().copies(), 1, "one must do");
     let mut strange = request(&rack, PortKind::Shm, 1);
     strange.wish.donors = vec!["node9".into()];
     let error = RemoteMemory::borrow(&strange, |_| {}).unwrap_err();

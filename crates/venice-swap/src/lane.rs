@@ -17,6 +17,7 @@ impl Backing for Lane {
 fn told(error: &LaneError) -> BackingError {
     let reason = match error {
         LaneError::OutOfRange { .. } | LaneError::Unaligned(_) => "beyond what was borrowed",
+        LaneError::Unanswered { .. } => "not answered for",
         LaneError::Lost { .. } => "lost with its donor",
     };
     BackingError { reason }

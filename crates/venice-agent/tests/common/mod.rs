@@ -136,6 +136,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         client_id,
         recipient: "test".into(),
         bytes: ByteSize(bytes),
+        copies: 1,
         donors: vec![],
         home: String::new(),
         purpose: "test".into(),

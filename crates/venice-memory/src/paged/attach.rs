@@ -1,29 +1,30 @@
 //! How a process of a run meets its supervisor: over a unix socket whose path is in the
 //! environment, once, when its shim starts.
 //!
-//! The supervisor answers with the process's place in the run block, the block, and (shm port)
-//! the slabs' memfds in slot order.
+//! The supervisor answers with the process's place in the run block and the block. The connection
+//! stays: over it the process asks for a slab's memfd (shm port) when it first uses that, and its
+//! end says that the supervisor is gone. Forked children share it, so an answer comes by a socket
+//! that goes with the question.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use venice_wire::SLAB_BYTES;
 
-use super::run_block::{RunBlockMap, SLAB_SLOTS};
-use super::slots;
+use super::run_block::RunBlockMap;
+use super::{slots, sys};
 
 /// The environment variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
 
-const FDS_A_MESSAGE: usize = 64;
-const HELLO: &[u8] = b"VENICE-ATTACH-1";
+const HELLO: &[u8] = b"VENICE-ATTACH-2";
+/// Begins a question for a slab.
+const SLAB: u8 = b'S';
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 0;
 
@@ -34,8 +35,6 @@ pub struct Attached {
     pub block: OwnedFd,
     /// The process's place in it.
     pub process: usize,
-    /// The slabs, in slot order; none with the udp port.
-    pub slabs: Vec<OwnedFd>,
     /// The connection; it closes when the supervisor is gone.
     pub supervisor: OwnedFd,
 }
@@ -52,24 +51,6 @@ pub enum AttachError {
     /// It said something else.
     #[error("the supervisor is of another version")]
     Version,
-    /// Not all slabs' descriptors arrived.
-    #[error(
-        "this process may not have the {slabs} descriptors of its slabs open for a moment: raise \
-         the hard limit (`ulimit -Hn`)"
-    )]
-    Descriptors {
-        /// How many slabs there are.
-        slabs: usize,
-    },
-    /// The slabs could not be mapped.
-    #[error("{slabs} slabs could not be mapped ({source})")]
-    Map {
-        /// How many.
-        slabs: usize,
-        /// What the kernel said.
-        #[source]
-        source: Errno,
-    },
 }
 
 /// Attaches this process to the run whose supervisor listens at `path`.
@@ -81,28 +62,17 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
     let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::send(&socket, HELLO, SendFlags::NOSIGNAL)?;
-    let mut fds = Vec::new();
     let mut answer = [0u8; 256];
-    let len = receive(socket.as_fd(), &mut answer, &mut fds)?;
-    let numbers = match answer[..len] {
+    let (len, block) = receive_one(socket.as_fd(), &mut answer)?;
+    let process = match answer[..len] {
         [REFUSED, ref text @ ..] => {
             return Err(AttachError::Refused(String::from_utf8_lossy(text).into_owned()));
         }
-        [WELCOME, ref numbers @ ..] if numbers.len() == 8 && fds.len() == 1 => numbers,
+        [WELCOME, a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
         _ => return Err(AttachError::Version),
     };
-    let number = |at: usize| u32::from_le_bytes(numbers[at..at + 4].try_into().expect("4 bytes"));
-    let (process, slab_count) = (number(0) as usize, number(4) as usize);
-    let block = fds.pop().ok_or(AttachError::Version)?;
-    let mut slabs = Vec::with_capacity(slab_count);
-    while slabs.len() < slab_count {
-        let expected = slab_count.min(slabs.len() + FDS_A_MESSAGE);
-        receive(socket.as_fd(), &mut answer, &mut slabs)?;
-        if slabs.len() != expected {
-            return Err(AttachError::Descriptors { slabs: slab_count });
-        }
-    }
-    Ok(Attached { block, process, slabs, supervisor: socket })
+    let block = block.ok_or(AttachError::Version)?;
+    Ok(Attached { block, process: process as usize, supervisor: socket })
 }
 
 /// Answers one process that connected to the supervisor. A process that attached before and
@@ -115,7 +85,6 @@ pub fn welcome(
     socket: BorrowedFd<'_>,
     block: &RunBlockMap,
     block_fd: BorrowedFd<'_>,
-    slabs: &[OwnedFd],
 ) -> Result<u32, Errno> {
     let pid = rustix::net::sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get() as u32;
     let mut hello = [0u8; 32];
@@ -131,12 +100,7 @@ pub fn welcome(
     };
     let mut text = vec![WELCOME];
     text.extend((process as u32).to_le_bytes());
-    text.extend((slabs.len() as u32).to_le_bytes());
     send(socket, &text, &[block_fd])?;
-    for batch in slabs.chunks(FDS_A_MESSAGE) {
-        let fds: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
-        send(socket, b"S", &fds)?;
-    }
     Ok(pid)
 }
 
@@ -150,58 +114,80 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
     }
 }
 
-/// Maps the slabs one after the other and returns the first address.
-///
-/// # Errors
-/// [`AttachError::Map`].
-pub fn map_slabs(slabs: &[OwnedFd]) -> Result<usize, AttachError> {
-    let refused = |source| AttachError::Map { slabs: slabs.len(), source };
-    let slab_bytes = SLAB_BYTES as usize;
-    assert_eq!(slab_bytes, SLAB_SLOTS as usize * super::PAGE, "slots fill a slab");
-    // SAFETY: a fresh reservation at an address of the kernel's choice; the fixed mappings
-    // below lie within it.
-    unsafe {
-        let base = rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            slabs.len().max(1) * slab_bytes,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-        .map_err(refused)?;
-        for (index, slab) in slabs.iter().enumerate() {
-            let at = base.cast::<u8>().add(index * slab_bytes).cast();
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
-            rustix::mm::mmap(at, slab_bytes, protection, flags, slab, 0).map_err(refused)?;
+/// Asks the supervisor at the other end of `socket` for the slab of a replica, and waits for it.
+/// `None`: it has none, or is gone. Without the C library, but with descriptors to spare: the
+/// limit that the program may have reached is lifted meanwhile.
+pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<OwnedFd> {
+    let [limit, most] = sys::descriptor_limits();
+    sys::set_descriptor_limit(most);
+    // SAFETY: the pager's own socket, open as long as the process pages.
+    let answer = ask(unsafe { BorrowedFd::borrow_raw(socket) }, replica);
+    sys::set_descriptor_limit(limit);
+    answer.ok()?
+}
+
+fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<OwnedFd>, Errno> {
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (here, there) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
+    let mut question = [SLAB, 0, 0, 0, 0];
+    question[1..].copy_from_slice(&(replica as u32).to_le_bytes());
+    send(socket, &question, &[there.as_fd()])?;
+    drop(there);
+    let mut answer = [0u8; 1];
+    loop {
+        match receive_one(here.as_fd(), &mut answer) {
+            Err(Errno::INTR) => {}
+            answered => return answered.map(|(_, slab)| slab),
         }
-        Ok(base as usize)
     }
 }
 
+/// What came of a connection that had something to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A question, which was answered.
+    Question,
+    /// Its process, and all that share it, are gone.
+    End,
+}
+
+/// Answers a question of a process that attached, with what `slab` has for a replica. To be called
+/// when the connection can be read.
+pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<OwnedFd>) -> Heard {
+    let mut question = [0u8; 5];
+    let Ok((len, reply)) = receive_one(connection, &mut question) else { return Heard::End };
+    let ([SLAB, a, b, c, d], 5) = (question, len) else { return Heard::End };
+    let slab = slab(u32::from_le_bytes([a, b, c, d]) as usize);
+    if let Some(reply) = reply {
+        let fds: Vec<BorrowedFd<'_>> = slab.iter().map(AsFd::as_fd).collect();
+        // A process that died meanwhile does not miss it.
+        let _ = send(reply.as_fd(), b"S", &fds);
+    }
+    Heard::Question
+}
+
 fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_A_MESSAGE))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "a batch fits");
+    if !fds.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "there is room for one");
+    }
     let body = [std::io::IoSlice::new(text)];
     rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
-fn receive(
-    socket: BorrowedFd<'_>,
-    text: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_A_MESSAGE))];
+/// A message and the descriptor that came with it.
+fn receive_one(socket: BorrowedFd<'_>, text: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut body = [std::io::IoSliceMut::new(text)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut body, &mut ancillary, flags)?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(sent) = message {
-            fds.extend(sent);
-        }
-    }
-    Ok(received.bytes)
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut sent) => sent.next(),
+        _ => None,
+    });
+    Ok((received.bytes, fds.next()))
 }
 
 #[cfg(test)]
@@ -217,26 +203,33 @@ mod tests {
         let listener = rustix::net::socket_with(kind.0, kind.1, kind.2, None).unwrap();
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listener, 4).unwrap();
-        let (block_fd, block) = RunBlockMap::create(PortKind::Shm, 100).unwrap();
-        let slabs: Vec<OwnedFd> = (0..100).map(|_| slab()).collect();
+        let (block_fd, block) = RunBlockMap::create(PortKind::Shm, 2, 1).unwrap();
         let supervisor = std::thread::spawn(move || {
             let socket = rustix::net::accept(&listener).unwrap();
-            welcome(socket.as_fd(), &block, block_fd.as_fd(), &slabs).unwrap();
+            welcome(socket.as_fd(), &block, block_fd.as_fd()).unwrap();
+            for known in [true, false] {
+                let heard = answer(socket.as_fd(), |replica| (known && replica == 7).then(slab));
+                assert_eq!(heard, Heard::Question);
+            }
+            assert_eq!(answer(socket.as_fd(), |_| None), Heard::End);
             block
         });
         let attached = attach(&path).unwrap();
+        let socket = std::os::fd::AsRawFd::as_raw_fd(&attached.supervisor);
+        let slab = ask_for_slab(socket, 7).unwrap();
+        assert_eq!(rustix::fs::fstat(&slab).unwrap().st_size as u64, venice_wire::SLAB_BYTES);
+        assert!(ask_for_slab(socket, 7).is_none(), "it was told that there is none");
+        drop(attached.supervisor);
         let block = supervisor.join().unwrap();
-        assert_eq!(attached.slabs.len(), 100);
         let here = RunBlockMap::open(attached.block.as_fd()).unwrap();
         assert_eq!(here.live_processes().map(|(place, _)| place).collect::<Vec<_>>(), [0]);
-        assert_ne!(map_slabs(&attached.slabs).unwrap(), 0);
         leave(&block, std::process::id());
         assert_eq!(here.live_processes().count(), 0);
     }
 
     fn slab() -> OwnedFd {
         let fd = rustix::fs::memfd_create("slab", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, SLAB_BYTES).unwrap();
+        rustix::fs::ftruncate(&fd, venice_wire::SLAB_BYTES).unwrap();
         fd
     }
 }

@@ -63,7 +63,7 @@ fn slack(limit_pages: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run_block::{Fate, PortKind};
+    use super::super::run_block::{Fate, PortKind, ReplicaAt};
     use super::*;
 
     #[test]
@@ -77,9 +77,9 @@ mod tests {
 
     /// A run of one slab (4096 pages) and a budget of 8000, all of it resident.
     fn run() -> RunBlockMap {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         let donor = block.add_donor("node1", 1, "").unwrap();
-        block.add_slab(donor, 0, 1, 2).unwrap();
+        block.add_slab(ReplicaAt { donor, remote_addr: 0, grant: 1, key: 2 }).unwrap();
         block.limit_pages.store(8000, Ordering::Relaxed);
         let process = block.enter_process(std::process::id()).unwrap();
         block.processes[process].resident_pages.store(8000, Ordering::Relaxed);

@@ -2,43 +2,30 @@
 //! page faults: a swap daemon, a library.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use rustix::io::Errno;
 use venice_fabric::Atomic;
 
 use super::PAGE;
-use super::attach::{self, AttachError};
 use super::descriptors::Descriptors;
-use super::far::{Far, FarError, ShmWindow};
-use super::run_block::{PortKind, RunBlockMap, SLAB_SLOTS};
-use super::sys;
-use super::transfer::{Fetch, MAX_IN_FLIGHT, WriteOut};
+use super::far::{Far, FarError};
+use super::pager::SharedWindow;
+use super::run_block::{Owner, PortKind, RunBlockMap, SLAB_SLOTS};
+use super::slab_window::{SlabSource, SlabWindow};
+use super::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut};
 
 /// The far memory of a run block, bytes `0..len_bytes()`, without a page table over it: which of
 /// it is in use is its user's affair.
 #[derive(Debug)]
 pub struct FarMemory {
     block: Arc<RunBlockMap>,
-    window: Option<OwnedWindow>,
+    window: Option<Arc<SlabWindow>>,
 }
 
 /// Pieces of a write that a lane has room for from the start.
 const OUTS: usize = 257;
-
-/// Mapped slabs, as long as it lives.
-#[derive(Debug)]
-struct OwnedWindow {
-    window: ShmWindow,
-    len_bytes: usize,
-}
-
-impl Drop for OwnedWindow {
-    fn drop(&mut self) {
-        // SAFETY: every lane, which alone reads and writes there, keeps its memory alive.
-        unsafe { sys::unmap(self.window.base as *mut _, self.len_bytes) };
-    }
-}
 
 /// Bytes to be read.
 #[derive(Debug)]
@@ -92,36 +79,43 @@ pub enum LaneError {
     /// An atomic access must be to a multiple of eight.
     #[error("offset {0} of an atomic access is not a multiple of eight")]
     Unaligned(u64),
-    /// The donor of some of them is gone, and no other has them.
+    /// The donor fell silent in the middle of an atomic access, and answers again.
+    #[error(
+        "node {node} did not answer: whether the atomic access at {offset} was done is not known"
+    )]
+    Unanswered {
+        /// Where.
+        offset: u64,
+        /// The donor.
+        node: String,
+    },
+    /// The donors of some of them are gone, and no other has them.
     #[error("of the bytes {offset}+{len_bytes} some are lost with node {node}")]
     Lost {
         /// First of them.
         offset: u64,
         /// How many.
         len_bytes: u64,
-        /// The donor.
+        /// The donors.
         node: String,
     },
 }
 
 impl FarMemory {
-    /// The far memory of `block`; `slabs` are the descriptors in slot order (shm port), which are
-    /// mapped here and closed.
+    /// The far memory of `block`; `slabs` knows the descriptors of its replicas (shm port), which
+    /// are mapped when they are first used.
     ///
     /// # Errors
-    /// [`AttachError::Map`].
-    pub fn new(block: Arc<RunBlockMap>, slabs: Vec<OwnedFd>) -> Result<FarMemory, AttachError> {
-        if block.port() != PortKind::Shm {
-            return Ok(FarMemory { block, window: None });
-        }
-        let window = ShmWindow { base: attach::map_slabs(&slabs)? };
-        let len_bytes = slabs.len() * SLAB_SLOTS as usize * PAGE;
-        Ok(FarMemory { block, window: Some(OwnedWindow { window, len_bytes }) })
+    /// The kernel's, when there are no addresses left.
+    pub fn new(block: Arc<RunBlockMap>, slabs: SlabSource) -> Result<FarMemory, Errno> {
+        let is_mapped = block.port() == PortKind::Shm;
+        let window = is_mapped.then(|| SlabWindow::new(&block, slabs)).transpose()?;
+        Ok(FarMemory { block, window: window.map(Arc::new) })
     }
 
     /// How much there is.
     pub fn len_bytes(&self) -> u64 {
-        self.block.slabs().len() as u64 * u64::from(SLAB_SLOTS) * PAGE as u64
+        self.block.slab_count() as u64 * u64::from(SLAB_SLOTS) * PAGE as u64
     }
 
     /// Is there none?
@@ -134,19 +128,12 @@ impl FarMemory {
         &self.block
     }
 
-    /// Where the slabs are mapped (shm port), for as long as this lives.
-    pub(super) fn window_base(&self) -> Option<usize> {
-        self.window.as_ref().map(|owned| owned.window.base)
-    }
-
     /// A way there for one thread.
     ///
     /// # Errors
     /// [`FarError`].
     pub fn lane(self: &Arc<Self>) -> Result<Lane, FarError> {
-        let descriptors = Descriptors::new(0);
-        let window = self.window.as_ref().map(|owned| owned.window);
-        let far = Far::open(&self.block, window, &descriptors)?;
+        let far = self.far()?.writing(&self.block, Owner::Lane)?;
         Ok(Lane {
             memory: self.clone(),
             far,
@@ -154,6 +141,14 @@ impl FarMemory {
             free: (0..MAX_IN_FLIGHT as u32).collect(),
             outs: Vec::with_capacity(OUTS),
         })
+    }
+
+    /// Notes that the slot holds something: what is never written need not be copied.
+    fn use_slot(&self, slot: u32) {
+        let word = &self.block.holders()[slot as usize];
+        if word.load(Ordering::Relaxed) == 0 {
+            word.fetch_or(1, Ordering::AcqRel);
+        }
     }
 
     fn check(&self, offset: u64, len_bytes: usize) -> Result<(), LaneError> {
@@ -164,19 +159,36 @@ impl FarMemory {
         }
     }
 
+    /// Where the slabs are mapped (shm port).
+    pub(super) fn shared_window(&self) -> Option<SharedWindow> {
+        self.window.clone().map(SharedWindow)
+    }
+
+    pub(super) fn far(&self) -> Result<Far, FarError> {
+        Far::open(&self.block, self.window.as_ref(), &Descriptors::new(0))
+    }
+
+    /// Why an atomic access brought nothing.
+    fn not_done(&self, offset: u64, slot: u32) -> LaneError {
+        let readable = self.block.readable((slot / SLAB_SLOTS) as usize).next();
+        let Some((_, replica)) = readable else { return self.lost(offset, 8) };
+        LaneError::Unanswered { offset, node: self.block.donors()[replica.donor()].name() }
+    }
+
     fn lost(&self, offset: u64, len_bytes: usize) -> LaneError {
         let mut pieces = pieces(offset, len_bytes);
         let dead = pieces.find(|piece| !self.block.slot_is_alive(piece.slot));
-        let donor =
-            dead.map(|piece| self.block.donors()[self.block.donor_of_slot(piece.slot)].name());
-        let node = donor.unwrap_or_default();
-        LaneError::Lost { offset, len_bytes: len_bytes as u64, node }
+        let slab = dead.map_or(0, |piece| (piece.slot / SLAB_SLOTS) as usize);
+        let had = self.block.replicas_of(slab).map(|(_, replica)| replica.donor());
+        let names: Vec<_> = had.map(|donor| self.block.donors()[donor].name()).collect();
+        LaneError::Lost { offset, len_bytes: len_bytes as u64, node: names.join(" and ") }
     }
 }
 
 /// One thread's way to a [`FarMemory`]. Accesses of one lane take place in their order; of two
-/// lanes, those at the same time to the same bytes in any, and in pieces. Nothing is allocated for
-/// a read, nor for a write of up to a megabyte: a swap server must not wait for memory.
+/// lanes, those at the same time to the same bytes in any, and in pieces; with several copies two
+/// such writes may leave these different. Nothing is allocated for a read, nor for a write of up to
+/// a megabyte: a swap server must not wait for memory.
 #[derive(Debug)]
 pub struct Lane {
     memory: Arc<FarMemory>,
@@ -196,6 +208,12 @@ struct Awaited {
 }
 
 const NOTHING: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.far.close(&self.memory.block);
+    }
+}
 
 impl Lane {
     /// Reads the bytes from `offset` on into `into`.
@@ -242,7 +260,7 @@ impl Lane {
     }
 
     /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one step;
-    /// returns what was there before.
+    /// returns what was there before. It is one step as long as no donor of it is lost meanwhile.
     ///
     /// # Errors
     /// [`LaneError`].
@@ -250,8 +268,8 @@ impl Lane {
         self.atomic(offset, Atomic::FetchAdd(add))
     }
 
-    /// Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one step;
-    /// returns what was there before.
+    /// Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one step
+    /// like [`Lane::fetch_add`]; returns what was there before.
     ///
     /// # Errors
     /// [`LaneError`].
@@ -264,8 +282,10 @@ impl Lane {
         if !offset.is_multiple_of(8) {
             return Err(LaneError::Unaligned(offset));
         }
-        let old = self.far.atomic(&self.memory.block, offset, atomic);
-        old.ok_or_else(|| self.memory.lost(offset, 8))
+        let slot = (offset / PAGE as u64) as u32;
+        self.memory.use_slot(slot);
+        let old = self.far.atomic(&self.memory.block, slot, (offset % PAGE as u64) as u32, atomic);
+        old.ok_or_else(|| self.memory.not_done(offset, slot))
     }
 
     fn ask(&mut self, parts: &mut [ReadPart<'_>], part: usize, piece: Piece, free: &mut Vec<u32>) {
@@ -330,13 +350,12 @@ impl Lane {
             part.is_lost = false;
             self.memory.check(part.offset, part.from.len())?;
             let source = part.from.as_ptr() as usize;
-            self.outs.extend(pieces(part.offset, part.from.len()).map(|piece| WriteOut {
-                source: source + piece.at,
-                slot: piece.slot,
-                skip_bytes: piece.within.start,
-                len_bytes: piece.within.len() as u32,
-                lost: false,
-            }));
+            for piece in pieces(part.offset, part.from.len()) {
+                let (within, source) = (piece.within, source + piece.at);
+                self.memory.use_slot(piece.slot);
+                let len_bytes = within.len() as u32;
+                self.outs.push(WriteOut::part(source, piece.slot, within.start, len_bytes));
+            }
         }
         self.far.write_all(&self.memory.block, &mut self.outs);
         let mut outs = self.outs.iter();
@@ -372,7 +391,7 @@ fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-fn copy_out(words: &[u64; PAGE / 8], into: &mut [u8]) {
+fn copy_out(words: &Words, into: &mut [u8]) {
     for (bytes, word) in into.chunks_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_ne_bytes()[..bytes.len()]);
     }
@@ -381,19 +400,24 @@ fn copy_out(words: &[u64; PAGE / 8], into: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paged::run_block::Fate;
+    use crate::paged::run_block::{Fate, ReplicaAt};
+    use std::os::fd::OwnedFd;
 
     fn memory(slabs: usize) -> Arc<FarMemory> {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, slabs).unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, slabs, 1).unwrap();
         let mut memfds = Vec::new();
         for index in 0..slabs {
             let donor = block.add_donor(&format!("node{index}"), index as u32, "").unwrap();
-            block.add_slab(donor, 0, index as u64, 0).unwrap();
+            let at = ReplicaAt { donor, remote_addr: 0, grant: index as u64, key: 0 };
+            block.add_slab(at).unwrap();
             let fd = rustix::fs::memfd_create("slab", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
             rustix::fs::ftruncate(&fd, venice_wire::SLAB_BYTES).unwrap();
             memfds.push(fd);
         }
-        Arc::new(FarMemory::new(Arc::new(block), memfds).unwrap())
+        let source: SlabSource = Box::new(move |replica| {
+            memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap())
+        });
+        Arc::new(FarMemory::new(Arc::new(block), source).unwrap())
     }
 
     #[test]

@@ -167,6 +167,9 @@ impl ForkedChild {
         pager.lending.reset();
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
         pager.fork.reset();
+        if let Some(window) = &pager.window {
+            window.reset_after_fork();
+        }
         pager.forget_handlers();
         self.take_place(place);
         self.settle_busy_pages();

@@ -2,17 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use super::run_block::{Fate, Process, RunBlockMap};
+use super::run_block::{Fate, Process, RunBlockMap, SLAB_SLOTS};
 
 /// What is to be told of a lost page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The process that touched it.
     pub pid: u32,
-    /// The donor that is lost.
-    pub donor: String,
-    /// How it was.
-    pub fate: Fate,
+    /// The donors that had it, and how each was lost; `None`: it lives, but has missed a write.
+    pub donors: Vec<(String, Option<Fate>)>,
     /// Where the page is.
     pub address: u64,
     /// The mapping it is in.
@@ -20,9 +18,9 @@ pub struct Loss {
 }
 
 /// Notes that the page at `address` is lost; the access that asked for it gets `SIGBUS`.
-pub(super) fn note(process: &Process, donor: usize, address: usize) {
+pub(super) fn note(process: &Process, slot: u32, address: usize) {
     let region = region_of(address).unwrap_or(address..address);
-    process.lost_donor.store(donor as u64, Ordering::Relaxed);
+    process.lost_slot.store(u64::from(slot), Ordering::Relaxed);
     process.lost_region_start.store(region.start as u64, Ordering::Relaxed);
     process.lost_region_end.store(region.end as u64, Ordering::Relaxed);
     process.lost_address.store(address as u64 + 1, Ordering::Release);
@@ -33,12 +31,12 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     let noted = |(_, process): (usize, &Process)| {
         let address = process.lost_address.swap(0, Ordering::AcqRel).checked_sub(1)?;
         let start = process.lost_region_start.load(Ordering::Relaxed);
-        let donor = process.lost_donor.load(Ordering::Relaxed) as usize;
-        let donor = block.donors().get(donor)?;
+        let slab = process.lost_slot.load(Ordering::Relaxed) / u64::from(SLAB_SLOTS);
+        let had = block.replicas_of(slab as usize).map(|(_, replica)| replica.donor());
+        let donors = had.map(|donor| &block.donors()[donor]);
         Some(Loss {
             pid: process.pid.load(Ordering::Relaxed),
-            donor: donor.name(),
-            fate: donor.fate().unwrap_or(Fate::Died),
+            donors: donors.map(|donor| (donor.name(), donor.fate())).collect(),
             address,
             region: start..process.lost_region_end.load(Ordering::Relaxed),
         })
@@ -59,18 +57,20 @@ fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run_block::PortKind;
+    use super::super::run_block::{PortKind, ReplicaAt};
     use super::*;
 
     #[test]
     fn a_loss_is_told_once_and_names_node_and_region() {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
-        block.add_donor("node3", 3, "").unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
+        let donor = block.add_donor("node3", 3, "").unwrap();
+        block.add_slab(ReplicaAt { donor, remote_addr: 0, grant: 1, key: 1 }).unwrap();
         let place = block.enter_process(77).unwrap();
         let here = &raw const place as usize;
         note(&block.processes[place], 0, here);
         let told = take(&block);
-        assert_eq!((told.len(), told[0].pid, told[0].donor.as_str()), (1, 77, "node3"));
+        assert_eq!((told.len(), told[0].pid), (1, 77));
+        assert_eq!(told[0].donors, [("node3".to_string(), None)]);
         assert!(told[0].region.contains(&(here as u64)), "a stack is a mapping too");
         assert!(take(&block).is_empty());
     }

@@ -6,10 +6,11 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::attach;
 use super::budget;
 use super::descriptors::Descriptors;
 use super::duty::Duty;
-use super::far::{FarError, ShmWindow};
+use super::far::FarError;
 use super::first_out::FirstOut;
 use super::fork_mark::ForkMark;
 use super::fork_window::ForkWindow;
@@ -19,7 +20,8 @@ use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
 use super::regions::Regions;
 use super::requests::{PageOuts, Wanted};
-use super::run_block::RunBlockMap;
+use super::run_block::{PortKind, RunBlockMap};
+use super::slab_window::SlabWindow;
 use super::slots::Slots;
 use super::spin::{Spin, SpinGuard};
 use super::staging::{CHUNK_FRAMES, Staging};
@@ -45,8 +47,6 @@ pub struct PagerSetup {
     pub block: Arc<RunBlockMap>,
     /// This process's place in it.
     pub process: usize,
-    /// Where the slabs are mapped; `None` with the udp port.
-    pub window: Option<ShmWindowBase>,
     /// What it serves.
     pub serves: Serves,
     /// Descriptors of the pager are kept at or above this number.
@@ -63,11 +63,15 @@ pub enum Serves {
     },
     /// Some regions of a process that asked for them; the budget is for these, and children of a
     /// fork do not have them.
-    Regions,
+    Regions {
+        /// Where the slabs are mapped (shm port).
+        window: Option<SharedWindow>,
+    },
 }
 
-/// First address of the mapped slabs.
-pub type ShmWindowBase = usize;
+/// Mapped slabs that others read and write too.
+#[derive(Clone, Debug)]
+pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 
 /// Why a pager could not start.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +106,7 @@ pub struct Pager {
     pub(super) uffd_fd: AtomicI32,
     pub(super) block: Arc<RunBlockMap>,
     pub(super) process: AtomicUsize,
-    pub(super) window: Option<ShmWindow>,
+    pub(super) window: Option<Arc<SlabWindow>>,
     pub(super) descriptors: Descriptors,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
@@ -176,9 +180,13 @@ impl Pager {
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
         let descriptors = Descriptors::new(setup.lowest_fd);
         let fd = descriptors.keep(uffd.fd);
-        let supervisor_fd = match setup.serves {
-            Serves::Program { supervisor } => descriptors.keep(supervisor.into_raw_fd()),
-            Serves::Regions => -1,
+        let (supervisor_fd, window) = match setup.serves {
+            Serves::Program { supervisor } => {
+                let supervisor_fd = descriptors.keep(supervisor.into_raw_fd());
+                let window = window(&setup.block, supervisor_fd);
+                (supervisor_fd, window.map_err(kernel("reserve room for slabs"))?)
+            }
+            Serves::Regions { window } => (-1, window.map(|shared| shared.0)),
         };
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS))
@@ -195,7 +203,7 @@ impl Pager {
         Ok(Pager {
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
-            window: setup.window.map(|base| ShmWindow { base }),
+            window,
             descriptors,
             supervisor_fd,
             is_ending: AtomicBool::new(false),
@@ -331,6 +339,16 @@ impl Pager {
     pub(super) fn wake_page(&self, page: PageNumber) {
         self.uffd().wake(page * PAGE, PAGE);
     }
+}
+
+/// Room for the slabs of a program, which its supervisor hands out.
+fn window(block: &RunBlockMap, supervisor_fd: i32) -> Result<Option<Arc<SlabWindow>>, Errno> {
+    if block.port() != PortKind::Shm {
+        return Ok(None);
+    }
+    let source = move |replica| attach::ask_for_slab(supervisor_fd, replica);
+    let window = SlabWindow::new(block, Box::new(source));
+    window.map(|window| Some(Arc::new(window))).map_err(|errno| Errno(errno.raw_os_error()))
 }
 
 /// The structure lock held by a thread of the program: what may be changed with it is in

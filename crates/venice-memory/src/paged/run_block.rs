@@ -7,10 +7,14 @@
 
 mod donor;
 mod fault_times;
+mod replicas;
+mod silence;
+mod writers;
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -18,18 +22,29 @@ use venice_fabric::LinkModel;
 
 pub use self::donor::{Donor, Fate};
 pub use self::fault_times::FaultTimes;
+pub use self::replicas::{
+    MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab, Targets,
+};
+pub use self::silence::Verdict;
+pub use self::writers::{Batches, MAX_WRITERS, Owner, Writer};
 use super::sys;
 
 /// Most processes of one run that page at a time; a holder is one bit of a word.
 pub const MAX_PROCESSES: usize = 64;
-/// Most donors of one run.
-pub const MAX_DONORS: usize = 64;
+/// Most donors of one run, in all its life: a grant more of the same node is one more.
+pub const MAX_DONORS: usize = 256;
 /// Most slabs of one run (256 GiB).
 pub const MAX_SLABS: usize = 1 << 14;
 /// Far slots (pages) of a slab.
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN07");
+/// Replicas that a run can have in all, for each it begins with: donors come and go.
+const LIVES_OF_A_REPLICA: usize = 4;
+
+/// The lease until it is known.
+const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
+
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN08");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,19 +78,6 @@ impl std::str::FromStr for PortKind {
     }
 }
 
-/// A slab of this run: far slots `index * SLAB_SLOTS ..`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct SlabDescriptor {
-    donor: AtomicU32,
-    /// Address in the grant, bytes.
-    pub remote_addr: AtomicU64,
-    /// The grant.
-    pub grant: AtomicU64,
-    /// Its key.
-    pub key: AtomicU64,
-}
-
 /// A process of this run.
 #[derive(Debug)]
 #[repr(C)]
@@ -88,8 +90,8 @@ pub struct Process {
     pub resident_pages: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
     pub lost_address: AtomicU64,
-    /// Index of that donor.
-    pub lost_donor: AtomicU64,
+    /// The far slot it was in.
+    pub lost_slot: AtomicU64,
     /// Start of the mapping around it.
     pub lost_region_start: AtomicU64,
     /// End of the mapping around it.
@@ -153,7 +155,17 @@ pub struct RunBlock {
     pub read_ahead_pages: AtomicU32,
     slabs_in_use: AtomicU32,
     donors_in_use: AtomicU32,
+    replicas_in_use: AtomicU32,
     slot_count: u32,
+    replica_limit: u32,
+    /// How long a donor keeps a grant that is not renewed, milliseconds; 0: not known.
+    lease_ms: AtomicU64,
+    /// Copies that the run keeps of each slab.
+    pub copies: AtomicU32,
+    /// Slabs that lost a copy and are to have it back, since the run began.
+    pub to_rebuild: AtomicU64,
+    /// How many of them have it.
+    pub rebuilt: AtomicU64,
     /// Secret seed of the fingerprints.
     pub fingerprint_seed: AtomicU64,
     /// Node id of this recipient.
@@ -169,7 +181,9 @@ pub struct RunBlock {
     /// The processes.
     pub processes: [Process; MAX_PROCESSES],
     donors: [Donor; MAX_DONORS],
-    slabs: [SlabDescriptor; MAX_SLABS],
+    slabs: [Slab; MAX_SLABS],
+    replicas: [Replica; MAX_REPLICAS],
+    writers: [Writer; MAX_WRITERS],
     /// The counters.
     pub counters: Counters,
     histogram: [AtomicU64; fault_times::BUCKETS],
@@ -217,16 +231,23 @@ fn kernel(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RunBlockError {
 }
 
 impl RunBlockMap {
-    /// Makes a block for `slabs` slabs, sealed at its size.
+    /// Makes a block for `slabs` slabs with so many copies each, sealed at its size.
     ///
     /// # Errors
     /// [`RunBlockError::TooMany`] or the kernel's refusal.
-    pub fn create(port: PortKind, slabs: usize) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
+    pub fn create(
+        port: PortKind,
+        slabs: usize,
+        copies: usize,
+    ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
+        if copies > MAX_COPIES {
+            return Err(RunBlockError::TooMany { what: "copies", limit: MAX_COPIES });
+        }
         if slabs > MAX_SLABS {
             return Err(RunBlockError::TooMany { what: "slabs", limit: MAX_SLABS });
         }
         let slot_count = slabs as u32 * SLAB_SLOTS;
-        let len_bytes = size_of::<RunBlock>() + slot_count as usize * size_of::<AtomicU64>();
+        let len_bytes = size_of::<RunBlock>() + tail_bytes(slot_count);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("venice-run", flags).map_err(kernel("made"))?;
         rustix::fs::ftruncate(&fd, len_bytes as u64).map_err(kernel("sized"))?;
@@ -237,6 +258,8 @@ impl RunBlockMap {
         unsafe {
             (*memory).magic = MAGIC;
             (*memory).slot_count = slot_count;
+            (*memory).replica_limit = (slabs * copies * LIVES_OF_A_REPLICA) as u32;
+            (*memory).copies = AtomicU32::new(copies as u32);
             (*memory).port = AtomicU32::new(port as u32);
         }
         Ok((fd, RunBlockMap { block: memory, len_bytes }))
@@ -253,8 +276,8 @@ impl RunBlockMap {
         }
         let block = map_fd(fd, len_bytes)?;
         let map = RunBlockMap { block, len_bytes };
-        let slots = len_bytes - size_of::<RunBlock>();
-        if map.magic != MAGIC || map.slot_count as usize * size_of::<AtomicU64>() != slots {
+        let tail = len_bytes - size_of::<RunBlock>();
+        if map.magic != MAGIC || tail_bytes(map.slot_count) != tail {
             return Err(RunBlockError::Version);
         }
         Ok(map)
@@ -262,12 +285,27 @@ impl RunBlockMap {
 
     /// For each far slot, the processes that hold it: bit `i` is process `i`.
     pub fn holders(&self) -> &[AtomicU64] {
-        // SAFETY: the block is followed by one word a slot, within the mapping.
+        &self.tail()[..self.slot_count as usize]
+    }
+
+    /// For each far slot a bit: written while its slab was being copied.
+    fn marks(&self) -> &[AtomicU64] {
+        &self.tail()[self.slot_count as usize..]
+    }
+
+    fn tail(&self) -> &[AtomicU64] {
+        let words = tail_bytes(self.slot_count) / size_of::<AtomicU64>();
+        // SAFETY: the block is followed by its tail, within the mapping.
         unsafe {
             let first = self.block.add(1).cast::<AtomicU64>();
-            std::slice::from_raw_parts(first, self.slot_count as usize)
+            std::slice::from_raw_parts(first, words)
         }
     }
+}
+
+/// What follows the block: for each slot a word of holders and a bit.
+fn tail_bytes(slot_count: u32) -> usize {
+    (slot_count as usize + slot_count as usize / 64) * size_of::<AtomicU64>()
 }
 
 impl std::ops::Deref for RunBlockMap {
@@ -335,6 +373,19 @@ impl RunBlock {
         }
     }
 
+    /// How long a donor keeps a grant that is not renewed.
+    pub fn lease(&self) -> Duration {
+        match self.lease_ms.load(Ordering::Relaxed) {
+            0 => LEASE_BY_DEFAULT,
+            lease_ms => Duration::from_millis(lease_ms),
+        }
+    }
+
+    /// Says how long that is.
+    pub fn set_lease(&self, lease: Duration) {
+        self.lease_ms.store(lease.as_millis() as u64, Ordering::Relaxed);
+    }
+
     /// Adds a donor and returns its index.
     ///
     /// # Errors
@@ -348,54 +399,9 @@ impl RunBlock {
         Ok(index)
     }
 
-    /// Adds a slab of `donor` and returns its index.
-    ///
-    /// # Errors
-    /// [`RunBlockError::TooMany`].
-    pub fn add_slab(
-        &self,
-        donor: usize,
-        remote_addr: u64,
-        grant: u64,
-        key: u64,
-    ) -> Result<usize, RunBlockError> {
-        let index = self.slabs_in_use.load(Ordering::Relaxed) as usize;
-        let limit = (self.slot_count / SLAB_SLOTS) as usize;
-        if index >= limit {
-            return Err(RunBlockError::TooMany { what: "slabs", limit });
-        }
-        let slab = &self.slabs[index];
-        slab.donor.store(donor as u32, Ordering::Relaxed);
-        slab.remote_addr.store(remote_addr, Ordering::Relaxed);
-        slab.grant.store(grant, Ordering::Relaxed);
-        slab.key.store(key, Ordering::Relaxed);
-        self.slabs_in_use.store(index as u32 + 1, Ordering::Release);
-        Ok(index)
-    }
-
-    /// The slabs in use.
-    pub fn slabs(&self) -> &[SlabDescriptor] {
-        &self.slabs[..self.slabs_in_use.load(Ordering::Acquire) as usize]
-    }
-
     /// The donors in use.
     pub fn donors(&self) -> &[Donor] {
         &self.donors[..self.donors_in_use.load(Ordering::Acquire) as usize]
-    }
-
-    /// The donor of a far slot: its index.
-    pub fn donor_of_slot(&self, slot: u32) -> usize {
-        self.slabs[(slot / SLAB_SLOTS) as usize].donor()
-    }
-
-    /// Is the slot's donor still there?
-    pub fn slot_is_alive(&self, slot: u32) -> bool {
-        !self.donors[self.donor_of_slot(slot)].is_lost()
-    }
-
-    /// Says that the slot's donor is lost.
-    pub fn lose_donor_of(&self, slot: u32, fate: Fate) {
-        self.donors[self.donor_of_slot(slot)].lose(fate);
     }
 
     /// Processes that page now.
@@ -455,32 +461,29 @@ impl RunBlock {
     }
 }
 
-impl SlabDescriptor {
-    /// Index of its donor.
-    pub fn donor(&self) -> usize {
-        self.donor.load(Ordering::Relaxed) as usize
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use venice_wire::{GrantId, SealKey};
 
+    fn at(donor: usize) -> ReplicaAt {
+        ReplicaAt { donor, remote_addr: 0, grant: 1, key: 2 }
+    }
+
     #[test]
     fn both_mappings_see_one_block() {
-        let (fd, here) = RunBlockMap::create(PortKind::Udp, 2).unwrap();
+        let (fd, here) = RunBlockMap::create(PortKind::Udp, 2, 1).unwrap();
         let there = RunBlockMap::open(fd.as_fd()).unwrap();
         let donor = here.add_donor("node7", 7, "127.0.0.1:9").unwrap();
         assert!(there.donors()[donor].seal().is_none());
         let seal = (GrantId(5), SealKey(std::array::from_fn(|byte| byte as u8)));
         here.donors()[donor].set_seal(seal.0, seal.1);
         assert!(there.donors()[donor].seal() == Some(seal));
-        here.add_slab(donor, 0, 1, 2).unwrap();
-        here.add_slab(donor, venice_wire::SLAB_BYTES, 1, 2).unwrap();
-        assert!(here.add_slab(donor, 0, 1, 2).is_err(), "only two fit");
+        here.add_slab(at(donor)).unwrap();
+        here.add_slab(at(donor)).unwrap();
+        assert!(here.add_slab(at(donor)).is_err(), "only two fit");
         assert_eq!(there.donors()[0].name(), "node7");
-        assert_eq!(there.donor_of_slot(SLAB_SLOTS + 3), donor);
+        assert_eq!(there.replicas()[1].slab(), 1);
         assert_eq!(there.holders().len(), 2 * SLAB_SLOTS as usize);
         here.donors()[0].lose(Fate::TookBack);
         here.donors()[0].lose(Fate::Died);
@@ -489,8 +492,55 @@ mod tests {
     }
 
     #[test]
+    fn a_slab_lives_as_long_as_one_replica_that_missed_nothing() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 2).unwrap();
+        for name in ["a", "b", "c"] {
+            block.add_donor(name, 0, "").unwrap();
+        }
+        block.add_slab(at(0)).unwrap();
+        let second = block.add_replica(0, at(1), ReplicaState::Live).unwrap();
+        let indexes = |targets: Targets| targets.replicas().collect::<Vec<_>>();
+        assert_eq!(indexes(block.targets(0)), [0, 1]);
+        block.lose_donor_of(0, Fate::Died);
+        assert!(block.slot_is_alive(SLAB_SLOTS - 1));
+        let third = block.add_replica(0, at(2), ReplicaState::Building).unwrap();
+        let targets = block.targets(0);
+        assert!(targets.is_marking);
+        assert_eq!(indexes(targets), [third, second], "it takes the lost one's place");
+        assert_eq!(block.readable(0).map(|(index, _)| index).collect::<Vec<_>>(), [second]);
+        block.replicas()[second].drop_out();
+        assert!(!block.slot_is_alive(0), "what is being built has not all");
+        let third = &block.replicas()[third];
+        assert!(third.pass(ReplicaState::Building, ReplicaState::Live) && block.slot_is_alive(0));
+        assert!(!block.replicas()[second].pass(ReplicaState::Building, ReplicaState::Live));
+    }
+
+    #[test]
+    fn marks_are_taken_once_and_batches_waited_for() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 2).unwrap();
+        block.mark(65);
+        assert!(!block.take_mark(64) && block.take_mark(65) && !block.take_mark(65));
+        let (one, two) = (
+            block.claim_writer(Owner::Process(3)).unwrap(),
+            block.claim_writer(Owner::Lane).unwrap(),
+        );
+        block.begin_batch(one);
+        let seen = block.batches();
+        block.begin_batch(two);
+        assert!(!block.are_over(&seen));
+        block.end_batch(one);
+        block.begin_batch(one);
+        assert!(block.are_over(&seen), "a batch that began later is not waited for");
+        let seen = block.batches();
+        block.free_writers_of(Owner::Process(3));
+        assert!(!block.are_over(&seen));
+        block.free_writer(two);
+        assert!(block.are_over(&seen), "who is dead writes no more");
+    }
+
+    #[test]
     fn a_budget_is_shared_by_what_the_others_leave() {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         block.limit_pages.store(1000, Ordering::Relaxed);
         let first = block.enter_process(10).unwrap();
         assert_eq!(block.allowance_pages(first), 1000);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::page_table::Entry;
-use super::run_block::{Process, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Owner, Process, RunBlockMap, SLAB_SLOTS};
 
 /// The slots as one process sees them.
 #[derive(Debug)]
@@ -28,11 +28,11 @@ impl Slots {
         1 << self.process
     }
 
-    /// Takes a free slot on a live donor, in address order from the last one taken, so that
+    /// Takes a free slot that some donor still has, in address order from the last one taken, so that
     /// pages evicted in a row lie in a row. `None`: all far memory is in use.
     pub fn take(&self, block: &RunBlockMap) -> Option<u32> {
         let holders = block.holders();
-        let usable = block.slabs().len() as u32 * SLAB_SLOTS;
+        let usable = block.slab_count() as u32 * SLAB_SLOTS;
         let start = self.cursor.load(Ordering::Relaxed);
         let mut slot = if start < usable { start } else { 0 };
         let mut looked = 0;
@@ -69,7 +69,7 @@ impl Slots {
         };
         let more = (first + 1..end).take_while(is_taken).count() as u32;
         block.slots_used.fetch_add(u64::from(more), Ordering::Relaxed);
-        let usable = block.slabs().len() as u32 * SLAB_SLOTS;
+        let usable = block.slab_count() as u32 * SLAB_SLOTS;
         self.cursor.store((first + 1 + more) % usable, Ordering::Relaxed);
         Some(first..first + 1 + more)
     }
@@ -120,6 +120,7 @@ pub fn leave(block: &RunBlockMap, place: usize, pid: u32) -> bool {
     if first.is_err() {
         return false;
     }
+    block.free_writers_of(Owner::Process(place));
     for slot in 0..block.holders().len() {
         release_bit(block, slot, 1 << place);
     }
@@ -140,14 +141,15 @@ fn release_bit(block: &RunBlockMap, slot: usize, bit: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run_block::PortKind;
+    use super::super::run_block::{PortKind, ReplicaAt};
     use super::*;
 
     fn block_with(donors: &[&str]) -> RunBlockMap {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, donors.len()).unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, donors.len(), 1).unwrap();
         for (index, name) in donors.iter().enumerate() {
             let donor = block.add_donor(name, index as u32, "").unwrap();
-            block.add_slab(donor, 0, index as u64, 0).unwrap();
+            let at = ReplicaAt { donor, remote_addr: 0, grant: index as u64, key: 0 };
+            block.add_slab(at).unwrap();
         }
         block
     }

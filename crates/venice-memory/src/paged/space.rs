@@ -16,6 +16,7 @@ use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup, Serves};
+use super::run_block::Owner;
 use super::slots;
 use super::sys::{self, Errno};
 
@@ -93,8 +94,7 @@ impl Space {
         let setup = PagerSetup {
             block,
             process,
-            window: far.window_base(),
-            serves: Serves::Regions,
+            serves: Serves::Regions { window: far.shared_window() },
             lowest_fd: 3,
         };
         let pager: &'static Pager = Box::leak(Box::new(Pager::new(setup)?));
@@ -111,9 +111,11 @@ impl Space {
 
     fn start_threads(&mut self) -> Result<(), SpaceError> {
         let pager = self.pager;
-        let far = || Far::open(&pager.block, pager.window, &pager.descriptors);
+        let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
+        let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
         let handler = Handler::new(pager, FIRST, far().map_err(PagerError::Far)?);
-        let evictor = Evictor::new(pager, far().map_err(PagerError::Far)?);
+        let writing = far().and_then(|far| far.writing(&pager.block, owner));
+        let evictor = Evictor::new(pager, writing.map_err(PagerError::Far)?);
         self.spawn("venice-handler", move || handler::run_until_ended(handler))?;
         self.spawn("venice-evictor", move || evictor::run_until_ended(evictor))
     }

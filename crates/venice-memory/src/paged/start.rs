@@ -1,11 +1,13 @@
 //! How a pager starts: when the shim is loaded, and again in the child of a fork.
 
+use std::sync::atomic::Ordering;
+
 use super::duty::MAX_HANDLERS;
 use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup};
-use super::run_block::PortKind;
+use super::run_block::{Owner, PortKind};
 use super::{sys, thread};
 
 /// Makes a pager and starts its threads. It must be called by the program's only thread.
@@ -21,12 +23,14 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
 /// Starts the handlers and the evictor.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
-    let far = || Far::open(&pager.block, pager.window, &pager.descriptors);
+    let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
+    let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
     for number in 0..handlers(pager) {
         let handler = Box::leak(Box::new(Handler::new(pager, number, far()?))) as *mut Handler;
         thread::spawn(handler::run, handler as usize).map_err(kernel)?;
     }
-    let evictor = Box::leak(Box::new(Evictor::new(pager, far()?))) as *mut Evictor;
+    let evictor = Box::leak(Box::new(Evictor::new(pager, far()?.writing(&pager.block, owner)?)))
+        as *mut Evictor;
     thread::spawn(evictor::run, evictor as usize).map_err(kernel)
 }
 

@@ -5,16 +5,19 @@ use super::PAGE;
 /// Pages a thread of the pager may have under way.
 pub const MAX_IN_FLIGHT: usize = 128;
 
+/// A page's bytes.
+pub type Words = [u64; PAGE / 8];
+
 /// What came of asking for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// It is at this address.
     Ready(usize),
-    /// It will come; `UdpFar::poll` tells.
+    /// It will come; `Far::poll` tells.
     Pending,
     /// No more can be under way; ask again later.
     Full,
-    /// Its donor is dead.
+    /// Its donors are dead.
     Lost,
 }
 
@@ -29,19 +32,22 @@ pub struct WriteOut {
     pub skip_bytes: u32,
     /// How many; they end in the slot.
     pub len_bytes: u32,
-    /// Set when they did not arrive: the donor is dead.
+    /// Set when no donor that can be read has them.
     pub lost: bool,
+    /// The slab is being copied: the slot is to be marked.
+    pub(super) is_marking: bool,
 }
 
 impl WriteOut {
     /// The whole page at `source`.
     pub fn page(source: usize, slot: u32) -> WriteOut {
-        WriteOut { source, slot, skip_bytes: 0, len_bytes: PAGE as u32, lost: false }
+        WriteOut::part(source, slot, 0, PAGE as u32)
     }
 
-    /// Where they go: bytes from the first slot's first.
-    pub fn address(&self) -> u64 {
-        u64::from(self.slot) * PAGE as u64 + u64::from(self.skip_bytes)
+    /// Bytes at `source` that are part of a slot.
+    pub fn part(source: usize, slot: u32, skip_bytes: u32, len_bytes: u32) -> WriteOut {
+        assert!(skip_bytes + len_bytes <= PAGE as u32, "they end in the slot");
+        WriteOut { source, slot, skip_bytes, len_bytes, lost: false, is_marking: false }
     }
 
     /// The bytes.
@@ -54,18 +60,11 @@ impl WriteOut {
     }
 }
 
-/// A page that came while another one was waited for.
-pub struct Early {
-    pub token: u32,
-    pub arrived: bool,
-    pub page: Box<[u64; PAGE / 8]>,
-}
-
 /// Takes over the bytes that an answer brought.
 ///
 /// # Panics
 /// If they are more than a page: no port gives out an answer of another length than was asked for.
-pub fn copy_bytes(buffer: &mut [u64; PAGE / 8], data: &[u8]) {
+pub fn copy_bytes(buffer: &mut Words, data: &[u8]) {
     assert!(data.len() <= PAGE, "a page at most was asked for");
     let (words, rest) = data.as_chunks::<8>();
     for (word, bytes) in buffer.iter_mut().zip(words) {

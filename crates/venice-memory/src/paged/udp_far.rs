@@ -1,55 +1,46 @@
-//! Far memory over UDP: CRMA reads and writes of whole pages.
+//! Far memory over UDP: CRMA reads and writes of pages and parts of them.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use venice_fabric::{AccessError, Atomic, FabricError, Initiator, InitiatorConfig, Refusal};
+use venice_fabric::{
+    AccessError, Atomic, DownReason, FabricError, InitiatorConfig, PeerIndex, PeerState, Refusal,
+};
 use venice_ports::random_u64;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SLAB_BYTES};
 
-use super::PAGE;
 use super::descriptors::Descriptors;
-use super::run_block::{Fate, RunBlockMap};
+use super::framed::{Donors, Fault, NotTaken};
+use super::run_block::{Donor, Fate, MAX_REPLICAS, Replica, RunBlockMap};
 use super::sys::{self, Errno, SysResult};
-use super::transfer::{Early, Fetch, MAX_IN_FLIGHT, WriteOut, copy_bytes};
+use super::transfer::{Words, copy_bytes};
 
-/// Token of [`UdpFar::at_once`]; the others are small.
-const AT_ONCE: u64 = u64::MAX;
 /// How long one wait for frames takes at most.
 const WAIT_NS: u64 = 5_000_000;
 
 /// One thread's links to the donors.
-pub struct UdpFar {
+pub struct UdpDonors {
     driver: UdpDriver,
-    early: Vec<Early>,
-    /// Far slot by token, to know whose donor failed.
-    slots: [u32; MAX_IN_FLIGHT],
+    /// By donor; `None`: not needed yet.
+    peers: Vec<Option<PeerIndex>>,
+    /// By replica: the peer that its window leads to.
+    mapped: Vec<Option<PeerIndex>>,
 }
 
-impl std::fmt::Debug for UdpFar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UdpFar").field("local", &self.driver.local_addr()).finish_non_exhaustive()
-    }
-}
-
-impl UdpFar {
+impl UdpDonors {
     /// Opens a socket and starts the links to all donors of the run.
     ///
     /// # Errors
     /// The kernel's; `EINVAL` for a donor's address that is none.
-    pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> SysResult<UdpFar> {
-        let addresses: Vec<SocketAddr> = block
-            .donors()
-            .iter()
-            .map(|donor| donor.udp_address().parse().map_err(|_| Errno::EINVAL))
-            .collect::<SysResult<_>>()?;
-        let first = addresses.first().copied().ok_or(Errno::EINVAL)?;
+    pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> SysResult<UdpDonors> {
+        let first = block.donors().first().ok_or(Errno::EINVAL)?;
+        let first: SocketAddr = first.udp_address().parse().map_err(|_| Errno::EINVAL)?;
         let node = NodeId(block.node.load(std::sync::atomic::Ordering::Relaxed));
         let seed = random_u64().map_err(|errno| Errno(errno.raw_os_error()))?;
-        let config = InitiatorConfig::new(node, seed);
+        let mut config = InitiatorConfig::new(node, seed);
+        config.max_windows = config.max_windows.max(MAX_REPLICAS as u32);
         // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
         let is_sealed = block.donors().iter().all(|donor| donor.seal().is_some());
         let local = unspecified_like(first);
@@ -62,34 +53,13 @@ impl UdpFar {
         // Where there is no room up there they stay where they are.
         let _ = driver.keep_fd_above(descriptors.lowest());
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
-        let now_ns = sys::monotonic_ns();
-        let mut peers = Vec::new();
-        for (donor, address) in block.donors().iter().zip(addresses) {
-            let node = NodeId(donor.node.load(std::sync::atomic::Ordering::Relaxed));
-            let named =
-                donor.seal().map(|(grant, key)| SealedAs { name: KeyName::Grant(grant), key });
-            let added = match (donor.is_via(), named) {
-                (true, named) => driver.add_peer_via(now_ns, node, address, named),
-                (false, None) => driver.add_peer(now_ns, node, address),
-                (false, Some(named)) => driver.add_sealed_peer(now_ns, node, address, named),
-            };
-            peers.push(added.map_err(|_| Errno::EINVAL)?);
+        let mut far = UdpDonors { driver, peers: Vec::new(), mapped: Vec::new() };
+        for (replica, entry) in block.replicas().iter().enumerate() {
+            if block.is_readable(entry) && !far.reach(block, replica) {
+                return Err(Errno::EINVAL);
+            }
         }
-        for (index, slab) in block.slabs().iter().enumerate() {
-            let load = |word: &std::sync::atomic::AtomicU64| {
-                word.load(std::sync::atomic::Ordering::Relaxed)
-            };
-            let mapped = driver.initiator().map_window(
-                index as u64 * SLAB_BYTES,
-                SLAB_BYTES,
-                peers[slab.donor()],
-                load(&slab.remote_addr),
-                GrantId(load(&slab.grant)),
-                GrantKey(load(&slab.key)),
-            );
-            mapped.map_err(|_| Errno::EINVAL)?;
-        }
-        Ok(UdpFar { driver, early: Vec::new(), slots: [0; MAX_IN_FLIGHT] })
+        Ok(far)
     }
 
     /// To poll for arrivals.
@@ -104,171 +74,132 @@ impl UdpFar {
         self.driver.timer_fd().as_raw_fd()
     }
 
-    /// Asks for `part` of a page; it goes out at once.
-    pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, part: Range<u32>, token: u32) -> Fetch {
-        let now_ns = sys::monotonic_ns();
-        let address = slot as u64 * PAGE as u64 + u64::from(part.start);
-        match self.driver.initiator().read(now_ns, token as u64, address, part.end - part.start) {
-            Ok(()) => {
-                self.slots[token as usize] = slot;
-                Fetch::Pending
-            }
-            Err(FabricError::WouldBlock) => Fetch::Full,
-            Err(error) => {
-                block.lose_donor_of(slot, fate_of(error));
-                Fetch::Lost
-            }
+    fn peer(&mut self, block: &RunBlockMap, index: usize) -> Option<PeerIndex> {
+        if self.peers.len() <= index {
+            self.peers.resize(index + 1, None);
+        }
+        if self.peers[index].is_none_or(|peer| self.has_fallen_silent(peer)) {
+            let known = self.peer_of_the_same(block, index);
+            self.peers[index] = known.or_else(|| self.add_peer(&block.donors()[index]));
+        }
+        self.peers[index]
+    }
+
+    /// Whether the link is down for want of answers, so that a new one may have some.
+    fn has_fallen_silent(&mut self, peer: PeerIndex) -> bool {
+        match self.driver.initiator().peer_state(peer) {
+            PeerState::Down { reason } => fault_of(reason) == Fault::Silent,
+            PeerState::Connecting | PeerState::Up => false,
         }
     }
 
-    /// Sends what was asked for.
-    pub fn flush(&mut self) {
+    /// Without protection nothing but its address says whose a datagram is: a donor of several
+    /// grants is one peer.
+    fn peer_of_the_same(&mut self, block: &RunBlockMap, index: usize) -> Option<PeerIndex> {
+        let place = |donor: &Donor| {
+            (donor.udp_address(), donor.node.load(std::sync::atomic::Ordering::Relaxed))
+        };
+        let donors = block.donors();
+        if donors[index].seal().is_some() {
+            return None;
+        }
+        let wanted = place(&donors[index]);
+        let known = donors.iter().zip(&self.peers).filter(|(donor, _)| !donor.is_lost());
+        let mut known = known.filter_map(|(donor, peer)| peer.filter(|_| place(donor) == wanted));
+        let initiator = self.driver.initiator();
+        known.find(|&peer| !matches!(initiator.peer_state(peer), PeerState::Down { .. }))
+    }
+
+    fn add_peer(&mut self, donor: &Donor) -> Option<PeerIndex> {
+        let now_ns = sys::monotonic_ns();
+        let address: SocketAddr = donor.udp_address().parse().ok()?;
+        let node = NodeId(donor.node.load(std::sync::atomic::Ordering::Relaxed));
+        let named = donor.seal().map(|(grant, key)| SealedAs { name: KeyName::Grant(grant), key });
+        let added = match (donor.is_via(), named) {
+            (true, named) => self.driver.add_peer_via(now_ns, node, address, named),
+            (false, None) => self.driver.add_peer(now_ns, node, address),
+            (false, Some(named)) => self.driver.add_sealed_peer(now_ns, node, address, named),
+        };
+        added.ok()
+    }
+}
+
+impl Donors for UdpDonors {
+    fn reach(&mut self, block: &RunBlockMap, replica: usize) -> bool {
+        if let Some(&Some(peer)) = self.mapped.get(replica) {
+            if !self.has_fallen_silent(peer) {
+                return true;
+            }
+            self.mapped[replica] = None;
+            let _ = self.driver.initiator().unmap_window(replica as u64 * SLAB_BYTES);
+        }
+        let at = block.replicas()[replica].at();
+        let Some(peer) = self.peer(block, at.donor) else { return false };
+        let mapped = self.driver.initiator().map_window(
+            replica as u64 * SLAB_BYTES,
+            SLAB_BYTES,
+            peer,
+            at.remote_addr,
+            GrantId(at.grant),
+            GrantKey(at.key),
+        );
+        if self.mapped.len() <= replica {
+            self.mapped.resize(replica + 1, None);
+        }
+        self.mapped[replica] = mapped.is_ok().then_some(peer);
+        mapped.is_ok()
+    }
+
+    fn is_up(&mut self, replica: usize) -> bool {
+        let peer = self.mapped.get(replica).copied().flatten();
+        peer.is_some_and(|peer| self.driver.initiator().peer_state(peer) == PeerState::Up)
+    }
+
+    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
+        let now_ns = sys::monotonic_ns();
+        self.driver.initiator().read(now_ns, token, address, len_bytes).map_err(not_taken)
+    }
+
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+        let now_ns = sys::monotonic_ns();
+        self.driver.initiator().write(now_ns, token, address, bytes).map_err(not_taken)
+    }
+
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+        let (now_ns, initiator) = (sys::monotonic_ns(), self.driver.initiator());
+        let taken = match atomic {
+            Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, token, address, add),
+            Atomic::CompareSwap { expected, new } => {
+                initiator.compare_swap(now_ns, token, address, expected, new)
+            }
+        };
+        taken.map_err(not_taken)
+    }
+
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+        let completion = self.driver.initiator().poll_completion()?;
+        if completion.result.is_ok() {
+            copy_bytes(buffer, completion.data);
+        }
+        Some((completion.token, completion.result.map_err(fault_of_access)))
+    }
+
+    fn flush(&mut self) {
         let _ = self.driver.pump(sys::monotonic_ns());
     }
 
-    /// The next page that came (`true`) or will not come: its donor is dead (`false`).
-    pub fn poll(
-        &mut self,
-        block: &RunBlockMap,
-        buffer: &mut [u64; PAGE / 8],
-    ) -> Option<(u32, bool)> {
-        if let Some(early) = self.early.pop() {
-            *buffer = *early.page;
-            return Some((early.token, early.arrived));
-        }
-        if let Some(done) = self.next_completion(block, buffer) {
-            return Some((done.0 as u32, done.1));
-        }
-        self.attend(block);
-        self.next_completion(block, buffer).map(|(token, arrived)| (token as u32, arrived))
-    }
-
-    /// Moves frames, and heeds what donors say of themselves: one that has taken its memory back
-    /// is lost as one that died.
-    pub fn attend(&mut self, block: &RunBlockMap) {
+    /// A donor that has taken its memory back is lost as one that died.
+    fn attend(&mut self, block: &RunBlockMap) {
         self.flush();
         while let Some(revoked) = self.driver.initiator().poll_revoked() {
-            // A peer for each donor, in their order.
-            block.donors()[revoked.peer.0 as usize].lose(Fate::TookBack);
-        }
-    }
-
-    fn next_completion(
-        &mut self,
-        block: &RunBlockMap,
-        buffer: &mut [u64; PAGE / 8],
-    ) -> Option<(u64, bool)> {
-        let completion = self.driver.initiator().poll_completion()?;
-        let token = completion.token;
-        match completion.result {
-            Ok(()) => copy_bytes(buffer, completion.data),
-            Err(_) if token == AT_ONCE => {}
-            Err(error) => block.lose_donor_of(self.slots[token as usize], fate_of_access(error)),
-        }
-        Some((token, completion.result.is_ok()))
-    }
-
-    /// Asks for a page and waits for it; `false`: its donor is dead.
-    pub fn fetch_at_once(
-        &mut self,
-        block: &RunBlockMap,
-        slot: u32,
-        buffer: &mut [u64; PAGE / 8],
-    ) -> bool {
-        let address = slot as u64 * PAGE as u64;
-        self.at_once(block, buffer, |initiator| {
-            initiator.read(sys::monotonic_ns(), AT_ONCE, address, PAGE as u32)
-        })
-    }
-
-    /// Changes the eight bytes at `address`, a multiple of eight, and returns what was there
-    /// before; `None`: its donor is dead.
-    pub fn atomic(&mut self, block: &RunBlockMap, address: u64, atomic: Atomic) -> Option<u64> {
-        let mut buffer = [0; PAGE / 8];
-        let done = self.at_once(block, &mut buffer, |initiator| {
-            let now_ns = sys::monotonic_ns();
-            match atomic {
-                Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, AT_ONCE, address, add),
-                Atomic::CompareSwap { expected, new } => {
-                    initiator.compare_swap(now_ns, AT_ONCE, address, expected, new)
-                }
-            }
-        });
-        done.then_some(buffer[0])
-    }
-
-    /// Starts an access and waits until it is over; `false`: the donor is dead.
-    fn at_once(
-        &mut self,
-        block: &RunBlockMap,
-        buffer: &mut [u64; PAGE / 8],
-        mut start: impl FnMut(&mut Initiator) -> Result<(), FabricError>,
-    ) -> bool {
-        loop {
-            match start(self.driver.initiator()) {
-                Ok(()) => break,
-                Err(FabricError::WouldBlock) => self.turn(),
-                Err(_) => return false,
-            }
-        }
-        loop {
-            match self.next_completion(block, buffer) {
-                Some((AT_ONCE, arrived)) => return arrived,
-                Some((token, arrived)) => {
-                    let page = Box::new(*buffer);
-                    self.early.push(Early { token: token as u32, arrived, page });
-                }
-                None => self.turn(),
+            let is_of_it = |replica: &&Replica| replica.at().grant == revoked.grant.0;
+            if let Some(replica) = block.replicas().iter().find(is_of_it) {
+                block.donors()[replica.donor()].lose(Fate::TookBack);
             }
         }
     }
 
-    /// Writes all of `pages` and waits until each is acknowledged by its donor or lost.
-    pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
-        let (mut started, mut done) = (0, 0);
-        while done < pages.len() {
-            while started < pages.len() {
-                match self.start_write(block, &mut pages[started], started as u64) {
-                    Fetch::Full => break,
-                    Fetch::Lost => done += 1,
-                    _ => {}
-                }
-                started += 1;
-            }
-            self.flush();
-            let mut heard = false;
-            while let Some(completion) = self.driver.initiator().poll_completion() {
-                let page = &mut pages[completion.token as usize];
-                page.lost = completion.result.is_err();
-                if let Err(error) = completion.result {
-                    block.lose_donor_of(page.slot, fate_of_access(error));
-                }
-                done += 1;
-                heard = true;
-            }
-            if !heard && done < pages.len() {
-                self.turn();
-            }
-        }
-    }
-
-    fn start_write(&mut self, block: &RunBlockMap, page: &mut WriteOut, token: u64) -> Fetch {
-        page.lost = false;
-        // SAFETY: they do not change until the write is done.
-        let bytes = unsafe { page.bytes() };
-        match self.driver.initiator().write(sys::monotonic_ns(), token, page.address(), bytes) {
-            Ok(()) => Fetch::Pending,
-            Err(FabricError::WouldBlock) => Fetch::Full,
-            Err(error) => {
-                page.lost = true;
-                block.lose_donor_of(page.slot, fate_of(error));
-                Fetch::Lost
-            }
-        }
-    }
-
-    /// Moves frames, waiting a little for some to come if there are none.
-    pub fn turn(&mut self) {
+    fn turn(&mut self) {
         if self.driver.turn(WAIT_NS).is_err() {
             // The links find out what it means; not in a hurry.
             let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
@@ -276,20 +207,35 @@ impl UdpFar {
     }
 }
 
-/// What became of a donor that an access cannot be given to.
-fn fate_of(error: FabricError) -> Fate {
+fn not_taken(error: FabricError) -> NotTaken {
     match error {
+        FabricError::WouldBlock => NotTaken::Full,
         // The window is gone once nothing is on its way to what was revoked.
-        FabricError::Revoked { .. } | FabricError::NotMapped { .. } => Fate::TookBack,
-        _ => Fate::Died,
+        FabricError::Revoked { .. } | FabricError::NotMapped { .. } => {
+            NotTaken::Failed(Fault::Gone(Fate::TookBack))
+        }
+        FabricError::PeerDown(reason) => NotTaken::Failed(fault_of(reason)),
+        _ => NotTaken::Failed(Fault::Gone(Fate::Died)),
     }
 }
 
-/// What became of a donor that did not carry an access out.
-fn fate_of_access(error: AccessError) -> Fate {
+/// What an access that was not carried out says of its donor.
+fn fault_of_access(error: AccessError) -> Fault {
     match error {
-        AccessError::Refused(Refusal::UnknownGrant) => Fate::TookBack,
-        AccessError::Revoked | AccessError::NotMapped => Fate::TookBack,
-        AccessError::Refused(_) | AccessError::PeerDown(_) => Fate::Died,
+        AccessError::Refused(Refusal::UnknownGrant) => Fault::Gone(Fate::TookBack),
+        AccessError::Revoked | AccessError::NotMapped => Fault::Gone(Fate::TookBack),
+        AccessError::Refused(_) => Fault::Gone(Fate::Died),
+        AccessError::PeerDown(reason) => fault_of(reason),
+    }
+}
+
+/// What the end of a link says of the donor at its other end.
+fn fault_of(reason: DownReason) -> Fault {
+    match reason {
+        DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => Fault::Silent,
+        DownReason::PortClosed | DownReason::Closed => Fault::Silent,
+        DownReason::Restarted | DownReason::Protocol | DownReason::Incompatible => {
+            Fault::Gone(Fate::Died)
+        }
     }
 }

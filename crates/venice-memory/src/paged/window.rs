@@ -13,12 +13,15 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::attach;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::PageNumber;
 use super::regions::Regions;
 use super::run_block::{RunBlockMap, SLAB_SLOTS};
+use super::slab_window::SlabWindow;
 use super::slots::Slots;
 use super::sys::{self, Errno, SysResult, nr};
 use super::{PAGE, address_of, pages_of};
@@ -85,8 +88,16 @@ pub struct WindowFork {
 }
 
 impl Window {
-    /// The window of process `process` of the run, whose slabs are mapped from `base` on.
-    pub fn start(block: RunBlockMap, process: usize, base: usize) -> &'static Window {
+    /// The window of process `process` of the run, whose slabs the supervisor hands out over the
+    /// connection `supervisor`. `None`: they cannot be mapped here.
+    pub fn start(
+        block: RunBlockMap,
+        process: usize,
+        supervisor: &OwnedFd,
+    ) -> Option<&'static Window> {
+        let socket = supervisor.as_raw_fd();
+        let source = move |replica| attach::ask_for_slab(socket, replica);
+        let base = SlabWindow::new(&block, Box::new(source)).ok()?.into_row(&block)?;
         let ledger = Ledger {
             slots: Slots::new(process),
             pieces: BTreeMap::new(),
@@ -103,7 +114,7 @@ impl Window {
             pipe: UnsafeCell::new([-1; 2]),
         }));
         window.fork_with_slabs(false);
-        window
+        Some(window)
     }
 
     /// Whether this process still has it.
@@ -159,7 +170,7 @@ impl Window {
     }
 
     fn slabs_len(&self) -> usize {
-        self.block.slabs().len() * SLAB_SLOTS as usize * PAGE
+        self.block.slab_count() * SLAB_SLOTS as usize * PAGE
     }
 
     /// Whether a child gets the mapped slabs.

@@ -246,6 +246,7 @@ pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
         client_id,
         recipient: format!("recipient{client_id}"),
         bytes: ByteSize(slabs * SLAB_BYTES),
+        copies: 1,
         donors: donors.iter().map(|name| (*name).to_owned()).collect(),
         home: String::new(),
         purpose: "test".to_owned(),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use venice_fabric::{Initiator, PeerIndex};
-use venice_wire::{NodeId, Packet};
+use venice_wire::{NodeId, Packet, SealedHeader};
 
 use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
@@ -74,7 +74,13 @@ pub(super) fn sender_of<'a>(
         let peer = &peers[peer.0 as usize];
         peer.is_at(from) && source.is_none_or(|source| source == peer.node)
     };
-    awake.iter().rfind(is_sender).map(|&peer| (peer, datagram))
+    // A donor may be a peer under each of several grants.
+    let key = SealedHeader::parse(datagram).ok().map(|header| header.key);
+    let is_named =
+        |peer: &PeerIndex| peers[peer.0 as usize].seal.as_ref().map(|seal| seal.named.name) == key;
+    let named = awake.iter().rfind(|peer| is_sender(peer) && is_named(peer));
+    let sender = named.or_else(|| awake.iter().rfind(is_sender));
+    sender.map(|&peer| (peer, datagram))
 }
 
 /// Hands a datagram to the link of its sender; whether it was genuine.

@@ -5,7 +5,9 @@ use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
-use crate::types::{Grant, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text};
+use crate::types::{
+    Grant, MAX_COPIES, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text,
+};
 use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
@@ -19,7 +21,7 @@ impl MonitorCore {
         }
         let checked = self.check_request(&request);
         let granted = match &checked {
-            Ok((slabs, _)) => self.granted_before(client_id, *slabs),
+            Ok((slabs, _)) => self.granted_before(client_id, slabs.saturating_mul(request.copies)),
             Err(error) => Some(Err(error.clone())),
         };
         match (granted, checked) {
@@ -43,6 +45,9 @@ impl MonitorCore {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
         if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
             return bad("the recipient's name or purpose is too long");
+        }
+        if request.copies == 0 || request.copies > MAX_COPIES {
+            return bad("a request is for one copy, or for up to three");
         }
         if request.bytes.0 == 0 {
             return bad("a request for no memory at all");

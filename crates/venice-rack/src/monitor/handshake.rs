@@ -17,7 +17,10 @@ const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 /// A request in its handshake.
 pub(super) struct PendingRequest {
     request: MemoryRequest,
+    /// All copies together.
     pub(super) slabs: u32,
+    /// Most of one donor: one copy.
+    most_slabs: u32,
     /// The donors named; `None` for any.
     pub(super) named: Option<BTreeSet<NodeId>>,
     /// Donors that did not answer or refused for a reason of their own.
@@ -60,8 +63,9 @@ impl PendingRequest {
         deadline_ns: u64,
     ) -> Self {
         Self {
+            slabs: slabs.saturating_mul(request.copies),
+            most_slabs: slabs,
             request,
-            slabs,
             named,
             excluded: BTreeSet::new(),
             attempts: 0,
@@ -73,6 +77,12 @@ impl PendingRequest {
 
     fn placed_slabs(&self) -> u32 {
         self.parts.values().map(|part| part.slabs).sum()
+    }
+
+    /// Slabs that a donor may give besides what it gives.
+    fn may_give(&self, donor: NodeId) -> u32 {
+        let parts = self.parts.values().filter(|part| part.donor.node == donor);
+        parts.map(|part| part.slabs).fold(self.most_slabs, u32::saturating_sub)
     }
 
     fn any_part(&self, state: PartState) -> bool {
@@ -217,7 +227,8 @@ impl MonitorCore {
             .filter(move |(id, _)| with_excluded || !pending.excluded.contains(id))
             .map(move |(node, entry)| {
                 let hops = home.and_then(|home| self.hops(home, node));
-                Donor { node, free_slabs: entry.available_slabs(), hops }
+                let most_slabs = pending.may_give(node);
+                Donor { node, free_slabs: entry.available_slabs(), most_slabs, hops }
             })
     }
 

@@ -163,6 +163,7 @@ impl World {
             client_id: self.recipients.len() as u128 + 1,
             recipient: format!("recipient{}", self.recipients.len()),
             bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
+            copies: 1,
             donors: named.map(name_of).into_iter().collect(),
             home: String::new(),
             purpose: "model".to_owned(),

@@ -31,6 +31,8 @@ impl Rack {
             listen: "127.0.0.1:0".into(),
             state_dir: dir.path().join("monitor"),
             heartbeat_interval_s: 0.1,
+            // On a busy machine an agent may come late to many: it is not down for that.
+            missed_heartbeats: 300,
             lease_s: 20.0,
             on_ready,
             ..MonitorConfig::default()

@@ -41,7 +41,7 @@ impl Identity {
 
     /// Whether any of it is left. A process that is ending has no command line any more, so it is
     /// not alive, but its descriptors may still be open.
-    fn exists(self) -> bool {
+    pub fn exists(self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead())
     }
 }

@@ -7,6 +7,7 @@ use venice_fabric::LinkModel;
 
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
+use super::runs::{RunRow, lines, runs};
 use crate::failure::EXIT_FAILURE;
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -14,7 +15,7 @@ use crate::terminal::{self, Align};
 /// `venice status`
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Print an object: monitor, agents, port, netns, run_dir
+    /// Print an object: monitor, agents, runs, port, netns, run_dir
     #[arg(long)]
     pub json: bool,
 }
@@ -38,6 +39,8 @@ struct Status {
     xdp: bool,
     subnet: Option<String>,
     run_dir: String,
+    /// The programs on borrowed memory that were started on this machine.
+    runs: Vec<RunRow>,
 }
 
 /// How a process is: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but does
@@ -108,6 +111,7 @@ fn nothing(dir: &RunDir) -> Status {
         xdp: false,
         subnet: None,
         run_dir: dir.path().display().to_string(),
+        runs: runs(dir),
     }
 }
 
@@ -137,6 +141,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         xdp: record.xdp,
         subnet: record.subnet.map(String::from),
         run_dir: dir.path().display().to_string(),
+        runs: runs(dir),
     }
 }
 
@@ -207,9 +212,10 @@ fn sheet(status: &Status) -> String {
     let link = status.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let routed = if status.source_routes { ", routed at the source" } else { "" };
     let dropped = dropped_line(&status.agents);
+    let runs = lines(&status.runs);
     format!(
         "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}{xdp}, run directory \
-         {}{dropped}{hint}",
+         {}{dropped}{runs}{hint}",
         status.topology, status.run_dir
     )
 }

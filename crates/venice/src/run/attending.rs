@@ -7,19 +7,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use venice_memory::paged::attach::{self, Heard};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
-use venice_memory::paged::{attach, loss, slots};
+use venice_memory::paged::{loss, slots};
+use venice_recipient::Holding;
 
+use crate::rack::RunFile;
 use crate::terminal::remark;
 
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often `venice status` is told how the run is.
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// The socket and the thread behind it.
 pub struct Attending {
@@ -32,18 +38,19 @@ pub struct Attending {
 impl Attending {
     /// Starts to listen.
     pub fn start(
-        block: Arc<RunBlockMap>,
         block_fd: OwnedFd,
-        slabs: Vec<OwnedFd>,
+        holding: Arc<Holding>,
+        program: &str,
     ) -> anyhow::Result<Attending> {
         let folder = tempfile::Builder::new().prefix("venice-run-").tempdir();
         let folder = folder.context("making a folder for the run's socket")?;
         let path = socket_path(folder.path());
         let listener = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, shared) = (stop.clone(), block.clone());
+        let (stopped, block) = (stop.clone(), holding.block().clone());
+        let mut file = RunFile::new(program);
         let thread = std::thread::spawn(move || {
-            attend(&listener, &shared, &block_fd, &slabs, &stopped);
+            attend(&listener, &holding, &block_fd, &stopped, &mut file);
         });
         Ok(Attending { folder, block, stop, thread: Some(thread) })
     }
@@ -85,42 +92,68 @@ fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 fn attend(
     listener: &OwnedFd,
-    block: &RunBlockMap,
+    holding: &Holding,
     block_fd: &OwnedFd,
-    slabs: &[OwnedFd],
     stop: &AtomicBool,
+    file: &mut Option<RunFile>,
 ) {
+    let block = holding.block();
     let mut watched = BTreeMap::new();
     // Held open for as long as the processes are: their end of a connection that closes tells
     // them that this process is gone.
     let mut connections: Vec<OwnedFd> = Vec::new();
+    let mut told = Instant::now();
     while !stop.load(Ordering::Acquire) {
-        if is_ready(listener, LOOK_EVERY)
+        let ready = wait(listener, &connections);
+        if ready.first() == Some(&true)
             && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
         {
             // A process that is killed half way is found dead below.
-            if attach::welcome(socket.as_fd(), block, block_fd.as_fd(), slabs).is_ok() {
+            if attach::welcome(socket.as_fd(), block, block_fd.as_fd()).is_ok() {
                 connections.push(socket);
             }
         }
-        connections.retain(|connection| !is_ready(connection, Duration::ZERO));
+        let mut ready = ready.into_iter().skip(1);
+        connections.retain(|connection| {
+            let has_word = ready.next() == Some(true);
+            !has_word
+                || attach::answer(connection.as_fd(), |replica| holding.slab(replica))
+                    == Heard::Question
+        });
         watch(block, &mut watched);
+        if let Some(file) = file
+            && told.elapsed() > TELL_EVERY
+        {
+            told = Instant::now();
+            file.update(block);
+        }
     }
     // What ended the program may have come since.
     watch(block, &mut watched);
 }
 
+/// Waits for somebody to have something to say; whether the listener has, and each connection.
+fn wait(listener: &OwnedFd, connections: &[OwnedFd]) -> Vec<bool> {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+    let all = std::iter::once(listener).chain(connections);
+    let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
 /// Finds processes that ended, whoever their parent is, and tells of lost pages.
 fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     for lost in loss::take(block) {
-        let what = match lost.fate {
-            Fate::Died => "died with",
-            Fate::TookBack => "took back",
-        };
         remark(format!(
-            "venice: node {} {what} the only copy of a page of this program: region \
-             {:#x}-{:#x}, address {:#x}, process {}: SIGBUS",
-            lost.donor, lost.region.start, lost.region.end, lost.address, lost.pid
+            "venice: {} of a page of this program: region {:#x}-{:#x}, address {:#x}, process {}: \
+             SIGBUS",
+            who_had_it(&lost.donors),
+            lost.region.start,
+            lost.region.end,
+            lost.address,
+            lost.pid
         ));
     }
     for (place, forker) in block.forking() {
@@ -147,6 +180,18 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
             watched.remove(&pid);
         }
     }
+}
+
+/// How the copies of a page were lost.
+fn who_had_it(donors: &[(String, Option<Fate>)]) -> String {
+    let copy = if donors.len() == 1 { "the only copy" } else { "a copy" };
+    let ends = donors.iter().map(|(name, fate)| match fate {
+        Some(Fate::Died) => format!("node {name} died with {copy}"),
+        Some(Fate::TookBack) => format!("node {name} took back {copy}"),
+        Some(Fate::Silent) => format!("node {name} stopped answering with {copy}"),
+        None => format!("node {name} has {copy} that missed a write"),
+    });
+    ends.collect::<Vec<_>>().join(", ")
 }
 
 fn open(pid: u32) -> Option<OwnedFd> {

@@ -19,7 +19,9 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_recipient::{Leases, Loan, LostDonor, RecipientError, Wish, borrow, home};
+use venice_recipient::{
+    Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, Wish, borrow, home,
+};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use crate::failure::Usage;
@@ -28,6 +30,8 @@ use crate::registry::{self, block_on};
 use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
 
+/// Most copies: what a run block has places for.
+const MAX_COPIES: i64 = venice_memory::paged::run_block::MAX_COPIES as i64;
 /// Pages brought in with the one that was asked for, at most.
 const READ_AHEAD_PAGES: u32 = 63;
 
@@ -44,6 +48,10 @@ pub struct RunArgs {
     /// How to reach the donors [default: the rack's]
     #[arg(long, value_enum)]
     port: Option<PortKind>,
+    /// Copies of what is far, each on another node: 1 to 3 [default: 2, or 1 with a warning where
+    /// the rack has no room for 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
+    copies: Option<u32>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
@@ -110,19 +118,27 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let wish = Wish {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
+        copies: if args.mode == Mode::Window { Some(1) } else { args.copies },
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         purpose: program.display().to_string(),
     };
     let limits = raise_descriptor_limit();
-    let mut loan = borrow(&monitor, &wish, port.into()).map_err(told)?;
+    let loan = borrow(&monitor, &wish, port.into()).map_err(told)?;
+    if loan.is_short {
+        remark(
+            "venice: the rack has no room for two copies of this program's far memory on different \
+             nodes: a node that dies takes some of it along (--copies 1 says that this is meant)",
+        );
+    }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
-    let run = set_up(args, &mut loan, local_bytes, port, relay_addr)?;
+    let run = set_up(args, loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
-    let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell_of };
-    let leases = Leases::keep(loan, run.block.clone(), tell)?;
-    let attending = attending::Attending::start(run.block.clone(), run.block_fd, run.slabs)?;
+    let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell };
+    let leases = Leases::keep(run.holding.clone(), tell)?;
+    let attending =
+        attending::Attending::start(run.block_fd, run.holding, &program.display().to_string())?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let command = shown(&args.command);
@@ -147,13 +163,21 @@ fn told(error: RecipientError) -> anyhow::Error {
     if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }
 
-fn tell_of(lost: LostDonor) {
-    remark(format!("venice: {lost}; what only it held of this program is lost"));
+fn tell(news: News) {
+    remark(format!("venice: {news}"));
 }
 
 /// Mapped memory stays with who has mapped it, whatever becomes of the process that made it.
-fn tell_of_mapped(lost: LostDonor) {
-    remark(format!("venice: {lost}; what of it is mapped here stays, and nothing is lost"));
+fn tell_of_mapped(news: News) {
+    let News::Lost(LostDonor { name, fate, .. }) = news else { return tell(news) };
+    let what = match fate {
+        Fate::Died => "died",
+        Fate::TookBack => "took its memory back",
+        Fate::Silent => "stopped answering",
+    };
+    remark(format!(
+        "venice: node {name} {what}; what of it is mapped here stays, and nothing is lost"
+    ));
 }
 
 /// What the window cannot do is said before anything is borrowed.
@@ -167,6 +191,12 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     }
     if args.read_ahead.is_some() {
         return usage("--read-ahead is of --mode paged: in a window nothing is read ahead".into());
+    }
+    if args.copies.is_some_and(|copies| copies > 1) {
+        return usage(
+            "--copies is of --mode paged: what a program stores in a window goes to one place"
+                .into(),
+        );
     }
     let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
     if let Some(node) = nodes.iter().find(|node| !node.link.is_empty()) {
@@ -183,17 +213,18 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
 struct Run {
     block: Arc<RunBlockMap>,
     block_fd: std::os::fd::OwnedFd,
-    slabs: Vec<std::os::fd::OwnedFd>,
+    holding: Arc<Holding>,
 }
 
 fn set_up(
     args: &RunArgs,
-    loan: &mut Loan,
+    loan: Loan,
     local_bytes: u64,
     port: PortKind,
     home: Option<&str>,
 ) -> anyhow::Result<Run> {
-    let (block_fd, block) = RunBlockMap::create(port.into(), loan.slab_count())?;
+    let (block_fd, block) =
+        RunBlockMap::create(port.into(), loan.slab_count(), loan.copies as usize)?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
     block.read_ahead_pages.store(args.read_ahead.unwrap_or(READ_AHEAD_PAGES), Ordering::Relaxed);
     block
@@ -205,8 +236,9 @@ fn set_up(
     if args.mode == Mode::Window {
         block.set_window();
     }
-    let slabs = loan.enter_into(&block, home)?;
-    Ok(Run { block: Arc::new(block), block_fd, slabs })
+    let block = Arc::new(block);
+    let holding = Holding::new(loan, block.clone(), home)?;
+    Ok(Run { block, block_fd, holding })
 }
 
 /// A slab is a descriptor: the soft limit is raised to the hard one. Returns what it was, which

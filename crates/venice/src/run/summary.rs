@@ -49,10 +49,14 @@ pub fn print(block: &RunBlockMap) {
         pages(&counters.advised_out),
     ));
     remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
-    for donor in block.donors().iter().filter(|donor| donor.is_lost()) {
+    let copies = block.copies.load(Ordering::Relaxed);
+    let (rebuilt, to_rebuild) = (get(&block.rebuilt), get(&block.to_rebuild));
+    remark(format!("venice: copies {copies}; slabs copied anew {rebuilt} of {to_rebuild}"));
+    let lost = block.donors().iter().filter(|donor| donor.is_lost());
+    let lost: std::collections::BTreeSet<String> = lost.map(|donor| donor.name()).collect();
+    for name in lost {
         remark(format!(
-            "venice: node {} is lost: {} lost pages were touched",
-            donor.name(),
+            "venice: node {name} is lost: {} lost pages were touched",
             get(&counters.lost_pages)
         ));
     }

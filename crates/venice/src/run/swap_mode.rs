@@ -76,6 +76,10 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
+    if args.copies.is_some() {
+        let said = "--copies is of --mode paged: a swap device has one copy of its pages";
+        return Err(Usage(said.to_owned()).into());
+    }
     if let Some(size) = args.remote {
         swap::check_size(size).map_err(Usage)?;
     }

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_recipient::{LostDonor, RemoteMemory, Request, Wish};
+use venice_recipient::{News, RemoteMemory, Request, Wish};
 use venice_swap::backing::Backing;
 use venice_swap::cgroup::MemoryCgroup;
 use venice_swap::{BlockKind, IoFlusher, Shield, Store, SwapDevice, SwapError};
@@ -275,15 +275,19 @@ fn borrow(plan: &Plan, lost: Arc<Mutex<Vec<String>>>) -> anyhow::Result<RemoteMe
     let wish = Wish {
         remote_bytes,
         default_bytes,
+        copies: Some(1),
         donors: plan.donors.clone(),
         purpose: plan.purpose.clone(),
         ..Wish::default()
     };
     let (monitor, port, node) = (plan.monitor.clone(), plan.port.into(), plan.node.clone());
     let name = plan.name.clone();
-    let tell = move |donor: LostDonor| {
-        tracing::error!("{name}: {donor}; what only it held of the device is lost");
-        lost.lock().unwrap_or_else(PoisonError::into_inner).push(donor.name);
+    let tell = move |news: News| match news {
+        News::Lost(donor) if donor.lost_slabs > 0 => {
+            tracing::error!("{name}: {donor}");
+            lost.lock().unwrap_or_else(PoisonError::into_inner).push(donor.name);
+        }
+        news => tracing::warn!("{name}: {news}"),
     };
     Ok(RemoteMemory::borrow(&Request { monitor, port, node, wish }, tell)?)
 }

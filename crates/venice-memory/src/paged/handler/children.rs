@@ -1,6 +1,5 @@
 //! Serving children that were just forked and have no pager of their own yet.
 
-use super::super::far::Far;
 use super::super::fork_window::Content;
 use super::super::page_table::{PageNumber, State};
 use super::super::sys::{self, Errno, SysResult};
@@ -65,16 +64,9 @@ impl Handler {
         let block = &self.pager.block;
         self.far.hold_for(1);
         let mut buffer = [0u64; PAGE / 8];
-        let arrived = match &mut self.far {
-            Far::Shm(shm) => {
-                return child.copy(address, shm.window.address(slot), PAGE, true);
-            }
-            Far::Udp(udp) => udp.fetch_at_once(block, slot, &mut buffer),
-            Far::Verbs(verbs) => verbs.fetch_at_once(block, slot, &mut buffer),
-        };
-        match arrived {
-            true => child.copy(address, buffer.as_ptr() as usize, PAGE, true),
-            false => child.poison(address, PAGE),
+        match self.far.fetch_at_once(block, slot, &mut buffer) {
+            Some(source) => child.copy(address, source, PAGE, true),
+            None => child.poison(address, PAGE),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::far::Far;
 use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::read_ahead::Steps;
+use super::super::run_block::SLAB_SLOTS;
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
@@ -86,7 +86,7 @@ impl Handler {
 
     /// Installs the pages that came by frames; `true` if there were any.
     pub(super) fn take_arrivals(&mut self) -> bool {
-        if matches!(self.far, Far::Shm(_)) {
+        if self.far.is_mapped() {
             return false;
         }
         let mut any = false;
@@ -144,18 +144,20 @@ impl Handler {
         }
     }
 
-    /// The only copy is gone: touching the page is an error from now on.
+    /// The last copy is gone: touching the page is an error from now on.
     fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
         let _apart = pager.keep_readers_out();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
-        let donor = pager.block.donor_of_slot(slot);
-        loss::note(process, donor, address_of(page));
+        loss::note(process, slot, address_of(page));
         if pager.serves_regions() {
             // There is no supervisor to say it. (And this thread may allocate.)
-            let (name, address) = (pager.block.donors()[donor].name(), address_of(page));
+            let slab = (slot / SLAB_SLOTS) as usize;
+            let had = pager.block.replicas_of(slab).map(|(_, replica)| replica.donor());
+            let names: Vec<_> = had.map(|donor| pager.block.donors()[donor].name()).collect();
+            let (name, address) = (names.join(" and "), address_of(page));
             let said = format!(
-                "venice: the only copy of a page is lost with node {name}: address {address:#x}: \
+                "venice: the last copy of a page is lost with node {name}: address {address:#x}: \
                  SIGBUS\n"
             );
             let _ = sys::write(2, said.as_bytes());

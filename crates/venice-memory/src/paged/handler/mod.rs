@@ -140,7 +140,7 @@ impl Handler {
     /// Waits for something to do and does it. `false`: this handler is off duty.
     fn turn(&mut self) -> bool {
         let watches = self.pager.fork.is_watched_by(self.number);
-        let only_faults = matches!(self.far, Far::Shm(_)) && self.deferred.is_empty() && !watches;
+        let only_faults = self.far.is_mapped() && self.deferred.is_empty() && !watches;
         let is_alone = self.pager.duty.is_alone();
         if self.number == FIRST {
             self.block_on_reads(only_faults && is_alone);
@@ -157,8 +157,8 @@ impl Handler {
         if watches {
             self.pager.fork.watch(&mut fds[3..]);
         }
-        let mut timeout_ms = -1;
-        [fds[1].fd, fds[2].fd] = self.far.wait_fds();
+        let mut timeout_ms;
+        ([fds[1].fd, fds[2].fd], timeout_ms) = self.far.wait_fds(&self.pager.block);
         if !self.deferred.is_empty() {
             timeout_ms = 1;
         }

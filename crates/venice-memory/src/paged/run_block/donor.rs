@@ -12,6 +12,8 @@ pub enum Fate {
     Died = 1,
     /// It ended the grant.
     TookBack = 2,
+    /// It stopped answering: others have what it held, or its lease is over.
+    Silent = 3,
 }
 
 /// A donor of this run.
@@ -20,6 +22,8 @@ pub enum Fate {
 pub struct Donor {
     /// A [`Fate`]; 0: none yet.
     fate: AtomicU32,
+    /// Somebody waits for it in vain.
+    is_complained_of: AtomicU32,
     /// Node id on the fabric.
     pub node: AtomicU32,
     name: [AtomicU64; 8],
@@ -86,8 +90,21 @@ impl Donor {
         match self.fate.load(Ordering::Acquire) {
             0 => None,
             2 => Some(Fate::TookBack),
+            3 => Some(Fate::Silent),
             _ => Some(Fate::Died),
         }
+    }
+
+    /// Says that its link fell silent for somebody who waits for it. That alone loses nothing: the
+    /// supervisor judges ([`RunBlock::judge_silent`](super::RunBlock::judge_silent)).
+    pub fn complain(&self) {
+        self.is_complained_of.store(1, Ordering::Release);
+    }
+
+    /// Whether somebody has complained since this was last asked.
+    pub fn take_complaint(&self) -> bool {
+        self.is_complained_of.load(Ordering::Acquire) != 0
+            && self.is_complained_of.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Says that it is lost. The first word stands.

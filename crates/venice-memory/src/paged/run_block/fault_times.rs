@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_a_sixteenth_of_all_and_of_the_latest() {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         assert_eq!(block.fault_ns_at(0.5), None);
         for ns in 1..=10_000 {
             block.record_fault_ns(ns);

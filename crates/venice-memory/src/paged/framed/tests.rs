@@ -1,0 +1,195 @@
+//! Donors that fall silent, as one thread meets them, over a port that does as it is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::*;
+use crate::paged::run_block::{PortKind, ReplicaAt, ReplicaState};
+use crate::paged::transfer::WriteOut;
+
+/// A port to donors each of which answers, or has its link fall silent with all that is under way.
+#[derive(Default)]
+struct Port {
+    memory: BTreeMap<u64, Vec<u8>>,
+    requests: VecDeque<(u64, usize, Request)>,
+    /// By replica, which here is the donor too.
+    is_silent: [bool; 2],
+    /// Turns until a donor that is silent answers again; `None`: it never does.
+    silent_for: Option<u32>,
+    /// Whether the supervisor's judge looks at each turn.
+    judges: Option<std::sync::Arc<RunBlockMap>>,
+    turns: u32,
+    /// A turn has passed since a link last fell silent.
+    has_turned: bool,
+}
+
+enum Request {
+    Read(u64),
+    Write(u64, Vec<u8>),
+    Add(u64, u64),
+}
+
+impl Port {
+    fn ask(&mut self, token: u64, address: u64, request: Request) -> Result<(), NotTaken> {
+        let replica = (address / PAGE as u64 / u64::from(SLAB_SLOTS)) as usize;
+        self.requests.push_back((token, replica, request));
+        Ok(())
+    }
+
+    fn word(&self, address: u64) -> u64 {
+        let bytes = self.memory.get(&address).map_or(&[][..], |bytes| bytes);
+        bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+}
+
+impl Donors for Port {
+    fn reach(&mut self, _block: &RunBlockMap, _replica: usize) -> bool {
+        true
+    }
+
+    fn is_up(&mut self, replica: usize) -> bool {
+        !self.is_silent[replica]
+    }
+
+    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), NotTaken> {
+        self.ask(token, address, Request::Read(address))
+    }
+
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+        self.ask(token, address, Request::Write(address, bytes.to_vec()))
+    }
+
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+        let Atomic::FetchAdd(add) = atomic else { unreachable!("only additions are tried") };
+        self.ask(token, address, Request::Add(address, add))
+    }
+
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+        let &(token, replica, _) = self.requests.front()?;
+        // That takes its time.
+        if self.is_silent[replica] && !std::mem::take(&mut self.has_turned) {
+            return None;
+        }
+        let (_, _, request) = self.requests.pop_front()?;
+        if self.is_silent[replica] {
+            return Some((token, Err(Fault::Silent)));
+        }
+        match request {
+            Request::Read(address) => buffer[0] = self.word(address),
+            Request::Write(address, bytes) => drop(self.memory.insert(address, bytes)),
+            Request::Add(address, add) => {
+                buffer[0] = self.word(address);
+                let sum = buffer[0].wrapping_add(add);
+                self.memory.insert(address, sum.to_ne_bytes().to_vec());
+            }
+        }
+        Some((token, Ok(())))
+    }
+
+    fn flush(&mut self) {}
+
+    fn attend(&mut self, _block: &RunBlockMap) {}
+
+    fn turn(&mut self) {
+        (self.turns, self.has_turned) = (self.turns + 1, true);
+        if self.silent_for.is_some_and(|turns| self.turns > turns) {
+            self.is_silent = [false; 2];
+        }
+        if let Some(block) = &self.judges {
+            let complaints: Vec<bool> =
+                block.donors().iter().map(|donor| donor.take_complaint()).collect();
+            for donor in (0..complaints.len()).filter(|&donor| complaints[donor]) {
+                block.judge_silent(donor, |other| complaints[other]);
+            }
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// One slab with a copy at each of `copies` donors.
+fn block(copies: usize) -> std::sync::Arc<RunBlockMap> {
+    let (_fd, block) = RunBlockMap::create(PortKind::Udp, 1, copies).unwrap();
+    for donor in 0..copies {
+        block.add_donor(&format!("node{donor}"), donor as u32, "").unwrap();
+        let at = ReplicaAt { donor, remote_addr: 0, grant: 1, key: 1 };
+        match donor {
+            0 => drop(block.add_slab(at).unwrap()),
+            _ => drop(block.add_replica(0, at, ReplicaState::Live).unwrap()),
+        }
+    }
+    block.into()
+}
+
+fn write(far: &mut Framed<Port>, block: &RunBlockMap, number: u64) -> bool {
+    let page = Box::new([number; PAGE / 8]);
+    let mut pages = [WriteOut::page(page.as_ptr() as usize, 7)];
+    far.write_all(block, &mut pages);
+    !pages[0].lost
+}
+
+fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
+    let mut buffer = [0; PAGE / 8];
+    far.fetch_at_once(block, 7, &mut buffer).then_some(buffer[0])
+}
+
+#[test]
+fn a_slow_donor_of_the_only_copy_is_waited_for() {
+    let block = block(1);
+    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let mut far = Framed::new(port);
+    far.donors.is_silent[0] = true;
+    assert!(write(&mut far, &block, 5), "it is there once the donor answers");
+    assert!(far.donors.turns > 20);
+    (far.donors.turns, far.donors.is_silent[0]) = (0, true);
+    assert_eq!(read(&mut far, &block), Some(5));
+    assert!(!block.donors()[0].is_lost());
+    assert!(!far.is_silent(0), "an answer ends it");
+}
+
+#[test]
+fn a_donor_that_is_silent_for_a_lease_is_lost() {
+    let block = block(1);
+    block.set_lease(Duration::from_millis(1));
+    let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() });
+    assert!(!write(&mut far, &block, 5));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    assert_eq!(read(&mut far, &block), None);
+}
+
+#[test]
+fn a_silent_donor_is_done_without_where_another_has_it() {
+    let block = block(2);
+    let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() });
+    assert!(write(&mut far, &block, 5));
+    far.donors.is_silent[0] = true;
+    assert_eq!(read(&mut far, &block), Some(5), "the other has it");
+    assert!(!block.donors()[0].is_lost(), "nobody has waited for it");
+    assert!(write(&mut far, &block, 6));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    far.donors.is_silent = [false; 2];
+    assert_eq!(read(&mut far, &block), Some(6), "what it missed is not asked of it");
+}
+
+#[test]
+fn two_silent_donors_cost_time_and_no_byte() {
+    let block = block(2);
+    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let mut far = Framed::new(port);
+    assert!(write(&mut far, &block, 5));
+    (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
+    assert!(write(&mut far, &block, 6));
+    assert!(block.readable(0).next().is_some());
+    assert_eq!(read(&mut far, &block), Some(6));
+}
+
+#[test]
+fn an_addition_is_not_made_twice_for_want_of_an_answer() {
+    let block = block(1);
+    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let mut far = Framed::new(port);
+    assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(0));
+    (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
+    assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), None);
+    assert!(block.slot_is_alive(7), "it is told from a loss by that");
+    assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(3));
+}

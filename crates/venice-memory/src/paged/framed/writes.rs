@@ -1,0 +1,267 @@
+//! What changes donors' memory, and what a copier does: each waits until it is over.
+
+use venice_fabric::Atomic;
+
+use super::{Donors, Fault, Framed, NotTaken, Word, address};
+use crate::paged::PAGE;
+use crate::paged::run_block::{MAX_PLACES, ReplicaState, RunBlockMap, SLAB_SLOTS};
+use crate::paged::transfer::{Words, WriteOut};
+
+/// How far writing has come.
+#[derive(Default)]
+struct Sending {
+    /// The page that is being sent.
+    page: usize,
+    /// Where it has been sent to.
+    sent: [usize; MAX_PLACES],
+    sent_count: usize,
+    /// Writes that have no answer yet.
+    flying: usize,
+    /// Pages, and replicas whose link fell silent before they said that they have them.
+    again: Vec<(usize, usize)>,
+}
+
+impl<D: Donors> Framed<D> {
+    /// Writes all of `pages` and waits until each is where it is to be, or that is lost.
+    pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
+        let mut sending = Sending::default();
+        let mut buffer = [0; PAGE / 8];
+        for page in pages.iter_mut() {
+            page.lost = true;
+        }
+        loop {
+            self.send_more(block, pages, &mut sending);
+            self.send_again(block, pages, &mut sending);
+            self.donors.flush();
+            let before = sending.flying;
+            while let Some((word, result)) = self.donors.next(&mut buffer) {
+                match Word::decode(word) {
+                    Word::Write { index, replica } => {
+                        sending.flying -= 1;
+                        self.note(block, replica, result);
+                        if result == Err(Fault::Silent) {
+                            sending.again.push((index, replica));
+                        }
+                        let is_read = block.replicas()[replica].state() == ReplicaState::Live;
+                        pages[index].lost &= result.is_err() || !is_read;
+                    }
+                    // The late answer of a donor that was too slow.
+                    Word::Read { replica, .. } => self.note(block, replica, result),
+                }
+            }
+            if sending.flying == 0 && sending.again.is_empty() && sending.page == pages.len() {
+                return;
+            }
+            if sending.flying == before {
+                self.donors.turn();
+            }
+        }
+    }
+
+    fn send_more(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
+        while let Some(page) = pages.get_mut(sending.page) {
+            let targets = block.targets((page.slot / SLAB_SLOTS) as usize);
+            page.is_marking |= targets.is_marking;
+            for replica in targets.replicas() {
+                let sent = &sending.sent[..sending.sent_count];
+                // A place that was filled anew meanwhile: its copier waits for this batch.
+                if sent.contains(&replica) || sent.len() == MAX_PLACES {
+                    continue;
+                }
+                match self.send(block, page, sending.page, replica) {
+                    Ok(taken) => sending.flying += usize::from(taken),
+                    Err(NotTaken::Full) => return,
+                    Err(NotTaken::Failed(Fault::Silent)) => {
+                        sending.again.push((sending.page, replica));
+                    }
+                    Err(NotTaken::Failed(Fault::Gone(_))) => {}
+                }
+                sending.sent[sending.sent_count] = replica;
+                sending.sent_count += 1;
+            }
+            sending.page += 1;
+            sending.sent_count = 0;
+        }
+    }
+
+    /// Sends once more what a silent donor may not have: when it answers again; not at all, when it
+    /// has been found that the write need not reach it.
+    fn send_again(&mut self, block: &RunBlockMap, pages: &[WriteOut], sending: &mut Sending) {
+        let mut at = 0;
+        while let Some(&(index, replica)) = sending.again.get(at) {
+            let is_wanted = block.is_written(&block.replicas()[replica]);
+            match is_wanted.then(|| self.send(block, &pages[index], index, replica)) {
+                Some(Ok(taken)) => sending.flying += usize::from(taken),
+                Some(Err(NotTaken::Full)) => return,
+                Some(Err(NotTaken::Failed(Fault::Silent))) => {
+                    at += 1;
+                    continue;
+                }
+                Some(Err(NotTaken::Failed(Fault::Gone(_)))) | None => {}
+            }
+            sending.again.swap_remove(at);
+        }
+    }
+
+    /// Sends a page to one replica. If that cannot be reached from here (`false`), it is given up
+    /// for all.
+    fn send(
+        &mut self,
+        block: &RunBlockMap,
+        page: &WriteOut,
+        index: usize,
+        replica: usize,
+    ) -> Result<bool, NotTaken> {
+        if !self.is_ready(block, replica)? {
+            block.replicas()[replica].drop_out();
+            return Ok(false);
+        }
+        // SAFETY: they do not change until the write is done.
+        let bytes = unsafe { page.bytes() };
+        let to = address(replica, page.slot, page.skip_bytes);
+        let word = Word::Write { index, replica }.encode();
+        let taken = self.donors.write(word, to, bytes);
+        if let Err(NotTaken::Failed(fault)) = taken {
+            self.note(block, replica, Err(fault));
+        }
+        taken.map(|()| true)
+    }
+
+    /// Whether there is a way to a replica; an error: its donor is silent, and has not answered on
+    /// a new link either.
+    fn is_ready(&mut self, block: &RunBlockMap, replica: usize) -> Result<bool, NotTaken> {
+        if !self.donors.reach(block, replica) {
+            return Ok(false);
+        }
+        let donor = block.replicas()[replica].donor();
+        if self.is_silent(donor) && !self.donors.is_up(replica) {
+            self.note_silence(block, donor);
+            return Err(NotTaken::Failed(Fault::Silent));
+        }
+        Ok(true)
+    }
+
+    /// Changes eight bytes of a slot of one replica and waits for it: what was there before; `None`:
+    /// its donor is lost or there is no way there, or, if the replica is readable still, nobody
+    /// knows whether it was done.
+    pub fn atomic(
+        &mut self,
+        block: &RunBlockMap,
+        replica: usize,
+        slot: u32,
+        skip_bytes: u32,
+        atomic: Atomic,
+    ) -> Option<u64> {
+        self.start_atomic(block, replica, address(replica, slot, skip_bytes), atomic)?;
+        let mut buffer = [0; PAGE / 8];
+        loop {
+            self.donors.flush();
+            while let Some((done, result)) = self.donors.next(&mut buffer) {
+                match Word::decode(done) {
+                    Word::Read { replica, .. } => self.note(block, replica, result),
+                    Word::Write { replica, .. } => {
+                        self.note(block, replica, result);
+                        if result == Err(Fault::Silent) {
+                            self.wait_for_verdict(block, replica);
+                        }
+                        return result.ok().map(|()| buffer[0]);
+                    }
+                }
+            }
+            self.donors.turn();
+        }
+    }
+
+    fn start_atomic(
+        &mut self,
+        block: &RunBlockMap,
+        replica: usize,
+        address: u64,
+        atomic: Atomic,
+    ) -> Option<()> {
+        let word = Word::Write { index: 0, replica }.encode();
+        while block.is_written(&block.replicas()[replica]) {
+            let taken = match self.is_ready(block, replica) {
+                Ok(true) => self.donors.atomic(word, address, atomic),
+                Ok(false) => return None,
+                Err(silent) => Err(silent),
+            };
+            match taken {
+                Ok(()) => return Some(()),
+                Err(NotTaken::Full) => {}
+                Err(NotTaken::Failed(fault)) => self.note(block, replica, Err(fault)),
+            }
+            self.donors.turn();
+        }
+        None
+    }
+
+    /// Waits until a silent donor is done without, or answers again.
+    fn wait_for_verdict(&mut self, block: &RunBlockMap, replica: usize) {
+        while block.is_written(&block.replicas()[replica]) && self.is_ready(block, replica).is_err()
+        {
+            self.donors.turn();
+        }
+    }
+
+    /// Reads slots of one replica, or writes them, and waits for it; `false`: its donor is lost or
+    /// silent, or there is no way there.
+    pub fn move_slots(
+        &mut self,
+        block: &RunBlockMap,
+        replica: usize,
+        slots: &[u32],
+        pages: &mut [Words],
+        is_write: bool,
+    ) -> bool {
+        if self.is_ready(block, replica) != Ok(true) {
+            self.donors.turn();
+            return false;
+        }
+        let (mut started, mut flying, mut is_done) = (0, 0usize, true);
+        let mut buffer = [0; PAGE / 8];
+        while flying > 0 || is_done && started < slots.len() {
+            while is_done && started < slots.len() {
+                let word = Word::Write { index: started, replica }.encode();
+                let at = address(replica, slots[started], 0);
+                let taken = if is_write {
+                    self.donors.write(word, at, &bytes_of(&pages[started]))
+                } else {
+                    self.donors.read(word, at, PAGE as u32)
+                };
+                match taken {
+                    Ok(()) => (started, flying) = (started + 1, flying + 1),
+                    Err(NotTaken::Full) => break,
+                    Err(NotTaken::Failed(fault)) => {
+                        self.note(block, replica, Err(fault));
+                        is_done = false;
+                    }
+                }
+            }
+            self.donors.flush();
+            let before = flying;
+            while let Some((word, result)) = self.donors.next(&mut buffer) {
+                let Word::Write { index, replica } = Word::decode(word) else { continue };
+                flying -= 1;
+                self.note(block, replica, result);
+                match result {
+                    Ok(()) if !is_write => pages[index] = buffer,
+                    Ok(()) => {}
+                    Err(_) => is_done = false,
+                }
+            }
+            if flying == before && flying > 0 {
+                self.donors.turn();
+            }
+        }
+        is_done
+    }
+}
+
+fn bytes_of(page: &Words) -> [u8; PAGE] {
+    let mut bytes = [0; PAGE];
+    for (into, word) in bytes.chunks_exact_mut(8).zip(page) {
+        into.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}

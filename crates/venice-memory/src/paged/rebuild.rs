@@ -1,0 +1,274 @@
+//! Building a replica of a slab while its program goes on writing to it, without a lock.
+//!
+//! From the moment that a replica is [`ReplicaState::Building`], who writes to the slab writes to
+//! it too, and marks the slot afterwards. So the copier ([`Rebuild`])
+//! 1. waits until the batches of writes are over that began before, and may not know of it;
+//! 2. copies what is in use. A write may come between its reading a slot and its writing it, which
+//!    then undoes that write; but who made it marks the slot;
+//! 3. copies no more ([`ReplicaState::Settling`]: nobody need mark any longer), waits again until
+//!    the batches are over, and looks for marks: if there are any, it copies those slots again,
+//!    from step 1 on; if there are none, nothing was undone, and the replica is live.
+//!
+//! A process that dies in the middle of a write has not told anybody that the page is there. What
+//! may go wrong otherwise is tried out in `model`, in every order.
+
+#[cfg(test)]
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::PAGE;
+use super::direct::FarMemory;
+use super::far::{Far, FarError};
+use super::run_block::{Batches, ReplicaState, RunBlockMap, SLAB_SLOTS};
+use super::transfer::Words;
+
+/// Slots copied at a time.
+const SLOTS_AT_A_TIME: usize = 64;
+/// How long the copier waits before it looks again whether batches are over.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// What a copier works on: one slab, from a replica that is live to one that is being built.
+trait World {
+    /// Does anybody hold the slot?
+    fn is_used(&self, slot: u32) -> bool;
+    /// Takes the mark that it was written; `true` if there was one.
+    fn take_mark(&mut self, slot: u32) -> bool;
+    /// Notes the batches under way.
+    fn note_batches(&mut self);
+    /// Are those noted over?
+    fn are_batches_over(&self) -> bool;
+    /// Says what is done with the new replica; `false`: it was dropped.
+    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
+    /// Reads slots from the old replica; `false`: there is none left.
+    fn read(&mut self, slots: &[u32]) -> bool;
+    /// Writes what was read to the new one; `false`: that is lost.
+    fn write(&mut self, slots: &[u32]) -> bool;
+}
+
+/// The copier's next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Wait for who may not mark what he writes, then copy.
+    NoteUnmarked,
+    AwaitUnmarked,
+    /// Choose the next slots and read them.
+    Read,
+    Write,
+    /// Wait for who may have marked something.
+    Settle,
+    NoteMarked,
+    AwaitMarked,
+    /// Look for marks.
+    Check,
+    Resume,
+    GoLive,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Going,
+    /// Nothing can be done before some batch is over.
+    Waiting,
+    Done,
+    /// The new replica is lost, or the last live one.
+    Failed,
+}
+
+/// The copier's state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Rebuild {
+    phase: Phase,
+    /// Slots yet to be copied, the next one last.
+    left: Vec<u32>,
+    /// Those in hand.
+    slots: Vec<u32>,
+    at_a_time: usize,
+}
+
+impl Rebuild {
+    /// For slots `slots`, of a replica that is being built.
+    fn new(slots: std::ops::Range<u32>, at_a_time: usize) -> Rebuild {
+        let left = slots.rev().collect();
+        Rebuild { phase: Phase::NoteUnmarked, left, slots: Vec::new(), at_a_time }
+    }
+
+    fn step(&mut self, world: &mut impl World, all: std::ops::Range<u32>) -> Step {
+        self.phase = match self.phase {
+            Phase::NoteUnmarked => {
+                world.note_batches();
+                Phase::AwaitUnmarked
+            }
+            Phase::AwaitUnmarked if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitUnmarked => Phase::Read,
+            Phase::Read => {
+                self.choose(world);
+                match self.slots.is_empty() {
+                    true => Phase::Settle,
+                    false if world.read(&self.slots) => Phase::Write,
+                    false => return Step::Failed,
+                }
+            }
+            Phase::Write if world.write(&self.slots) => Phase::Read,
+            Phase::Settle if world.pass(ReplicaState::Building, ReplicaState::Settling) => {
+                Phase::NoteMarked
+            }
+            Phase::NoteMarked => {
+                world.note_batches();
+                Phase::AwaitMarked
+            }
+            Phase::AwaitMarked if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitMarked => Phase::Check,
+            Phase::Check => {
+                self.left = all.rev().filter(|&slot| world.take_mark(slot)).collect();
+                if self.left.is_empty() { Phase::GoLive } else { Phase::Resume }
+            }
+            Phase::Resume if world.pass(ReplicaState::Settling, ReplicaState::Building) => {
+                Phase::NoteUnmarked
+            }
+            Phase::GoLive if world.pass(ReplicaState::Settling, ReplicaState::Live) => {
+                return Step::Done;
+            }
+            Phase::Write | Phase::Settle | Phase::Resume | Phase::GoLive => return Step::Failed,
+        };
+        Step::Going
+    }
+
+    /// The next slots that are in use; their marks are taken before they are read.
+    fn choose(&mut self, world: &mut impl World) {
+        self.slots.clear();
+        while self.slots.len() < self.at_a_time
+            && let Some(slot) = self.left.pop()
+        {
+            if world.is_used(slot) {
+                world.take_mark(slot);
+                self.slots.push(slot);
+            }
+        }
+    }
+}
+
+/// Why a replica was not built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// Its donor is lost.
+    #[error("the donor of the new copy is lost")]
+    Lost,
+    /// No live replica of the slab is left.
+    #[error("no copy is left to copy from")]
+    NoSource,
+    /// It was told to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Builds replicas, one at a time.
+#[derive(Debug)]
+pub struct Copier {
+    block: Arc<RunBlockMap>,
+    far: Far,
+    pages: Vec<Words>,
+}
+
+impl Copier {
+    /// A copier over `memory`.
+    ///
+    /// # Errors
+    /// [`FarError`].
+    pub fn new(memory: &FarMemory) -> Result<Copier, FarError> {
+        let block = memory.block().clone();
+        Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; SLOTS_AT_A_TIME] })
+    }
+
+    /// Builds `replica`, which was entered as [`ReplicaState::Building`], and makes it live.
+    ///
+    /// # Errors
+    /// [`BuildError`]; the replica is dropped then.
+    pub fn build(&mut self, replica: usize, stop: &AtomicBool) -> Result<(), BuildError> {
+        let block = self.block.clone();
+        let entry = &block.replicas()[replica];
+        let first = entry.slab() as u32 * SLAB_SLOTS;
+        let slots = first..first + SLAB_SLOTS;
+        let mut rebuild = Rebuild::new(slots.clone(), SLOTS_AT_A_TIME);
+        let mut slab = BuiltSlab { copier: self, replica, noted: None, stop };
+        let outcome = loop {
+            if stop.load(Ordering::Acquire) {
+                break Err(BuildError::Stopped);
+            }
+            match rebuild.step(&mut slab, slots.clone()) {
+                Step::Going => {}
+                Step::Waiting => std::thread::sleep(LOOK_EVERY),
+                Step::Done => return Ok(()),
+                Step::Failed if stop.load(Ordering::Acquire) => break Err(BuildError::Stopped),
+                Step::Failed if slab.source().is_none() => break Err(BuildError::NoSource),
+                Step::Failed => break Err(BuildError::Lost),
+            }
+            if block.donors()[entry.donor()].is_lost() {
+                break Err(BuildError::Lost);
+            }
+        };
+        entry.drop_out();
+        outcome
+    }
+}
+
+/// A slab and its new replica, as they really are.
+struct BuiltSlab<'a> {
+    copier: &'a mut Copier,
+    replica: usize,
+    noted: Option<Box<Batches>>,
+    stop: &'a AtomicBool,
+}
+
+impl BuiltSlab<'_> {
+    fn source(&self) -> Option<usize> {
+        let block = &self.copier.block;
+        let slab = block.replicas()[self.replica].slab();
+        block.readable(slab).map(|(index, _)| index).next()
+    }
+}
+
+impl World for BuiltSlab<'_> {
+    fn is_used(&self, slot: u32) -> bool {
+        self.copier.block.holders()[slot as usize].load(Ordering::SeqCst) != 0
+    }
+
+    fn take_mark(&mut self, slot: u32) -> bool {
+        self.copier.block.take_mark(slot)
+    }
+
+    fn note_batches(&mut self) {
+        self.noted = Some(Box::new(self.copier.block.batches()));
+    }
+
+    fn are_batches_over(&self) -> bool {
+        self.noted.as_ref().is_none_or(|noted| self.copier.block.are_over(noted))
+    }
+
+    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+        self.copier.block.replicas()[self.replica].pass(from, to)
+    }
+
+    fn read(&mut self, slots: &[u32]) -> bool {
+        while let Some(source) = self.source() {
+            let Copier { block, far, pages } = &mut *self.copier;
+            if far.read_slots(block, source, slots, pages) {
+                return true;
+            }
+            // What is lost while it is read is read from the next; what is silent is waited for.
+            let is_there = block.is_readable(&block.replicas()[source]);
+            if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn write(&mut self, slots: &[u32]) -> bool {
+        let Copier { block, far, pages } = &mut *self.copier;
+        far.write_slots(block, self.replica, slots, pages)
+    }
+}

@@ -1,0 +1,220 @@
+//! The copier and two writers in every order of their steps.
+//!
+//! The copier is the real one, one step of it at a time; the writers do what `Far::write_all` does.
+//! A mistake planted in either must be found, or the model is none.
+
+use std::collections::HashSet;
+
+use super::*;
+
+const SLOTS: u32 = 2;
+
+/// A mistake that somebody makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Mistake {
+    None,
+    /// Writers mark before they write.
+    MarksFirst,
+    /// Writers do not mark.
+    NeverMarks,
+    /// The copier waits for nobody.
+    NeverWaits,
+    /// The copier goes live without looking for marks.
+    NeverChecks,
+    /// The copier takes marks after it has read.
+    TakesMarksLate,
+}
+
+/// A writer in the middle of a batch of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Writing {
+    Idle,
+    Begun,
+    /// It has looked where to write.
+    Looked(Option<ReplicaState>),
+    WroteOld(Option<ReplicaState>),
+    WroteBoth(Option<ReplicaState>),
+    Marked,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Writer {
+    slot: u32,
+    batches_left: u8,
+    batches: u8,
+    writing: Writing,
+}
+
+/// The slab: what each slot holds in the old and the new replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Slab {
+    old: [u8; SLOTS as usize],
+    new: [u8; SLOTS as usize],
+    marks: [bool; SLOTS as usize],
+    /// `None`: not entered yet.
+    state: Option<ReplicaState>,
+    writers: Vec<Writer>,
+    noted: Vec<u8>,
+    read: Vec<u8>,
+    next_value: u8,
+    mistake: Mistake,
+}
+
+impl World for Slab {
+    fn is_used(&self, _slot: u32) -> bool {
+        true
+    }
+
+    fn take_mark(&mut self, slot: u32) -> bool {
+        let reads_now = self.mistake == Mistake::TakesMarksLate;
+        let mark = &mut self.marks[slot as usize];
+        if reads_now && self.state == Some(ReplicaState::Building) {
+            return *mark;
+        }
+        std::mem::take(mark) && self.mistake != Mistake::NeverChecks
+    }
+
+    fn note_batches(&mut self) {
+        self.noted = self.writers.iter().map(|writer| writer.batches).collect();
+    }
+
+    fn are_batches_over(&self) -> bool {
+        let mut both = self.writers.iter().zip(&self.noted);
+        let over = both.all(|(writer, seen)| seen % 2 == 0 || writer.batches != *seen);
+        over || self.mistake == Mistake::NeverWaits
+    }
+
+    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+        assert_eq!(self.state, Some(from));
+        self.state = Some(to);
+        true
+    }
+
+    fn read(&mut self, slots: &[u32]) -> bool {
+        self.read = slots.iter().map(|&slot| self.old[slot as usize]).collect();
+        true
+    }
+
+    fn write(&mut self, slots: &[u32]) -> bool {
+        for (&slot, &value) in slots.iter().zip(&self.read) {
+            self.new[slot as usize] = value;
+            if self.mistake == Mistake::TakesMarksLate {
+                self.marks[slot as usize] = false;
+            }
+        }
+        true
+    }
+}
+
+impl Slab {
+    /// One step of a writer; `false`: it has nothing left to do.
+    fn write_on(&mut self, index: usize) -> bool {
+        let marks_first = self.mistake == Mistake::MarksFirst;
+        let never_marks = self.mistake == Mistake::NeverMarks;
+        let Writer { slot, writing, batches_left, .. } = self.writers[index];
+        let at = slot as usize;
+        let next = match writing {
+            Writing::Idle if batches_left == 0 => return false,
+            Writing::Idle => {
+                self.writers[index].batches += 1;
+                self.writers[index].batches_left -= 1;
+                Writing::Begun
+            }
+            Writing::Begun => {
+                if marks_first && self.state == Some(ReplicaState::Building) {
+                    self.marks[at] = true;
+                }
+                Writing::Looked(self.state)
+            }
+            Writing::Looked(state) => {
+                self.next_value += 1;
+                self.old[at] = self.next_value;
+                Writing::WroteOld(state)
+            }
+            Writing::WroteOld(state) => {
+                if state.is_some() {
+                    self.new[at] = self.old[at];
+                }
+                Writing::WroteBoth(state)
+            }
+            Writing::WroteBoth(state) => {
+                if state == Some(ReplicaState::Building) && !marks_first && !never_marks {
+                    self.marks[at] = true;
+                }
+                Writing::Marked
+            }
+            Writing::Marked => {
+                self.writers[index].batches += 1;
+                Writing::Idle
+            }
+        };
+        self.writers[index].writing = next;
+        true
+    }
+
+    /// Is what a reader may be given what was written last?
+    fn is_right(&self) -> bool {
+        let is_still = |slot: u32| {
+            let mut writers = self.writers.iter();
+            writers.all(|writer| writer.slot != slot || writer.writing == Writing::Idle)
+        };
+        self.state != Some(ReplicaState::Live)
+            || (0..SLOTS)
+                .all(|slot| !is_still(slot) || self.old[slot as usize] == self.new[slot as usize])
+    }
+}
+
+/// Looks at every order; the number of states seen, or the state that is wrong.
+fn explore(mistake: Mistake) -> Result<usize, Box<(Slab, Rebuild)>> {
+    let writer =
+        |slot, batches_left| Writer { slot, batches_left, batches: 0, writing: Writing::Idle };
+    let slab = Slab {
+        old: [1, 2],
+        new: [0; 2],
+        marks: [false; 2],
+        state: None,
+        writers: vec![writer(0, 2), writer(1, 1)],
+        noted: Vec::new(),
+        read: Vec::new(),
+        next_value: 2,
+        mistake,
+    };
+    let mut seen = HashSet::new();
+    let mut open = vec![(slab, Rebuild::new(0..SLOTS, 1))];
+    while let Some((slab, rebuild)) = open.pop() {
+        if !slab.is_right() {
+            return Err(Box::new((slab, rebuild)));
+        }
+        if !seen.insert((slab.clone(), rebuild.clone())) {
+            continue;
+        }
+        for index in 0..slab.writers.len() {
+            let (mut slab, rebuild) = (slab.clone(), rebuild.clone());
+            if slab.write_on(index) {
+                open.push((slab, rebuild));
+            }
+        }
+        let (mut slab, mut rebuild) = (slab, rebuild);
+        match slab.state {
+            None => slab.state = Some(ReplicaState::Building),
+            Some(ReplicaState::Live) => continue,
+            Some(_) => assert_ne!(rebuild.step(&mut slab, 0..SLOTS), Step::Failed),
+        }
+        open.push((slab, rebuild));
+    }
+    Ok(seen.len())
+}
+
+#[test]
+fn no_order_of_steps_leaves_a_replica_behind() {
+    let states = explore(Mistake::None).unwrap_or_else(|wrong| panic!("{wrong:#?}"));
+    assert!(states > 10_000, "only {states} states");
+}
+
+#[test]
+fn the_model_finds_every_planted_mistake() {
+    use Mistake::{MarksFirst, NeverChecks, NeverMarks, NeverWaits, TakesMarksLate};
+    for mistake in [MarksFirst, NeverMarks, NeverWaits, NeverChecks, TakesMarksLate] {
+        assert!(explore(mistake).is_err(), "{mistake:?} was not found");
+    }
+}

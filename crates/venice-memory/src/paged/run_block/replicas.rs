@@ -1,0 +1,252 @@
+//! Slabs and their replicas: which donors hold the pages of a far slot.
+//!
+//! The table of replicas only grows: an entry is one grant's memory for one slab, and never becomes
+//! another's. So what a process has learnt of an entry stays true, and a replica that was lost, or
+//! has missed a write, is never read again.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{Fate, RunBlock, RunBlockError, RunBlockMap, SLAB_SLOTS};
+
+/// Most copies of a slab that a run keeps.
+pub const MAX_COPIES: usize = 3;
+/// Most replicas of a slab at a time: while one moves there is one more.
+pub const MAX_PLACES: usize = MAX_COPIES + 1;
+/// Most replicas in the life of a run.
+pub const MAX_REPLICAS: usize = 1 << 16;
+
+/// A slab of this run: far slots `index * SLAB_SLOTS ..`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slab {
+    /// Its replicas: their index, plus one.
+    places: [AtomicU32; MAX_PLACES],
+}
+
+/// What is to be done with a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ReplicaState {
+    /// Written, not read; pages are being copied to it. Who writes says of which slot.
+    Building = 1,
+    /// Written, not read; nothing is copied to it just now.
+    Settling = 2,
+    /// Written and read.
+    Live = 3,
+    /// Neither, for good.
+    Dropped = 4,
+}
+
+/// One donor's memory for one slab.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Replica {
+    state: AtomicU32,
+    slab: AtomicU32,
+    donor: AtomicU32,
+    remote_addr: AtomicU64,
+    grant: AtomicU64,
+    key: AtomicU64,
+}
+
+/// Where a replica's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaAt {
+    /// Index of the donor.
+    pub donor: usize,
+    /// Address in the grant, bytes.
+    pub remote_addr: u64,
+    /// The grant.
+    pub grant: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+/// The replicas that a write goes to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Targets {
+    replicas: [u32; MAX_PLACES],
+    count: usize,
+    /// One of them is being built: the slot must be marked when it was written.
+    pub is_marking: bool,
+}
+
+impl Targets {
+    /// Their indexes.
+    pub fn replicas(&self) -> impl Iterator<Item = usize> + use<> {
+        let Targets { replicas, count, .. } = *self;
+        (0..count).map(move |at| replicas[at] as usize)
+    }
+
+    /// The one at a place, from 0 on.
+    pub fn get(&self, at: usize) -> Option<usize> {
+        (at < self.count).then(|| self.replicas[at] as usize)
+    }
+}
+
+impl Replica {
+    /// What is to be done with it.
+    pub fn state(&self) -> ReplicaState {
+        match self.state.load(Ordering::SeqCst) {
+            1 => ReplicaState::Building,
+            2 => ReplicaState::Settling,
+            3 => ReplicaState::Live,
+            _ => ReplicaState::Dropped,
+        }
+    }
+
+    /// The supervisor's right: from one state to another; `false`: it was dropped meanwhile.
+    pub fn pass(&self, from: ReplicaState, to: ReplicaState) -> bool {
+        let order = Ordering::SeqCst;
+        self.state.compare_exchange(from as u32, to as u32, order, order).is_ok()
+    }
+
+    /// It has missed a write, or is wanted no more.
+    pub fn drop_out(&self) {
+        self.state.store(ReplicaState::Dropped as u32, Ordering::SeqCst);
+    }
+
+    /// Its slab.
+    pub fn slab(&self) -> usize {
+        self.slab.load(Ordering::Relaxed) as usize
+    }
+
+    /// Index of its donor.
+    pub fn donor(&self) -> usize {
+        self.donor.load(Ordering::Relaxed) as usize
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> ReplicaAt {
+        ReplicaAt {
+            donor: self.donor(),
+            remote_addr: self.remote_addr.load(Ordering::Relaxed),
+            grant: self.grant.load(Ordering::Relaxed),
+            key: self.key.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl RunBlock {
+    /// Adds a slab with its first replica, live, and returns the slab's index. The supervisor's
+    /// right, as all that adds.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn add_slab(&self, first: ReplicaAt) -> Result<usize, RunBlockError> {
+        let index = self.slabs_in_use.load(Ordering::Relaxed) as usize;
+        let limit = (self.slot_count / SLAB_SLOTS) as usize;
+        if index >= limit {
+            return Err(RunBlockError::TooMany { what: "slabs", limit });
+        }
+        self.add_replica(index, first, ReplicaState::Live)?;
+        self.slabs_in_use.store(index as u32 + 1, Ordering::Release);
+        Ok(index)
+    }
+
+    /// Adds a replica to a slab and returns its index.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn add_replica(
+        &self,
+        slab: usize,
+        at: ReplicaAt,
+        state: ReplicaState,
+    ) -> Result<usize, RunBlockError> {
+        let index = self.replicas_in_use.load(Ordering::Relaxed) as usize;
+        let limit = self.replica_limit();
+        if index >= limit {
+            return Err(RunBlockError::TooMany { what: "copies of slabs", limit });
+        }
+        let free = |place: &&AtomicU32| match place.load(Ordering::SeqCst).checked_sub(1) {
+            None => true,
+            Some(old) => !self.is_written(&self.replicas[old as usize]),
+        };
+        let too_many = RunBlockError::TooMany { what: "copies of a slab", limit: MAX_PLACES };
+        let place = self.slabs[slab].places.iter().find(free).ok_or(too_many)?;
+        let replica = &self.replicas[index];
+        replica.slab.store(slab as u32, Ordering::Relaxed);
+        replica.donor.store(at.donor as u32, Ordering::Relaxed);
+        replica.remote_addr.store(at.remote_addr, Ordering::Relaxed);
+        replica.grant.store(at.grant, Ordering::Relaxed);
+        replica.key.store(at.key, Ordering::Relaxed);
+        replica.state.store(state as u32, Ordering::SeqCst);
+        self.replicas_in_use.store(index as u32 + 1, Ordering::Release);
+        place.store(index as u32 + 1, Ordering::SeqCst);
+        Ok(index)
+    }
+
+    /// Most replicas that this run can have in its life.
+    pub fn replica_limit(&self) -> usize {
+        (self.replica_limit as usize).min(MAX_REPLICAS)
+    }
+
+    /// Slabs in use.
+    pub fn slab_count(&self) -> usize {
+        self.slabs_in_use.load(Ordering::Acquire) as usize
+    }
+
+    /// All replicas there have been.
+    pub fn replicas(&self) -> &[Replica] {
+        &self.replicas[..self.replicas_in_use.load(Ordering::Acquire) as usize]
+    }
+
+    /// The replicas of a slab that it has, or had last, with their indexes.
+    pub fn replicas_of(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
+        let placed = self.slabs[slab].places.iter();
+        let placed = placed.filter_map(|place| place.load(Ordering::SeqCst).checked_sub(1));
+        placed.map(|index| (index as usize, &self.replicas[index as usize]))
+    }
+
+    /// Those of them that can be read.
+    pub fn readable(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
+        self.replicas_of(slab).filter(|(_, replica)| self.is_readable(replica))
+    }
+
+    /// Those of them that a write must reach.
+    pub fn targets(&self, slab: usize) -> Targets {
+        let mut targets = Targets::default();
+        for (index, replica) in self.replicas_of(slab) {
+            if self.is_written(replica) {
+                targets.replicas[targets.count] = index as u32;
+                targets.count += 1;
+                targets.is_marking |= replica.state() == ReplicaState::Building;
+            }
+        }
+        targets
+    }
+
+    /// Has the replica all that was written?
+    pub fn is_readable(&self, replica: &Replica) -> bool {
+        replica.state() == ReplicaState::Live && !self.donors[replica.donor()].is_lost()
+    }
+
+    /// Must what is written reach the replica?
+    pub fn is_written(&self, replica: &Replica) -> bool {
+        replica.state() != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost()
+    }
+
+    /// Is what the slot holds still to be had?
+    pub fn slot_is_alive(&self, slot: u32) -> bool {
+        self.readable((slot / SLAB_SLOTS) as usize).next().is_some()
+    }
+
+    /// Says that the donor of a replica is lost, and with it all that it holds.
+    pub fn lose_donor_of(&self, replica: usize, fate: Fate) {
+        self.donors[self.replicas[replica].donor()].lose(fate);
+    }
+}
+
+impl RunBlockMap {
+    /// Notes that the slot was written while its slab is being copied.
+    pub fn mark(&self, slot: u32) {
+        self.marks()[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst);
+    }
+
+    /// Takes the note back; `true` if there was one.
+    pub fn take_mark(&self, slot: u32) -> bool {
+        let (word, bit) = (&self.marks()[slot as usize / 64], 1 << (slot % 64));
+        word.load(Ordering::SeqCst) & bit != 0 && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+}

@@ -1,0 +1,134 @@
+//! The donors' slabs where they are mapped: each replica of each slab at an address of its own,
+//! mapped when it is first wanted.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use venice_wire::SLAB_BYTES;
+
+use super::run_block::{RunBlockMap, SLAB_SLOTS};
+use super::transfer::Words;
+use super::{PAGE, sys};
+
+/// Where the descriptor of a replica's slab is to be had; `None`: nowhere (any more).
+pub type SlabSource = Box<dyn Fn(usize) -> Option<OwnedFd> + Send + Sync>;
+
+const SLAB: usize = SLAB_BYTES as usize;
+
+/// Room for all replicas a run can have, and what of it is mapped.
+pub struct SlabWindow {
+    base: usize,
+    /// For each replica, whether it is mapped.
+    mapped: Box<[AtomicU32]>,
+    source: SlabSource,
+    /// Held by the thread that maps one.
+    turn: AtomicU32,
+}
+
+impl std::fmt::Debug for SlabWindow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlabWindow").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl SlabWindow {
+    /// Reserves addresses for the replicas of `block`; nothing is mapped yet.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is used up.
+    pub fn new(block: &RunBlockMap, source: SlabSource) -> Result<SlabWindow, Errno> {
+        assert_eq!(SLAB, SLAB_SLOTS as usize * PAGE, "slots fill a slab");
+        let replicas = block.replica_limit();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let (anywhere, len_bytes) = (std::ptr::null_mut(), replicas.max(1) * SLAB);
+        // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(anywhere, len_bytes, ProtFlags::empty(), flags)? };
+        let mapped = (0..replicas).map(|_| AtomicU32::new(0)).collect();
+        Ok(SlabWindow { base: base as usize, mapped, source, turn: AtomicU32::new(0) })
+    }
+
+    /// The address of a far slot in one of its slab's replicas; `None`: that cannot be mapped here.
+    pub fn address(&self, replica: usize, slot: u32) -> Option<usize> {
+        if self.mapped[replica].load(Ordering::Acquire) == 0 && !self.map(replica) {
+            return None;
+        }
+        Some(self.base + replica * SLAB + (slot % SLAB_SLOTS) as usize * PAGE)
+    }
+
+    fn map(&self, replica: usize) -> bool {
+        while self.turn.swap(1, Ordering::Acquire) != 0 {
+            sys::yield_now();
+        }
+        let is_mapped = self.mapped[replica].load(Ordering::Acquire) != 0
+            || (self.source)(replica).is_some_and(|slab| self.map_at(replica, &slab).is_ok());
+        self.mapped[replica].store(is_mapped as u32, Ordering::Release);
+        self.turn.store(0, Ordering::Release);
+        is_mapped
+    }
+
+    fn map_at(&self, replica: usize, slab: &OwnedFd) -> Result<(), Errno> {
+        let at = (self.base + replica * SLAB) as *mut std::ffi::c_void;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: within the reservation, at a place that only this replica has.
+        unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab, 0) }.map(drop)
+    }
+
+    /// Maps the slabs of `block`, which has one copy of each, and lets go of them: they lie one after
+    /// the other from the address returned on, for as long as the process lives. `None`: one cannot
+    /// be mapped here.
+    pub fn into_row(self, block: &RunBlockMap) -> Option<usize> {
+        let slabs = block.slab_count();
+        assert_eq!(block.replicas().len(), slabs, "replica n is slab n's only one");
+        let all = (0..slabs).all(|replica| self.address(replica, 0).is_some());
+        all.then(|| std::mem::ManuallyDrop::new(self).base)
+    }
+
+    /// In a forked child, where the thread that may have been mapping one does not exist.
+    pub fn reset_after_fork(&self) {
+        self.turn.store(0, Ordering::Release);
+    }
+
+    /// Writes into a slot of a replica; `false`: it cannot be mapped here.
+    ///
+    /// # Safety
+    /// `source` must be valid for `len_bytes`, which end within the slot after `skip_bytes`; nobody
+    /// else may write there now.
+    pub unsafe fn put(
+        &self,
+        replica: usize,
+        slot: u32,
+        skip_bytes: u32,
+        source: usize,
+        len_bytes: u32,
+    ) -> bool {
+        let Some(at) = self.address(replica, slot) else { return false };
+        let (from, to) = (source as *const u8, (at + skip_bytes as usize) as *mut u8);
+        // SAFETY: mapped for as long as the window is; the rest is the caller's word.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len_bytes as usize) };
+        true
+    }
+
+    /// Copies a slot out of a replica, as it is while others may write it; `false`: it cannot be
+    /// mapped here.
+    pub fn get(&self, replica: usize, slot: u32, into: &mut Words) -> bool {
+        let Some(at) = self.address(replica, slot) else { return false };
+        // SAFETY: mapped for as long as the window is. Bytes that another process changes meanwhile
+        // come as they were or as they become, which is all that is said of them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at as *const u8, into.as_mut_ptr().cast::<u8>(), PAGE)
+        }
+        true
+    }
+}
+
+impl Drop for SlabWindow {
+    fn drop(&mut self) {
+        let len_bytes = self.mapped.len().max(1) * SLAB;
+        // SAFETY: whoever reads or writes there borrows this or shares its ownership.
+        unsafe { sys::unmap(self.base as *mut _, len_bytes) };
+    }
+}

@@ -1,0 +1,168 @@
+//! Donors die, stall and come back under programs whose far memory has two copies: no wrong byte,
+//! no hang, and the lost copies are there again before the next one dies.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use venice_programs_test::{CProgram, Port, Rack, Running, kill_now};
+use venice_programs_test::{paged_mode_is_missing, wait_for};
+
+const LEND_MIB: u64 = 128;
+const SIGBUS_CODE: i32 = 128 + 7;
+const LIMIT: Duration = Duration::from_secs(120);
+/// The lease, and as long again.
+const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(20);
+
+/// A program that writes and checks 64 MiB over and over with a quarter of them local.
+struct Busy {
+    program: CProgram,
+    running: Running,
+}
+
+impl Busy {
+    fn start(rack: &Rack) -> Busy {
+        Busy::start_on(rack, "80MiB")
+    }
+
+    fn start_on(rack: &Rack, remote: &str) -> Busy {
+        let program = CProgram::compile("keep_busy");
+        let options = ["--local", "16MiB", "--remote", remote, "--copies", "2", "--stats"];
+        let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
+        let mut busy = Busy { program, running };
+        wait_for("the program to use its memory", LIMIT, || {
+            if !busy.running.is_running() {
+                return Some(false);
+            }
+            busy.program.dir().join("ready").exists().then_some(true)
+        });
+        busy
+    }
+
+    /// That it has not ended, or what it said when it did.
+    fn expect_running(&mut self) {
+        if !self.running.is_running() {
+            panic!("the program ended:\n{}", self.running.said_on_stderr());
+        }
+    }
+
+    /// Lets it check everything once more and end; what it said on stderr.
+    fn stop(self) -> String {
+        File::create(self.program.dir().join("stop")).expect("a file");
+        let outcome = self.running.finish(LIMIT);
+        outcome.expect_code(0);
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
+        outcome.stderr
+    }
+}
+
+/// Until the run has noticed that `gone` is lost, and has all copies again.
+fn wait_for_both_copies(rack: &Rack, busy: &mut Busy, gone: &str) {
+    wait_for("both copies to be there", LIMIT, || {
+        busy.expect_running();
+        let status = rack.json(&["status"]);
+        let run = status["runs"].as_array()?.first()?.clone();
+        let is_lost = run["lost_donors"].as_array()?.iter().any(|name| name == gone);
+        (is_lost && run["short_slabs"] == 0).then_some(())
+    });
+}
+
+fn donors_die_one_after_the_other(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::start(port, LEND_MIB);
+    let mut busy = Busy::start(&rack);
+    kill_now(rack.agent_pid("node2"));
+    wait_for_both_copies(&rack, &mut busy, "node2");
+    kill_now(rack.agent_pid("node3"));
+    wait_for_both_copies(&rack, &mut busy, "node3");
+    let said = busy.stop();
+    for node in ["node2", "node3"] {
+        assert!(said.contains(&format!("node {node} died")), "{said}");
+    }
+    assert!(said.contains("all copies are there again"), "{said}");
+}
+
+#[test]
+fn donors_die_one_after_the_other_over_shm() {
+    donors_die_one_after_the_other("donors_die_one_after_the_other_over_shm", Port::Shm);
+}
+
+#[test]
+fn donors_die_one_after_the_other_over_udp() {
+    donors_die_one_after_the_other("donors_die_one_after_the_other_over_udp", Port::Udp);
+}
+
+#[test]
+fn two_donors_that_die_at_once_end_the_program_with_a_word() {
+    if paged_mode_is_missing("two_donors_that_die_at_once_end_the_program_with_a_word") {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, LEND_MIB);
+    // So much that what one node has is enough to go on with; of any three, two share a slab.
+    let busy = Busy::start_on(&rack, "200MiB");
+    let pids = ["node1", "node2", "node3"].map(|name| rack.agent_pid(name));
+    for pid in pids {
+        signal(pid, Signal::STOP);
+    }
+    for pid in pids {
+        signal(pid, Signal::KILL);
+    }
+    let outcome = busy.running.finish(LIMIT);
+    outcome.expect_code(SIGBUS_CODE);
+    assert!(outcome.stdout.is_empty(), "the program claims success");
+    let told = |line: &str| line.contains("died with a copy") && line.contains("region");
+    assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
+}
+
+fn a_stalled_donor_is_left_behind(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::start(port, LEND_MIB);
+    let mut busy = Busy::start(&rack);
+    let stalled = rack.agent_pid("node2");
+    signal(stalled, Signal::STOP);
+    let began = Instant::now();
+    while began.elapsed() < LONGER_THAN_A_LEASE {
+        busy.expect_running();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    signal(stalled, Signal::CONT);
+    wait_for_both_copies(&rack, &mut busy, "node2");
+    // What it missed is not asked of it, or a byte is wrong.
+    std::thread::sleep(Duration::from_secs(2));
+    let said = busy.stop();
+    assert!(said.contains("node node2 stopped answering"), "{said}");
+}
+
+#[test]
+fn a_stalled_donor_is_left_behind_over_shm() {
+    a_stalled_donor_is_left_behind("a_stalled_donor_is_left_behind_over_shm", Port::Shm);
+}
+
+#[test]
+fn a_stalled_donor_is_left_behind_over_udp() {
+    a_stalled_donor_is_left_behind("a_stalled_donor_is_left_behind_over_udp", Port::Udp);
+}
+
+#[test]
+fn forked_children_keep_their_memory_while_donors_die() {
+    let test = "forked_children_keep_their_memory_while_donors_die";
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, LEND_MIB);
+    let program = CProgram::compile("fork_chain");
+    let options = ["--local", "16MiB", "--remote", "160MiB", "--copies", "2"];
+    let running = rack.run(&options, &program.command(&[]));
+    std::thread::sleep(Duration::from_millis(500));
+    kill_now(rack.agent_pid("node4"));
+    running.finish(LIMIT).expect_code(0);
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let target = Pid::from_raw(pid as i32).expect("a process id");
+    kill_process(target, signal).expect("an agent of this rack");
+}

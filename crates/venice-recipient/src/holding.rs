@@ -1,0 +1,183 @@
+//! What a recipient holds: the grants it was given, what it entered into its run block of them, and
+//! the memory itself where it is mapped.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use venice_control::Grant;
+use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
+use venice_ports::shm::ShmConnection;
+use venice_wire::SLAB_BYTES;
+
+use crate::error::RecipientError;
+use crate::loan::{Loan, Wish, fetch, release, slabs_of};
+use crate::pairing::pair;
+
+/// What a recipient holds. It is kept by [`Leases`](crate::Leases).
+#[derive(Debug)]
+pub struct Holding {
+    pub(crate) monitor: String,
+    pub(crate) wish: Wish,
+    home: Option<String>,
+    block: Arc<RunBlockMap>,
+    held: Mutex<Vec<Held>>,
+    /// The slabs by replica, where they can be mapped.
+    slabs: Mutex<BTreeMap<usize, OwnedFd>>,
+}
+
+/// One grant.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) grant: Grant,
+    /// Index in the run block.
+    pub(crate) donor: usize,
+    /// With the shm port.
+    pub(crate) connection: Option<ShmConnection>,
+}
+
+impl Holding {
+    /// Takes a loan over and enters it into `block`: its donors, and slabs with their copies. With
+    /// `home`, the address of a relay, the donors are reached through that.
+    ///
+    /// # Errors
+    /// When the block has no room, or the Monitor Node's shares make no copies on different donors;
+    /// the loan's leases end by themselves then.
+    pub fn new(
+        loan: Loan,
+        block: Arc<RunBlockMap>,
+        home: Option<&str>,
+    ) -> Result<Arc<Holding>, RecipientError> {
+        let Loan { monitor, wish, grants, mut connections, copies, .. } = loan;
+        let counts: Vec<usize> = grants.iter().map(slabs_of).collect();
+        let paired = pair(&counts, copies as usize).ok_or(RecipientError::NotPaired)?;
+        let mut left: Vec<_> =
+            connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
+        let (home, held) = (home.map(str::to_owned), Mutex::default());
+        let holding = Holding { monitor, wish, home, block, held, slabs: Mutex::default() };
+        let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
+        holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
+        let mut donors = Vec::new();
+        for grant in &grants {
+            donors.push(holding.add_donor(grant)?);
+        }
+        let mut next = vec![0; grants.len()];
+        for (slab, copies) in paired.into_iter().enumerate() {
+            for (nth, grant) in copies.into_iter().enumerate() {
+                let at = replica_at(&grants[grant], donors[grant], next[grant]);
+                next[grant] += 1;
+                let replica = match nth {
+                    0 => {
+                        let replica = holding.block.replicas().len();
+                        holding.block.add_slab(at)?;
+                        replica
+                    }
+                    _ => holding.block.add_replica(slab, at, ReplicaState::Live)?,
+                };
+                let memory = left.get_mut(grant).and_then(Iterator::next);
+                holding.lock_slabs().extend(memory.map(|memory| (replica, memory)));
+            }
+        }
+        drop(left);
+        let mut connections = connections.into_iter();
+        holding.lock_held().extend(grants.into_iter().zip(donors).map(|(grant, donor)| {
+            let connection = connections.next();
+            Held { grant, donor, connection }
+        }));
+        Ok(Arc::new(holding))
+    }
+
+    /// The run block.
+    pub fn block(&self) -> &Arc<RunBlockMap> {
+        &self.block
+    }
+
+    /// The memory of a replica, to be mapped; `None`: there is none, or it is not by the shm port.
+    pub fn slab(&self, replica: usize) -> Option<OwnedFd> {
+        self.lock_slabs().get(&replica)?.try_clone().ok()
+    }
+
+    /// Enters a grant that came later; its slabs are in nobody's use yet.
+    pub(crate) fn add_grant(&self, grant: &Grant) -> Result<NewGrant, RecipientError> {
+        let mut connection = None;
+        if self.block.port() == PortKind::Shm {
+            connection = Some(fetch(grant)?);
+        }
+        let donor = self.add_donor(grant)?;
+        let memory = connection.as_mut().map(|connection| std::mem::take(&mut connection.slabs));
+        let grant = grant.clone();
+        self.lock_held().push(Held { grant: grant.clone(), donor, connection });
+        let memory = memory.into_iter().flatten().collect::<Vec<_>>();
+        Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
+    }
+
+    /// Enters the next slab of such a grant as a copy of `slab` that is to be built; `None`: it has
+    /// no more.
+    pub(crate) fn add_copy(
+        &self,
+        slab: usize,
+        new: &mut NewGrant,
+    ) -> Result<Option<usize>, RecipientError> {
+        if new.next == slabs_of(&new.grant) {
+            return Ok(None);
+        }
+        let at = replica_at(&new.grant, new.donor, new.next);
+        new.next += 1;
+        // Whoever sees the entry may ask for its memory at once.
+        let mut slabs = self.lock_slabs();
+        let replica = self.block.add_replica(slab, at, ReplicaState::Building)?;
+        slabs.extend(new.memory.next().map(|memory| (replica, memory)));
+        Ok(Some(replica))
+    }
+
+    /// Sees to it that nobody asks for memory whose donor is gone.
+    pub(crate) fn forget_lost_slabs(&self) {
+        let replicas = self.block.replicas();
+        let is_kept = |replica: &usize| {
+            replicas[*replica].state() != ReplicaState::Dropped
+                && !self.block.donors()[replicas[*replica].donor()].is_lost()
+        };
+        self.lock_slabs().retain(|replica, _| is_kept(replica));
+    }
+
+    pub(crate) fn lock_held(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_slabs(&self) -> MutexGuard<'_, BTreeMap<usize, OwnedFd>> {
+        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all grants.
+    pub(crate) async fn release(&self) {
+        let grants: Vec<Grant> = self.lock_held().iter().map(|held| held.grant.clone()).collect();
+        release(&self.monitor, &grants).await;
+    }
+
+    fn add_donor(&self, grant: &Grant) -> Result<usize, RecipientError> {
+        let address = self.home.as_deref().unwrap_or(&grant.udp_addr);
+        let donor = self.block.add_donor(&grant.donor, grant.donor_node.0, address)?;
+        let entry = &self.block.donors()[donor];
+        if self.home.is_some() {
+            entry.set_via();
+        }
+        if let Some(key) = grant.seal_key {
+            entry.set_seal(grant.id, key);
+        }
+        Ok(donor)
+    }
+}
+
+/// A grant whose slabs become copies one after the other.
+pub(crate) struct NewGrant {
+    pub(crate) grant: Grant,
+    pub(crate) donor: usize,
+    memory: std::vec::IntoIter<OwnedFd>,
+    next: usize,
+}
+
+fn replica_at(grant: &Grant, donor: usize, index: usize) -> ReplicaAt {
+    let remote_addr = index as u64 * SLAB_BYTES;
+    ReplicaAt { donor, remote_addr, grant: grant.id.0, key: grant.key.0 }
+}

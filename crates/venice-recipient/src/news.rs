@@ -1,0 +1,89 @@
+//! What the keepers of a holding have to tell.
+
+use venice_memory::paged::run_block::{Fate, RunBlockMap};
+
+/// What the keepers of a holding have to tell, each thing once. It reads as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A donor was lost, whoever found out.
+    Lost(LostDonor),
+    /// A donor does not answer, and nobody else has some of what it holds: that is waited for until
+    /// it does, or its lease is over.
+    Awaited {
+        /// Its name.
+        name: String,
+        /// Slabs that only it has.
+        slabs: usize,
+    },
+    /// Every slab has all its copies again; so many were copied.
+    Rebuilt {
+        /// How many.
+        slabs: u64,
+    },
+    /// Slabs go on with fewer copies than they should have; it is tried again.
+    NotRebuilt {
+        /// Why.
+        why: String,
+    },
+}
+
+/// A donor that was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostDonor {
+    /// Its name.
+    pub name: String,
+    /// How it was lost.
+    pub fate: Fate,
+    /// Slabs that it held a copy of.
+    pub slabs: usize,
+    /// Those of them that nobody else had.
+    pub lost_slabs: usize,
+}
+
+impl LostDonor {
+    /// What a node takes with it, being lost: `donors` are its entries in the run block.
+    pub(crate) fn of(block: &RunBlockMap, donors: &[usize], fate: Fate) -> LostDonor {
+        let (mut slabs, mut lost_slabs) = (0, 0);
+        for slab in 0..block.slab_count() {
+            if block.replicas_of(slab).any(|(_, replica)| donors.contains(&replica.donor())) {
+                slabs += 1;
+                lost_slabs += usize::from(block.readable(slab).next().is_none());
+            }
+        }
+        LostDonor { name: block.donors()[donors[0]].name(), fate, slabs, lost_slabs }
+    }
+}
+
+impl std::fmt::Display for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            News::Lost(lost) => lost.fmt(f),
+            News::Awaited { name, slabs } => {
+                write!(
+                    f,
+                    "node {name} does not answer; {slabs} slabs that only it has are waited for"
+                )
+            }
+            News::Rebuilt { slabs } => {
+                write!(f, "all copies are there again: {slabs} slabs copied anew")
+            }
+            News::NotRebuilt { why } => write!(f, "lost copies are not there again: {why}"),
+        }
+    }
+}
+
+impl std::fmt::Display for LostDonor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let LostDonor { name, fate, slabs, lost_slabs } = self;
+        let what = match fate {
+            Fate::Died => "died",
+            Fate::TookBack => "took its memory back",
+            Fate::Silent => "stopped answering",
+        };
+        match lost_slabs {
+            0 if *slabs == 0 => write!(f, "node {name} {what}"),
+            0 => write!(f, "node {name} {what}; of its {slabs} slabs other nodes have copies"),
+            _ => write!(f, "node {name} {what}; what only it held is lost"),
+        }
+    }
+}
