@@ -99,17 +99,18 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
     let mut silences = Silences::default();
     let mut renewals = Renewals::new(block.lease());
     while !stop.load(Ordering::Acquire) {
-        for held in holding.lock_held().iter() {
-            if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
-                block.donors()[held.donor].lose(Fate::Died);
-            }
-        }
         // A donor that does not answer must hold up neither the others nor what is told.
         runtime.block_on(async {
             renewals.begin(holding);
             tokio::time::sleep(LOOK_EVERY).await;
             renewals.take_answers(block);
         });
+        // What is found is told at once: who it ends asks for the reason next.
+        for held in holding.lock_held().iter() {
+            if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
+                block.donors()[held.donor].lose(Fate::Died);
+            }
+        }
         silences.judge(block).for_each(&mut telling.tell);
         telling.look(block);
     }
