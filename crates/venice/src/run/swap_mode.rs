@@ -76,7 +76,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
-    if args.copies.is_some() {
+    if args.copies.is_some_and(|copies| copies > 1) {
         let said = "--copies is of --mode paged: a swap device has one copy of its pages";
         return Err(Usage(said.to_owned()).into());
     }
