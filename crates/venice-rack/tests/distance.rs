@@ -1,33 +1,18 @@
 //! Nodes that relay for each other: near donors are taken first, and the tables say how far it is.
 
-use venice_rack::monitor::{Action, KeySource, MonitorCore, MonitorSettings, Token};
+mod common;
+
+use common::{OneTwoThree, settings};
+use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
     HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
-    NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace, ResourceKind,
-    ResourceSpec,
+    NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
+use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
 
-const S: u64 = 1_000_000_000;
 const SLABS: u32 = 32;
 const LINK: &str = "latency=2us";
-
-struct Same;
-
-impl KeySource for Same {
-    fn next_key(&mut self) -> GrantKey {
-        GrantKey(1)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        NodeSecret([2; 32])
-    }
-
-    fn seal_key(&self, _: &NodeSecret, _: KeyName) -> SealKey {
-        SealKey([3; 32])
-    }
-}
 
 /// The way along a row of nodes.
 fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
@@ -37,15 +22,8 @@ fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
 
 /// A row of four nodes, node1 to node4.
 fn row() -> (MonitorCore, Vec<Identity>) {
-    let settings = MonitorSettings {
-        heartbeat_interval_ns: S,
-        missed_heartbeats: 3,
-        lease_ns: 10 * S,
-        request_timeout_ns: 4 * S,
-        is_plain: false,
-        way: along_a_row,
-    };
-    let mut core = MonitorCore::recover(settings, Box::new(Same), 0, []);
+    let settings = MonitorSettings { way: along_a_row, ..settings() };
+    let mut core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
     let nodes = (0..4).map(|position| {
         core.handle_register(0, Token(position.into()), registration(position));
         let answer = actions(&mut core).into_iter().find_map(|action| match action {
@@ -61,25 +39,9 @@ fn row() -> (MonitorCore, Vec<Identity>) {
 fn registration(position: u32) -> NodeRegistration {
     let name = format!("node{}", position + 1);
     NodeRegistration {
-        instance: position.into(),
-        pid: None,
-        control_addr: format!("{name}:1"),
-        name,
-        udp_addr: String::new(),
-        shm_socket: String::new(),
-        resources: vec![ResourceSpec {
-            kind: ResourceKind::Memory,
-            address: String::new(),
-            bytes: u64::from(SLABS) * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            capabilities: vec![],
-        }],
-        previous: None,
-        secret: None,
-        is_plain: false,
         relay: Some(RelayPlace { topology: "mesh:4".into(), position, addr: String::new() }),
         link: LINK.into(),
-        is_pool: false,
+        ..common::registration(&name, position.into(), SLABS)
     }
 }
 

@@ -1,30 +1,13 @@
 //! Nodes that are to be empty, as the Monitor Node treats them.
 
-use venice_rack::monitor::{
-    Action, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
-};
+mod common;
+
+use common::{OneTwoThree, S, registration, settings};
+use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
 use venice_rack::types::*;
-use venice_wire::{ByteSize, GrantKey, KeyName, NodeId, NodeSecret, SLAB_BYTES, SealKey};
+use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
-const S: u64 = 1_000_000_000;
 const SLABS: u32 = 8;
-
-struct OneTwoThree(u64);
-
-impl KeySource for OneTwoThree {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        NodeSecret([7; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, _name: KeyName) -> SealKey {
-        SealKey(secret.0)
-    }
-}
 
 /// A Monitor Node and what it has had recorded of its nodes.
 struct Rack {
@@ -43,48 +26,13 @@ struct Done {
     refused: Option<RackError>,
 }
 
-fn settings() -> MonitorSettings {
-    MonitorSettings {
-        heartbeat_interval_ns: S,
-        missed_heartbeats: 3,
-        lease_ns: 10 * S,
-        request_timeout_ns: 4 * S,
-        is_plain: false,
-        way: |_, _, _| None,
-    }
-}
-
-fn registration(name: &str, instance: u64) -> NodeRegistration {
-    NodeRegistration {
-        name: name.to_owned(),
-        instance,
-        pid: None,
-        control_addr: format!("{name}:1"),
-        udp_addr: String::new(),
-        shm_socket: String::new(),
-        resources: vec![ResourceSpec {
-            kind: ResourceKind::Memory,
-            address: String::new(),
-            bytes: u64::from(SLABS) * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            capabilities: vec![],
-        }],
-        previous: None,
-        secret: None,
-        is_plain: false,
-        relay: None,
-        link: String::new(),
-        is_pool: false,
-    }
-}
-
 impl Rack {
     /// Two nodes that lend 8 slabs each.
     fn new() -> Rack {
         let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, vec![]);
         let mut rack = Rack { core, nodes: Vec::new() };
         for name in ["node1", "node2"] {
-            rack.core.handle_register(0, Token(0), registration(name, 5));
+            rack.core.handle_register(0, Token(0), registration(name, 5, SLABS));
         }
         rack.act();
         rack
@@ -168,11 +116,11 @@ fn it_stands_across_restarts_of_the_monitor_node_and_of_the_agent() {
     rack.restart();
     assert!(rack.is_draining("node1"));
     // The same process registers again, and then another one after it died.
-    rack.core.handle_register(S, Token(2), registration("node1", 5));
+    rack.core.handle_register(S, Token(2), registration("node1", 5, SLABS));
     rack.act();
     assert!(rack.is_draining("node1"));
     let died = Identity { node: NodeId(1), epoch: 1 };
-    rack.core.handle_register(S, Token(3), registration("node1", 6));
+    rack.core.handle_register(S, Token(3), registration("node1", 6, SLABS));
     rack.core.handle_pinged(S, died, Err(venice_rack::monitor::CallError::Gone));
     rack.act();
     let row = &rack.core.node_rows(S)[0];

@@ -1,35 +1,18 @@
 //! Single turns of the Monitor Node's logic, step by step.
 
+mod common;
+
+use common::{OneTwoThree, S, settings};
 use venice_rack::monitor::{
-    Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
+    Action, CallError, Change, MonitorCore, MonitorSettings, Record, Token,
 };
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
     LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PortReport,
-    PrepareRequest, RackError, Refusal, RelayPlace, ResourceKind, ResourceSpec,
+    PrepareRequest, RackError, Refusal, RelayPlace,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId, NodeSecret, SLAB_BYTES, SealKey};
-
-const S: u64 = 1_000_000_000;
-
-struct OneTwoThree(u64);
-
-impl KeySource for OneTwoThree {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        self.0 += 1;
-        NodeSecret([self.0 as u8; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
-        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
-    }
-}
+use venice_wire::{ByteSize, GrantId, NodeId, SLAB_BYTES};
 
 /// A Monitor Node with nodes of eight slabs.
 struct Rack {
@@ -38,15 +21,7 @@ struct Rack {
 
 impl Rack {
     fn new(nodes: &[&str]) -> Self {
-        let settings = MonitorSettings {
-            heartbeat_interval_ns: S,
-            missed_heartbeats: 3,
-            lease_ns: 10 * S,
-            request_timeout_ns: 4 * S,
-            is_plain: false,
-            way: |_, _, _| None,
-        };
-        let core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, []);
         let mut rack = Self { core };
         for (instance, name) in (1..).zip(nodes) {
             assert!(rack.register(name, instance).is_some(), "{name} joins");
@@ -134,27 +109,7 @@ impl Rack {
 }
 
 fn registration(name: &str, instance: u64) -> NodeRegistration {
-    NodeRegistration {
-        name: name.to_owned(),
-        instance,
-        pid: None,
-        control_addr: format!("{name}:1"),
-        udp_addr: String::new(),
-        shm_socket: String::new(),
-        resources: vec![ResourceSpec {
-            kind: ResourceKind::Memory,
-            address: String::new(),
-            bytes: 8 * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            capabilities: vec![],
-        }],
-        previous: None,
-        secret: None,
-        is_plain: false,
-        relay: None,
-        link: String::new(),
-        is_pool: false,
-    }
+    common::registration(name, instance, 8)
 }
 
 fn status(free_slabs: u32, revision: u64) -> DonorStatus {

@@ -1,71 +1,28 @@
 //! Nodes under memory pressure, and pool nodes, as the Monitor Node treats them.
 
-use venice_rack::monitor::{Action, KeySource, MonitorCore, MonitorSettings, Token};
+mod common;
+
+use common::{OneTwoThree, S, registration, settings};
+use venice_rack::monitor::{Action, MonitorCore, Token};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::*;
-use venice_wire::{ByteSize, GrantKey, KeyName, NodeId, NodeSecret, SLAB_BYTES, SealKey};
+use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
-const S: u64 = 1_000_000_000;
 const SLABS: u32 = 8;
-
-struct OneTwoThree(u64);
-
-impl KeySource for OneTwoThree {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        NodeSecret([7; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, _name: KeyName) -> SealKey {
-        SealKey(secret.0)
-    }
-}
 
 /// A Monitor Node with nodes that lend 8 slabs each; those of the second list are pool nodes.
 fn rack(peers: &[&str], pools: &[&str]) -> MonitorCore {
-    let settings = MonitorSettings {
-        heartbeat_interval_ns: S,
-        missed_heartbeats: 3,
-        lease_ns: 10 * S,
-        request_timeout_ns: 4 * S,
-        is_plain: false,
-        way: |_, _, _| None,
-    };
-    let mut core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, vec![]);
+    let mut core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, vec![]);
     let peers = peers.iter().map(|name| (*name, false));
     for (name, is_pool) in peers.chain(pools.iter().map(|name| (*name, true))) {
-        core.handle_register(0, Token(0), registration(name, is_pool));
+        core.handle_register(
+            0,
+            Token(0),
+            NodeRegistration { is_pool, ..registration(name, 5, SLABS) },
+        );
     }
     while core.poll_action().is_some() {}
     core
-}
-
-fn registration(name: &str, is_pool: bool) -> NodeRegistration {
-    NodeRegistration {
-        name: name.to_owned(),
-        instance: 5,
-        pid: None,
-        control_addr: format!("{name}:1"),
-        udp_addr: String::new(),
-        shm_socket: String::new(),
-        resources: vec![ResourceSpec {
-            kind: ResourceKind::Memory,
-            address: String::new(),
-            bytes: u64::from(SLABS) * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            capabilities: vec![],
-        }],
-        previous: None,
-        secret: None,
-        is_plain: false,
-        relay: None,
-        link: String::new(),
-        is_pool,
-    }
 }
 
 fn report(core: &mut MonitorCore, node: u32, level: PressureLevel, total: u32, revision: u64) {

@@ -1,0 +1,64 @@
+//! What tests of the Monitor Node's logic set up alike.
+
+use venice_rack::monitor::{KeySource, MonitorSettings};
+use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
+use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
+
+/// A second, in nanoseconds.
+pub const S: u64 = 1_000_000_000;
+
+/// Keys and secrets that count.
+pub struct OneTwoThree(pub u64);
+
+impl KeySource for OneTwoThree {
+    fn next_key(&mut self) -> GrantKey {
+        self.0 += 1;
+        GrantKey(self.0)
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        self.0 += 1;
+        NodeSecret([self.0 as u8; 32])
+    }
+
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
+        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
+    }
+}
+
+/// A heartbeat a second, three of which may be missed, and leases of ten.
+pub fn settings() -> MonitorSettings {
+    MonitorSettings {
+        heartbeat_interval_ns: S,
+        missed_heartbeats: 3,
+        lease_ns: 10 * S,
+        request_timeout_ns: 4 * S,
+        is_plain: false,
+        way: |_, _, _| None,
+    }
+}
+
+/// A node that lends so many slabs.
+pub fn registration(name: &str, instance: u64, slabs: u32) -> NodeRegistration {
+    NodeRegistration {
+        name: name.to_owned(),
+        instance,
+        pid: None,
+        control_addr: format!("{name}:1"),
+        udp_addr: String::new(),
+        shm_socket: String::new(),
+        resources: vec![ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(slabs) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: vec![],
+        }],
+        previous: None,
+        secret: None,
+        is_plain: false,
+        relay: None,
+        link: String::new(),
+        is_pool: false,
+    }
+}
