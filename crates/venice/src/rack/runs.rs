@@ -94,9 +94,8 @@ impl RunFile {
     pub fn new(program: &str) -> Option<RunFile> {
         let dir = RunDir::locate().ok()?;
         let process = Identity::of(std::process::id())?;
-        let folder = dir.runs_dir();
-        dir.path().is_dir().then(|| fs::create_dir_all(&folder))?.ok()?;
-        let path = folder.join(format!("{}.json", process.pid));
+        dir.path().is_dir().then(|| dir.create_runs_dir())?.ok()?;
+        let path = dir.runs_dir().join(format!("{}.json", process.pid));
         Some(RunFile { path, process, program: program.to_string(), written: None })
     }
 
