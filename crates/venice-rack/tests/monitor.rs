@@ -3,9 +3,7 @@
 mod common;
 
 use common::{OneTwoThree, S, settings};
-use venice_rack::monitor::{
-    Action, CallError, Change, MonitorCore, MonitorSettings, Record, Token,
-};
+use venice_rack::monitor::{Action, CallError, Change, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
@@ -358,15 +356,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
     rack.core.handle_prepared(0, donor, request.grant, Ok(status(7, 1)));
     records.extend(rack.actions().iter().filter_map(stored).flatten());
 
-    let settings = MonitorSettings {
-        heartbeat_interval_ns: S,
-        missed_heartbeats: 3,
-        lease_ns: 10 * S,
-        request_timeout_ns: 4 * S,
-        is_plain: false,
-        way: |_, _, _| None,
-    };
-    let core = MonitorCore::recover(settings, Box::new(OneTwoThree(100)), S, records);
+    let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(100)), S, records);
     let mut rack = Rack { core };
     let actions = rack.actions();
     assert!(matches!(
