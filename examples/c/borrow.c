@@ -68,12 +68,17 @@ int main(int argc, char **argv)
     venice_rack *rack;
     venice_memory *memory;
     venice_options options = VENICE_OPTIONS;
+    venice_copies copies;
     uint64_t old;
     char word[8];
     options.purpose = "an example in C";
+    options.copies = 2;
     must(venice_connect(argc > 1 ? argv[1] : NULL, &rack), "connect");
     must(venice_get_memory(rack, 32 << 20, &options, &memory), "get_memory");
     printf("borrowed %" PRIu64 " bytes\n", venice_len_bytes(memory));
+    must(venice_get_copies(memory, &copies), "copies");
+    printf("copies %" PRIu64 ", slabs without all of them %" PRIu64 "\n", copies.copies,
+           copies.short_slabs);
 
     must(venice_write(memory, 5000000, "far away", 8), "write");
     must(venice_read(memory, 5000000, word, 8), "read");

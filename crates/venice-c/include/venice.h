@@ -32,7 +32,7 @@ typedef enum venice_status {
     VENICE_UNREACHABLE = 1,   /* no rack is known, or nobody answers */
     VENICE_REFUSED = 2,       /* the rack or the kernel said no */
     VENICE_NO_ROOM = 3,       /* not so much is free */
-    VENICE_DONOR_LOST = 4,    /* the donor that alone had these bytes is gone */
+    VENICE_DONOR_LOST = 4,    /* the last donor that had these bytes is gone */
     VENICE_OUT_OF_RANGE = 5,  /* beyond what was borrowed */
     VENICE_UNALIGNED = 6,     /* an atomic access not to a multiple of eight */
     VENICE_INVALID = 7,       /* an argument that makes no sense */
@@ -67,9 +67,21 @@ typedef struct venice_options {
     const char *node;        /* where nodes relay for each other: this program's; NULL: the first */
     const char *purpose;     /* what for, in `venice grants`; may be NULL */
     uint32_t most_under_way; /* asynchronous accesses at a time; 0: 256 */
+    uint32_t copies;         /* of each slab, on different nodes, 1 to 3; 0: 2, or 1 where the rack
+                              * has no room for 2 */
 } venice_options;
 
-#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0 }
+#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0, 0 }
+
+/* How the copies of borrowed memory are. With one copy a node that dies takes with it what it
+ * holds; with more nothing is lost, and lost copies are built anew on other nodes. */
+typedef struct venice_copies {
+    uint64_t copies;      /* of each slab, that there are to be */
+    uint64_t slabs;       /* slabs there are */
+    uint64_t short_slabs; /* slabs that lack one now */
+    uint64_t lost_slabs;  /* slabs that have none any more */
+    uint64_t rebuilt;     /* copies that were built anew */
+} venice_copies;
 
 /* Borrowed memory: bytes 0 to venice_len_bytes() - 1. */
 typedef struct venice_memory venice_memory;
@@ -83,6 +95,9 @@ void venice_free_memory(venice_memory *memory);
 
 /* How much it is; 0 for NULL. */
 uint64_t venice_len_bytes(const venice_memory *memory);
+
+/* How its copies are just now. */
+venice_status venice_get_copies(const venice_memory *memory, venice_copies *copies);
 
 /* Fills `buffer` with the `len_bytes` bytes from `offset` on. */
 venice_status venice_read(const venice_memory *memory, uint64_t offset, void *buffer,
@@ -160,6 +175,9 @@ venice_status venice_get(const venice_cache *cache, const void *key, size_t key_
 
 /* Takes the object under the key away. */
 venice_status venice_delete(const venice_cache *cache, const void *key, size_t key_bytes);
+
+/* How the copies of its memory are just now. */
+venice_status venice_cache_get_copies(const venice_cache *cache, venice_copies *copies);
 
 /* What it has done so far. */
 venice_status venice_cache_get_stats(const venice_cache *cache, venice_cache_stats *stats);

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod cache;
+mod copies;
 mod memory;
 mod rack;
 mod status;

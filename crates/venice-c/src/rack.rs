@@ -17,6 +17,7 @@ pub struct Options {
     node: *const c_char,
     purpose: *const c_char,
     most_under_way: u32,
+    copies: u32,
 }
 
 /// What `options` says; null: nothing.
@@ -48,6 +49,7 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
         if options.most_under_way > 0 {
             meant.most_under_way = options.most_under_way as usize;
         }
+        meant.copies = (options.copies > 0).then_some(options.copies);
     }
     Ok(meant)
 }

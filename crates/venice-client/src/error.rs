@@ -16,7 +16,7 @@ pub enum Error {
     /// Not so much is free: in the rack, or in a cache just now.
     #[error("{0}")]
     NoRoom(String),
-    /// A donor is gone, and with it the only copy of what was asked for.
+    /// A donor is gone, and with it the last copy of what was asked for.
     #[error("bytes {offset}+{len_bytes} are lost with node {node}")]
     DonorLost {
         /// The donor.
@@ -67,7 +67,8 @@ impl From<RecipientError> for Error {
         use venice_control::ControlError;
         let text = with_causes(&error);
         match error {
-            RecipientError::Control(ControlError::NoRoom { .. }) => Error::NoRoom(text),
+            RecipientError::Control(ControlError::NoRoom { .. })
+            | RecipientError::NoRoomForCopies { .. } => Error::NoRoom(text),
             RecipientError::Control(
                 ControlError::Unreachable { .. }
                 | ControlError::TimedOut { .. }

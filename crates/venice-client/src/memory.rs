@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use venice_recipient::{Lane, LaneError, RemoteMemory};
+use venice_recipient::{Copies, Lane, LaneError, RemoteMemory};
 
 use crate::Error;
 use crate::pending::{Outcome, Pending};
@@ -39,6 +39,12 @@ impl Memory {
     /// How much there is: what was asked for, in whole slabs of 16 MiB.
     pub fn len_bytes(&self) -> u64 {
         self.remote.len_bytes()
+    }
+
+    /// How many copies there are to be of it, and which are missing just now: lost ones are built
+    /// anew on other nodes while it is in use.
+    pub fn copies(&self) -> Copies {
+        self.remote.copies()
     }
 
     /// Fills `into` from `offset` on.
@@ -182,6 +188,10 @@ const UNPOISONED: &str = "nobody panics with it in hand";
 impl Store for Memory {
     fn len_bytes(&self) -> u64 {
         Memory::len_bytes(self)
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        Some(Memory::copies(self))
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use venice_recipient::RemoteMemory;
 use venice_recipient::paged::{Region, Space, SpaceError};
+use venice_recipient::{Copies, RemoteMemory};
 
 use crate::Error;
 
@@ -20,13 +20,13 @@ pub struct PagedMemory {
 #[derive(Debug)]
 struct Shared {
     space: Arc<Space>,
-    _remote: RemoteMemory,
+    remote: RemoteMemory,
 }
 
 /// A region: bytes at an address, of which some are here and the rest is with donors.
 ///
 /// Program and kernel use it as they use any memory. Children of a `fork` do not have it. If the
-/// only donor of a page is lost, touching it is `SIGBUS`, and a line on stderr names the donor.
+/// last donor of a page is lost, touching it is `SIGBUS`, and a line on stderr names the donor.
 #[derive(Debug)]
 pub struct PagedRegion {
     region: Region,
@@ -36,7 +36,7 @@ pub struct PagedRegion {
 impl PagedMemory {
     pub(crate) fn start(remote: RemoteMemory, local_bytes: u64) -> Result<PagedMemory, Error> {
         let space = Arc::new(Space::start(remote.memory().clone(), local_bytes)?);
-        Ok(PagedMemory { shared: Arc::new(Shared { space, _remote: remote }) })
+        Ok(PagedMemory { shared: Arc::new(Shared { space, remote }) })
     }
 
     /// A region of zeros, `len_bytes` rounded up to whole pages.
@@ -47,6 +47,12 @@ impl PagedMemory {
     pub fn map(&self, len_bytes: u64) -> Result<PagedRegion, Error> {
         let region = self.shared.space.map(len_bytes)?;
         Ok(PagedRegion { region, _shared: self.shared.clone() })
+    }
+
+    /// How many copies there are to be of what is far, and which are missing just now: lost ones
+    /// are built anew on other nodes while the regions are in use.
+    pub fn copies(&self) -> Copies {
+        self.shared.remote.copies()
     }
 
     /// What regions may be, all together.

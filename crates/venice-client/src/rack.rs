@@ -1,6 +1,6 @@
 //! The front door: a rack, and what is to be had from it.
 
-use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
+use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Wish};
 
 use crate::Error;
 use crate::memory::Memory;
@@ -23,6 +23,10 @@ pub struct Rack {
 pub struct MemoryOptions {
     /// The nodes to borrow from; empty: any.
     pub donors: Vec<String>,
+    /// Copies of each slab, on different nodes, 1 to 3; `None`: two, or one where the rack has no
+    /// room for two. [`Memory::copies`] says what it came to. With one, a node that dies takes with
+    /// it what it holds.
+    pub copies: Option<u32>,
     /// How the donors are reached; `None`: as the rack of this machine says, else by udp.
     pub port: Option<PortKind>,
     /// The node this program belongs to, where nodes relay for each other; `None`: the first.
@@ -37,6 +41,7 @@ impl Default for MemoryOptions {
     fn default() -> Self {
         Self {
             donors: Vec::new(),
+            copies: None,
             port: None,
             node: None,
             purpose: String::new(),
@@ -80,7 +85,8 @@ impl Rack {
     /// Borrows `len_bytes`, rounded up to whole slabs of 16 MiB.
     ///
     /// # Errors
-    /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`].
+    /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`]; [`Error::Invalid`] for no bytes
+    /// or a number of copies that cannot be.
     pub fn get_memory(&self, len_bytes: u64, options: &MemoryOptions) -> Result<Memory, Error> {
         Ok(Memory::new(self.borrow(len_bytes, options)?, options.most_under_way))
     }
@@ -122,12 +128,15 @@ impl Rack {
         if len_bytes == 0 {
             return Err(Error::Invalid("ask for a byte of memory at least".into()));
         }
+        if let Some(copies) = options.copies.filter(|copies| !(1..=MOST_COPIES).contains(copies)) {
+            return Err(Error::Invalid(format!("{copies} copies: ask for 1 to {MOST_COPIES}")));
+        }
         Ok(RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?)
     }
 
     fn request(&self, len_bytes: u64, options: &MemoryOptions) -> Request {
         let wish = Wish {
-            copies: Some(1),
+            copies: options.copies,
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
             purpose: options.purpose.clone(),

@@ -1,11 +1,18 @@
 //! What an object cache keeps its values in.
 
+use venice_recipient::Copies;
+
 use crate::Error;
 
 /// Memory that is read and written by address, from any thread.
 pub trait Store: Send + Sync {
     /// How much there is.
     fn len_bytes(&self) -> u64;
+
+    /// How the copies of it are, where there are any.
+    fn copies(&self) -> Option<Copies> {
+        None
+    }
 
     /// Fills `into` from address `at` on.
     ///

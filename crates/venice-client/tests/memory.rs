@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Rack as Daemons, eventually};
-use venice_client::{CacheOptions, Error, Memory, MemoryOptions, PortKind, Rack};
+use venice_client::{CacheOptions, Copies, Error, Memory, MemoryOptions, PortKind, Rack};
 use venice_wire::SLAB_BYTES;
 
 const MIB: u64 = 1 << 20;
@@ -110,7 +110,10 @@ fn many_are_under_way_by_datagrams() {
 
 fn a_lost_donor_is_an_error_for_what_it_held(port: PortKind) {
     let mut daemons = Daemons::start(2, 2);
-    let memory = borrowed(&daemons, port, 2 * SLAB_BYTES);
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let mut one_copy = options(port);
+    one_copy.copies = Some(1);
+    let memory = rack.get_memory(2 * SLAB_BYTES, &one_copy).unwrap();
     for slab in 0..2 {
         memory.write(slab * SLAB_BYTES, &pattern(slab, 5000)).unwrap();
     }
@@ -141,6 +144,85 @@ fn a_lost_mapped_donor_is_an_error_for_what_it_held() {
 #[test]
 fn a_lost_donor_by_datagrams_is_an_error_for_what_it_held() {
     a_lost_donor_is_an_error_for_what_it_held(PortKind::Udp);
+}
+
+/// Memory and a cache go on while donors go, one after the other, and have their copies back.
+fn with_copies_nothing_is_lost(port: PortKind) {
+    let mut daemons = Daemons::start(4, 6);
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let memory = rack.get_memory(4 * SLAB_BYTES, &options(port)).unwrap();
+    let mut two = options(port);
+    two.copies = Some(2);
+    let cache = rack.object_cache(2 * SLAB_BYTES, &two, &CacheOptions::default()).unwrap();
+    assert_eq!((memory.copies().copies, cache.copies().copies), (2, 2), "the rack has room");
+    assert!(memory.copies().are_all_there() && cache.copies().are_all_there());
+    let value = |key: u64| pattern(key, 1 + key as usize * 37);
+    (0..300u64).for_each(|key| cache.put(&key.to_le_bytes(), &value(key)).unwrap());
+    let at = |slab: u64| slab * SLAB_BYTES + 4_095;
+    let counter = 4 * SLAB_BYTES - 8;
+    let (mut generation, mut count) = (0, 0);
+    (0..4).for_each(|slab| memory.write(at(slab), &pattern(slab, 50_000)).unwrap());
+    for gone in [3, 0] {
+        daemons.stop(gone);
+        let name = format!("node{}", gone + 1);
+        let has_recovered = |copies: Copies| copies.are_all_there() && copies.lost_slabs == 0;
+        let is_told = |copies: Copies| copies.lost_donors.contains(&name);
+        eventually("lost copies to be there again", || {
+            for slab in 0..4 {
+                let mut back = vec![0; 50_000];
+                memory.read(at(slab), &mut back).unwrap();
+                assert!(back == pattern(slab + generation, 50_000), "slab {slab}");
+                let write = memory.write_async(at(slab), pattern(slab + generation + 1, 50_000));
+                write.unwrap().wait().unwrap();
+            }
+            generation += 1;
+            match memory.fetch_add(counter, 1) {
+                Ok(before) => assert_eq!(before, count),
+                // It may have been at the donor that went.
+                Err(Error::Unreachable(_)) => {
+                    count = memory.fetch_add(counter, 0).unwrap();
+                    return false;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            count += 1;
+            let key = generation % 300;
+            cache.put(&key.to_le_bytes(), &value(key)).unwrap();
+            is_told(memory.copies())
+                && has_recovered(memory.copies())
+                && has_recovered(cache.copies())
+        });
+    }
+    let found = |key: &u64| cache.get(&key.to_le_bytes()).unwrap() == Some(value(*key));
+    assert_eq!((0..300u64).filter(found).count(), 300, "{:?}", cache.stats());
+    assert_eq!(cache.stats().lost, 0);
+    assert!(memory.copies().rebuilt > 0);
+}
+
+#[test]
+fn with_copies_no_mapped_memory_is_lost() {
+    with_copies_nothing_is_lost(PortKind::Shm);
+}
+
+#[test]
+fn with_copies_no_memory_by_datagrams_is_lost() {
+    with_copies_nothing_is_lost(PortKind::Udp);
+}
+
+#[test]
+fn copies_that_cannot_be_are_refused() {
+    let daemons = Daemons::start(1, 4);
+    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let mut wanted = options(PortKind::Shm);
+    assert_eq!(rack.get_memory(SLAB_BYTES, &wanted).unwrap().copies().copies, 1, "one node");
+    wanted.copies = Some(2);
+    let error = rack.get_memory(SLAB_BYTES, &wanted).unwrap_err();
+    assert!(matches!(&error, Error::NoRoom(said) if said.contains("2 copies")), "{error}");
+    for none in [0, 4] {
+        wanted.copies = Some(none);
+        let error = rack.get_memory(SLAB_BYTES, &wanted).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
 }
 
 #[test]

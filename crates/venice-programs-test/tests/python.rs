@@ -132,3 +132,43 @@ fn a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it() {
     outcome.expect_code(128 + 7);
     assert!(outcome.stderr.contains("lost with node node2"), "{}", outcome.stderr);
 }
+
+/// With a copy elsewhere nothing is lost, and the next node may die when what was lost is there again.
+fn donors_die_under_an_array(port: Port) {
+    let rack = Rack::start(port, 64);
+    let package = Package::assemble();
+    let script = "import sys, time, numpy, venice\n\
+        paged = venice.connect().paged('16MiB', local='4MiB', copies=2)\n\
+        array = paged.array(2 << 20, numpy.int64)\n\
+        array[:] = numpy.arange(array.size)\n\
+        total = lambda: array.size * (array.size - 1) // 2\n\
+        for gone in ['node1', 'node2']:\n\
+        \x20   open(sys.argv[1] + gone, 'w')\n\
+        \x20   rounds = 0\n\
+        \x20   while gone not in paged.copies.lost_donors or paged.copies.short_slabs:\n\
+        \x20       rounds += 1\n\
+        \x20       array += 1\n\
+        \x20       assert int(array.sum()) == total() + rounds * array.size\n\
+        \x20       time.sleep(0.3)\n\
+        \x20   array -= rounds\n\
+        assert (array == numpy.arange(array.size)).all()\n\
+        assert paged.copies.lost_slabs == 0 and paged.copies.rebuilt > 0, paged.copies\n";
+    let written = package.0.path().join("written-");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&written);
+    let running = Running::spawn(python, false);
+    for gone in ["node1", "node2"] {
+        let ready = package.0.path().join(format!("written-{gone}"));
+        wait_for("the array to be ready", PATIENCE, || ready.exists().then_some(()));
+        kill_now(rack.agent_pid(gone));
+    }
+    running.finish(PATIENCE).expect_code(0);
+}
+
+#[test]
+fn donors_die_under_an_array_with_copies_by_shared_memory() {
+    if paged_mode_is_missing("donors_die_under_an_array_with_copies_by_shared_memory") {
+        return;
+    }
+    donors_die_under_an_array(Port::Shm);
+}

@@ -123,6 +123,7 @@ fn what_it_cannot_do_is_a_usage_error() {
     for (options, word) in [
         (&["--port", "udp"][..], "--port shm"),
         (&["--read-ahead", "off"], "--read-ahead"),
+        (&["--copies", "2"], "--mode window has one copy and needs no other"),
         (&[], "--link"),
     ] {
         let head = ["run", "--mode", "window", "--local", "16MiB"];

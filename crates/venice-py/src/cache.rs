@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::bytes;
+use crate::copies::{Copies, copies};
 use crate::errors::raised;
 use crate::held::Held;
 
@@ -18,6 +19,10 @@ type Stats = (u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
 #[pymethods]
 impl ObjectCache {
+    fn copies(&self, py: Python<'_>) -> PyResult<Copies> {
+        Ok(copies(self.0.get(py)?.copies()))
+    }
+
     fn close(&self) {
         self.0.close();
     }

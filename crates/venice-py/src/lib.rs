@@ -5,6 +5,7 @@
 
 mod buffers;
 mod cache;
+mod copies;
 mod errors;
 mod held;
 mod memory;

@@ -6,6 +6,7 @@ use pyo3::types::PyBytes;
 use venice_client::{Error, Outcome};
 
 use crate::buffers::{bytes, room};
+use crate::copies::{Copies, copies};
 use crate::errors::raised;
 use crate::held::Held;
 
@@ -18,6 +19,10 @@ pub struct Memory(pub Held<venice_client::Memory>);
 impl Memory {
     fn len_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.0.get(py)?.len_bytes())
+    }
+
+    fn copies(&self, py: Python<'_>) -> PyResult<Copies> {
+        Ok(copies(self.0.get(py)?.copies()))
     }
 
     fn close(&self) {

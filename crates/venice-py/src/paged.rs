@@ -7,6 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use venice_client::{PagedMemory, PagedRegion};
 
+use crate::copies::{Copies, copies};
 use crate::errors::raised;
 use crate::held::{Held, release};
 
@@ -43,6 +44,10 @@ impl Paged {
 
     fn resident_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.0.get(py)?.resident_bytes())
+    }
+
+    fn copies(&self, py: Python<'_>) -> PyResult<Copies> {
+        Ok(copies(self.0.get(py)?.copies()))
     }
 
     fn close(&self) {

@@ -26,6 +26,7 @@ impl Options {
         node: Option<String>,
         purpose: String,
         most_under_way: usize,
+        copies: Option<u32>,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -33,6 +34,7 @@ impl Options {
         options.port = port.transpose()?;
         options.node = node;
         options.purpose = purpose;
+        options.copies = copies;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;
         }

@@ -42,6 +42,19 @@ class Memory(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.memory.read_into(0, b"read only")
 
+    def test_copies_are_on_different_nodes(self) -> None:
+        self.assertEqual(self.memory.copies.copies, 2, "the rack has room")
+        self.assertEqual((self.memory.copies.slabs, self.memory.copies.short_slabs), (2, 0))
+        free = self.rack.free_bytes()
+        for copies in [1, 2, 3]:
+            with self.rack.object_cache("16MiB", copies=copies) as cache:
+                self.assertEqual(self.rack.free_bytes(), free - copies * SLAB)
+                self.assertEqual(cache.copies.copies, copies)
+        with self.assertRaises(venice.Invalid):
+            self.rack.get_memory(1, copies=4)
+        with self.assertRaises(venice.NoRoom):
+            self.rack.get_memory(1, copies=2, donors=["node1"])
+
     def test_many_are_under_way_and_keep_their_order(self) -> None:
         async def there_and_back() -> None:
             # More than may be under way; each page is written twice.
@@ -106,7 +119,7 @@ class Memory(unittest.TestCase):
 
     def test_what_is_closed_is_given_back_and_of_no_use(self) -> None:
         free = self.rack.free_bytes()
-        with self.rack.get_memory("16MiB") as memory:
+        with self.rack.get_memory("16MiB", copies=1) as memory:
             self.assertEqual(self.rack.free_bytes(), free - SLAB)
             futures = [memory.submit_write(0, bytes(1 << 20)) for _ in range(20)]
         self.assertEqual(self.rack.free_bytes(), free)

@@ -12,7 +12,7 @@ pub enum RecipientError {
     #[error("{0}")]
     Control(ControlError),
     /// There is no room for so many copies on different donors.
-    #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer --copies")]
+    #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer copies")]
     NoRoomForCopies {
         /// How many.
         copies: u32,

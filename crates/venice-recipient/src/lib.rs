@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod copies;
 mod error;
 mod holding;
 pub mod home;
@@ -32,11 +33,12 @@ mod rebuild;
 mod remote_memory;
 mod silence;
 
+pub use copies::Copies;
 pub use error::RecipientError;
 pub use holding::Holding;
 pub use home::Home;
 pub use leases::Leases;
-pub use loan::{COPIES_BY_DEFAULT, Loan, Wish, borrow, free_bytes};
+pub use loan::{COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, free_bytes};
 pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;

@@ -16,6 +16,8 @@ use crate::pairing::most_slabs;
 
 /// Copies of each slab where nobody says otherwise and the rack has room.
 pub const COPIES_BY_DEFAULT: u32 = 2;
+/// Most copies of a slab that a recipient can keep.
+pub const MOST_COPIES: u32 = venice_memory::paged::run_block::MAX_COPIES as u32;
 /// How long a donor may take to answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 

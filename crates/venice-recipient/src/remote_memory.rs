@@ -7,6 +7,7 @@ use venice_memory::paged::FarError;
 use venice_memory::paged::direct::{FarMemory, Lane};
 use venice_memory::paged::run_block::{Fate, PortKind, RunBlockMap};
 
+use crate::copies::Copies;
 use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::home;
@@ -44,6 +45,7 @@ pub struct Request {
 pub struct RemoteMemory {
     memory: Arc<FarMemory>,
     leases: Option<Leases>,
+    is_short: bool,
 }
 
 impl RemoteMemory {
@@ -78,19 +80,24 @@ impl RemoteMemory {
         if let Some(link) = loan.link() {
             block.set_link(&link);
         }
-        let block = Arc::new(block);
+        let (block, is_short) = (Arc::new(block), loan.is_short);
         let holding = Holding::new(loan, block.clone(), home)?;
         let slabs = holding.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
         let leases = Leases::keep(holding, tell)?;
-        Ok(RemoteMemory { memory, leases: Some(leases) })
+        Ok(RemoteMemory { memory, leases: Some(leases), is_short })
     }
 
-    /// Copies that are kept of each slab, on different nodes; with one, a node that dies takes with
-    /// it what it holds.
-    pub fn copies(&self) -> u32 {
-        self.memory.block().copies.load(Ordering::Relaxed)
+    /// How many copies are kept of each slab, on different nodes, and which are missing just now.
+    /// With one, a node that dies takes with it what it holds.
+    pub fn copies(&self) -> Copies {
+        Copies::of(self.memory.block())
+    }
+
+    /// There was no room for two copies, and nobody had asked for one.
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// How much there is.

@@ -139,6 +139,7 @@ fn nonsense_is_refused() {
         &["swap", "attach", "4096"][..],
         &["swap", "attach", "1MiB", "--name", "a/b"],
         &["swap", "attach", "1MiB", "--queues", "0"],
+        &["swap", "attach", "1MiB", "--copies", "4"],
         &["swap", "attach", "1MiB", "--device", "floppy"],
         &["swap", "detach"],
         &["run", "--mode", "swap", "--read-ahead", "3", "--", "true"],
@@ -227,6 +228,80 @@ fn a_dead_donor_is_told_by_sigbus() {
     assert_eq!(output.status.signal(), Some(libc_sigbus()), "{err}");
     assert!(err.contains("lost with what only they held of this program: node1"), "{err}");
     assert_eq!(list(&place).len(), 0);
+}
+
+/// Kills the agent of `name`, and waits until the one device is told of it and has all its copies.
+fn kill_a_donor(place: &Place, name: &str) {
+    let agents = place.status()["agents"].clone();
+    let agent = agents.as_array().unwrap().iter().find(|agent| agent["name"] == name).unwrap();
+    kill(pid(agent));
+    wait_until("lost copies are there again", || {
+        let row = list(place).remove(0);
+        assert_eq!(row["lost_slabs"], 0, "{row}");
+        let lost = row["lost_donors"].as_array().unwrap();
+        lost.iter().any(|lost| lost == name) && row["short_slabs"] == 0
+    });
+}
+
+fn with_copies_dead_donors_cost_nothing(port: &str) {
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "4", "--lend", "64MiB"]).expect(0);
+    let program = pages().to_str().unwrap();
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--stats"];
+    let words = [&words[..], &["--port", port, "--", program, "24", "wait"]].concat();
+    let child = filled(place.command(&words));
+    let row = list(&place).remove(0);
+    assert_eq!((&row["copies"], &row["short_slabs"]), (&2.into(), &0.into()), "{row}");
+    assert!(row["far_bytes"].as_u64().unwrap() > 1 << 20, "{row}");
+    for gone in ["node1", "node2"] {
+        kill_a_donor(&place, gone);
+    }
+    let row = list(&place).remove(0);
+    assert!(row["rebuilt"].as_u64().unwrap() > 0, "{row}");
+    let donors = row["donors"].as_array().unwrap();
+    assert!(donors.iter().all(|name| name == "node3" || name == "node4"), "{row}");
+    let table = place.venice(&["swap", "list"]).expect(0).out;
+    assert!(table.contains("COPIES") && table.contains("node1,node2"), "{table}");
+    let status = place.venice(&["status"]);
+    assert!(status.out.contains("2 copies of 3 slabs, all there"), "{status:?}");
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    assert!(err.contains("lost, of which other nodes had copies: node1, node2"), "{err}");
+    assert_eq!((list(&place).len(), grants(&place)), (0, 0));
+}
+
+#[test]
+fn with_copies_dead_donors_cost_nothing_by_shared_memory() {
+    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_shared_memory") else {
+        return;
+    };
+    with_copies_dead_donors_cost_nothing("shm");
+}
+
+#[test]
+fn with_copies_dead_donors_cost_nothing_by_datagrams() {
+    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_datagrams") else {
+        return;
+    };
+    with_copies_dead_donors_cost_nothing("udp");
+}
+
+#[test]
+fn a_device_says_how_many_copies_it_has() {
+    let Some(_alone) = can_swap("a_device_says_how_many_copies_it_has") else { return };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
+    let two = place.venice(&["swap", "attach", "32MiB"]).expect(0);
+    assert!(two.out.contains(", 2 copies") && !two.err.contains("copies"), "{two:?}");
+    let refused = place.venice(&["swap", "attach", "48MiB", "--copies", "2"]).expect(1);
+    assert!(refused.complaint().contains("for 2 copies on different nodes"), "{refused:?}");
+    let short = place.venice(&["swap", "attach", "48MiB"]).expect(0);
+    assert!(short.err.contains("no room for two copies"), "{short:?}");
+    let one = place.venice(&["swap", "attach", "1MiB", "--copies", "1"]).expect(0);
+    assert!(!one.err.contains("copies"), "{one:?}");
+    let copies: Vec<u64> = list(&place).iter().map(|row| row["copies"].as_u64().unwrap()).collect();
+    assert_eq!(copies, [2, 1, 1]);
+    place.venice(&["swap", "detach", "--all"]).expect(0);
 }
 
 #[test]

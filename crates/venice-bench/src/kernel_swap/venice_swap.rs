@@ -37,7 +37,15 @@ impl VeniceSwap {
         let rack = Rack::up(port, len_bytes)?;
         let mut command = rack.venice();
         command
-            .args(["swap", "attach", &len_bytes.to_string(), "--priority", PRIORITY])
+            .args([
+                "swap",
+                "attach",
+                &len_bytes.to_string(),
+                "--priority",
+                PRIORITY,
+                "--copies",
+                "1",
+            ])
             .args(["--port", port.name()]);
         rack.finish("venice swap attach", command, ATTACH_WITHIN)?;
         let device = listed(rack.venice())?;

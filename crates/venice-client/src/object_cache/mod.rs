@@ -15,6 +15,8 @@ mod shelf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use venice_recipient::Copies;
+
 use self::classes::BLOCK_BYTES;
 use self::shelf::{Pinned, Shelf};
 use crate::Error;
@@ -171,6 +173,11 @@ impl ObjectCache {
         let shelf = self.shelf();
         let capacity_bytes = shelf.blocks_alive() as u64 * BLOCK_BYTES;
         CacheStats { objects: shelf.len() as u64, capacity_bytes, ..shelf.stats }
+    }
+
+    /// How many copies there are to be of what it holds, and which are missing just now.
+    pub fn copies(&self) -> Copies {
+        self.store.copies().unwrap_or_default()
     }
 
     fn check(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {

@@ -12,6 +12,7 @@ See docs/api.md. Handles mean nothing in a child of `fork`; use the "spawn" meth
 
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
+from .copies import Copies
 from .errors import (
     Closed,
     DonorLost,
@@ -31,6 +32,7 @@ from .sizes import parse_size
 __all__ = [
     "CacheStats",
     "Closed",
+    "Copies",
     "DonorLost",
     "Error",
     "Invalid",

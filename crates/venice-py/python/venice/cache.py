@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from . import _venice
 from .closing import Closing
+from .copies import Copies
 from .memory import Buffer, _flat
 
 
@@ -41,6 +42,11 @@ class ObjectCache(Closing):
     def closed(self) -> bool:
         """Was it given back?"""
         return self._inner.is_closed()
+
+    @property
+    def copies(self) -> Copies:
+        """How many copies there are of it on different nodes, and what is missing just now."""
+        return Copies(*self._inner.copies())
 
     def put(self, key: bytes | str, value: Buffer) -> None:
         """Stores `value` under `key`, in the place of what was there."""

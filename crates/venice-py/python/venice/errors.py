@@ -18,7 +18,7 @@ class NoRoom(Error, MemoryError):
 
 
 class DonorLost(Error):
-    """A donor is gone, and with it the only copy of what was asked for."""
+    """A donor is gone, and with it the last copy of what was asked for."""
 
     def __init__(self, text: str, node: str, offset: int, len_bytes: int) -> None:
         super().__init__(text)

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 from . import _venice
 from .closing import Closing
+from .copies import Copies
 
 #: Whatever has bytes in a row: bytes, bytearray, memoryview, a numpy array, ...
 Buffer = Any
@@ -41,6 +42,11 @@ class Memory(Closing):
     def closed(self) -> bool:
         """Was it given back?"""
         return self._inner.is_closed()
+
+    @property
+    def copies(self) -> Copies:
+        """How many copies there are of it on different nodes, and what is missing just now."""
+        return Copies(*self._inner.copies())
 
     def read(self, offset: int, len_bytes: int) -> bytes:
         """The bytes from `offset` on."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _venice
 from .closing import Closing
+from .copies import Copies
 from .errors import Refused
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Paged(Closing):
     def closed(self) -> bool:
         """Was it closed?"""
         return self._inner.is_closed()
+
+    @property
+    def copies(self) -> Copies:
+        """How many copies there are of it on different nodes, and what is missing just now."""
+        return Copies(*self._inner.copies())
 
     @property
     def capacity_bytes(self) -> int:

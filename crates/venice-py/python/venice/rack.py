@@ -50,6 +50,7 @@ class Rack:
         size: Size,
         *,
         donors: Iterable[str] = (),
+        copies: int | None = None,
         port: Port | None = None,
         node: str | None = None,
         purpose: str = "python",
@@ -57,12 +58,14 @@ class Rack:
     ) -> Memory:
         """Borrows memory, in whole slabs of 16 MiB.
 
-        `donors`: the nodes to borrow from; any. `port`: how they are reached; as the rack of this
-        machine says, else by udp. `node`: where nodes relay for each other, the one this program
-        belongs to. `purpose`: shown by `venice grants`. `most_under_way`: asynchronous accesses at
-        a time.
+        `donors`: the nodes to borrow from; any. `copies`: of each slab, on different nodes, 1 to 3;
+        otherwise two, or one where the rack has no room for two, and with one a node that dies takes
+        with it what it holds (`Memory.copies` says what it came to). `port`: how they are reached;
+        as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
+        one this program belongs to. `purpose`: shown by `venice grants`. `most_under_way`:
+        asynchronous accesses at a time.
         """
-        how = _venice.Options(list(donors), port, node, purpose, most_under_way)
+        how = _venice.Options(list(donors), port, node, purpose, most_under_way, copies)
         return Memory(self._inner.get_memory(parse_size(size), how))
 
     def paged(
@@ -71,6 +74,7 @@ class Rack:
         *,
         local: Size = "256MiB",
         donors: Iterable[str] = (),
+        copies: int | None = None,
         port: Port | None = None,
         node: str | None = None,
         purpose: str = "python: arrays",
@@ -79,7 +83,7 @@ class Rack:
 
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
-        how = _venice.Options(list(donors), port, node, purpose, 0)
+        how = _venice.Options(list(donors), port, node, purpose, 0, copies)
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
     def array(
@@ -89,6 +93,7 @@ class Rack:
         *,
         local: Size = "256MiB",
         donors: Iterable[str] = (),
+        copies: int | None = None,
         port: Port | None = None,
         node: str | None = None,
         purpose: str = "python: an array",
@@ -97,8 +102,8 @@ class Rack:
         `numpy.ndarray`. What was borrowed goes back when the array and its views are gone. For
         several arrays with one budget, see `paged`."""
         size = array_bytes(shape, dtype)
-        paged = self.paged(size, local=local, donors=donors, port=port, node=node, purpose=purpose)
-        with paged:
+        how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
+        with self.paged(size, local=local, purpose=purpose, **how) as paged:
             return paged.array(shape, dtype)
 
     def object_cache(
@@ -108,6 +113,7 @@ class Rack:
         evict_oldest: bool = False,
         max_age_s: float | None = None,
         donors: Iterable[str] = (),
+        copies: int | None = None,
         port: Port | None = None,
         node: str | None = None,
         purpose: str = "python: object cache",
@@ -117,7 +123,7 @@ class Rack:
         `evict_oldest`: the object put first leaves, instead of the one that was not asked for for
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
-        how = _venice.Options(list(donors), port, node, purpose, 0)
+        how = _venice.Options(list(donors), port, node, purpose, 0, copies)
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
         )

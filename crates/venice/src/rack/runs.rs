@@ -6,12 +6,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use venice_memory::paged::run_block::RunBlock;
+use venice_recipient::Copies;
 
 use super::process::Identity;
 use super::run_dir::RunDir;
-
-/// Steps of the bar that shows how far it is.
-const BAR_STEPS: u64 = 20;
 
 /// A program on borrowed memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,62 +18,16 @@ pub struct RunRow {
     pub process: Identity,
     /// The program.
     pub program: String,
-    /// Copies of each slab that it is to have.
-    pub copies: u32,
-    /// Slabs it has.
-    pub slabs: u64,
-    /// Slabs that have fewer copies.
-    pub short_slabs: u64,
-    /// Slabs that have none.
-    pub lost_slabs: u64,
-    /// Slabs that lost a copy and are to have it back, since it began.
-    pub to_rebuild: u64,
-    /// How many of them have it.
-    pub rebuilt: u64,
-    /// Donors that were lost.
-    pub lost_donors: Vec<String>,
+    /// How its copies are.
+    #[serde(flatten)]
+    pub copies: Copies,
 }
 
 impl RunRow {
-    /// How the run with this block is now.
-    pub fn of(process: Identity, program: &str, block: &RunBlock) -> RunRow {
-        use std::sync::atomic::Ordering::Relaxed;
-        let copies = block.copies.load(Relaxed);
-        let there = |slab| block.readable(slab).count();
-        let slabs = block.slab_count();
-        let donors = block.donors().iter().filter(|donor| donor.is_lost());
-        let mut lost_donors: Vec<String> = donors.map(|donor| donor.name()).collect();
-        lost_donors.sort();
-        lost_donors.dedup();
-        RunRow {
-            process,
-            program: program.to_string(),
-            copies,
-            slabs: slabs as u64,
-            short_slabs: (0..slabs).filter(|slab| there(*slab) < copies as usize).count() as u64,
-            lost_slabs: (0..slabs).filter(|slab| there(*slab) == 0).count() as u64,
-            to_rebuild: block.to_rebuild.load(Relaxed),
-            rebuilt: block.rebuilt.load(Relaxed),
-            lost_donors,
-        }
-    }
-
     /// One line for people.
     pub fn line(&self) -> String {
-        let RunRow { process, program, copies, slabs, .. } = self;
-        let state = match (self.lost_slabs, self.short_slabs) {
-            (0, 0) => "all there".to_string(),
-            (0, short) => {
-                let done = self.rebuilt.min(self.to_rebuild);
-                let steps = (done * BAR_STEPS).checked_div(self.to_rebuild).unwrap_or(0);
-                let (full, left) = (steps as usize, (BAR_STEPS - steps) as usize);
-                let bar = format!("[{}{}]", "=".repeat(full), " ".repeat(left));
-                format!("{short} lack one: copying {bar} {done}/{}", self.to_rebuild)
-            }
-            (lost, _) => format!("{lost} lost with their donors"),
-        };
-        let word = if *copies == 1 { "copy" } else { "copies" };
-        format!("run {} ({program}): {copies} {word} of {slabs} slabs, {state}", process.pid)
+        let RunRow { process, program, copies } = self;
+        format!("run {} ({program}): {copies}", process.pid)
     }
 }
 
@@ -91,8 +43,7 @@ pub struct RunFile {
 impl RunFile {
     /// A place in the run directory; `None` where there is none, or this process may not write
     /// there: then `venice status` does not show the run.
-    pub fn new(program: &str) -> Option<RunFile> {
-        let dir = RunDir::locate().ok()?;
+    pub fn new(dir: &RunDir, program: &str) -> Option<RunFile> {
         let process = Identity::of(std::process::id())?;
         dir.path().is_dir().then(|| dir.create_runs_dir())?.ok()?;
         let path = dir.runs_dir().join(format!("{}.json", process.pid));
@@ -101,7 +52,8 @@ impl RunFile {
 
     /// Says how the run is, if that is new.
     pub fn update(&mut self, block: &RunBlock) {
-        let row = RunRow::of(self.process, &self.program, block);
+        let (process, program) = (self.process, self.program.clone());
+        let row = RunRow { process, program, copies: Copies::of(block) };
         if self.written.as_ref() == Some(&row) {
             return;
         }
@@ -150,28 +102,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_copies_shows_how_far_it_is() {
-        let process = Identity::of(std::process::id()).unwrap();
-        let mut row = RunRow {
-            process,
-            program: "redis".into(),
-            copies: 2,
-            slabs: 8,
-            short_slabs: 3,
-            lost_slabs: 0,
-            to_rebuild: 4,
-            rebuilt: 1,
-            lost_donors: vec!["node2".into()],
-        };
-        assert!(row.line().contains("copies of 8 slabs, 3 lack one: copying [=====   "));
-        assert!(row.line().ends_with("] 1/4"), "{}", row.line());
-        row.short_slabs = 0;
-        assert!(row.line().ends_with("all there"));
-        row.lost_slabs = 2;
-        assert!(row.line().ends_with("2 lost with their donors"));
-    }
-
-    #[test]
     fn only_the_living_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let dir = RunDir::at(folder.path());
@@ -179,13 +109,7 @@ mod tests {
         let mut row = RunRow {
             process: Identity::of(std::process::id()).unwrap(),
             program: "x".into(),
-            copies: 1,
-            slabs: 1,
-            short_slabs: 0,
-            lost_slabs: 0,
-            to_rebuild: 0,
-            rebuilt: 0,
-            lost_donors: Vec::new(),
+            copies: Copies::default(),
         };
         let write = |name: &str, row: &RunRow| {
             fs::write(dir.runs_dir().join(name), serde_json::to_vec(row).unwrap()).unwrap();

@@ -18,7 +18,7 @@ use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
 use venice_memory::paged::{loss, slots};
 use venice_recipient::Holding;
 
-use crate::rack::RunFile;
+use crate::rack::{RunDir, RunFile};
 use crate::terminal::remark;
 
 /// How often the processes are looked at.
@@ -48,7 +48,7 @@ impl Attending {
         let listener = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, block) = (stop.clone(), holding.block().clone());
-        let mut file = RunFile::new(program);
+        let mut file = RunDir::locate().ok().and_then(|dir| RunFile::new(&dir, program));
         let thread = std::thread::spawn(move || {
             attend(&listener, &holding, &block_fd, &stopped, &mut file);
         });

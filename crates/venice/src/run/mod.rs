@@ -31,7 +31,7 @@ use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
 
 /// Most copies: what a run block has places for.
-const MAX_COPIES: i64 = venice_memory::paged::run_block::MAX_COPIES as i64;
+const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
 /// Pages brought in with the one that was asked for, at most.
 const READ_AHEAD_PAGES: u32 = 63;
 
@@ -49,7 +49,7 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     port: Option<PortKind>,
     /// Copies of what is far, each on another node: 1 to 3 [default: 2, or 1 with a warning where
-    /// the rack has no room for 2]
+    /// the rack has no room for 2]; --mode window has one, since what is mapped outlives its node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
     /// Borrow from these nodes only; may be repeated
@@ -82,7 +82,8 @@ pub struct RunArgs {
 enum Mode {
     /// By a pager in the program itself, which a shim library starts
     Paged,
-    /// Not at all: what does not fit --local lies on borrowed memory that is mapped (port shm)
+    /// Not at all: what does not fit --local lies on borrowed memory that is mapped, and stays when
+    /// its node dies (port shm)
     Window,
     /// By the kernel, which swaps to borrowed memory: any program, static ones too (root)
     Swap,
@@ -194,7 +195,8 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     }
     if args.copies.is_some_and(|copies| copies > 1) {
         return usage(
-            "--copies is of --mode paged: what a program stores in a window goes to one place"
+            "--mode window has one copy and needs no other: what is mapped stays when its node dies \
+             (more --copies are of --mode paged and --mode swap)"
                 .into(),
         );
     }

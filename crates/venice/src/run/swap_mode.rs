@@ -39,6 +39,7 @@ pub fn execute(
         monitor: rack::monitor_address(monitor)?,
         port,
         donors: args.donor.clone(),
+        copies: args.copies,
         node: args.node.clone(),
         queues: Plan::default_queues(port),
         priority: PRIORITY,
@@ -47,6 +48,7 @@ pub fn execute(
         owner_pid: Some(pid),
     };
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
+    swap::warn_of_one_copy(&device.status);
     let group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
     let group = Arc::new(group);
     let mut child = Child::start(group.command(program), program, &args.command)?;
@@ -76,10 +78,6 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
-    if args.copies.is_some_and(|copies| copies > 1) {
-        let said = "--copies is of --mode paged: a swap device has one copy of its pages";
-        return Err(Usage(said.to_owned()).into());
-    }
     if let Some(size) = args.remote {
         swap::check_size(size).map_err(Usage)?;
     }
@@ -105,13 +103,15 @@ impl Drop for Device<'_> {
 }
 
 fn tell_losses(status: &Status, group: &MemoryCgroup) {
-    if !status.lost_donors.is_empty() {
+    let lost = status.copies.lost_donors.join(", ");
+    if status.copies.lost_slabs > 0 {
         remark(format!(
-            "venice: lost with what only they held of this program: {}; {} requests asked for it: \
-             SIGBUS",
-            status.lost_donors.join(", "),
+            "venice: lost with what only they held of this program: {lost}; {} requests asked for \
+             it: SIGBUS",
             status.failed_requests
         ));
+    } else if !lost.is_empty() {
+        remark(format!("venice: lost, of which other nodes had copies: {lost}"));
     }
     if group.killed_for_memory() > 0 {
         remark(
@@ -125,11 +125,12 @@ fn tell_summary(status: &Status, group: &MemoryCgroup) {
     let bytes = terminal::bytes;
     let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
     remark(format!(
-        "venice: {} local, at most {peak} used; swapped to {} of {} by {}",
+        "venice: {} local, at most {peak} used; swapped to {} of {} by {}; copies {}",
         group.limit_bytes().map_or("unknown".to_owned(), bytes),
         bytes(status.size_bytes),
         status.donors.join(", "),
-        status.kind
+        status.kind,
+        status.copies.copies
     ));
     let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} us"));
     remark(format!(

@@ -43,7 +43,7 @@ impl Watched for Swapped {
             remote_bytes: device.used_bytes,
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
-            lost_donors: device.lost_donors,
+            lost_donors: device.copies.lost_donors,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
             processes: self.group.member_ids(),
         }

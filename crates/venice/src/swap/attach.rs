@@ -31,6 +31,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         monitor: rack::monitor_address(monitor)?,
         port,
         donors: args.donor.clone(),
+        copies: args.copies,
         node: args.node.clone(),
         queues: args.queues.unwrap_or_else(|| Plan::default_queues(port)),
         priority: args.priority,
@@ -38,15 +39,30 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         owner_pid: None,
     };
     let status = attach(&dir, &plan)?;
+    let copies = match status.copies.copies {
+        1 => String::new(),
+        copies => format!(", {copies} copies"),
+    };
     terminal::say(format!(
-        "{}: {} from {} on {}",
+        "{}: {} from {} on {}{copies}",
         status.name,
         terminal::bytes(status.size_bytes),
         status.donors.join(", "),
         status.device.display()
     ))?;
+    warn_of_one_copy(&status);
     warn_of_gaps(&status);
     Ok(0)
+}
+
+/// Says that a node that dies takes pages along, where nobody has asked for that.
+pub fn warn_of_one_copy(status: &Status) {
+    if status.is_short {
+        terminal::remark(
+            "venice: the rack has no room for two copies of what is swapped on different nodes: a \
+             node that dies takes some of it along (--copies 1 says that this is meant)",
+        );
+    }
 }
 
 /// Says what keeps the server from being safe when the machine as a whole runs out of memory.

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use venice_recipient::Copies;
+
 use super::ListArgs;
 use super::control::{Answer, Question, ask};
 use super::plan::{names, process_name};
@@ -43,6 +45,7 @@ fn table(rows: &[Status]) -> String {
         ("far", Align::Right),
         ("port", Align::Left),
         ("donors", Align::Left),
+        ("copies", Align::Left),
         ("queues", Align::Right),
         ("read", Align::Right),
         ("write", Align::Right),
@@ -50,13 +53,13 @@ fn table(rows: &[Status]) -> String {
         ("p99", Align::Right),
         ("lost", Align::Left),
     ];
-    let any_lost = rows.iter().any(|row| !row.lost_donors.is_empty());
+    let any_lost = rows.iter().any(|row| !row.copies.lost_donors.is_empty());
     let shown = if any_lost { columns.len() } else { columns.len() - 1 };
     let cells = rows.iter().map(|row| row_cells(row)[..shown].to_vec()).collect();
     terminal::table(&columns[..shown], cells)
 }
 
-fn row_cells(row: &Status) -> [String; 14] {
+fn row_cells(row: &Status) -> [String; 15] {
     let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} µs"));
     let rate = |bytes: u64| format!("{}/s", terminal::bytes(bytes));
     [
@@ -68,11 +71,21 @@ fn row_cells(row: &Status) -> [String; 14] {
         terminal::bytes(row.far_bytes),
         row.port.to_string(),
         row.donors.join(","),
+        copies(&row.copies),
         row.queues.to_string(),
         rate(row.read_bytes_per_s),
         rate(row.written_bytes_per_s),
         micros(row.request_p50_us),
         micros(row.request_p99_us),
-        row.lost_donors.join(","),
+        row.copies.lost_donors.join(","),
     ]
+}
+
+/// How many, and what is missing.
+fn copies(of: &Copies) -> String {
+    match (of.lost_slabs, of.short_slabs) {
+        (0, 0) => of.copies.to_string(),
+        (0, _) => format!("{} {}", of.copies, of.progress()),
+        (lost, _) => format!("{}, {lost} of {} slabs lost", of.copies, of.slabs),
+    }
 }

@@ -15,7 +15,7 @@ mod status;
 use clap::{Args, Subcommand};
 use venice_wire::ByteSize;
 
-pub use attach::attach;
+pub use attach::{attach, warn_of_one_copy};
 pub use detach::{detach, detach_all};
 pub use list::of_device as status;
 pub use plan::{Plan, Size, check_size};
@@ -23,6 +23,9 @@ pub use server::RUN_GROUP;
 pub use status::Status;
 
 use crate::rack::PortKind;
+
+/// Most copies of what is swapped: what a run block has places for.
+const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
 
 /// `venice swap`
 #[derive(Subcommand, Debug)]
@@ -53,6 +56,10 @@ pub struct AttachArgs {
     /// How to reach the donors [default: the rack's]
     #[arg(long, value_enum)]
     port: Option<PortKind>,
+    /// Copies of what is swapped, each on another node: 1 to 3 [default: 2, or 1 with a warning
+    /// where the rack has no room for 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
+    copies: Option<u32>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
@@ -116,6 +123,7 @@ EXAMPLES:
   sudo venice swap attach 4GiB
   sudo venice swap attach 16GiB --name far --port udp --donor node2 --donor node3
   sudo venice swap attach 1GiB --priority 10  behind other swap areas
+  sudo venice swap attach 1GiB --copies 1     half the memory; a node that dies takes pages along
 
 The device belongs to the whole machine: the kernel moves pages of any program there. It stays
 until it is detached; its server runs in the background with its log in the run directory.";
@@ -135,5 +143,7 @@ EXAMPLES:
   venice swap list --json | jq '.[] | {name, device, used_bytes, request_p99_us}'
 
 States: up, detaching, dead (its server ended; `venice swap detach` clears it away). Used is what
-the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Read and
-write are rates at present, p50 and p99 times of requests since the device was attached.";
+the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Copies are how many there are of each page
+on different nodes; a device that lost some says how far copying them anew is, and lost names the
+nodes. Read and write are rates at present, p50 and p99 times of requests since the device was
+attached.";

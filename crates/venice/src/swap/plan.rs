@@ -32,6 +32,8 @@ pub struct Plan {
     pub port: PortKind,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
+    /// Copies of each page, on different donors; `None`: two where the rack has room for them.
+    pub copies: Option<u32>,
     /// The node this machine belongs to, where nodes relay.
     pub node: Option<String>,
     /// Requests carried at a time.

@@ -1,11 +1,12 @@
 //! The server of one device: borrows, serves, tells how it does, and brings everything home at the
 //! end.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_recipient::{News, RemoteMemory, Request, Wish};
+use venice_recipient::{Copies, News, RemoteMemory, Request, Wish};
 use venice_swap::backing::Backing;
 use venice_swap::cgroup::MemoryCgroup;
 use venice_swap::{BlockKind, IoFlusher, Shield, Store, SwapDevice, SwapError};
@@ -24,6 +25,7 @@ use super::plan::{Plan, Size};
 use super::status::Status;
 use crate::conversation;
 use crate::daemon::start_log;
+use crate::rack::{RunDir, RunFile};
 
 /// How often it looks for signals and at its counters, when nobody asks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -76,8 +78,6 @@ struct Server {
     path: PathBuf,
     kind: BlockKind,
     store: Store,
-    donors: Vec<String>,
-    lost: Arc<Mutex<Vec<String>>>,
     /// The process the device is for.
     owner: Option<OwnedFd>,
     rates: Rates,
@@ -85,6 +85,8 @@ struct Server {
     shield: Shield,
     /// Given back when the device is gone.
     memory: Option<RemoteMemory>,
+    /// What `venice status` tells of it.
+    file: Option<RunFile>,
 }
 
 /// Who has the device.
@@ -98,10 +100,9 @@ enum Attached {
 impl Server {
     fn start(plan: Plan, folder: &Path, shield: Shield) -> anyhow::Result<Self> {
         let owner = plan.owner_pid.map(open_process).transpose()?;
-        let lost = Arc::new(Mutex::new(Vec::new()));
-        // The thread that keeps the leases must not wait for memory either.
+        // The threads that keep leases and copies must not wait for memory either.
         let flagged = IoFlusher::begin()?;
-        let memory = borrow(&plan, Arc::clone(&lost))?;
+        let memory = borrow(&plan)?;
         drop(flagged);
         let len_bytes = match plan.size {
             Size::Exactly(bytes) => bytes.min(memory.len_bytes()),
@@ -115,11 +116,11 @@ impl Server {
         let backings = backings.collect::<anyhow::Result<Vec<_>>>()?;
         let kind = plan.device.map_or_else(BlockKind::best, |device| device.0);
         let device = SwapDevice::attach(len_bytes, backings, plan.priority, kind)?;
-        let donors = memory.memory().block().donors().iter().map(|donor| donor.name()).collect();
         let (path, store) = (device.path().to_owned(), device.store().clone());
         let rates = Rates::new(&store);
         let size = crate::terminal::bytes(len_bytes);
         tracing::info!("{}: {size} on {} by {}", plan.name, path.display(), kind.name());
+        let file = folder.parent().and_then(|dir| RunFile::new(&RunDir::at(dir), &plan.purpose));
         let server = Self {
             plan,
             folder: folder.to_owned(),
@@ -129,12 +130,11 @@ impl Server {
             path,
             kind,
             store,
-            donors,
-            lost,
             owner,
             rates,
             told_failed: 0,
             shield,
+            file,
             memory: Some(memory),
         };
         let text = serde_json::to_string_pretty(&server.status())?;
@@ -168,6 +168,9 @@ impl Server {
             }
             self.rates.sample(&self.store);
             self.tell_failures();
+            if let (Some(file), Some(memory)) = (&mut self.file, &self.memory) {
+                file.update(memory.memory().block());
+            }
             self.finish_leaving();
         }
     }
@@ -201,6 +204,7 @@ impl Server {
         let answer = match outcome {
             Ok(()) => {
                 drop(self.memory.take());
+                drop(self.file.take());
                 tracing::info!("{}: detached", self.plan.name);
                 // Before the answer: the name is free again then.
                 let _ = std::fs::remove_dir_all(&self.folder);
@@ -219,7 +223,7 @@ impl Server {
     fn tell_failures(&mut self) {
         let failed = self.store.failed();
         if failed > self.told_failed {
-            let lost = self.lost().join(", ");
+            let lost = self.copies().lost_donors.join(", ");
             tracing::error!(
                 "{}: {} requests failed, whose pages are lost with {lost}; programs that touch \
                  them get SIGBUS",
@@ -230,8 +234,16 @@ impl Server {
         }
     }
 
-    fn lost(&self) -> Vec<String> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn copies(&self) -> Copies {
+        self.memory.as_ref().map(RemoteMemory::copies).unwrap_or_default()
+    }
+
+    /// Who lends: those that were lost no more.
+    fn donors(&self) -> Vec<String> {
+        let donors = self.memory.iter().flat_map(|memory| memory.memory().block().donors());
+        let live: BTreeSet<String> =
+            donors.filter(|donor| !donor.is_lost()).map(|donor| donor.name()).collect();
+        live.into_iter().collect()
     }
 
     fn status(&self) -> Status {
@@ -249,8 +261,9 @@ impl Server {
             used_bytes: venice_swap::used_bytes(&self.path).unwrap_or(0),
             far_bytes: self.store.held_bytes(),
             port: self.plan.port,
-            donors: self.donors.clone(),
-            lost_donors: self.lost(),
+            donors: self.donors(),
+            is_short: self.memory.as_ref().is_some_and(RemoteMemory::is_short),
+            copies: self.copies(),
             queues: self.plan.queues,
             priority: self.plan.priority,
             read_bytes: get(&counters.read_bytes),
@@ -267,7 +280,7 @@ impl Server {
     }
 }
 
-fn borrow(plan: &Plan, lost: Arc<Mutex<Vec<String>>>) -> anyhow::Result<RemoteMemory> {
+fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
     let (remote_bytes, default_bytes) = match plan.size {
         Size::Exactly(bytes) => (Some(bytes), bytes),
         Size::UpTo(bytes) => (None, bytes),
@@ -275,7 +288,7 @@ fn borrow(plan: &Plan, lost: Arc<Mutex<Vec<String>>>) -> anyhow::Result<RemoteMe
     let wish = Wish {
         remote_bytes,
         default_bytes,
-        copies: Some(1),
+        copies: plan.copies,
         donors: plan.donors.clone(),
         purpose: plan.purpose.clone(),
         ..Wish::default()
@@ -283,10 +296,8 @@ fn borrow(plan: &Plan, lost: Arc<Mutex<Vec<String>>>) -> anyhow::Result<RemoteMe
     let (monitor, port, node) = (plan.monitor.clone(), plan.port.into(), plan.node.clone());
     let name = plan.name.clone();
     let tell = move |news: News| match news {
-        News::Lost(donor) if donor.lost_slabs > 0 => {
-            tracing::error!("{name}: {donor}");
-            lost.lock().unwrap_or_else(PoisonError::into_inner).push(donor.name);
-        }
+        News::Lost(donor) if donor.lost_slabs > 0 => tracing::error!("{name}: {donor}"),
+        News::Rebuilt { .. } => tracing::info!("{name}: {news}"),
         news => tracing::warn!("{name}: {news}"),
     };
     Ok(RemoteMemory::borrow(&Request { monitor, port, node, wish }, tell)?)

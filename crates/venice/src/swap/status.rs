@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use venice_recipient::Copies;
 
 use crate::rack::PortKind;
 
@@ -29,8 +30,11 @@ pub struct Status {
     pub port: PortKind,
     /// Who lends.
     pub donors: Vec<String>,
-    /// Which of them died or took their memory back, with what they held.
-    pub lost_donors: Vec<String>,
+    /// Of what is on it: how many there are to be, what is missing, which donors were lost.
+    #[serde(flatten)]
+    pub copies: Copies,
+    /// There was no room for two copies, and nobody had asked for one.
+    pub is_short: bool,
     /// Requests carried at a time.
     pub queues: u16,
     /// Of the swap area.

@@ -1,0 +1,57 @@
+//! `venice_copies`.
+
+use venice_client::{Memory, ObjectCache};
+
+use crate::arguments::{handle, place};
+use crate::status::{Status, told};
+
+/// `venice_copies` of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Copies {
+    copies: u64,
+    slabs: u64,
+    short_slabs: u64,
+    lost_slabs: u64,
+    rebuilt: u64,
+}
+
+impl From<venice_client::Copies> for Copies {
+    fn from(of: venice_client::Copies) -> Copies {
+        let venice_client::Copies { copies, slabs, short_slabs, lost_slabs, rebuilt, .. } = of;
+        Copies { copies: copies.into(), slabs, short_slabs, lost_slabs, rebuilt }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_get_copies(memory: *const Memory, copies: *mut Copies) -> Status {
+    let ask = || {
+        // SAFETY: promised.
+        let (memory, copies) = unsafe { (handle(memory, "memory")?, place(copies, "copies")?) };
+        *copies = memory.copies().into();
+        Ok(())
+    };
+    told(ask())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_cache_get_copies(
+    cache: *const ObjectCache,
+    copies: *mut Copies,
+) -> Status {
+    let ask = || {
+        // SAFETY: promised.
+        let (cache, copies) = unsafe { (handle(cache, "cache")?, place(copies, "copies")?) };
+        *copies = cache.copies().into();
+        Ok(())
+    };
+    told(ask())
+}

@@ -1,0 +1,99 @@
+//! How the copies of borrowed memory are: how many there are to be, and what is missing.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+use venice_memory::paged::run_block::RunBlock;
+
+/// Steps of the bar that shows how far copying is.
+const BAR_STEPS: u64 = 20;
+
+/// How the copies of borrowed memory are at present. It reads as a line for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copies {
+    /// Copies of each slab that there are to be, on different nodes.
+    pub copies: u32,
+    /// Slabs there are.
+    pub slabs: u64,
+    /// Slabs that have fewer copies.
+    pub short_slabs: u64,
+    /// Slabs that have none.
+    pub lost_slabs: u64,
+    /// Slabs that lost a copy and are to have it back, since it was borrowed.
+    pub to_rebuild: u64,
+    /// How many of them have it.
+    pub rebuilt: u64,
+    /// Donors that were lost.
+    pub lost_donors: Vec<String>,
+}
+
+impl Copies {
+    /// As the run block has it.
+    pub fn of(block: &RunBlock) -> Copies {
+        let copies = block.copies.load(Relaxed);
+        let there = |slab| block.readable(slab).count();
+        let slabs = block.slab_count();
+        let lost = block.donors().iter().filter(|donor| donor.is_lost());
+        let lost: BTreeSet<String> = lost.map(|donor| donor.name()).collect();
+        Copies {
+            copies,
+            slabs: slabs as u64,
+            short_slabs: (0..slabs).filter(|slab| there(*slab) < copies as usize).count() as u64,
+            lost_slabs: (0..slabs).filter(|slab| there(*slab) == 0).count() as u64,
+            to_rebuild: block.to_rebuild.load(Relaxed),
+            rebuilt: block.rebuilt.load(Relaxed),
+            lost_donors: lost.into_iter().collect(),
+        }
+    }
+
+    /// Has every slab all its copies?
+    pub fn are_all_there(&self) -> bool {
+        self.short_slabs == 0
+    }
+
+    /// How far what is missing has been copied: its share, and in numbers.
+    pub fn progress(&self) -> String {
+        let done = self.rebuilt.min(self.to_rebuild);
+        let steps = (done * BAR_STEPS).checked_div(self.to_rebuild).unwrap_or(0);
+        let (full, left) = (steps as usize, (BAR_STEPS - steps) as usize);
+        format!("[{}{}] {done}/{}", "=".repeat(full), " ".repeat(left), self.to_rebuild)
+    }
+}
+
+impl std::fmt::Display for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = if self.copies == 1 { "copy" } else { "copies" };
+        write!(f, "{} {word} of {} slabs, ", self.copies, self.slabs)?;
+        match (self.lost_slabs, self.short_slabs) {
+            (0, 0) => f.write_str("all there"),
+            (0, short) => write!(f, "{short} lack one: copying {}", self.progress()),
+            (lost, _) => write!(f, "{lost} lost with their donors"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_how_far_it_is() {
+        let mut copies = Copies {
+            copies: 2,
+            slabs: 8,
+            short_slabs: 3,
+            to_rebuild: 4,
+            rebuilt: 1,
+            lost_donors: vec!["node2".into()],
+            ..Copies::default()
+        };
+        let line = copies.to_string();
+        assert!(line.starts_with("2 copies of 8 slabs, 3 lack one: copying [=====   "), "{line}");
+        assert!(line.ends_with("] 1/4"), "{line}");
+        copies.short_slabs = 0;
+        assert_eq!(copies.to_string(), "2 copies of 8 slabs, all there");
+        (copies.copies, copies.lost_slabs) = (1, 2);
+        assert_eq!(copies.to_string(), "1 copy of 8 slabs, 2 lost with their donors");
+    }
+}
