@@ -1,9 +1,11 @@
 //! Bulk transfers through the udp port over a veth pair between two network namespaces, beside
 //! what iperf3 gets over the very same pair, in turns. With one client each end has a processor of its
-//! own, as with iperf3; `busy` is for how much of the time each end's was.
+//! own, as with iperf3; `busy` is for how much of the time the ends' threads ran, all of an end
+//! together. Two clients of one queue, and of two, show what a second queue brings: where there are
+//! no more than two processors, in the donor's time for each page, for clients want them too.
 //!
-//! `cargo run --release -p venice-ports --example udp_bandwidth [MTU [plain|sealed]]` (as root; 1500
-//! unless said)
+//! `cargo run --release -p venice-ports --example udp_bandwidth [MTU [plain|sealed [CLIENTS]]]` (as
+//! root; MTU 1500 unless said)
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -58,12 +60,17 @@ fn main() {
     let _wire = Wire::new(mtu);
     println!("veth pair between two namespaces, MTU {mtu}");
     let only = std::env::args().nth(2);
+    let only_clients =
+        std::env::args().nth(3).map(|text| text.parse::<usize>().expect("a number of clients"));
     let mut ways = Vec::new();
     for is_sealed in [false, true] {
         if only.as_deref().is_some_and(|only| (only == "sealed") != is_sealed) {
             continue;
         }
         for (queues, clients) in [(1, 1), (1, 2), (2, 2)] {
+            if only_clients.is_some_and(|only| only != clients) {
+                continue;
+            }
             for direction in [Direction::Read, Direction::Write] {
                 ways.push(Way { is_sealed, queues, clients, direction });
             }
@@ -82,11 +89,12 @@ fn main() {
         let how = if *is_sealed { "sealed" } else { "plain" };
         let what = format!("RDMA {direction:?}, {how}, {queues} queues, {clients} clients");
         let of_tcp = rates.iter().zip(&tcp).map(|(rate, tcp)| rate.gbps / tcp * 100.0).collect();
-        let [gbps, near, far] = [|r: &Rate| r.gbps, |r: &Rate| r.near_busy, |r: &Rate| r.far_busy]
-            .map(|of| median(rates.iter().map(of).collect()));
+        let of = |of: fn(&Rate) -> f64| median(rates.iter().map(of).collect());
+        let (gbps, near, far) = (of(|r| r.gbps), of(|r| r.near_busy), of(|r| r.far_busy));
+        let donor_ns = of(|r| r.far_busy * 4096.0 * 8.0 / r.gbps);
         println!(
             "{what:44} {gbps:7.2} Gb/s  {:4.0} % of iperf3, turn by turn; busy: near {:3.0} %, \
-             far {:3.0} %",
+             far {:3.0} %; donor {donor_ns:4.0} ns a page",
             median(of_tcp),
             near * 100.0,
             far * 100.0
@@ -107,13 +115,13 @@ struct Way {
     direction: Direction,
 }
 
-/// What came of it: payload, and the share of the time that the first client's thread and one of the
-/// server's ran.
+/// What came of it: payload, and the share of the time that the clients' threads and the server's ran.
 #[derive(Clone, Copy)]
 struct Rate {
     gbps: f64,
     near_busy: f64,
     far_busy: f64,
+    all_busy: f64,
 }
 
 fn pin(cpu: usize) {
@@ -165,7 +173,9 @@ fn transfer(way: Way) -> Rate {
         .collect();
     let rates: Vec<Rate> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     drop(server.join().unwrap());
-    Rate { gbps: rates.iter().map(|rate| rate.gbps).sum(), ..rates[0] }
+    let sum = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>();
+    let (gbps, near_busy) = (sum(|rate| rate.gbps), sum(|rate| rate.near_busy));
+    Rate { gbps, near_busy, all_busy: rates[0].all_busy, far_busy: rates[0].all_busy - near_busy }
 }
 
 fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direction) -> Rate {
@@ -214,7 +224,7 @@ fn client(address: SocketAddr, number: usize, is_sealed: bool, direction: Direct
             let [near_busy, all_busy] =
                 [near - ran[0], all - ran[1]].map(|ns| ns as f64 / lasted_ns as f64);
             let gbps = bytes as f64 * 8.0 / lasted_ns as f64;
-            return Rate { gbps, near_busy, far_busy: all_busy - near_busy };
+            return Rate { gbps, near_busy, far_busy: all_busy - near_busy, all_busy };
         }
         driver.wait(monotonic_ns(), 100_000_000).unwrap();
     }

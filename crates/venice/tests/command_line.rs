@@ -168,3 +168,22 @@ fn the_doctor_answers_in_json() {
     let hopeless = rows.iter().any(|row| row["required"] == true && row["state"] == "missing");
     assert_eq!(said.code(), i32::from(hopeless));
 }
+
+/// What a benchmark has measured when it is ended is told, marked as what it is.
+#[test]
+fn an_interrupted_benchmark_tells_what_it_has() {
+    let place = Place::new();
+    let words =
+        ["bench", "channels", "--only", "raw,crma,rdma", "--port", "shm", "--sizes", "64,4KiB"];
+    let mut command = place.command(&words);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let is_phase = |line: &String| line.trim_start().starts_with("the bare machine: memory");
+    told.by_ref().map(Result::unwrap).find(is_phase).expect("it tells of its phases");
+    common::signal(child.id().into(), rustix::process::Signal::INT);
+    let rest: Vec<String> = told.map(Result::unwrap).collect();
+    let out = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    assert_eq!(common::wait(&mut child, &words).code(), Some(1), "{rest:?}");
+    assert!(out.contains("INTERRUPTED") && out.contains("memcpy"), "{out}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+}

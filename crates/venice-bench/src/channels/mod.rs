@@ -101,8 +101,8 @@ pub struct ChannelsArgs {
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, on Ctrl-C, and when Venice or the bare machine fails. Whatever
-/// was set up has been removed by then.
+/// On arguments that make no sense, when Venice or the bare machine fails, and on Ctrl-C, after
+/// what has been measured by then is told. Whatever was set up has been removed by then.
 pub fn execute(args: ChannelsArgs) -> Result<()> {
     if let Some(wrong) = args.sizes.iter().flatten().find(|size| !(1..=MAX_BYTES).contains(&size.0))
     {
@@ -116,5 +116,6 @@ pub fn execute(args: ChannelsArgs) -> Result<()> {
         let file = page::page(&report, &plots).write(folder)?;
         note(&format!("plots and page: {}", file.display()));
     }
-    crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)
+    crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)?;
+    interrupt::check()
 }

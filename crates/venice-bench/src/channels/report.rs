@@ -47,6 +47,8 @@ pub struct Conditions {
     pub started_unix_s: u64,
     /// Whether it was the short one.
     pub quick: bool,
+    /// Whether it was ended before everything had been measured.
+    pub interrupted: bool,
     /// Processors of the near and the far end.
     pub cpus: (usize, usize),
     /// What the wire was.
@@ -79,6 +81,9 @@ impl ChannelsReport {
                 if *quick { " (--quick: a glance, not a measurement)" } else { "" },
             ),
         ];
+        if self.conditions.interrupted {
+            lines.push("INTERRUPTED: only what had been measured by then is here.".to_owned());
+        }
         if *load > self.machine.cores as f64 / 2.0 {
             lines.push(
                 "Others wanted the processors too: ends that spin have measured the scheduler."
@@ -136,6 +141,7 @@ pub(super) mod tests {
             conditions: Conditions {
                 started_unix_s: 1,
                 quick: true,
+                interrupted: false,
                 cpus: (0, 1),
                 wire: "loopback (needs root)".into(),
                 load: 0.1,

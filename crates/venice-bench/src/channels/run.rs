@@ -51,9 +51,10 @@ struct Run<'a> {
 
 /// Measures all that `args` asks for.
 ///
+/// What has been measured when an interrupt comes is reported as the rest would have been.
+///
 /// # Errors
-/// When Venice or the bare machine fails, and on an interrupt. A peer that fails says so in its
-/// place in the report.
+/// When Venice or the bare machine fails. A peer that fails says so in its place in the report.
 pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     let started = Instant::now();
     let load = machine::load();
@@ -82,7 +83,10 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     if let Path::Loopback { reason } = &run.path {
         note(&format!("the wire is loopback: {reason}"));
     }
-    run.measure()?;
+    let is_interrupted = match run.measure() {
+        Err(_) if interrupt::check().is_err() => true,
+        measured => measured.map(|()| false)?,
+    };
     let Run { effort, ends, path, series, links, figure17, figure18, .. } = run;
     let contest = contest::cells(&series);
     let mut aims = aims::judge(&series, &contest);
@@ -96,6 +100,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
                 .context("the clock is before 1970")?
                 .as_secs(),
             quick: args.quick,
+            interrupted: is_interrupted,
             cpus: (ends.near_cpu, ends.far_cpu),
             wire: path.title(),
             load,
