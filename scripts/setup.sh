@@ -42,6 +42,7 @@ look() {
     if at_least demo; then
         need redis-server redis-server
         need memcached memcached
+        need mariadbd mariadb-server-core # the server alone: no service comes with it
         need ip iproute2
         # The peers that `venice demo` and `venice bench` measure beside Venice: swap on a file,
         # on zram, and on a FUSE file under a loop device.

@@ -1,4 +1,38 @@
-//! Values of arguments that clap has no parser for.
+//! Arguments that several benchmarks have, values that clap has no parser for, and what is said of a
+//! command line that makes no sense.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Where the figures go besides the terminal.
+#[derive(Debug, Clone, Default, Args)]
+pub struct OutputArgs {
+    /// Write the figures to this file as JSON (`-` is standard output).
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the plots as SVG, and a page with tables and plots, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// A command line that makes no sense although each argument by itself does.
+#[derive(Debug)]
+pub struct Nonsense(String);
+
+impl std::fmt::Display for Nonsense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Nonsense {}
+
+/// The error that says `what` makes no sense.
+pub(crate) fn nonsense(what: impl Into<String>) -> anyhow::Error {
+    Nonsense(what.into()).into()
+}
 
 /// A number above 0 and not absurdly large.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {

@@ -62,13 +62,28 @@ impl ChildGuard {
     /// # Errors
     /// After `limit`, on an interrupt, or when it ended with a failure (quoting its log).
     pub(crate) fn wait_success(&mut self, limit: Duration) -> Result<()> {
-        let name = self.name.clone();
-        let status =
-            crate::interrupt::wait_until(&format!("the end of {name}"), limit, || self.poll())?;
-        if !status.success() {
-            bail!("{name} failed ({status}){}", quoted_tail(&self.log));
+        self.wait_success_unless(limit, || false).map(|_ended| ())
+    }
+
+    /// Waits for the child to end by itself, or for `stopped`, which breaks it off: whether it ended.
+    ///
+    /// # Errors
+    /// As [`Self::wait_success`].
+    pub(crate) fn wait_success_unless(
+        &mut self,
+        limit: Duration,
+        stopped: impl Fn() -> bool,
+    ) -> Result<bool> {
+        let name = format!("the end of {}", self.name);
+        let status = crate::interrupt::wait_until(&name, limit, || {
+            Ok(self.poll()?.map(Some).or_else(|| stopped().then_some(None)))
+        })?;
+        match status {
+            Some(status) if !status.success() => {
+                bail!("{} failed ({status}){}", self.name, quoted_tail(&self.log))
+            }
+            status => Ok(status.is_some()),
         }
-        Ok(())
     }
 
     /// The child and everything it started that stayed in its process group.

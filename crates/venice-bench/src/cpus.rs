@@ -1,6 +1,7 @@
 //! Which processors there are, and staying on one.
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processors this process may use, at least one.
@@ -24,4 +25,26 @@ pub(crate) fn pin_to(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
+}
+
+/// Keeps a process with all the threads that it has to some processors; what those start later stays
+/// there too. Threads that end meanwhile do not count.
+///
+/// # Errors
+/// When the processors are not there to be used, or the process is not ours to place.
+pub(crate) fn confine(pid: u32, cpus: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Ok(()) };
+    for thread in threads.flatten() {
+        let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(number) = number.and_then(Pid::from_raw) else { continue };
+        match sched_setaffinity(Some(number), &set) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot keep {pid} to CPUs {cpus:?}"));
+            }
+        }
+    }
+    Ok(())
 }

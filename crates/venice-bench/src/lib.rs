@@ -34,3 +34,5 @@ mod resident;
 mod sheet;
 mod wire;
 mod zipf;
+
+pub use arguments::{Nonsense, OutputArgs};

@@ -145,6 +145,9 @@ enum Paper {
     /// Remote memory directly and as swap, application by application, a quarter local
     #[command(name = "15", after_help = HELP_PAPER)]
     Figure15(memory::PaperArgs),
+    /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
+    #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
+    Figure14(memory::QueryArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -207,6 +210,7 @@ fn paper(figure: &Paper) -> anyhow::Result<i32> {
     let (figure, args) = match figure {
         Paper::Figure3(args) => (memory::Figure::Three, args),
         Paper::Figure15(args) => (memory::Figure::Fifteen, args),
+        Paper::Figure14(args) => return memory::execute_queries(args.clone()).map(|()| 0),
     };
     memory::execute_figure(figure, args.clone()).map(|()| 0)
 }
@@ -310,6 +314,8 @@ EXAMPLES:
 const HELP_PAPER: &str = "\
 EXAMPLES:
   venice paper 3 --quick
+  venice paper 14 --quick --plots plots
+  venice paper 14 --modes venice-shm --queries 2000 --json figure14.json
   venice paper 15 --quick --plots plots
   venice paper 15 --only pagerank,redis --json figure15.json
 

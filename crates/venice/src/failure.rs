@@ -28,7 +28,10 @@ pub fn report(error: &anyhow::Error) -> i32 {
     }
     // Nobody can be told when stderr itself is gone.
     let _ = writeln!(io::stderr(), "venice: {}", one_line(&format!("{error:#}")));
-    if error.chain().any(|cause| cause.is::<Usage>()) { EXIT_USAGE } else { EXIT_FAILURE }
+    let is_usage = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<Usage>() || cause.is::<venice_bench::Nonsense>()
+    };
+    if error.chain().any(is_usage) { EXIT_USAGE } else { EXIT_FAILURE }
 }
 
 /// What clap has to say, in the form of every other error: help and version on stdout as they are,

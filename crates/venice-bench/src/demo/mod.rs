@@ -8,7 +8,7 @@ pub(crate) mod dataset;
 mod mode;
 pub(crate) mod redis;
 mod report;
-mod resp;
+pub(crate) mod resp;
 mod run;
 pub(crate) mod workload;
 

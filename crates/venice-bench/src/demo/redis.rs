@@ -27,6 +27,7 @@ const DEATH_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Redis {
     client: Client,
+    socket: PathBuf,
     pid: u32,
     server: ChildGuard,
 }
@@ -58,11 +59,16 @@ impl Redis {
         })
         .context("redis-server does not run")?;
         let pid = process_id(&mut client)?;
-        Ok(Self { client, pid, server })
+        Ok(Self { client, socket, pid, server })
     }
 
     pub(crate) fn client(&mut self) -> &mut Client {
         &mut self.client
+    }
+
+    /// Where further clients connect.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The process that holds the data (which is not the one we started when a supervisor stands

@@ -10,6 +10,7 @@ mod ground;
 mod mode;
 mod paper;
 mod plots;
+mod queries;
 mod report;
 mod run;
 mod sample;
@@ -27,6 +28,7 @@ use venice_wire::ByteSize;
 pub use application::{Application, Sizes};
 pub use mode::Mode;
 pub use paper::{Contest, Figure, FigureReport, PaperArgs, execute_figure};
+pub use queries::{DonorRow, QueryArgs, QueryCell, QueryReport, execute_queries};
 pub use report::{Cell, Fate, MemoryReport, Unmeasured};
 pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 

@@ -1,0 +1,68 @@
+//! `venice paper` from end to end: short runs of the figures that need more than `venice bench memory`.
+//! Their rows are there, every answer was right, and what is compared stands in a sane ratio.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use venice_programs_test::{Running, paged_mode_is_missing, venice_binary};
+
+/// Runs `venice paper` with `arguments`; its JSON. Plots go into `plots` of `folder`.
+fn paper(arguments: &[&str], folder: &Path) -> Value {
+    let json = folder.join("figure.json");
+    let mut command = Command::new(venice_binary());
+    command.arg("paper").args(arguments);
+    command.arg("--json").arg(&json).arg("--plots").arg(folder.join("plots"));
+    Running::spawn(command, false).finish(Duration::from_secs(400)).expect_code(0);
+    serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap()
+}
+
+#[test]
+fn a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more() {
+    const TEST: &str = "a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = ["--memory", "12MiB,32MiB", "--local", "8MiB", "--queries", "300"];
+    let modes = ["--quick", "--modes", "venice-shm,venice-window"];
+    let report = paper(&[&["14"], &sizes[..], &modes].concat(), folder.path());
+
+    assert_eq!(report["wrong"], 0, "{report}");
+    assert_eq!(report["unmeasured"].as_array().unwrap().len(), 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2 * 3, "two amounts in three modes");
+    assert!(report["checked"].as_u64().unwrap() >= 6 * 300);
+    for cell in cells {
+        let number = |name: &str| cell[name].as_f64().unwrap();
+        assert_eq!(number("hits") + number("misses"), 300.0, "{cell}");
+        assert!(number("seconds") > 0.0, "{cell}");
+        // 12 of 32 MiB, of which 95 % are hits: 36 %.
+        let hit_rate = number("hits") / 300.0;
+        let wanted = if number("memory_bytes") > 2e7 { 0.85..1.0 } else { 0.2..0.55 };
+        assert!(wanted.contains(&hit_rate), "{cell}");
+        if cell["mode"] == "venice-shm" {
+            // Of the pager: its budget, and what redis has besides.
+            assert!(number("resident_bytes") < 16e6, "{cell}");
+        }
+    }
+    let donors = report["donors"].as_array().unwrap();
+    assert!(donors.iter().any(|row| row["beside"].is_null()), "{report}");
+    for file in ["index.html", "figure-14-time.svg", "figure-14-hits.svg"] {
+        assert!(folder.path().join("plots").join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn a_figure_that_cannot_be_is_a_matter_of_usage() {
+    for arguments in [
+        &["14", "--memory", "32MiB", "--local", "64MiB"][..],
+        &["14", "--memory", "32MiB"],
+        &["14", "--scale", "2", "--memory", "32MiB", "--local", "8MiB"],
+    ] {
+        let mut command = Command::new(venice_binary());
+        command.arg("paper").args(arguments);
+        Running::spawn(command, false).finish(Duration::from_secs(60)).expect_code(2);
+    }
+}
