@@ -3,11 +3,16 @@
 //! From the moment that a replica is [`ReplicaState::Building`], who writes to the slab writes to
 //! it too, and marks the slot afterwards. So the copier ([`Rebuild`])
 //! 1. waits until the batches of writes are over that began before, and may not know of it;
-//! 2. copies what is in use. A write may come between its reading a slot and its writing it, which
-//!    then undoes that write; but who made it marks the slot;
-//! 3. copies no more ([`ReplicaState::Settling`]: nobody need mark any longer), waits again until
-//!    the batches are over, and looks for marks: if there are any, it copies those slots again,
-//!    from step 1 on; if there are none, nothing was undone, and the replica is live.
+//! 2. takes the marks of the next few slots that are in use, and copies them. A write may come
+//!    between its reading a slot and its writing it, which then undoes that write; but who made it
+//!    marks the slot;
+//! 3. waits until the batches are over that began before it had written, and looks for marks of
+//!    these slots: those it copies again, from step 2 on; once there are none, nothing was undone,
+//!    and what is written from here on reaches both replicas without it: the next few slots;
+//! 4. has the replica live, when there are no more.
+//!
+//! A slot is copied again only if it was written while it was in hand, so that a program that
+//! writes all the time, even all of the slab, does not keep it from getting done.
 //!
 //! A process that dies in the middle of a write has not told anybody that the page is there. What
 //! may go wrong otherwise is tried out in `model`, in every order.
@@ -26,7 +31,7 @@ use super::run_block::{Batches, ReplicaState, RunBlockMap, SLAB_SLOTS};
 use super::transfer::Words;
 
 /// Slots copied at a time.
-const SLOTS_AT_A_TIME: usize = 64;
+const SLOTS_AT_A_TIME: usize = 256;
 /// How long the copier waits before it looks again whether batches are over.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
@@ -51,19 +56,18 @@ trait World {
 /// The copier's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Wait for who may not mark what he writes, then copy.
-    NoteUnmarked,
-    AwaitUnmarked,
-    /// Choose the next slots and read them.
+    /// Wait for who may not know of the new replica.
+    NoteUnaware,
+    AwaitUnaware,
+    /// Choose the next slots.
+    Choose,
     Read,
     Write,
-    /// Wait for who may have marked something.
-    Settle,
-    NoteMarked,
-    AwaitMarked,
-    /// Look for marks.
+    /// Wait for who may have marked one of them.
+    NoteMarking,
+    AwaitMarking,
+    /// Look for marks: those once more.
     Check,
-    Resume,
     GoLive,
 }
 
@@ -93,46 +97,37 @@ impl Rebuild {
     /// For slots `slots`, of a replica that is being built.
     fn new(slots: std::ops::Range<u32>, at_a_time: usize) -> Rebuild {
         let left = slots.rev().collect();
-        Rebuild { phase: Phase::NoteUnmarked, left, slots: Vec::new(), at_a_time }
+        Rebuild { phase: Phase::NoteUnaware, left, slots: Vec::new(), at_a_time }
     }
 
-    fn step(&mut self, world: &mut impl World, all: std::ops::Range<u32>) -> Step {
+    fn step(&mut self, world: &mut impl World) -> Step {
         self.phase = match self.phase {
-            Phase::NoteUnmarked => {
+            Phase::NoteUnaware => {
                 world.note_batches();
-                Phase::AwaitUnmarked
+                Phase::AwaitUnaware
             }
-            Phase::AwaitUnmarked if !world.are_batches_over() => return Step::Waiting,
-            Phase::AwaitUnmarked => Phase::Read,
-            Phase::Read => {
+            Phase::AwaitUnaware if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitUnaware => Phase::Choose,
+            Phase::Choose => {
                 self.choose(world);
-                match self.slots.is_empty() {
-                    true => Phase::Settle,
-                    false if world.read(&self.slots) => Phase::Write,
-                    false => return Step::Failed,
-                }
+                if self.slots.is_empty() { Phase::GoLive } else { Phase::Read }
             }
-            Phase::Write if world.write(&self.slots) => Phase::Read,
-            Phase::Settle if world.pass(ReplicaState::Building, ReplicaState::Settling) => {
-                Phase::NoteMarked
-            }
-            Phase::NoteMarked => {
+            Phase::Read if world.read(&self.slots) => Phase::Write,
+            Phase::Write if world.write(&self.slots) => Phase::NoteMarking,
+            Phase::NoteMarking => {
                 world.note_batches();
-                Phase::AwaitMarked
+                Phase::AwaitMarking
             }
-            Phase::AwaitMarked if !world.are_batches_over() => return Step::Waiting,
-            Phase::AwaitMarked => Phase::Check,
+            Phase::AwaitMarking if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitMarking => Phase::Check,
             Phase::Check => {
-                self.left = all.rev().filter(|&slot| world.take_mark(slot)).collect();
-                if self.left.is_empty() { Phase::GoLive } else { Phase::Resume }
+                self.slots.retain(|&slot| world.take_mark(slot));
+                if self.slots.is_empty() { Phase::Choose } else { Phase::Read }
             }
-            Phase::Resume if world.pass(ReplicaState::Settling, ReplicaState::Building) => {
-                Phase::NoteUnmarked
-            }
-            Phase::GoLive if world.pass(ReplicaState::Settling, ReplicaState::Live) => {
+            Phase::GoLive if world.pass(ReplicaState::Building, ReplicaState::Live) => {
                 return Step::Done;
             }
-            Phase::Write | Phase::Settle | Phase::Resume | Phase::GoLive => return Step::Failed,
+            Phase::Read | Phase::Write | Phase::GoLive => return Step::Failed,
         };
         Step::Going
     }
@@ -191,14 +186,13 @@ impl Copier {
         let block = self.block.clone();
         let entry = &block.replicas()[replica];
         let first = entry.slab() as u32 * SLAB_SLOTS;
-        let slots = first..first + SLAB_SLOTS;
-        let mut rebuild = Rebuild::new(slots.clone(), SLOTS_AT_A_TIME);
+        let mut rebuild = Rebuild::new(first..first + SLAB_SLOTS, SLOTS_AT_A_TIME);
         let mut slab = BuiltSlab { copier: self, replica, noted: None, stop };
         let outcome = loop {
             if stop.load(Ordering::Acquire) {
                 break Err(BuildError::Stopped);
             }
-            match rebuild.step(&mut slab, slots.clone()) {
+            match rebuild.step(&mut slab) {
                 Step::Going => {}
                 Step::Waiting => std::thread::sleep(LOOK_EVERY),
                 Step::Done => return Ok(()),

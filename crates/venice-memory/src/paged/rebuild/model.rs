@@ -23,6 +23,9 @@ enum Mistake {
     NeverChecks,
     /// The copier takes marks after it has read.
     TakesMarksLate,
+    /// The copier waits for the batches that were under way when it read, not for those when it had
+    /// written.
+    NotesEarly,
 }
 
 /// A writer in the middle of a batch of one write.
@@ -40,7 +43,9 @@ enum Writing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Writer {
     slot: u32,
-    batches_left: u8,
+    /// Its batches go from slot to slot.
+    walks: bool,
+    batches_left: u32,
     batches: u8,
     writing: Writing,
 }
@@ -48,9 +53,9 @@ struct Writer {
 /// The slab: what each slot holds in the old and the new replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Slab {
-    old: [u8; SLOTS as usize],
-    new: [u8; SLOTS as usize],
-    marks: [bool; SLOTS as usize],
+    old: Vec<u8>,
+    new: Vec<u8>,
+    marks: Vec<bool>,
     /// `None`: not entered yet.
     state: Option<ReplicaState>,
     writers: Vec<Writer>,
@@ -75,7 +80,9 @@ impl World for Slab {
     }
 
     fn note_batches(&mut self) {
-        self.noted = self.writers.iter().map(|writer| writer.batches).collect();
+        if self.mistake != Mistake::NotesEarly || self.read.is_empty() {
+            self.note();
+        }
     }
 
     fn are_batches_over(&self) -> bool {
@@ -91,6 +98,9 @@ impl World for Slab {
     }
 
     fn read(&mut self, slots: &[u32]) -> bool {
+        if self.mistake == Mistake::NotesEarly {
+            self.note();
+        }
         self.read = slots.iter().map(|&slot| self.old[slot as usize]).collect();
         true
     }
@@ -107,6 +117,25 @@ impl World for Slab {
 }
 
 impl Slab {
+    fn new(slots: u32, writers: Vec<Writer>, mistake: Mistake) -> Slab {
+        let count = slots as usize;
+        Slab {
+            old: (1..=slots as u8).collect(),
+            new: vec![0; count],
+            marks: vec![false; count],
+            state: None,
+            writers,
+            noted: Vec::new(),
+            read: Vec::new(),
+            next_value: slots as u8,
+            mistake,
+        }
+    }
+
+    fn note(&mut self) {
+        self.noted = self.writers.iter().map(|writer| writer.batches).collect();
+    }
+
     /// One step of a writer; `false`: it has nothing left to do.
     fn write_on(&mut self, index: usize) -> bool {
         let marks_first = self.mistake == Mistake::MarksFirst;
@@ -116,8 +145,9 @@ impl Slab {
         let next = match writing {
             Writing::Idle if batches_left == 0 => return false,
             Writing::Idle => {
-                self.writers[index].batches += 1;
-                self.writers[index].batches_left -= 1;
+                let writer = &mut self.writers[index];
+                writer.batches = writer.batches.wrapping_add(1);
+                writer.batches_left -= 1;
                 Writing::Begun
             }
             Writing::Begun => {
@@ -127,7 +157,7 @@ impl Slab {
                 Writing::Looked(self.state)
             }
             Writing::Looked(state) => {
-                self.next_value += 1;
+                self.next_value = self.next_value.wrapping_add(1);
                 self.old[at] = self.next_value;
                 Writing::WroteOld(state)
             }
@@ -144,7 +174,11 @@ impl Slab {
                 Writing::Marked
             }
             Writing::Marked => {
-                self.writers[index].batches += 1;
+                let writer = &mut self.writers[index];
+                writer.batches = writer.batches.wrapping_add(1);
+                if writer.walks {
+                    writer.slot = (slot + 1) % self.old.len() as u32;
+                }
                 Writing::Idle
             }
         };
@@ -159,26 +193,21 @@ impl Slab {
             writers.all(|writer| writer.slot != slot || writer.writing == Writing::Idle)
         };
         self.state != Some(ReplicaState::Live)
-            || (0..SLOTS)
+            || (0..self.old.len() as u32)
                 .all(|slot| !is_still(slot) || self.old[slot as usize] == self.new[slot as usize])
     }
 }
 
 /// Looks at every order; the number of states seen, or the state that is wrong.
 fn explore(mistake: Mistake) -> Result<usize, Box<(Slab, Rebuild)>> {
-    let writer =
-        |slot, batches_left| Writer { slot, batches_left, batches: 0, writing: Writing::Idle };
-    let slab = Slab {
-        old: [1, 2],
-        new: [0; 2],
-        marks: [false; 2],
-        state: None,
-        writers: vec![writer(0, 2), writer(1, 1)],
-        noted: Vec::new(),
-        read: Vec::new(),
-        next_value: 2,
-        mistake,
+    let writer = |slot, batches_left| Writer {
+        slot,
+        walks: false,
+        batches_left,
+        batches: 0,
+        writing: Writing::Idle,
     };
+    let slab = Slab::new(SLOTS, vec![writer(0, 2), writer(1, 1)], mistake);
     let mut seen = HashSet::new();
     let mut open = vec![(slab, Rebuild::new(0..SLOTS, 1))];
     while let Some((slab, rebuild)) = open.pop() {
@@ -198,7 +227,7 @@ fn explore(mistake: Mistake) -> Result<usize, Box<(Slab, Rebuild)>> {
         match slab.state {
             None => slab.state = Some(ReplicaState::Building),
             Some(ReplicaState::Live) => continue,
-            Some(_) => assert_ne!(rebuild.step(&mut slab, 0..SLOTS), Step::Failed),
+            Some(_) => assert_ne!(rebuild.step(&mut slab), Step::Failed),
         }
         open.push((slab, rebuild));
     }
@@ -213,8 +242,31 @@ fn no_order_of_steps_leaves_a_replica_behind() {
 
 #[test]
 fn the_model_finds_every_planted_mistake() {
-    use Mistake::{MarksFirst, NeverChecks, NeverMarks, NeverWaits, TakesMarksLate};
-    for mistake in [MarksFirst, NeverMarks, NeverWaits, NeverChecks, TakesMarksLate] {
+    use Mistake::{MarksFirst, NeverChecks, NeverMarks, NeverWaits, NotesEarly, TakesMarksLate};
+    for mistake in [MarksFirst, NeverMarks, NeverWaits, NeverChecks, TakesMarksLate, NotesEarly] {
         assert!(explore(mistake).is_err(), "{mistake:?} was not found");
     }
+}
+
+/// Every slot is written again and again, three of them at each step of the copier.
+#[test]
+fn a_program_that_writes_all_the_time_does_not_hold_it_up() {
+    let slots = 64;
+    let writing = Writing::Idle;
+    let endless = Writer { slot: 0, walks: true, batches_left: u32::MAX, batches: 0, writing };
+    let mut slab = Slab::new(slots, vec![endless], Mistake::None);
+    slab.state = Some(ReplicaState::Building);
+    let mut rebuild = Rebuild::new(0..slots, 4);
+    for steps in 0.. {
+        (0..20).for_each(|_| assert!(slab.write_on(0)));
+        match rebuild.step(&mut slab) {
+            Step::Done => break,
+            Step::Failed => unreachable!("nothing is lost"),
+            _ => assert!(steps < 10_000, "{rebuild:?}"),
+        }
+    }
+    while slab.writers[0].writing != Writing::Idle {
+        slab.write_on(0);
+    }
+    assert_eq!(slab.old, slab.new);
 }

@@ -29,8 +29,6 @@ pub struct Slab {
 pub enum ReplicaState {
     /// Written, not read; pages are being copied to it. Who writes says of which slot.
     Building = 1,
-    /// Written, not read; nothing is copied to it just now.
-    Settling = 2,
     /// Written and read.
     Live = 3,
     /// Neither, for good.
@@ -89,7 +87,6 @@ impl Replica {
     pub fn state(&self) -> ReplicaState {
         match self.state.load(Ordering::SeqCst) {
             1 => ReplicaState::Building,
-            2 => ReplicaState::Settling,
             3 => ReplicaState::Live,
             _ => ReplicaState::Dropped,
         }
