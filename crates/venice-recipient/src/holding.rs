@@ -135,7 +135,7 @@ impl Holding {
     pub(crate) fn forget_lost_slabs(&self) {
         let replicas = self.block.replicas();
         let is_kept = |replica: &usize| {
-            replicas[*replica].state() != ReplicaState::Dropped
+            self.block.state(&replicas[*replica]) != ReplicaState::Dropped
                 && !self.block.donors()[replicas[*replica].donor()].is_lost()
         };
         self.lock_slabs().retain(|replica, _| is_kept(replica));

@@ -453,6 +453,19 @@ mod tests {
     }
 
     #[test]
+    fn what_one_lane_cannot_reach_is_there_for_others() {
+        let memory = memory(2);
+        let nowhere = FarMemory::new(memory.block().clone(), Box::new(|_| None)).unwrap();
+        let (mut lane, mut other) = (memory.lane().unwrap(), Arc::new(nowhere).lane().unwrap());
+        lane.write(0, &[7; 8]).unwrap();
+        assert!(matches!(other.write(0, &[9; 8]), Err(LaneError::Lost { .. })));
+        assert!(other.fetch_add(0, 1).is_err() && other.read(0, &mut [0; 8]).is_err());
+        let mut back = [0; 8];
+        lane.read(0, &mut back).unwrap();
+        assert_eq!(back, [7; 8], "the last copy stays");
+    }
+
+    #[test]
     fn a_lost_donor_fails_what_it_had_and_no_more() {
         let memory = memory(2);
         let mut lane = memory.lane().unwrap();

@@ -95,10 +95,11 @@ impl ShmFar {
                 let WriteOut { source, slot, skip_bytes, len_bytes, .. } = *page;
                 // SAFETY: the source stays as it is until this is done; the slot is written by
                 // this thread alone, or by a copier that takes a torn page for what it is.
-                if !unsafe { self.window.put(replica, slot, skip_bytes, source, len_bytes) } {
-                    block.replicas()[replica].drop_out();
-                }
-                page.lost &= block.replicas()[replica].state() != ReplicaState::Live;
+                let is_there =
+                    unsafe { self.window.put(replica, slot, skip_bytes, source, len_bytes) };
+                let entry = &block.replicas()[replica];
+                page.is_missed |= !is_there && !block.give_up(entry);
+                page.lost &= !is_there || block.state(entry) != ReplicaState::Live;
             }
         }
         hold_until(due_ns);
@@ -253,6 +254,7 @@ impl Far {
             if std::mem::take(&mut page.is_marking) {
                 block.mark(page.slot);
             }
+            page.lost |= std::mem::take(&mut page.is_missed);
         }
         block.end_batch(writer);
     }
@@ -312,7 +314,7 @@ impl Far {
         block.begin_batch(writer);
         let slab = (slot / SLAB_SLOTS) as usize;
         let targets = block.targets(slab);
-        let mut old = None;
+        let (mut old, mut is_missed) = (None, false);
         while let Some(first) = block.readable(slab).map(|(replica, _)| replica).next()
             && old.is_none()
         {
@@ -320,9 +322,8 @@ impl Far {
             if let Some(delta) = old.map(|old| change_of(atomic, old)).filter(|&delta| delta != 0) {
                 let add = Atomic::FetchAdd(delta);
                 for other in targets.replicas().filter(|&replica| replica != first) {
-                    if self.atomic_on(block, other, slot, skip_bytes, add).is_none() {
-                        block.replicas()[other].drop_out();
-                    }
+                    let is_there = self.atomic_on(block, other, slot, skip_bytes, add).is_some();
+                    is_missed |= !is_there && !block.give_up(&block.replicas()[other]);
                 }
             } else if old.is_none() && block.is_readable(&block.replicas()[first]) {
                 // Not lost, but it cannot be reached from here.
@@ -333,7 +334,8 @@ impl Far {
             block.mark(slot);
         }
         block.end_batch(writer);
-        old
+        // The last copy that is live lacks it.
+        old.filter(|_| !is_missed)
     }
 
     fn atomic_on(

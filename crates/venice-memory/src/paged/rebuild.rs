@@ -18,6 +18,8 @@
 //! may go wrong otherwise is tried out in `model`, in every order.
 
 #[cfg(test)]
+mod deaths;
+#[cfg(test)]
 mod model;
 
 use std::sync::Arc;
@@ -204,7 +206,7 @@ impl Copier {
                 break Err(BuildError::Lost);
             }
         };
-        entry.drop_out();
+        block.give_up(entry);
         outcome
     }
 }
@@ -243,7 +245,7 @@ impl World for BuiltSlab<'_> {
     }
 
     fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
-        self.copier.block.replicas()[self.replica].pass(from, to)
+        self.copier.block.pass(&self.copier.block.replicas()[self.replica], from, to)
     }
 
     fn read(&mut self, slots: &[u32]) -> bool {

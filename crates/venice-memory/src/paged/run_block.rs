@@ -9,6 +9,7 @@ mod donor;
 mod fault_times;
 mod replicas;
 mod silence;
+mod slab_states;
 mod writers;
 
 use std::num::NonZeroU64;
@@ -508,11 +509,15 @@ mod tests {
         assert!(targets.is_marking);
         assert_eq!(indexes(targets), [third, second], "it takes the lost one's place");
         assert_eq!(block.readable(0).map(|(index, _)| index).collect::<Vec<_>>(), [second]);
-        block.replicas()[second].drop_out();
-        assert!(!block.slot_is_alive(0), "what is being built has not all");
-        let third = &block.replicas()[third];
-        assert!(third.pass(ReplicaState::Building, ReplicaState::Live) && block.slot_is_alive(0));
-        assert!(!block.replicas()[second].pass(ReplicaState::Building, ReplicaState::Live));
+        let [second, third] = [second, third].map(|replica| &block.replicas()[replica]);
+        assert!(!block.give_up(second), "what is being built has not all");
+        let (from, to) = (ReplicaState::Building, ReplicaState::Live);
+        assert!(block.pass(third, from, to) && !block.pass(second, from, to));
+        assert!(block.give_up(second) && block.give_up(second), "once is enough");
+        assert!(!block.give_up(third) && block.slot_is_alive(0));
+        assert_eq!(block.state(&block.replicas()[0]), ReplicaState::Dropped, "its place is taken");
+        block.lose_donor_of(2, Fate::Died);
+        assert!(!block.slot_is_alive(0), "who dies does not ask");
     }
 
     #[test]

@@ -9,23 +9,40 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::page_table::Entry;
-use super::run_block::{Owner, Process, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{MAX_SLABS, Owner, Process, RunBlockMap, SLAB_SLOTS};
 
 /// The slots as one process sees them.
 #[derive(Debug)]
 pub struct Slots {
     process: usize,
     cursor: AtomicU32,
+    /// A bit for each slab that this process cannot write to, though others may.
+    shunned: [AtomicU64; MAX_SLABS / 64],
 }
 
 impl Slots {
     /// The view of the process with this index in the run block.
     pub fn new(process: usize) -> Slots {
-        Slots { process, cursor: AtomicU32::new(0) }
+        let shunned = [const { AtomicU64::new(0) }; MAX_SLABS / 64];
+        Slots { process, cursor: AtomicU32::new(0), shunned }
     }
 
     fn bit(&self) -> u64 {
         1 << self.process
+    }
+
+    /// Nothing more is to be written to the slab of this slot: the last donor that has it cannot be
+    /// reached from here.
+    pub fn shun(&self, slot: u32) {
+        let slab = slot / SLAB_SLOTS;
+        self.shunned[slab as usize / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+    }
+
+    /// May the slot be written to?
+    pub fn is_writable(&self, block: &RunBlockMap, slot: u32) -> bool {
+        let slab = slot / SLAB_SLOTS;
+        let shunned = self.shunned[slab as usize / 64].load(Ordering::Relaxed);
+        shunned & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
     }
 
     /// Takes a free slot that some donor still has, in address order from the last one taken, so that
@@ -37,13 +54,13 @@ impl Slots {
         let mut slot = if start < usable { start } else { 0 };
         let mut looked = 0;
         while looked < usable {
-            if slot.is_multiple_of(SLAB_SLOTS) && !block.slot_is_alive(slot) {
+            if slot.is_multiple_of(SLAB_SLOTS) && !self.is_writable(block, slot) {
                 looked += SLAB_SLOTS;
                 slot = (slot + SLAB_SLOTS) % usable;
                 continue;
             }
             let word = &holders[slot as usize];
-            let free = word.load(Ordering::Relaxed) == 0 && block.slot_is_alive(slot);
+            let free = word.load(Ordering::Relaxed) == 0 && self.is_writable(block, slot);
             if free
                 && word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
@@ -170,6 +187,17 @@ mod tests {
         assert!(!leave(&block, place, 100), "that is the parent's number");
         assert!(leave(&block, place, Process::FORKING));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_written_to_from_here_is_left_to_others() {
+        let block = block_with(&["a", "b"]);
+        let slots = Slots::new(0);
+        let first = slots.take(&block).unwrap();
+        slots.shun(first);
+        assert!(!slots.is_writable(&block, first) && Slots::new(1).is_writable(&block, first));
+        assert_eq!(slots.take_run(&block, 10), Some(SLAB_SLOTS..SLAB_SLOTS + 10));
+        assert_eq!(Slots::new(1).take(&block), Some(first + 1));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct WriteOut {
     pub lost: bool,
     /// The slab is being copied: the slot is to be marked.
     pub(super) is_marking: bool,
+    /// The last copy that is live did not get it: it is lost, whoever else had it in between.
+    pub(super) is_missed: bool,
 }
 
 impl WriteOut {
@@ -47,7 +49,8 @@ impl WriteOut {
     /// Bytes at `source` that are part of a slot.
     pub fn part(source: usize, slot: u32, skip_bytes: u32, len_bytes: u32) -> WriteOut {
         assert!(skip_bytes + len_bytes <= PAGE as u32, "they end in the slot");
-        WriteOut { source, slot, skip_bytes, len_bytes, lost: false, is_marking: false }
+        let (lost, is_marking, is_missed) = (false, false, false);
+        WriteOut { source, slot, skip_bytes, len_bytes, lost, is_marking, is_missed }
     }
 
     /// The bytes.

@@ -114,6 +114,7 @@ impl Evictor {
         self.far.write_all(&pager.block, &mut self.writes);
         while let Some(lost) = self.writes.iter().position(|write| write.lost) {
             let page = self.leaving.iter().find(|l| l.write == Some(lost)).expect("planned").page;
+            guarded.slots.shun(self.writes[lost].slot);
             let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
                 self.abandon();
                 return None;
@@ -188,7 +189,7 @@ fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> 
     let entry = pager.table.entry(page).expect("planned");
     if let Some(slot) = entry.slot()
         && slots.is_mine_alone(&pager.block, slot)
-        && pager.block.slot_is_alive(slot)
+        && slots.is_writable(&pager.block, slot)
     {
         return Some(slot);
     }

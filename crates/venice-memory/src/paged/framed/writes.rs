@@ -42,7 +42,7 @@ impl<D: Donors> Framed<D> {
                         if result == Err(Fault::Silent) {
                             sending.again.push((index, replica));
                         }
-                        let is_read = block.replicas()[replica].state() == ReplicaState::Live;
+                        let is_read = block.state(&block.replicas()[replica]) == ReplicaState::Live;
                         pages[index].lost &= result.is_err() || !is_read;
                     }
                     // The late answer of a donor that was too slow.
@@ -86,11 +86,11 @@ impl<D: Donors> Framed<D> {
 
     /// Sends once more what a silent donor may not have: when it answers again; not at all, when it
     /// has been found that the write need not reach it.
-    fn send_again(&mut self, block: &RunBlockMap, pages: &[WriteOut], sending: &mut Sending) {
+    fn send_again(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
         let mut at = 0;
         while let Some(&(index, replica)) = sending.again.get(at) {
             let is_wanted = block.is_written(&block.replicas()[replica]);
-            match is_wanted.then(|| self.send(block, &pages[index], index, replica)) {
+            match is_wanted.then(|| self.send(block, &mut pages[index], index, replica)) {
                 Some(Ok(taken)) => sending.flying += usize::from(taken),
                 Some(Err(NotTaken::Full)) => return,
                 Some(Err(NotTaken::Failed(Fault::Silent))) => {
@@ -104,16 +104,16 @@ impl<D: Donors> Framed<D> {
     }
 
     /// Sends a page to one replica. If that cannot be reached from here (`false`), it is given up
-    /// for all.
+    /// for all, unless nobody has another.
     fn send(
         &mut self,
         block: &RunBlockMap,
-        page: &WriteOut,
+        page: &mut WriteOut,
         index: usize,
         replica: usize,
     ) -> Result<bool, NotTaken> {
         if !self.is_ready(block, replica)? {
-            block.replicas()[replica].drop_out();
+            page.is_missed |= !block.give_up(&block.replicas()[replica]);
             return Ok(false);
         }
         // SAFETY: they do not change until the write is done.

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::slab_states::SlabWord;
 use super::{Fate, RunBlock, RunBlockError, RunBlockMap, SLAB_SLOTS};
 
 /// Most copies of a slab that a run keeps.
@@ -21,26 +22,41 @@ pub const MAX_REPLICAS: usize = 1 << 16;
 pub struct Slab {
     /// Its replicas: their index, plus one.
     places: [AtomicU32; MAX_PLACES],
+    /// What is to be done with each of them.
+    states: SlabWord,
 }
 
 /// What is to be done with a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ReplicaState {
+    /// Neither written nor read, for good.
+    Dropped = 0,
     /// Written, not read; pages are being copied to it. Who writes says of which slot.
     Building = 1,
     /// Written and read.
-    Live = 3,
-    /// Neither, for good.
-    Dropped = 4,
+    Live = 2,
+}
+
+impl ReplicaState {
+    pub(super) fn of(bits: u32) -> ReplicaState {
+        match bits {
+            1 => ReplicaState::Building,
+            2 => ReplicaState::Live,
+            _ => ReplicaState::Dropped,
+        }
+    }
 }
 
 /// One donor's memory for one slab.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Replica {
-    state: AtomicU32,
+    /// Its own index.
+    index: AtomicU32,
     slab: AtomicU32,
+    /// Where among the places of its slab it is, until another one is there.
+    place: AtomicU32,
     donor: AtomicU32,
     remote_addr: AtomicU64,
     grant: AtomicU64,
@@ -83,24 +99,12 @@ impl Targets {
 }
 
 impl Replica {
-    /// What is to be done with it.
-    pub fn state(&self) -> ReplicaState {
-        match self.state.load(Ordering::SeqCst) {
-            1 => ReplicaState::Building,
-            3 => ReplicaState::Live,
-            _ => ReplicaState::Dropped,
-        }
+    fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
     }
 
-    /// The supervisor's right: from one state to another; `false`: it was dropped meanwhile.
-    pub fn pass(&self, from: ReplicaState, to: ReplicaState) -> bool {
-        let order = Ordering::SeqCst;
-        self.state.compare_exchange(from as u32, to as u32, order, order).is_ok()
-    }
-
-    /// It has missed a write, or is wanted no more.
-    pub fn drop_out(&self) {
-        self.state.store(ReplicaState::Dropped as u32, Ordering::SeqCst);
+    fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed) as usize
     }
 
     /// Its slab.
@@ -156,22 +160,71 @@ impl RunBlock {
         if index >= limit {
             return Err(RunBlockError::TooMany { what: "copies of slabs", limit });
         }
-        let free = |place: &&AtomicU32| match place.load(Ordering::SeqCst).checked_sub(1) {
+        let free = |place: &AtomicU32| match place.load(Ordering::SeqCst).checked_sub(1) {
             None => true,
             Some(old) => !self.is_written(&self.replicas[old as usize]),
         };
         let too_many = RunBlockError::TooMany { what: "copies of a slab", limit: MAX_PLACES };
-        let place = self.slabs[slab].places.iter().find(free).ok_or(too_many)?;
+        let Slab { places, states } = &self.slabs[slab];
+        let place = places.iter().position(free).ok_or(too_many)?;
         let replica = &self.replicas[index];
+        replica.index.store(index as u32, Ordering::Relaxed);
+        replica.place.store(place as u32, Ordering::Relaxed);
         replica.slab.store(slab as u32, Ordering::Relaxed);
         replica.donor.store(at.donor as u32, Ordering::Relaxed);
         replica.remote_addr.store(at.remote_addr, Ordering::Relaxed);
         replica.grant.store(at.grant, Ordering::Relaxed);
         replica.key.store(at.key, Ordering::Relaxed);
-        replica.state.store(state as u32, Ordering::SeqCst);
         self.replicas_in_use.store(index as u32 + 1, Ordering::Release);
-        place.store(index as u32 + 1, Ordering::SeqCst);
+        // In this order, so that nobody takes one's state for the other's.
+        states.change(|states| Some(states.with(place, ReplicaState::Dropped)));
+        places[place].store(index as u32 + 1, Ordering::SeqCst);
+        states.change(|states| Some(states.with(place, state)));
         Ok(index)
+    }
+
+    /// What is to be done with a replica.
+    pub fn state(&self, replica: &Replica) -> ReplicaState {
+        let Slab { places, states } = &self.slabs[replica.slab()];
+        // First the state, then whose it is: no replica comes to its place twice.
+        let (place, state) = (replica.place(), states.load());
+        match places[place].load(Ordering::SeqCst) == replica.index() + 1 {
+            true => state.at(place),
+            false => ReplicaState::Dropped,
+        }
+    }
+
+    /// The supervisor's right: from one state to another; `false`: it was dropped meanwhile.
+    pub fn pass(&self, replica: &Replica, from: ReplicaState, to: ReplicaState) -> bool {
+        let is_still = || self.state(replica) == from;
+        let place = replica.place();
+        self.slabs[replica.slab()].states.change(|states| {
+            (is_still() && states.at(place) == from).then(|| states.with(place, to))
+        })
+    }
+
+    /// Gives a replica up, which has missed a write or is wanted no more; `false`: not that one,
+    /// which is the last that is live. Who missed its write has lost what it wrote, and nobody loses
+    /// more.
+    pub fn give_up(&self, replica: &Replica) -> bool {
+        self.give_up_where(replica, |_| true)
+    }
+
+    /// As [`RunBlock::give_up`], where another is live whose donor lives and `counts`, by its index.
+    pub fn give_up_where(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
+        let Slab { places, states } = &self.slabs[replica.slab()];
+        let is_there = |place: usize| {
+            let Some(index) = places[place].load(Ordering::SeqCst).checked_sub(1) else {
+                return false;
+            };
+            let donor = self.replicas[index as usize].donor();
+            !self.donors[donor].is_lost() && counts(donor)
+        };
+        let is_dropped = || self.state(replica) == ReplicaState::Dropped;
+        states.change(|states| match is_dropped() {
+            true => Some(states),
+            false => states.without(replica.place(), is_there),
+        })
     }
 
     /// Most replicas that this run can have in its life.
@@ -205,10 +258,11 @@ impl RunBlock {
     pub fn targets(&self, slab: usize) -> Targets {
         let mut targets = Targets::default();
         for (index, replica) in self.replicas_of(slab) {
-            if self.is_written(replica) {
+            let state = self.state(replica);
+            if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost() {
                 targets.replicas[targets.count] = index as u32;
                 targets.count += 1;
-                targets.is_marking |= replica.state() == ReplicaState::Building;
+                targets.is_marking |= state == ReplicaState::Building;
             }
         }
         targets
@@ -216,12 +270,12 @@ impl RunBlock {
 
     /// Has the replica all that was written?
     pub fn is_readable(&self, replica: &Replica) -> bool {
-        replica.state() == ReplicaState::Live && !self.donors[replica.donor()].is_lost()
+        self.state(replica) == ReplicaState::Live && !self.donors[replica.donor()].is_lost()
     }
 
     /// Must what is written reach the replica?
     pub fn is_written(&self, replica: &Replica) -> bool {
-        replica.state() != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost()
+        self.state(replica) != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost()
     }
 
     /// Is what the slot holds still to be had?

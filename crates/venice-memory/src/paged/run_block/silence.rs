@@ -5,7 +5,7 @@
 //! becomes of the donor is one judge's to say, so that no two, who found different donors silent,
 //! each count on what the other has just given up.
 
-use super::{Fate, ReplicaState, RunBlock};
+use super::{Fate, RunBlock};
 
 /// What was done with a donor that somebody waits for in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +23,12 @@ impl RunBlock {
     /// Judges a donor that somebody waits for: it is done without where others, none of whom
     /// `is_silent` (by donor) too, have what it holds. One thread of a run alone may do this.
     pub fn judge_silent(&self, donor: usize, is_silent: impl Fn(usize) -> bool) -> Verdict {
-        let held = || self.replicas().iter().filter(|replica| replica.donor() == donor);
-        let is_elsewhere = |slab: usize| {
-            let mut others = self.readable(slab).map(|(_, replica)| replica.donor());
-            others.any(|other| other != donor && !is_silent(other))
-        };
-        let is_needed = |state, slab| state == ReplicaState::Live && !is_elsewhere(slab);
-        let needed = held().filter(|replica| is_needed(replica.state(), replica.slab())).count();
+        let held = self.replicas().iter().filter(|replica| replica.donor() == donor);
+        let answers = |other: usize| other != donor && !is_silent(other);
+        let needed = held.filter(|replica| !self.give_up_where(replica, answers)).count();
         if needed == 0 {
             self.donors()[donor].lose(Fate::Silent);
             return Verdict::DoneWithout;
-        }
-        for replica in held() {
-            let state = replica.state();
-            if state != ReplicaState::Dropped && !is_needed(state, replica.slab()) {
-                replica.drop_out();
-            }
         }
         Verdict::Awaited { slabs: needed }
     }
@@ -46,7 +36,7 @@ impl RunBlock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PortKind, ReplicaAt, RunBlockMap};
+    use super::super::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
     use super::*;
 
     /// A block whose slab `n` has copies at the donors `pairs[n]`.
@@ -107,12 +97,29 @@ mod tests {
     }
 
     #[test]
+    fn the_judge_and_a_process_do_not_give_up_the_last_two() {
+        let block = block(&[&[0, 1], &[0, 1]]);
+        let replica = |slab, donor| {
+            let mut all = block.replicas_of(slab).map(|(_, it)| it);
+            all.find(|it| it.donor() == donor).unwrap()
+        };
+        // The process was first: the judge, who has found the other one silent, keeps that.
+        assert!(block.give_up(replica(0, 1)));
+        assert_eq!(block.judge_silent(0, |_| false), Verdict::Awaited { slabs: 1 });
+        assert!(!block.donors()[0].is_lost());
+        // The judge was first: the process, which cannot reach the other one, leaves it to others.
+        assert_eq!(block.readable(1).count(), 1, "the judge did without the silent one");
+        assert!(!block.give_up(replica(1, 1)));
+        assert!((0..2).all(|slab| block.readable(slab).count() == 1));
+    }
+
+    #[test]
     fn a_copy_that_is_being_built_is_not_waited_for() {
         let block = block(&[&[0], &[1]]);
         let at = ReplicaAt { donor: 1, remote_addr: 0, grant: 1, key: 1 };
         let built = block.add_replica(0, at, ReplicaState::Building).unwrap();
         assert_eq!(block.judge_silent(1, |_| false), Verdict::Awaited { slabs: 1 });
-        assert_eq!(block.replicas()[built].state(), ReplicaState::Dropped);
+        assert_eq!(block.state(&block.replicas()[built]), ReplicaState::Dropped);
         assert_eq!(block.judge_silent(0, |_| false), Verdict::Awaited { slabs: 1 });
     }
 }
