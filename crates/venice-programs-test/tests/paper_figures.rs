@@ -55,6 +55,43 @@ fn a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more() {
 }
 
 #[test]
+fn a_graph_job_over_partitions_is_right_on_a_part_of_its_memory() {
+    const TEST: &str = "a_graph_job_over_partitions_is_right_on_a_part_of_its_memory";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let graph = ["rack-11", "--graph", "150000x1200000", "--local", "0.5", "--limit", "300"];
+    let report =
+        paper(&[&graph[..], &["--modes", "venice-shm,venice-window"]].concat(), folder.path());
+
+    assert_eq!(report["wrong"], 0, "{report}");
+    assert_eq!(report["unmeasured"].as_array().unwrap().len(), 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3, "local memory and two modes");
+    assert_eq!(report["checked"].as_u64(), Some(3 * 3));
+    for cell in cells {
+        assert_eq!(cell["messages"], cells[0]["messages"], "{cell}");
+        assert!(cell["slowdown"].as_f64().unwrap() > 0.0, "{cell}");
+    }
+    let heat = report["heat"].as_array().unwrap();
+    assert_eq!(heat.len(), 24, "two samples a superstep");
+    let sum = |sample: &Value| -> u64 {
+        let partitions = sample.as_array().unwrap();
+        assert_eq!(partitions.len(), 50);
+        partitions.iter().map(|bytes| bytes.as_u64().unwrap()).sum()
+    };
+    // Messages fill the memory, then grow fewer.
+    let sums: Vec<u64> = heat.iter().map(sum).collect();
+    let peak = sums.iter().copied().max().unwrap();
+    assert_eq!(report["peak_bytes"].as_u64(), Some(peak));
+    assert!(peak as f64 > 1.2 * sums[0] as f64 && peak as f64 > 1.2 * sums[23] as f64, "{sums:?}");
+    for file in ["index.html", "rack-11-heat.svg", "rack-11-slowdown.svg"] {
+        assert!(folder.path().join("plots").join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
 fn a_figure_that_cannot_be_is_a_matter_of_usage() {
     for arguments in [
         &["14", "--memory", "32MiB", "--local", "64MiB"][..],

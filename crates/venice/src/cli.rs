@@ -76,7 +76,7 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
-    /// Reproduce a figure of the Venice paper on this machine
+    /// Reproduce a figure of the papers on this machine
     #[command(after_help = HELP_PAPER)]
     Paper {
         #[command(subcommand)]
@@ -148,6 +148,9 @@ enum Paper {
     /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
     #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
     Figure14(memory::QueryArgs),
+    /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third
+    #[command(name = "rack-11", after_help = HELP_PAPER)]
+    RackFigure11(memory::JobArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -210,6 +213,7 @@ fn paper(figure: &Paper) -> anyhow::Result<i32> {
     let (figure, args) = match figure {
         Paper::Figure3(args) => (memory::Figure::Three, args),
         Paper::Figure15(args) => (memory::Figure::Fifteen, args),
+        Paper::RackFigure11(args) => return memory::execute_job(args.clone()).map(|()| 0),
         Paper::Figure14(args) => return memory::execute_queries(args.clone()).map(|()| 0),
     };
     memory::execute_figure(figure, args.clone()).map(|()| 0)
@@ -317,6 +321,7 @@ EXAMPLES:
   venice paper 14 --quick --plots plots
   venice paper 14 --modes venice-shm --queries 2000 --json figure14.json
   venice paper 15 --quick --plots plots
+  venice paper rack-11 --quick --plots plots
   venice paper 15 --only pagerank,redis --json figure15.json
 
 Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
 use crate::child::{ChildGuard, find_program, run_tool};
 use crate::interrupt::wait_until;
@@ -27,7 +28,7 @@ impl FuseLoopSwap {
     pub(crate) fn create(len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
         let mount = FuseMount::serve(len_bytes)?;
-        let device = LoopDevice::attach(&mount.file())?;
+        let device = LoopDevice::attach(&mount.file(), true)?;
         let area = SwapArea::switch_on(&device.path)?;
         Ok(Self { _area: area, _device: device, mount })
     }
@@ -92,27 +93,5 @@ impl Drop for FuseMount {
             }
         }
         self.server.stop();
-    }
-}
-
-#[derive(Debug)]
-struct LoopDevice {
-    path: PathBuf,
-}
-
-impl LoopDevice {
-    /// With direct I/O, so that swapped pages are not cached a second time.
-    fn attach(file: &Path) -> Result<Self> {
-        let file = file.to_str().context("the FUSE file needs a path in UTF-8")?;
-        let out = run_tool("losetup", &["--find", "--show", "--direct-io=on", file])?;
-        Ok(Self { path: out.trim().into() })
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        if let Err(error) = run_tool("losetup", &["--detach", &self.path.to_string_lossy()]) {
-            eprintln!("venice: {error:#}");
-        }
     }
 }

@@ -1,9 +1,11 @@
 //! The kernel's own paging, to measure Venice against: a memory cgroup that holds a program to a
 //! local budget ([`::venice_swap::cgroup`]), and a device for what does not fit: a file on the local disk
-//! ([`swap_file`]), compressed memory ([`zram`]), or memory behind FUSE and a loop device
+//! ([`swap_file`]), compressed memory ([`zram`]), a RAM disk ([`ram_disk`]), or memory behind FUSE and a loop device
 //! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice. And with it ([`venice_swap`]).
 
 pub(crate) mod fuse_loop;
+mod loop_device;
+pub(crate) mod ram_disk;
 pub(crate) mod swap_area;
 pub(crate) mod swap_file;
 pub(crate) mod venice_swap;
@@ -13,6 +15,7 @@ pub(crate) mod zram;
 mod tests {
     use std::path::Path;
 
+    use super::ram_disk::RamDiskSwap;
     use super::swap_file::SwapFile;
 
     fn swaps() -> String {
@@ -32,5 +35,19 @@ mod tests {
         }
         assert!(!swaps().contains(&name), "{}", swaps());
         assert!(!folder.join(&name).exists());
+    }
+    #[test]
+    fn a_ram_disk_comes_and_goes() {
+        match RamDiskSwap::create(8 << 20) {
+            Ok(disk) => {
+                assert!(swaps().contains("/dev/loop"), "{}", swaps());
+                drop(disk);
+            }
+            Err(error) => eprintln!("SKIPPED: {error:#}"),
+        }
+        let own = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("venice-ram-disk"))
+        };
+        assert!(!std::fs::read_dir("/dev/shm").is_ok_and(|mut entries| entries.any(own)));
     }
 }

@@ -188,19 +188,12 @@ impl Load {
     }
 }
 
-fn run_work(name: &str, mut command: Command, limit: Duration, folder: &Path) -> Result<Sample> {
-    let json = folder.join("report.json");
-    command.arg("--json").arg(&json);
-    let mut worker = ChildGuard::spawn(name, command, &folder.join("log"))?;
-    // Of the worker itself where nobody stands in between: on local memory, where the peak counts.
-    let sampler = PeakSampler::start(worker.pid());
-    worker.wait_success(limit)?;
-    let text = std::fs::read_to_string(&json).context("the worker left no report")?;
-    let report: WorkReport = serde_json::from_str(&text).context("the worker's report")?;
+fn run_work(name: &str, command: Command, limit: Duration, folder: &Path) -> Result<Sample> {
+    let (report, peak_bytes) = report_of_work(name, command, limit, folder)?;
     Ok(Sample {
         load_s: report.build_s,
         resident_bytes: report.resident_bytes,
-        peak_bytes: sampler.peak_bytes(),
+        peak_bytes,
         checked: 0,
         wrong: report.wrong,
         digests: report.digests,
@@ -212,6 +205,27 @@ fn run_work(name: &str, mut command: Command, limit: Duration, folder: &Path) ->
             cut_short: false,
         }],
     })
+}
+
+/// What a worker that `command` starts has to tell, and its peak of resident memory in bytes, which
+/// counts on local memory: of the worker itself where nobody stands in between.
+///
+/// # Errors
+/// When it fails or takes longer than `limit`, and on an interrupt.
+pub(super) fn report_of_work(
+    name: &str,
+    mut command: Command,
+    limit: Duration,
+    folder: &Path,
+) -> Result<(WorkReport, u64)> {
+    let json = folder.join("report.json");
+    command.arg("--json").arg(&json);
+    let mut worker = ChildGuard::spawn(name, command, &folder.join("log"))?;
+    let sampler = PeakSampler::start(worker.pid());
+    worker.wait_success(limit)?;
+    let text = std::fs::read_to_string(&json).context("the worker left no report")?;
+    let report = serde_json::from_str(&text).context("the worker's report")?;
+    Ok((report, sampler.peak_bytes()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use venice_swap::cgroup::MemoryCgroup;
 use super::mode::{Budget, Mode};
 use super::report::KILLED;
 use crate::kernel_swap::fuse_loop::FuseLoopSwap;
+use crate::kernel_swap::ram_disk::RamDiskSwap;
 use crate::kernel_swap::swap_file::SwapFile;
 use crate::kernel_swap::zram::ZramSwap;
 use crate::launch::Launch;
@@ -64,6 +65,7 @@ impl Ground {
                 on_swap(budget, |len_bytes| SwapFile::create(folder, len_bytes), run)
             }
             Mode::Zram => on_swap(budget, ZramSwap::create, run),
+            Mode::RamDisk => on_swap(budget, RamDiskSwap::create, run),
             Mode::FuseLoop => on_swap(budget, FuseLoopSwap::create, run),
         }
     }

@@ -6,6 +6,7 @@
 //! with those of the run on local memory: a wrong byte anywhere fails the benchmark.
 
 mod application;
+mod graph_job;
 mod ground;
 mod mode;
 mod paper;
@@ -26,6 +27,7 @@ use clap::Args;
 use venice_wire::ByteSize;
 
 pub use application::{Application, Sizes};
+pub use graph_job::{JobArgs, JobCell, JobReport, execute_job};
 pub use mode::Mode;
 pub use paper::{Contest, Figure, FigureReport, PaperArgs, execute_figure};
 pub use queries::{DonorRow, QueryArgs, QueryCell, QueryReport, execute_queries};

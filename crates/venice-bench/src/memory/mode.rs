@@ -23,13 +23,15 @@ pub enum Mode {
     SwapDisk,
     /// Kernel swap to compressed local memory.
     Zram,
+    /// Kernel swap to a RAM disk of this machine.
+    RamDisk,
     /// Kernel swap to memory behind nbdkit, FUSE and a loop device.
     FuseLoop,
 }
 
 impl Mode {
     /// Every mode, in the order they run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Local,
         Self::VeniceShm,
         Self::VeniceUdp,
@@ -38,6 +40,7 @@ impl Mode {
         Self::VeniceSwapUdp,
         Self::SwapDisk,
         Self::Zram,
+        Self::RamDisk,
         Self::FuseLoop,
     ];
 
@@ -65,13 +68,14 @@ impl Mode {
             Self::VeniceSwapUdp => "venice-swap-udp",
             Self::SwapDisk => "swap-disk",
             Self::Zram => "zram",
+            Self::RamDisk => "ram-disk",
             Self::FuseLoop => "fuse-loop",
         }
     }
 
     /// Whether it is there for comparison only.
     pub(crate) fn is_peer(self) -> bool {
-        matches!(self, Self::Local | Self::SwapDisk | Self::Zram | Self::FuseLoop)
+        matches!(self, Self::Local | Self::SwapDisk | Self::Zram | Self::RamDisk | Self::FuseLoop)
     }
 }
 

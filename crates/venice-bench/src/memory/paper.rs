@@ -252,7 +252,7 @@ fn like_the_papers(mode: Mode) -> &'static str {
         Mode::VeniceWindow => "cache lines over PCIe (CRMA)",
         Mode::VeniceSwapShm => "swap over PCIe (DMA)",
         Mode::VeniceSwapUdp => "swap over Ethernet",
-        Mode::FuseLoop => "swap to a virtual disk",
+        Mode::FuseLoop | Mode::RamDisk => "swap to a virtual disk",
         Mode::VeniceShm | Mode::VeniceUdp | Mode::SwapDisk | Mode::Zram => "-",
     }
 }

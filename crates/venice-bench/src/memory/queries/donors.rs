@@ -200,6 +200,7 @@ mod tests {
                 operations: 1,
                 wrong: 0,
                 digests,
+                heat: Vec::new(),
                 resident_bytes: 1,
             };
             jobs.enter(&report, &[1, 2]);

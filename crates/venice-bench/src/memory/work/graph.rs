@@ -128,6 +128,23 @@ impl Graph {
         })
     }
 
+    /// A directed graph in which everybody looks to the first vertices more than to the last ones: those
+    /// at the place `x` of 0 to 1 get looks in proportion to `x^(1/CROWDED - 1)`. The rows are of whom a
+    /// vertex looks to. Parts of it by their place differ as the nodes of the composable-rack paper's
+    /// Figure 11 do.
+    pub(super) fn crowd(shape: Shape) -> Self {
+        const CROWDED: f64 = 1.25;
+        let vertices = u64::from(shape.vertices);
+        Self::of_edges(shape.vertices, false, || {
+            let mut random = Random::new(0x6372_6f77);
+            (0..shape.edges).map(move |_| {
+                let from = random.below(vertices) as u32;
+                let popular = (random.unit().powf(CROWDED) * vertices as f64) as u64;
+                (from, popular.min(vertices - 1) as u32)
+            })
+        })
+    }
+
     /// An undirected graph whose edges join any two vertices.
     pub(super) fn uniform(shape: Shape) -> Self {
         let vertices = u64::from(shape.vertices);

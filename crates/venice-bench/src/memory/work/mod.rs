@@ -13,6 +13,7 @@ mod fft;
 mod graph;
 mod grep;
 mod pagerank;
+mod topk;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -42,6 +43,8 @@ pub enum Work {
     Fft,
     /// Random reads and updates in a B-tree, four to one.
     Btree,
+    /// PageRank in supersteps over 50 partitions, with messages between them.
+    Topk,
 }
 
 /// What a worker is to do.
@@ -81,6 +84,9 @@ pub struct WorkReport {
     pub wrong: u64,
     /// Of the result, and of each part of the memory.
     pub digests: Vec<u64>,
+    /// Bytes of each partition, sample by sample, of an application that has partitions.
+    #[serde(default)]
+    pub heat: Vec<Vec<u64>>,
     /// The greater resident anonymous memory before and after the work, in bytes.
     pub resident_bytes: u64,
 }
@@ -95,7 +101,7 @@ impl WorkArgs {
 impl Work {
     /// Whether it loads a graph.
     pub(super) fn has_graph(self) -> bool {
-        matches!(self, Self::Pagerank | Self::Bfs | Self::Components)
+        matches!(self, Self::Pagerank | Self::Bfs | Self::Components | Self::Topk)
     }
 }
 
@@ -108,6 +114,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
         Work::Pagerank => Graph::web(web),
         Work::Bfs => Graph::r_mat(scale, bfs::EDGE_FACTOR),
         Work::Components => Graph::uniform(components::shape(scale)),
+        Work::Topk => Graph::crowd(web),
         Work::Grep | Work::Fft | Work::Btree => {
             unreachable!("{work:?} has no graph")
         }
@@ -133,6 +140,10 @@ trait Workload: Sized {
     fn run(&mut self, rounds: u64) -> Done;
     /// Digests of the result and of the memory.
     fn digests(&self) -> Vec<u64>;
+    /// Bytes of each partition, sample by sample.
+    fn heat(&self) -> Vec<Vec<u64>> {
+        Vec::new()
+    }
 }
 
 /// Does one application's work and writes its report.
@@ -147,6 +158,7 @@ pub fn execute_work(args: WorkArgs) -> Result<()> {
         Work::Grep => measure::<grep::Grep>(&args),
         Work::Fft => measure::<fft::Fft>(&args),
         Work::Btree => measure::<btree::Btree>(&args),
+        Work::Topk => measure::<topk::TopK>(&args),
     }?;
     let text = serde_json::to_string(&report).context("cannot form the report")?;
     let path = &args.json;
@@ -164,7 +176,8 @@ fn measure<W: Workload>(args: &WorkArgs) -> Result<WorkReport> {
     let run_s = start.elapsed().as_secs_f64();
     let resident_bytes = resident_before.max(resident());
     let digests = workload.digests();
-    Ok(WorkReport { build_s, run_s, operations, wrong, digests, resident_bytes })
+    let heat = workload.heat();
+    Ok(WorkReport { build_s, run_s, operations, wrong, digests, heat, resident_bytes })
 }
 
 #[cfg(test)]

@@ -1,0 +1,34 @@
+//! A file as a block device.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::child::run_tool;
+
+/// A loop device on a file. Dropping it takes it off.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    pub(super) path: PathBuf,
+}
+
+impl LoopDevice {
+    /// With direct I/O the file's pages are not cached a second time.
+    ///
+    /// # Errors
+    /// Without root, or where no loop device is to be had.
+    pub(super) fn attach(file: &Path, direct_io: bool) -> Result<Self> {
+        let file = file.to_str().context("a loop device's file needs a path in UTF-8")?;
+        let direct_io = if direct_io { "--direct-io=on" } else { "--direct-io=off" };
+        let out = run_tool("losetup", &["--find", "--show", direct_io, file])?;
+        Ok(Self { path: out.trim().into() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run_tool("losetup", &["--detach", &self.path.to_string_lossy()]) {
+            eprintln!("venice: {error:#}");
+        }
+    }
+}

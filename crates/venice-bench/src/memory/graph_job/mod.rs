@@ -1,0 +1,141 @@
+//! `venice paper rack-11`: Figure 11 of the composable-rack paper and what its section 9b tells of it.
+//!
+//! A graph job over 50 partitions ([`super::work`], `topk`) runs on local memory first, which gives the
+//! heat map of its partitions' memory; then with a third of that: what does not fit is swapped to the
+//! local disk, to a RAM disk, or lies in memory that other nodes lend.
+
+mod report;
+mod run;
+mod tables;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+pub use report::{JobCell, JobReport};
+
+use super::ground::Ground;
+use super::mode::Mode;
+use super::report::Fate;
+use super::work::Shape;
+use crate::arguments::OutputArgs;
+use crate::interrupt;
+use crate::machine::Machine;
+use crate::page::Page;
+use crate::plot;
+use crate::progress::note;
+
+const QUICK: Shape = Shape { vertices: 400_000, edges: 3_200_000 };
+const USUAL: Shape = Shape { vertices: 1_000_000, edges: 8_000_000 };
+/// "The memory per node is then reduced by a factor of 3".
+const SHARE: f64 = 1.0 / 3.0;
+
+/// Arguments of `venice paper rack-11`.
+#[derive(Debug, Clone, Args)]
+pub struct JobArgs {
+    /// A short run: a smaller graph.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// The graph [default: 1000000x8000000; --quick: 400000x3200000].
+    #[arg(long, value_name = "VERTICESxEDGES")]
+    pub graph: Option<Shape>,
+
+    /// What of the job's greatest need of memory stays local.
+    #[arg(long, default_value_t = SHARE, value_name = "SHARE",
+          value_parser = crate::arguments::share)]
+    pub local: f64,
+
+    /// Where the rest of the memory comes from.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
+          default_values_t = [Mode::SwapDisk, Mode::RamDisk, Mode::Zram, Mode::VeniceShm,
+                              Mode::VeniceWindow, Mode::VeniceSwapShm])]
+    pub modes: Vec<Mode>,
+
+    /// What takes longer than this in one mode is ended there, and said to be too slow.
+    #[arg(long, default_value_t = 120.0, value_name = "SECONDS",
+          value_parser = crate::arguments::positive)]
+    pub limit: f64,
+
+    /// Folder on a local disk for the swap file of `swap-disk`.
+    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
+    pub swap_dir: PathBuf,
+
+    /// Where the figures go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+struct Plan {
+    graph: Shape,
+    share: f64,
+    /// Without `local`, which always runs.
+    modes: Vec<Mode>,
+    limit: Duration,
+    quick: bool,
+}
+
+/// Measures the figure, prints its tables, writes its JSON, its plots and its page.
+///
+/// # Errors
+/// On an interrupt, when the job fails where this machine should be able to do it, and when a result was
+/// wrong. Whatever was set up has been removed by then.
+pub fn execute_job(args: JobArgs) -> Result<()> {
+    let mut modes = args.modes.clone();
+    modes.retain(|mode| *mode != Mode::Local);
+    modes.sort_unstable();
+    modes.dedup();
+    let plan = Plan {
+        graph: args.graph.unwrap_or(if args.quick { QUICK } else { USUAL }),
+        share: args.local,
+        modes,
+        limit: Duration::from_secs_f64(args.limit),
+        quick: args.quick,
+    };
+    interrupt::catch_signals()?;
+    note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
+    let mut ground = Ground::new(args.swap_dir.clone());
+    let report = run::run(&plan, &mut ground)?;
+    drop(ground);
+    if let Some(folder) = &args.output.plots {
+        publish_page(&report, folder)?;
+    }
+    crate::report::publish(&tables::text(&report), args.output.json.as_deref(), &report)?;
+    verdict(&report)
+}
+
+fn verdict(report: &JobReport) -> Result<()> {
+    if report.wrong > 0 {
+        bail!("{} of {} digests were wrong", report.wrong, report.checked);
+    }
+    if report.interrupted {
+        return interrupt::check();
+    }
+    let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
+    if failed > 0 {
+        bail!("{failed} of the modes failed");
+    }
+    Ok(())
+}
+
+fn publish_page(report: &JobReport, folder: &std::path::Path) -> Result<()> {
+    let plots = tables::plots(report)?;
+    plot::write(&plots, folder)?;
+    let closing = tables::closing(report);
+    let page = Page {
+        title: tables::TITLE,
+        header: tables::header(report),
+        legend: "The heat map is of the run on local memory. Bars in colour: pooled memory. Grey: \
+                 what else this machine has, and what the paper tells.",
+        plots: &plots,
+        sheets: tables::all(report),
+        closing: closing.lines().map(str::to_owned).collect(),
+    };
+    let file = page.write(folder)?;
+    note(&format!("plots and page: {}", file.display()));
+    Ok(())
+}
