@@ -70,6 +70,10 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
             aims.push(Aim::at_most(name, swap.p99_us, 1000.0, "µs"));
         }
     }
+    if let (Some(ahead), Some(umap)) = (sequential(Way::VeniceShm), sequential(Way::Umap)) {
+        let name = "sequential read over shm / UMap";
+        aims.push(Aim::at_least(name, ahead.pages_per_s / umap.pages_per_s, 4.0));
+    }
     if let Some(ahead) = sequential(Way::VeniceShm) {
         // Without the run that has read-ahead off, the floor is what one page at a time can do.
         let (name, single) = match sequential(Way::VeniceShmOnePage) {

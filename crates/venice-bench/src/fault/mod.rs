@@ -14,6 +14,7 @@ mod report;
 mod run;
 mod touch;
 mod udp_round_trip;
+mod umap;
 mod way;
 mod worker;
 
@@ -45,7 +46,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 EXAMPLES:
   venice bench fault                             1 GiB with 256 MiB local, every way there is
   venice bench fault --json fault.json           with the figures in a file
-  venice bench fault --ways uffd-floor,venice-shm --seconds 5")]
+  venice bench fault --ways uffd-floor,venice-shm --seconds 5
+  venice bench fault --ways venice-shm,umap --umap umap/lib/libumap.so")]
 pub struct FaultArgs {
     /// Memory to touch.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
@@ -63,6 +65,14 @@ pub struct FaultArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,...",
           default_values_t = Way::ALL)]
     pub ways: Vec<Way>,
+
+    /// UMap's shared library, for the way `umap` (docs/benchmarks.md says how to build it).
+    #[arg(long, value_name = "LIBRARY")]
+    pub umap: Option<PathBuf>,
+
+    /// Queues of the swap devices [default: as `venice swap attach` chooses].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub swap_queues: Option<u16>,
 
     /// Write the figures to this file as JSON (`-` is standard output).
     #[arg(long, value_name = "FILE")]

@@ -1,22 +1,26 @@
-//! The region whose pages are touched: anonymous memory, every word of it checkable.
+//! The region whose pages are touched: anonymous memory, or UMap's, every word of it checkable.
 
 use std::io;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
 use super::PAGE_BYTES;
+use super::umap::UmapMemory;
 use crate::pattern;
 
 /// Words in one page.
 pub(crate) const WORDS_PER_PAGE: u64 = PAGE_BYTES / pattern::WORD_BYTES as u64;
 
-/// A private anonymous mapping, shared by the measuring threads.
+/// A mapping, shared by the measuring threads.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
     pages: u64,
+    /// Whose it is, if not ours.
+    umap: Option<UmapMemory>,
 }
 
 // SAFETY: the mapping belongs to the region alone, stays until it is dropped, and is accessed
@@ -49,7 +53,16 @@ impl Region {
         let base = NonNull::new(address.cast()).context("the region was mapped at 0")?;
         // SAFETY: the range was mapped above. Refusal (a kernel without huge pages) is fine.
         unsafe { libc::madvise(address, len_bytes, libc::MADV_NOHUGEPAGE) };
-        Ok(Self { base, pages })
+        Ok(Self { base, pages, umap: None })
+    }
+
+    /// Pages that UMap serves.
+    ///
+    /// # Errors
+    /// As [`UmapMemory::map`].
+    pub(crate) fn by_umap(library: &Path, pages: u64) -> Result<Self> {
+        let umap = UmapMemory::map(library, pages * PAGE_BYTES)?;
+        Ok(Self { base: umap.base(), pages, umap: Some(umap) })
     }
 
     pub(crate) fn pages(&self) -> u64 {
@@ -83,6 +96,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.umap.is_some() {
+            return;
+        }
         // SAFETY: the range was mapped by `map` and no reference into it outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes()) };
     }

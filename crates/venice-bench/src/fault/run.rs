@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tempfile::TempDir;
 use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
 use super::touch::Pattern;
+use super::umap::UmapMemory;
 use super::way::{FailedWay, SkippedWay, Way, WayReport};
 use super::worker::WorkerReport;
 use super::{FaultArgs, PAGE_BYTES};
@@ -38,6 +39,7 @@ pub(crate) enum Outcome {
 pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
     let measured = match way {
         Way::Resident | Way::UffdFloor => run_worker(way, args, &Launch::Local, &[]).map(Ok),
+        Way::Umap => run_on_umap(way, args),
         Way::VeniceShm | Way::VeniceShmOnePage => run_on_rack(way, args, Port::Shm).map(Ok),
         Way::VeniceUdp => run_on_rack(way, args, Port::Udp).map(Ok),
         Way::VeniceSwapShm => run_on_venice_swap(way, args, Port::Shm),
@@ -83,6 +85,14 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
     run_worker(way, args, &launch, &rack.agent_pids())
 }
 
+/// It is lacking unless it is named.
+fn run_on_umap(way: Way, args: &FaultArgs) -> Result<Result<WayReport>> {
+    if args.umap.is_none() {
+        return Ok(Err(anyhow!("no UMap here: --umap LIBRARY names it")));
+    }
+    run_worker(way, args, &Launch::Local, &[]).map(Ok)
+}
+
 /// Without root it is lacking; anything else that goes wrong with it is a failure.
 fn run_on_venice_swap(way: Way, args: &FaultArgs, port: Port) -> Result<Result<WayReport>> {
     if let Err(lacking) = venice_swap::require_root() {
@@ -90,7 +100,7 @@ fn run_on_venice_swap(way: Way, args: &FaultArgs, port: Port) -> Result<Result<W
     }
     let create = |len_bytes| {
         let _phase = Phase::waiting(format!("{way}: start a rack"));
-        VeniceSwap::create(port, len_bytes)
+        VeniceSwap::create(port, len_bytes, args.swap_queues)
     };
     let measured = run_on_swap(way, args, create, |swap| SwapFacts {
         device: swap.describe(),
@@ -173,6 +183,10 @@ fn worker_command(
         .arg(json);
     if way == Way::UffdFloor {
         command.arg("--floor");
+    }
+    if let Some(library) = args.umap.as_ref().filter(|_| way == Way::Umap) {
+        command.arg("--umap").arg(library);
+        UmapMemory::configure(&mut command, args.local.0);
     }
     if way == Way::VeniceShmOnePage {
         command.args(["--patterns", Pattern::Sequential.name()]);

@@ -19,6 +19,8 @@ pub enum Way {
     VeniceShmOnePage,
     /// Venice, from donors over udp.
     VeniceUdp,
+    /// UMap, from a file in memory.
+    Umap,
     /// Kernel swap to donors over shared memory.
     VeniceSwapShm,
     /// Kernel swap to donors over udp.
@@ -31,12 +33,13 @@ pub enum Way {
 
 impl Way {
     /// Every way, in the order they run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Resident,
         Self::UffdFloor,
         Self::VeniceShm,
         Self::VeniceShmOnePage,
         Self::VeniceUdp,
+        Self::Umap,
         Self::VeniceSwapShm,
         Self::VeniceSwapUdp,
         Self::Zram,
@@ -52,6 +55,7 @@ impl Way {
             Self::VeniceShm => "venice-shm",
             Self::VeniceShmOnePage => "venice-shm-one-page",
             Self::VeniceUdp => "venice-udp",
+            Self::Umap => "umap",
             Self::VeniceSwapShm => "venice-swap-shm",
             Self::VeniceSwapUdp => "venice-swap-udp",
             Self::Zram => "zram",

@@ -41,6 +41,10 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub floor: bool,
 
+    /// Have UMap serve the faults: its shared library.
+    #[arg(long, value_name = "LIBRARY", conflicts_with = "floor")]
+    pub umap: Option<PathBuf>,
+
     /// Processes whose processor time is counted as that of helpers.
     #[arg(long, value_delimiter = ',')]
     pub helpers: Vec<u32>,
@@ -98,7 +102,10 @@ impl<'a> Bench<'a> {
     }
 
     fn run_paged(&self) -> Result<WorkerReport> {
-        let region = Region::map(self.pages)?;
+        let region = match &self.args.umap {
+            None => Region::map(self.pages)?,
+            Some(library) => Region::by_umap(library, self.pages)?,
+        };
         let start = Instant::now();
         (0..self.pages).for_each(|page| region.fill_page(page));
         let fill_s = start.elapsed().as_secs_f64();
@@ -277,6 +284,7 @@ mod tests {
             seconds: 0.01,
             patterns: vec![Pattern::Random, Pattern::Sequential],
             floor: false,
+            umap: None,
             helpers: vec![],
             json: json.clone(),
         })

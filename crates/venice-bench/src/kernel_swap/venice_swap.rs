@@ -30,9 +30,11 @@ struct Device {
 }
 
 impl VeniceSwap {
+    /// With as many queues as `queues` says, or as `venice swap attach` takes of its own accord.
+    ///
     /// # Errors
     /// Without root, or when `venice up` or `venice swap attach` fails; the message quotes it.
-    pub(crate) fn create(port: Port, len_bytes: u64) -> Result<Self> {
+    pub(crate) fn create(port: Port, len_bytes: u64, queues: Option<u16>) -> Result<Self> {
         venice_swap::require_root()?;
         let rack = Rack::up(port, len_bytes)?;
         let mut command = rack.venice();
@@ -47,6 +49,9 @@ impl VeniceSwap {
                 "1",
             ])
             .args(["--port", port.name()]);
+        if let Some(queues) = queues {
+            command.args(["--queues", &queues.to_string()]);
+        }
         rack.finish("venice swap attach", command, ATTACH_WITHIN)?;
         let device = listed(rack.venice())?;
         Ok(Self { rack, device })

@@ -41,7 +41,7 @@ pub fn execute(
         donors: args.donor.clone(),
         copies: args.copies,
         node: args.node.clone(),
-        queues: Plan::default_queues(port),
+        queues: Plan::default_queues(),
         priority: PRIORITY,
         device: None,
         purpose: program.display().to_string(),

@@ -33,7 +33,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         donors: args.donor.clone(),
         copies: args.copies,
         node: args.node.clone(),
-        queues: args.queues.unwrap_or_else(|| Plan::default_queues(port)),
+        queues: args.queues.unwrap_or_else(Plan::default_queues),
         priority: args.priority,
         device: args.device,
         owner_pid: None,

@@ -67,7 +67,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
     /// Requests carried at a time, each by a thread with a buffer of its own
-    /// [default: 1 over udp, else as many as processors, 2 to 4]
+    /// [default: as many as processors, 2 to 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: Option<u16>,
     /// The kernel fills swap areas of a higher priority first

@@ -85,14 +85,10 @@ impl From<Device> for String {
 }
 
 impl Plan {
-    /// Requests carried at a time unless asked otherwise. Over udp one link that is always busy
-    /// carries several times as many pages as links that sleep in between (docs/benchmarks.md).
-    pub fn default_queues(port: PortKind) -> u16 {
+    /// Requests carried at a time unless asked otherwise.
+    pub fn default_queues() -> u16 {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        match port {
-            PortKind::Udp => 1,
-            PortKind::Shm | PortKind::Verbs => processors.clamp(2, 4) as u16,
-        }
+        processors.clamp(2, 4) as u16
     }
 
     /// The folder of this device's server, by the name it has as a process of the run directory.
