@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use venice_fabric::{LinkModel, Position, Topology};
@@ -75,9 +76,10 @@ pub struct AgentConfig {
     /// default is 2 % of the machine's memory, 64 MiB at least and 1 GiB at most.
     #[serde(deserialize_with = "some_size")]
     pub keep_free: Option<ByteSize>,
-    /// After so many seconds below that mark with nothing unlent left, lent memory is taken back,
-    /// the newest grants first; the default is never.
-    pub take_back_after_s: Option<f64>,
+    /// Below that mark with nothing unlent left, the borrowers of the newest grants are asked to
+    /// put their memory elsewhere; what is not given back so many seconds after that is taken.
+    /// Infinite: never.
+    pub take_back_after_s: f64,
     /// Where the machine's state is read; tests have a folder of their own.
     #[serde(skip)]
     pub proc_dir: PathBuf,
@@ -110,13 +112,15 @@ impl Default for AgentConfig {
             state_dir: "/var/lib/venice/agent".into(),
             pool: false,
             keep_free: None,
-            take_back_after_s: None,
+            take_back_after_s: TAKE_BACK_AFTER_S,
             proc_dir: "/proc".into(),
             on_ready: OnReady::default(),
         }
     }
 }
 
+/// Far longer than it takes to move what a node lends, if there is anywhere to move it to.
+pub const TAKE_BACK_AFTER_S: f64 = 600.0;
 /// More queues than this serve nobody.
 const MAX_QUEUES: usize = 64;
 /// Unless told otherwise, the rest of the processors is for whoever else lives here.
@@ -131,6 +135,11 @@ pub(crate) struct Addresses {
 }
 
 impl AgentConfig {
+    /// How long borrowers have to give back what is wanted back; `None`: as long as it takes.
+    pub(crate) fn take_back_after(&self) -> Option<Duration> {
+        self.take_back_after_s.is_finite().then(|| Duration::from_secs_f64(self.take_back_after_s))
+    }
+
     /// Checks everything that can be checked without touching the machine.
     pub(crate) fn validate(&self) -> Result<Addresses, AgentError> {
         let wrong = |text: String| Err(AgentError::Config(text));
@@ -154,9 +163,11 @@ impl AgentConfig {
         if let Some(queues) = self.queues.filter(|queues| !(1..=MAX_QUEUES).contains(queues)) {
             return wrong(format!("queues is {queues}: it has to be between 1 and {MAX_QUEUES}"));
         }
-        if let Some(after_s) = self.take_back_after_s.filter(|s| !(0.0..=86_400.0).contains(s)) {
+        let after_s = self.take_back_after_s;
+        if !(0.0..=86_400.0).contains(&after_s) && after_s != f64::INFINITY {
             return wrong(format!(
-                "take_back_after_s is {after_s}: it has to be between 0 and 86400 seconds"
+                "take_back_after_s is {after_s}: it has to be between 0 and 86400 seconds, or inf \
+                 for never"
             ));
         }
         self.xdp_interface()?;

@@ -122,6 +122,22 @@ impl Lender {
         self.state().core.set_epoch(epoch);
     }
 
+    /// Whether what is lent is to go elsewhere, for the node's maintenance.
+    pub(crate) fn set_draining(&self, is_draining: bool) {
+        self.state().core.handle_draining(is_draining);
+    }
+
+    /// This machine wants so many of the lent slabs back, and takes them after `within`.
+    pub(crate) fn want_back(self: &Arc<Self>, slabs: u32, within: Option<Duration>) {
+        let mut state = self.state();
+        let now_ns = state.now_ns();
+        let within_ns = within.map(|within| within.as_nanos() as u64);
+        state.core.handle_want_back(now_ns, slabs, within_ns);
+        drop(state);
+        // There may be a deadline that nobody waits for yet.
+        self.deadlines.notify_one();
+    }
+
     pub(crate) fn report(&self) -> DonorReport {
         self.state().core.report()
     }
@@ -418,7 +434,10 @@ mod tests {
         lender.commit(id, 1).unwrap();
         lender.commit(id, 1).unwrap();
         lender.grants.lock().write(id, KEY, SLAB_BYTES + 5, b"mine").unwrap();
-        assert_eq!(lender.renew(&[(id, KEY)]), [LeaseState::Live { remaining_ms: 60_000 }]);
+        assert_eq!(
+            lender.renew(&[(id, KEY)]),
+            [LeaseState::Live { remaining_ms: 60_000, notice: None }]
+        );
 
         let status = lender.release(&[id]).await;
         assert_eq!(status.free_slabs, 2, "released means free again");

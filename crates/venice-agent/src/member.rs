@@ -154,6 +154,7 @@ impl Member {
         registered: &Registered,
         links: &LinkTests,
     ) -> Result<(), AgentError> {
+        self.lender.set_draining(ack.is_draining);
         let own = registered.identity.node;
         match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
             Some(learnt) => learnt,

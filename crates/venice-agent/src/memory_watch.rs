@@ -29,16 +29,16 @@ const DEFAULT_KEEP_FREE_MAX: u64 = 1 << 30;
 pub(crate) struct MemoryWatch {
     source: MemorySource,
     watch: PressureWatch,
+    /// How long borrowers have to put elsewhere what is wanted back; `None`: as long as it takes.
+    take_back_after: Option<Duration>,
 }
 
 impl MemoryWatch {
     pub(crate) fn new(config: &AgentConfig) -> Self {
         let source = MemorySource::new(&config.proc_dir);
-        let settings = PressureSettings {
-            keep_free_bytes: source.keep_free_bytes(config),
-            take_back_after_ns: config.take_back_after_s.map(|s| (s * 1e9) as u64),
-        };
-        Self { source, watch: PressureWatch::new(settings) }
+        let settings = PressureSettings { keep_free_bytes: source.keep_free_bytes(config) };
+        let watch = PressureWatch::new(settings);
+        Self { source, watch, take_back_after: config.take_back_after() }
     }
 
     /// Bytes available, and how many of them the machine is to keep; `None` where the kernel does
@@ -70,8 +70,8 @@ impl MemoryWatch {
                 tell(report);
             }
             // Slabs take a millisecond each to make or to give back.
-            let lender = Arc::clone(&lender);
-            let heeded = tokio::task::spawn_blocking(move || lender.heed(report, orders));
+            let (lender, within) = (Arc::clone(&lender), self.take_back_after);
+            let heeded = tokio::task::spawn_blocking(move || lender.heed(report, orders, within));
             heeded.await.expect("no task panics with the slabs");
         }
     }
@@ -93,18 +93,19 @@ impl Lender {
     }
 
     /// Does what the watch wants done.
-    fn heed(self: &Arc<Self>, report: PressureReport, orders: PressureOrders) {
+    fn heed(
+        self: &Arc<Self>,
+        report: PressureReport,
+        orders: PressureOrders,
+        within: Option<Duration>,
+    ) {
         let level_before = {
             let mut state = self.state();
             std::mem::replace(&mut state.pressure, report).level
         };
         self.withhold(orders.withhold_slabs);
         self.remake(orders.remake_slabs);
-        if orders.take_back_slabs > 0 {
-            let mut state = self.state();
-            state.core.handle_take_back(orders.take_back_slabs);
-            self.carry_out(state);
-        }
+        self.want_back(orders.want_back_slabs, within);
         if level_before != report.level || orders != PressureOrders::default() {
             self.tell_change();
         }

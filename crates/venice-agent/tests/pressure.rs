@@ -75,8 +75,7 @@ async fn lent_memory_is_taken_back_where_the_operator_wants_it() {
     let dir = tempfile::tempdir().unwrap();
     available(dir.path(), 4000);
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
-    let take_back =
-        AgentConfig { take_back_after_s: Some(2.0), ..config(dir.path(), at, dir.path()) };
+    let take_back = AgentConfig { take_back_after_s: 2.0, ..config(dir.path(), at, dir.path()) };
     let (_agent, _) = start_agent(take_back).await;
     let mut client = rack_with(at, 1, 4 * SLAB_BYTES).await;
     let first = client.request_memory(request(2 * SLAB_BYTES, 1)).await.unwrap();

@@ -7,8 +7,8 @@ use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, PortReport, PrepareRequest,
-    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
+    LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice, NoticeReason, Peer, PortReport,
+    PrepareRequest, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
 };
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
@@ -344,7 +344,8 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
         position: relay.position,
         addr: relay.addr,
     };
-    Ok(HeartbeatAck { peers, relays: response.relays.into_iter().map(relay_in).collect() })
+    let relays = response.relays.into_iter().map(relay_in).collect();
+    Ok(HeartbeatAck { peers, relays, is_draining: response.draining })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
@@ -363,6 +364,7 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
     proto::HeartbeatResponse {
         peers: ack.peers.into_iter().map(peer_out).collect(),
         relays: ack.relays.into_iter().map(relay_out).collect(),
+        draining: ack.is_draining,
     }
 }
 
@@ -450,18 +452,30 @@ pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest
 }
 
 pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
-    if lease.live {
-        LeaseState::Live { remaining_ms: lease.remaining_ms }
-    } else {
-        LeaseState::Unknown
+    use proto::lease_status::Reason;
+    let reason = match lease.reason() {
+        Reason::Unspecified => None,
+        Reason::Drain => Some(NoticeReason::Drain),
+        Reason::Pressure => Some(NoticeReason::Pressure),
+    };
+    let notice = reason.map(|reason| Notice { reason, within_ms: lease.wanted_within_ms });
+    match lease.live {
+        true => LeaseState::Live { remaining_ms: lease.remaining_ms, notice },
+        false => LeaseState::Unknown,
     }
 }
 
 pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
-    match lease {
-        LeaseState::Live { remaining_ms } => proto::LeaseStatus { live: true, remaining_ms },
-        LeaseState::Unknown => proto::LeaseStatus { live: false, remaining_ms: 0 },
-    }
+    use proto::lease_status::Reason;
+    let LeaseState::Live { remaining_ms, notice } = lease else {
+        return proto::LeaseStatus::default();
+    };
+    let reason = notice.map_or(Reason::Unspecified, |notice| match notice.reason {
+        NoticeReason::Drain => Reason::Drain,
+        NoticeReason::Pressure => Reason::Pressure,
+    });
+    let wanted_within_ms = notice.and_then(|notice| notice.within_ms);
+    proto::LeaseStatus { live: true, remaining_ms, reason: reason.into(), wanted_within_ms }
 }
 
 /// Rows have the same fields on both sides.

@@ -21,7 +21,7 @@ pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, MemoryRequest, NodeRegistration, Peer, Pong, PortReport, PrepareRequest,
-    RackError, Refusal, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
-    pool_text,
+    LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice, NoticeReason, Peer, Pong,
+    PortReport, PrepareRequest, RackError, Refusal, Registered, RelayPeer, RelayPlace,
+    ResourceKind, ResourceSpec, XdpFrames, pool_text,
 };

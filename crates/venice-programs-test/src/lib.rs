@@ -6,6 +6,7 @@
 //! - [`Rack`]: a rack with its own run directory, gone again when the test is.
 //! - [`Running`]: a process being watched: its output, its time limit, its resident memory.
 //! - [`compare`]: one program run without Venice, then with a quarter of its peak local.
+//! - [`Busy`]: a program that uses its memory all the time and would notice a wrong byte.
 //! - [`CProgram`]: a small C program compiled at test time.
 //! - [`redis::Client`], [`memcached::Client`]: clients that know what every value must be.
 //!
@@ -13,6 +14,7 @@
 //! line `SKIPPED: <test>: no <feature>` that the test script looks for.
 #![forbid(unsafe_code)]
 
+mod busy;
 mod c_program;
 pub mod compare;
 pub mod memcached;
@@ -22,6 +24,7 @@ pub mod redis;
 mod running;
 pub mod values;
 
+pub use busy::Busy;
 pub use c_program::CProgram;
 pub use proc_tree::{descendants, is_alive, rss_anon_bytes};
 pub use rack::{Port, Rack, kill_now, stop_now, venice_binary};

@@ -1,11 +1,10 @@
 //! Donors die, stall and come back under programs whose far memory has two copies: no wrong byte,
 //! no hang, and the lost copies are there again before the next one dies.
 
-use std::fs::File;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use venice_programs_test::{CProgram, Port, Rack, Running, kill_now};
+use venice_programs_test::{Busy, CProgram, Port, Rack, kill_now};
 use venice_programs_test::{paged_mode_is_missing, wait_for};
 
 const LEND_MIB: u64 = 128;
@@ -13,48 +12,6 @@ const SIGBUS_CODE: i32 = 128 + 7;
 const LIMIT: Duration = Duration::from_secs(120);
 /// The lease, and as long again.
 const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(20);
-
-/// A program that writes and checks 64 MiB over and over with a quarter of them local.
-struct Busy {
-    program: CProgram,
-    running: Running,
-}
-
-impl Busy {
-    fn start(rack: &Rack) -> Busy {
-        Busy::start_on(rack, "80MiB")
-    }
-
-    fn start_on(rack: &Rack, remote: &str) -> Busy {
-        let program = CProgram::compile("keep_busy");
-        let options = ["--local", "16MiB", "--remote", remote, "--copies", "2", "--stats"];
-        let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
-        let mut busy = Busy { program, running };
-        wait_for("the program to use its memory", LIMIT, || {
-            if !busy.running.is_running() {
-                return Some(false);
-            }
-            busy.program.dir().join("ready").exists().then_some(true)
-        });
-        busy
-    }
-
-    /// That it has not ended, or what it said when it did.
-    fn expect_running(&mut self) {
-        if !self.running.is_running() {
-            panic!("the program ended:\n{}", self.running.said_on_stderr());
-        }
-    }
-
-    /// Lets it check everything once more and end; what it said on stderr.
-    fn stop(self) -> String {
-        File::create(self.program.dir().join("stop")).expect("a file");
-        let outcome = self.running.finish(LIMIT);
-        outcome.expect_code(0);
-        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
-        outcome.stderr
-    }
-}
 
 /// Until the run has noticed that `gone` is lost, and has all copies again.
 fn wait_for_both_copies(rack: &Rack, busy: &mut Busy, gone: &str) {
@@ -72,7 +29,7 @@ fn donors_die_one_after_the_other(test: &str, port: Port) {
         return;
     }
     let rack = Rack::start(port, LEND_MIB);
-    let mut busy = Busy::start(&rack);
+    let mut busy = Busy::start(&rack, "80MiB", 2);
     kill_now(rack.agent_pid("node2"));
     wait_for_both_copies(&rack, &mut busy, "node2");
     kill_now(rack.agent_pid("node3"));
@@ -101,7 +58,7 @@ fn two_donors_that_die_at_once_end_the_program_with_a_word() {
     }
     let rack = Rack::start(Port::Shm, LEND_MIB);
     // So much that what one node has is enough to go on with; of any three, two share a slab.
-    let busy = Busy::start_on(&rack, "200MiB");
+    let busy = Busy::start(&rack, "200MiB", 2);
     let pids = ["node1", "node2", "node3"].map(|name| rack.agent_pid(name));
     for pid in pids {
         signal(pid, Signal::STOP);
@@ -121,7 +78,7 @@ fn a_stalled_donor_is_left_behind(test: &str, port: Port) {
         return;
     }
     let rack = Rack::start(port, LEND_MIB);
-    let mut busy = Busy::start(&rack);
+    let mut busy = Busy::start(&rack, "80MiB", 2);
     let stalled = rack.agent_pid("node2");
     signal(stalled, Signal::STOP);
     let began = Instant::now();

@@ -4,6 +4,11 @@
 //! by the Monitor Node, then committed, then lives as long as its recipient renews the lease.
 //! However it ends, its slabs come out of [`DonorCore::poll_action`] to be wiped, and are free
 //! again when [`DonorCore::handle_freed`] says that this is done.
+//!
+//! A donor that wants memory back says so with the next renewal ([`notices`]); it ends the grant
+//! itself only when the time it has stated is over.
+
+mod notices;
 
 use crate::NS_PER_MS;
 use crate::types::{
@@ -82,6 +87,8 @@ pub struct DonorCore {
     free_slabs: u32,
     /// Neither lent nor offered: the donor's machine has their memory.
     withheld_slabs: u32,
+    /// All that is lent is wanted back, whenever it comes.
+    is_draining: bool,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
     freeing: BTreeMap<GrantId, u32>,
@@ -94,6 +101,15 @@ struct Held {
     state: HeldState,
     /// When it ends unless committed or renewed.
     deadline_ns: u64,
+    /// The memory is wanted back.
+    wanted: Option<Wanted>,
+}
+
+/// Since a donor wants a grant's memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    /// When the grant ends, released or not; `None`: never for that.
+    until_ns: Option<u64>,
 }
 
 impl DonorCore {
@@ -104,6 +120,7 @@ impl DonorCore {
             epoch: 0,
             free_slabs: settings.total_slabs,
             withheld_slabs: 0,
+            is_draining: false,
             revision: 0,
             held: BTreeMap::new(),
             freeing: BTreeMap::new(),
@@ -149,7 +166,7 @@ impl DonorCore {
         self.free_slabs -= request.slabs;
         self.revision += 1;
         let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
-        let held = Held { request, state: HeldState::Prepared, deadline_ns };
+        let held = Held { request, state: HeldState::Prepared, deadline_ns, wanted: None };
         self.held.insert(held.request.grant, held);
         Ok(Prepared::New(self.status()))
     }
@@ -201,7 +218,8 @@ impl DonorCore {
         match self.held.get_mut(&grant) {
             Some(held) if held.state == HeldState::Committed && held.request.key == key => {
                 held.deadline_ns = now_ns.saturating_add(held.lease_ns());
-                LeaseState::Live { remaining_ms: held.request.lease_ms }
+                let notice = held.notice(now_ns, self.is_draining);
+                LeaseState::Live { remaining_ms: held.request.lease_ms, notice }
             }
             _ => LeaseState::Unknown,
         }
@@ -245,52 +263,22 @@ impl DonorCore {
         self.withheld_slabs
     }
 
-    /// Ends lent grants, the newest first, until `slabs` slabs are on their way back or nothing is
-    /// lent any more; the grants ended.
-    pub fn handle_take_back(&mut self, slabs: u32) -> Vec<GrantId> {
-        let mut left = slabs;
-        let mut ended = Vec::new();
-        for (id, held) in self.held.iter().rev() {
-            if left == 0 {
-                break;
-            }
-            if held.state == HeldState::Committed {
-                left = left.saturating_sub(held.request.slabs);
-                ended.push(*id);
-            }
-        }
-        for grant in &ended {
-            self.end(*grant, EndReason::TakenBack);
-        }
-        ended
-    }
-
     /// True from the end of a grant until its slabs are free again.
     pub fn is_freeing(&self, grant: GrantId) -> bool {
         self.freeing.contains_key(&grant)
     }
 
-    /// Ends what was not committed or renewed in time.
+    /// Ends what was not committed, renewed or given back in time.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let due = |held: &Held| held.deadline_ns <= now_ns;
-        let ended: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, held)| due(held))
-            .map(|(id, held)| (*id, held.state))
-            .collect();
-        for (grant, state) in ended {
-            let reason = match state {
-                HeldState::Prepared => EndReason::PrepareTimeout,
-                HeldState::Committed => EndReason::LeaseExpired,
-            };
+        let due = self.held.iter().filter_map(|(id, held)| Some((*id, held.end_at(now_ns)?)));
+        for (grant, reason) in due.collect::<Vec<_>>() {
             self.end(grant, reason);
         }
     }
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.held.values().map(|held| held.deadline_ns).min()
+        self.held.values().map(Held::ends_ns).min()
     }
 
     /// What is to be done next.
@@ -352,6 +340,22 @@ impl Held {
     fn lease_ns(&self) -> u64 {
         self.request.lease_ms.saturating_mul(NS_PER_MS)
     }
+
+    /// When it ends if nobody does anything.
+    fn ends_ns(&self) -> u64 {
+        let wanted_ns = self.wanted.and_then(|wanted| wanted.until_ns);
+        wanted_ns.map_or(self.deadline_ns, |until_ns| until_ns.min(self.deadline_ns))
+    }
+
+    /// Why it ends at this moment, if it does.
+    fn end_at(&self, now_ns: u64) -> Option<EndReason> {
+        match self.state {
+            HeldState::Prepared if self.deadline_ns <= now_ns => Some(EndReason::PrepareTimeout),
+            HeldState::Committed if self.deadline_ns <= now_ns => Some(EndReason::LeaseExpired),
+            _ if self.ends_ns() <= now_ns => Some(EndReason::TakenBack),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -405,7 +409,7 @@ mod tests {
         let mut donor = donor();
         donor.handle_prepare(0, request(1, 3)).unwrap();
         donor.handle_commit(S, GrantId(1), 1).unwrap();
-        let live = LeaseState::Live { remaining_ms: 10_000 };
+        let live = LeaseState::Live { remaining_ms: 10_000, notice: None };
         assert_eq!(donor.handle_renew(10 * S, GrantId(1), GrantKey(7)), live);
         assert_eq!(donor.handle_renew(10 * S, GrantId(1), GrantKey(8)), LeaseState::Unknown);
         assert_eq!(donor.poll_timeout(), Some(20 * S));
@@ -447,21 +451,6 @@ mod tests {
         assert_eq!((donor.status().total_slabs, donor.status().free_slabs), (5, 2));
         assert!(donor.status().revision > status.revision, "the Monitor Node must hear of it");
         assert_eq!(donor.withheld_slabs(), 3);
-    }
-
-    #[test]
-    fn the_newest_grants_are_taken_back_first_and_no_more_than_needed() {
-        let mut donor = donor();
-        for grant in [1, 2, 3] {
-            donor.handle_prepare(0, request(grant, 2)).unwrap();
-            donor.handle_commit(0, GrantId(grant), 1).unwrap();
-        }
-        donor.handle_prepare(0, request(4, 1)).unwrap();
-        assert_eq!(donor.handle_take_back(3), [GrantId(3), GrantId(2)]);
-        let reason = EndReason::TakenBack;
-        assert_eq!(freed(&mut donor), [(3, reason), (2, reason)]);
-        assert!(donor.grant(GrantId(1)).is_some() && donor.grant(GrantId(4)).is_some());
-        assert_eq!(donor.handle_take_back(9), [GrantId(1)]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! [`PressureWatch`] is given a reading of the machine's memory now and then and answers with
 //! orders: what is not lent goes back to the kernel at once and is made anew when the machine has
-//! room again, little by little; what is lent is asked back only after a time that the operator
-//! has stated.
+//! room again, little by little; where that is not enough, what is lent is asked back of its
+//! borrowers, for as long as it is missing.
 
 use serde::Serialize;
 use venice_wire::SLAB_BYTES;
@@ -18,14 +18,15 @@ const CALM_FOR_NS: u64 = 5_000_000_000;
 /// room at the same time.
 const REMAKE_SHARE: u64 = 8;
 
+/// Under [`PressureLevel::High`] for so long, the machine wants back what is lent: what was given to
+/// the kernel has shown by then.
+const ASK_AFTER_NS: u64 = 2_000_000_000;
+
 /// How a watch is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureSettings {
     /// The machine's own programs are to have this many bytes available.
     pub keep_free_bytes: u64,
-    /// After how long under [`PressureLevel::High`] lent memory is taken back, in nanoseconds;
-    /// `None`: never.
-    pub take_back_after_ns: Option<u64>,
 }
 
 /// A machine's memory at one moment.
@@ -89,8 +90,8 @@ pub struct PressureOrders {
     pub withhold_slabs: u32,
     /// Make so many of those anew.
     pub remake_slabs: u32,
-    /// End grants until so many slabs have come back, or nothing is lent any more.
-    pub take_back_slabs: u32,
+    /// So many of the slabs that are lent are wanted back, until the next orders.
+    pub want_back_slabs: u32,
 }
 
 /// Watches one machine's memory for one donor.
@@ -100,7 +101,7 @@ pub struct PressureWatch {
     report: PressureReport,
     /// Since when the machine is well again, while the level says otherwise.
     well_since_ns: Option<u64>,
-    /// Since when the level is high, or memory was last taken back.
+    /// Since when the level is high.
     high_since_ns: u64,
 }
 
@@ -140,7 +141,7 @@ impl PressureWatch {
             }
             PressureLevel::High => PressureOrders {
                 withhold_slabs: slabs.free,
-                take_back_slabs: self.due_slabs(now_ns, reading),
+                want_back_slabs: self.missing_slabs(now_ns, reading),
                 ..PressureOrders::default()
             },
         }
@@ -188,14 +189,11 @@ impl PressureWatch {
         u32::try_from(room.div_ceil(REMAKE_SHARE)).unwrap_or(u32::MAX)
     }
 
-    /// Slabs that are to be taken back from borrowers in this step.
-    fn due_slabs(&mut self, now_ns: u64, reading: MemoryReading) -> u32 {
-        let Some(after_ns) = self.settings.take_back_after_ns else { return 0 };
-        if now_ns.saturating_sub(self.high_since_ns) < after_ns {
+    /// Slabs that borrowers are to give back.
+    fn missing_slabs(&self, now_ns: u64, reading: MemoryReading) -> u32 {
+        if now_ns.saturating_sub(self.high_since_ns) < ASK_AFTER_NS {
             return 0;
         }
-        // Borrowers need a moment to let go of it: the next are asked a whole time later.
-        self.high_since_ns = now_ns;
         let short = self.settings.keep_free_bytes.saturating_sub(reading.available_bytes);
         u32::try_from(short.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX)
     }
@@ -209,9 +207,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KEEP: u64 = 512 * MIB;
 
-    fn watch(take_back_after_s: Option<u64>) -> PressureWatch {
-        let take_back_after_ns = take_back_after_s.map(|s| s * S);
-        PressureWatch::new(PressureSettings { keep_free_bytes: KEEP, take_back_after_ns })
+    fn watch() -> PressureWatch {
+        PressureWatch::new(PressureSettings { keep_free_bytes: KEEP })
     }
 
     fn reading(available_mib: u64, stall: f64) -> MemoryReading {
@@ -224,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_free_goes_back_at_once_and_returns_little_by_little() {
-        let mut watch = watch(None);
+        let mut watch = watch();
         assert_eq!(watch.handle_reading(0, reading(600, 0.0), slabs(8, 0)), Default::default());
         let orders = watch.handle_reading(S, reading(500, 0.0), slabs(8, 0));
         assert_eq!((orders.withhold_slabs, watch.report().level), (8, PressureLevel::Low));
@@ -246,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_calm_must_last() {
-        let mut watch = watch(None);
+        let mut watch = watch();
         watch.handle_reading(0, reading(100, 0.0), slabs(1, 0));
         watch.handle_reading(S, reading(900, 0.0), slabs(0, 1));
         watch.handle_reading(4 * S, reading(530, 0.0), slabs(0, 1));
@@ -259,7 +256,7 @@ mod tests {
 
     #[test]
     fn stalls_count_where_memory_is_scarce_only() {
-        let mut watch = watch(None);
+        let mut watch = watch();
         watch.handle_reading(0, reading(20_000, 0.9), slabs(4, 0));
         assert_eq!(watch.report().level, PressureLevel::None);
         watch.handle_reading(S, reading(900, 0.2), slabs(4, 0));
@@ -281,29 +278,23 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_taken_back_after_the_stated_time() {
-        let mut watch = watch(Some(10));
+    fn lent_memory_is_wanted_back_as_long_as_it_is_missing() {
+        let mut watch = watch();
         let short = reading(500, 0.0);
         assert_eq!(watch.handle_reading(0, short, slabs(2, 0)).withhold_slabs, 2);
         assert_eq!(watch.report().level, PressureLevel::Low);
-        for s in 1..11 {
+        for s in 1..3 {
             assert_eq!(watch.handle_reading(s * S, short, slabs(0, 2)), Default::default());
             assert_eq!(watch.report().level, PressureLevel::High);
         }
-        let orders = watch.handle_reading(11 * S, short, slabs(0, 2));
-        assert_eq!(orders.take_back_slabs, 1, "12 MiB are missing");
-        assert_eq!(watch.handle_reading(12 * S, short, slabs(0, 2)).take_back_slabs, 0);
-        let orders = watch.handle_reading(21 * S, reading(412, 0.0), slabs(0, 2));
-        assert_eq!(orders.take_back_slabs, 7, "100 MiB are missing");
-    }
-
-    #[test]
-    fn lent_memory_is_left_alone_unless_asked_for() {
-        let mut watch = watch(None);
-        for s in 0..1000 {
-            let orders = watch.handle_reading(s * S, reading(1, 0.9), slabs(0, 2));
-            assert_eq!(orders.take_back_slabs, 0);
-        }
-        assert_eq!(watch.report().level, PressureLevel::High);
+        let orders = watch.handle_reading(3 * S, short, slabs(0, 2));
+        assert_eq!(orders.want_back_slabs, 1, "12 MiB are missing");
+        let orders = watch.handle_reading(4 * S, reading(412, 0.0), slabs(0, 2));
+        assert_eq!(orders.want_back_slabs, 7, "100 MiB are missing");
+        let orders = watch.handle_reading(5 * S, reading(520, 0.0), slabs(0, 2));
+        assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
+        // It begins anew.
+        assert_eq!(watch.handle_reading(6 * S, short, slabs(0, 2)).want_back_slabs, 0);
+        assert_eq!(watch.handle_reading(8 * S, short, slabs(0, 2)).want_back_slabs, 1);
     }
 }

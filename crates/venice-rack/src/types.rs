@@ -218,6 +218,8 @@ pub struct HeartbeatAck {
     pub peers: Vec<Peer>,
     /// Every relay of the rack, living or not; empty where there are none.
     pub relays: Vec<RelayPeer>,
+    /// The node is to be empty: what it lends is to go elsewhere.
+    pub is_draining: bool,
 }
 
 /// Another node of the rack, as a link test needs it.
@@ -455,9 +457,30 @@ pub enum LeaseState {
     Live {
         /// Milliseconds until it ends, unless renewed again.
         remaining_ms: u64,
+        /// The donor wants the memory back; `None`: it does not, or not any more.
+        notice: Option<Notice>,
     },
     /// The donor knows no such grant, or the key is wrong: the memory is gone.
     Unknown,
+}
+
+/// A donor wants the memory of a grant back: its recipient is to put elsewhere what it has there,
+/// and then to release the grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// Why.
+    pub reason: NoticeReason,
+    /// Milliseconds until the donor ends the grant, released or not; `None`: it waits.
+    pub within_ms: Option<u64>,
+}
+
+/// Why a donor wants memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoticeReason {
+    /// An operator wants the node empty.
+    Drain,
+    /// The node's own programs need it.
+    Pressure,
 }
 
 /// What an agent answers to a ping: who it is.

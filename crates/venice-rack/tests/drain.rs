@@ -4,6 +4,7 @@ mod common;
 
 use common::{OneTwoThree, S, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
+use venice_rack::pressure::PressureReport;
 use venice_rack::types::*;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
@@ -141,4 +142,26 @@ fn an_answer_comes_after_the_record() {
             .into_iter()
             .any(|action| { action == Action::ReplyDrain { token: Token(7), result: Ok(()) } })
     );
+}
+
+#[test]
+fn the_node_hears_of_it_with_its_next_report() {
+    let mut rack = Rack::new();
+    let hears = |rack: &mut Rack, revision| {
+        let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision };
+        let report = HeartbeatReport {
+            identity: Identity { node: NodeId(1), epoch: 1 },
+            instance: 5,
+            memory: DonorReport { status, held: vec![] },
+            links: vec![],
+            port: PortReport::default(),
+            pressure: PressureReport::default(),
+        };
+        rack.core.handle_heartbeat(S, report).unwrap().is_draining
+    };
+    assert!(!hears(&mut rack, 1));
+    rack.drain("node1", true).unwrap();
+    assert!(hears(&mut rack, 2));
+    rack.drain("node1", false).unwrap();
+    assert!(!hears(&mut rack, 3));
 }

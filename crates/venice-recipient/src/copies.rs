@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::RunBlock;
+use venice_memory::paged::run_block::{Donor, RunBlock};
 
 /// Steps of the bar that shows how far copying is.
 const BAR_STEPS: u64 = 20;
@@ -26,6 +26,12 @@ pub struct Copies {
     pub rebuilt: u64,
     /// Donors that were lost.
     pub lost_donors: Vec<String>,
+    /// Donors that want their memory back: what is there moves elsewhere.
+    pub leaving_donors: Vec<String>,
+    /// Copies of slabs that donors wanted back, since it was borrowed.
+    pub to_move: u64,
+    /// How many of them are elsewhere.
+    pub moved: u64,
 }
 
 impl Copies {
@@ -34,8 +40,6 @@ impl Copies {
         let copies = block.copies.load(Relaxed);
         let there = |slab| block.readable(slab).count();
         let slabs = block.slab_count();
-        let lost = block.donors().iter().filter(|donor| donor.is_lost());
-        let lost: BTreeSet<String> = lost.map(|donor| donor.name()).collect();
         Copies {
             copies,
             slabs: slabs as u64,
@@ -43,7 +47,10 @@ impl Copies {
             lost_slabs: (0..slabs).filter(|slab| there(*slab) == 0).count() as u64,
             to_rebuild: block.to_rebuild.load(Relaxed),
             rebuilt: block.rebuilt.load(Relaxed),
-            lost_donors: lost.into_iter().collect(),
+            lost_donors: names(block, Donor::is_lost),
+            leaving_donors: names(block, |donor| donor.is_leaving() && !donor.is_gone()),
+            to_move: block.to_move.load(Relaxed),
+            moved: block.moved.load(Relaxed),
         }
     }
 
@@ -54,11 +61,23 @@ impl Copies {
 
     /// How far what is missing has been copied: its share, and in numbers.
     pub fn progress(&self) -> String {
-        let done = self.rebuilt.min(self.to_rebuild);
-        let steps = (done * BAR_STEPS).checked_div(self.to_rebuild).unwrap_or(0);
-        let (full, left) = (steps as usize, (BAR_STEPS - steps) as usize);
-        format!("[{}{}] {done}/{}", "=".repeat(full), " ".repeat(left), self.to_rebuild)
+        bar(self.rebuilt, self.to_rebuild)
     }
+}
+
+/// The names of donors, each once.
+fn names(block: &RunBlock, which: impl Fn(&Donor) -> bool) -> Vec<String> {
+    let donors = block.donors().iter().filter(|donor| which(donor));
+    let names: BTreeSet<String> = donors.map(Donor::name).collect();
+    names.into_iter().collect()
+}
+
+/// How far something is.
+fn bar(done: u64, all: u64) -> String {
+    let done = done.min(all);
+    let steps = (done * BAR_STEPS).checked_div(all).unwrap_or(0);
+    let (full, left) = (steps as usize, (BAR_STEPS - steps) as usize);
+    format!("[{}{}] {done}/{all}", "=".repeat(full), " ".repeat(left))
 }
 
 impl std::fmt::Display for Copies {
@@ -66,10 +85,14 @@ impl std::fmt::Display for Copies {
         let word = if self.copies == 1 { "copy" } else { "copies" };
         write!(f, "{} {word} of {} slabs, ", self.copies, self.slabs)?;
         match (self.lost_slabs, self.short_slabs) {
-            (0, 0) => f.write_str("all there"),
-            (0, short) => write!(f, "{short} lack one: copying {}", self.progress()),
-            (lost, _) => write!(f, "{lost} lost with their donors"),
+            (0, 0) => f.write_str("all there")?,
+            (0, short) => write!(f, "{short} lack one: copying {}", self.progress())?,
+            (lost, _) => write!(f, "{lost} lost with their donors")?,
         }
+        if self.leaving_donors.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; leaving {} {}", self.leaving_donors.join(", "), bar(self.moved, self.to_move))
     }
 }
 
@@ -93,6 +116,11 @@ mod tests {
         assert!(line.ends_with("] 1/4"), "{line}");
         copies.short_slabs = 0;
         assert_eq!(copies.to_string(), "2 copies of 8 slabs, all there");
+        copies.leaving_donors = vec!["node3".into()];
+        (copies.moved, copies.to_move) = (3, 6);
+        let half = "2 copies of 8 slabs, all there; leaving node3 [==========          ] 3/6";
+        assert_eq!(copies.to_string(), half);
+        copies.leaving_donors.clear();
         (copies.copies, copies.lost_slabs) = (1, 2);
         assert_eq!(copies.to_string(), "1 copy of 8 slabs, 2 lost with their donors");
     }

@@ -93,6 +93,16 @@ impl Holding {
         &self.block
     }
 
+    /// Why what is held cannot move to other donors, so that one which wants its memory back waits
+    /// for this holding's end; `None`: it can.
+    pub(crate) fn anchored(&self) -> Option<&'static str> {
+        if self.block.is_window() {
+            return Some("it is mapped into the program");
+        }
+        let is_verbs = self.block.port() == PortKind::Verbs;
+        is_verbs.then_some("over verbs no donor can be added while the program runs")
+    }
+
     /// The memory of a replica, to be mapped; `None`: there is none, or it is not by the shm port.
     pub fn slab(&self, replica: usize) -> Option<OwnedFd> {
         self.lock_slabs().get(&replica)?.try_clone().ok()
@@ -113,22 +123,40 @@ impl Holding {
     }
 
     /// Enters the next slab of such a grant as a copy of `slab` that is to be built; `None`: it has
-    /// no more.
+    /// no more, or its donor wants it back already.
     pub(crate) fn add_copy(
         &self,
         slab: usize,
         new: &mut NewGrant,
     ) -> Result<Option<usize>, RecipientError> {
-        if new.next == slabs_of(&new.grant) {
+        // Whoever sees the entry may ask for its memory at once. And what is given back for want
+        // of entries is given back under this lock.
+        let mut slabs = self.lock_slabs();
+        let donor = &self.block.donors()[new.donor];
+        if new.next == slabs_of(&new.grant) || donor.is_leaving() || donor.is_gone() {
             return Ok(None);
         }
         let at = replica_at(&new.grant, new.donor, new.next);
         new.next += 1;
-        // Whoever sees the entry may ask for its memory at once.
-        let mut slabs = self.lock_slabs();
         let replica = self.block.add_replica(slab, at, ReplicaState::Building)?;
         slabs.extend(new.memory.next().map(|memory| (replica, memory)));
         Ok(Some(replica))
+    }
+
+    /// The grants whose donors want them back and where nothing is any more: they are this
+    /// holding's no longer, and their caller's to release.
+    pub(crate) fn take_emptied(&self) -> Vec<(usize, Grant)> {
+        let mut slabs = self.lock_slabs();
+        let donors = self.block.donors();
+        let held = self.lock_held();
+        let emptied = held.iter().filter(|held| {
+            let donor = &donors[held.donor];
+            donor.is_leaving() && !donor.is_gone() && self.block.has_nothing_at(held.donor)
+        });
+        let emptied = emptied.filter(|held| donors[held.donor].give_back());
+        let taken: Vec<_> = emptied.map(|held| (held.donor, held.grant.clone())).collect();
+        slabs.retain(|replica, _| !donors[self.block.replicas()[*replica].donor()].is_gone());
+        taken
     }
 
     /// Sees to it that nobody asks for memory whose donor is gone.
@@ -136,7 +164,7 @@ impl Holding {
         let replicas = self.block.replicas();
         let is_kept = |replica: &usize| {
             self.block.state(&replicas[*replica]) != ReplicaState::Dropped
-                && !self.block.donors()[replicas[*replica].donor()].is_lost()
+                && !self.block.donors()[replicas[*replica].donor()].is_gone()
         };
         self.lock_slabs().retain(|replica, _| is_kept(replica));
     }
@@ -151,7 +179,11 @@ impl Holding {
 
     /// Ends all grants.
     pub(crate) async fn release(&self) {
-        let grants: Vec<Grant> = self.lock_held().iter().map(|held| held.grant.clone()).collect();
+        let grants: Vec<Grant> = {
+            let held = self.lock_held();
+            let kept = held.iter().filter(|held| !self.block.donors()[held.donor].is_given_back());
+            kept.map(|held| held.grant.clone()).collect()
+        };
         release(&self.monitor, &grants).await;
     }
 

@@ -15,11 +15,12 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use venice_control::Grant;
 use venice_control::client::AgentClient;
-use venice_control::{ControlError, LeaseState};
+use venice_control::{ControlError, LeaseState, Notice};
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
+use crate::leaving::Leaving;
 use crate::loan::{ANSWER_WITHIN, runtime};
 use crate::news::{LostDonor, News};
 use crate::rebuild;
@@ -98,12 +99,14 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
     let block = holding.block();
     let mut silences = Silences::default();
     let mut renewals = Renewals::new(block.lease());
+    let mut leaving = Leaving::default();
     while !stop.load(Ordering::Acquire) {
         // A donor that does not answer must hold up neither the others nor what is told.
         runtime.block_on(async {
             renewals.begin(holding);
             tokio::time::sleep(LOOK_EVERY).await;
-            renewals.take_answers(block);
+            renewals.take_answers(block, |donor, notice| leaving.heed(holding, donor, notice));
+            leaving.give_back(holding);
         });
         // What is found is told at once: who it ends asks for the reason next.
         for held in holding.lock_held().iter() {
@@ -112,8 +115,10 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
             }
         }
         silences.judge(block).for_each(&mut telling.tell);
+        leaving.news(holding).into_iter().for_each(&mut telling.tell);
         telling.look(block);
     }
+    leaving.end(block);
     // What ended the program may have come since.
     telling.look(block);
 }
@@ -143,7 +148,7 @@ impl Renewals {
                 self.grants.push((held.donor, Instant::now(), false));
             }
             let (donor, _, is_asked) = &mut self.grants[index];
-            if !holding.block().donors()[*donor].is_lost() && !*is_asked {
+            if !holding.block().donors()[*donor].is_gone() && !*is_asked {
                 *is_asked = true;
                 let grant = held.grant.clone();
                 self.asked.spawn(async move { (index, renew(&grant).await) });
@@ -151,14 +156,18 @@ impl Renewals {
         }
     }
 
-    fn take_answers(&mut self, block: &RunBlockMap) {
+    /// `hear` is given what each donor that answers has to say about its memory.
+    fn take_answers(&mut self, block: &RunBlockMap, mut hear: impl FnMut(usize, Option<Notice>)) {
         while let Some(answer) = self.asked.try_join_next() {
             let Ok((index, outcome)) = answer else { continue };
-            let (donor, heard, is_asked) = &mut self.grants[index];
+            let (index, heard, is_asked) = &mut self.grants[index];
             *is_asked = false;
-            let donor = &block.donors()[*donor];
+            let donor = &block.donors()[*index];
             match outcome {
-                Ok(LeaseState::Live { .. }) => *heard = Instant::now(),
+                Ok(LeaseState::Live { notice, .. }) => {
+                    *heard = Instant::now();
+                    hear(*index, notice);
+                }
                 Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
                 Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
                 Err(_) if heard.elapsed() > self.lease => donor.lose(Fate::Silent),

@@ -25,6 +25,7 @@ mod error;
 mod holding;
 pub mod home;
 mod leases;
+mod leaving;
 mod loan;
 pub mod local_rack;
 mod news;

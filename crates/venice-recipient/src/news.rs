@@ -1,5 +1,7 @@
 //! What the keepers of a holding have to tell.
 
+use std::time::Duration;
+
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 /// What the keepers of a holding have to tell, each thing once. It reads as a sentence.
@@ -22,6 +24,29 @@ pub enum News {
     },
     /// Slabs go on with fewer copies than they should have; it is tried again.
     NotRebuilt {
+        /// Why.
+        why: String,
+    },
+    /// A donor wants its memory back.
+    WantedBack {
+        /// Its name.
+        name: String,
+        /// It is to be empty; otherwise its own machine needs the memory.
+        is_drain: bool,
+        /// What is still there after this is lost; `None`: it waits.
+        within: Option<Duration>,
+        /// Why what is there cannot move; `None`: it does.
+        anchored: Option<&'static str>,
+    },
+    /// A donor has all its memory back.
+    GivenBack {
+        /// Its name.
+        name: String,
+        /// Slabs, all of which are elsewhere.
+        slabs: usize,
+    },
+    /// There is nowhere to put what donors want back; it is tried again.
+    NotMoved {
         /// Why.
         why: String,
     },
@@ -68,6 +93,29 @@ impl std::fmt::Display for News {
                 write!(f, "all copies are there again: {slabs} slabs copied anew")
             }
             News::NotRebuilt { why } => write!(f, "lost copies are not there again: {why}"),
+            News::WantedBack { name, is_drain, within, anchored } => {
+                match is_drain {
+                    true => write!(f, "node {name} is being drained: ")?,
+                    false => write!(f, "node {name} needs its memory itself: ")?,
+                }
+                match anchored {
+                    None => write!(f, "what is there moves elsewhere")?,
+                    Some(why) => write!(f, "what is there cannot move ({why})")?,
+                }
+                match within {
+                    None => Ok(()),
+                    Some(within) => {
+                        let s = within.as_secs_f64();
+                        write!(f, "; the node waits {s:.0} s and takes what it has then")
+                    }
+                }
+            }
+            News::GivenBack { name, slabs } => {
+                write!(f, "node {name} has its memory back: {slabs} slabs moved, nothing is lost")
+            }
+            News::NotMoved { why } => {
+                write!(f, "what a node wants back cannot move: {why}; it is tried again")
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Giving slabs back the copies that they lost: memory is borrowed on nodes that have none of the
-//! slab, and the slab copied there while its program goes on
-//! ([`venice_memory::paged::rebuild`]).
+//! Giving slabs copies elsewhere, for those that they lost and for those whose donors want their
+//! memory back: memory is borrowed on nodes that have none of the slab, and the slab copied there
+//! while its program goes on ([`venice_memory::paged::rebuild`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
+use venice_control::Grant;
 use venice_control::client::MonitorClient;
 use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::rebuild::{BuildError, Copier};
@@ -27,53 +28,91 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Most slabs borrowed at a time, lest one program takes what others need as badly.
 const SLABS_AT_A_TIME: usize = 32;
 
-/// Slabs that lack a copy, by the nodes that have one.
-type Lacking = BTreeMap<BTreeSet<String>, Vec<usize>>;
+/// Why a slab needs a copy elsewhere, the more urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    /// It lost one.
+    Lost,
+    /// The donor of one wants its memory back.
+    Leaving,
+}
 
-/// Looks for lost copies and builds them anew, until it is told to stop.
+/// Slabs that need a copy elsewhere, by the nodes that have one.
+type Lacking = BTreeMap<(Need, BTreeSet<String>), Vec<usize>>;
+
+/// Looks for copies that were lost or are wanted back, and builds others, until it is told to stop.
 pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>) {
     let block = holding.block().clone();
-    let (mut has_told_why, mut is_whole) = (false, true);
+    let mut told = Told { has_lost: false, why: BTreeMap::new() };
     let mut retry_at = Instant::now();
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK_EVERY);
         let lacking = lacking(&block);
-        let count: usize = lacking.values().map(Vec::len).sum();
-        let done = block.rebuilt.load(Ordering::Relaxed);
-        if count == 0 {
-            if !std::mem::replace(&mut is_whole, true)
-                && (0..block.slab_count()).all(|slab| block.readable(slab).next().is_some())
-            {
-                let _ = news.send(News::Rebuilt { slabs: done });
-                has_told_why = false;
-            }
-            continue;
-        }
-        is_whole = false;
-        block.to_rebuild.store(done + count as u64, Ordering::Relaxed);
-        if Instant::now() < retry_at {
+        told.look(&block, &lacking, news);
+        if lacking.is_empty() || Instant::now() < retry_at {
             continue;
         }
         holding.forget_lost_slabs();
-        if let Err(error) = rebuild(holding, lacking, stop) {
+        if let Err((need, error)) = rebuild(holding, lacking, stop) {
             retry_at = Instant::now() + RETRY_AFTER;
-            if !std::mem::replace(&mut has_told_why, true) {
-                let _ = news.send(News::NotRebuilt { why: error.to_string() });
-            }
+            told.fail(need, &error, news);
         }
     }
 }
 
-/// Slabs that have a copy, and fewer than they should.
+/// What was told of copies.
+struct Told {
+    /// Some were lost and are not there again.
+    has_lost: bool,
+    /// Why others were not built, the last time.
+    why: BTreeMap<Need, String>,
+}
+
+impl Told {
+    /// Counts what is lost, and tells when all of it is there again.
+    fn look(&mut self, block: &RunBlockMap, lacking: &Lacking, news: &Sender<News>) {
+        let count = |need| -> usize {
+            lacking.iter().filter(|((of, _), _)| *of == need).map(|(_, slabs)| slabs.len()).sum()
+        };
+        let (lost, done) = (count(Need::Lost), block.rebuilt.load(Ordering::Relaxed));
+        if count(Need::Leaving) == 0 {
+            self.why.remove(&Need::Leaving);
+        }
+        if lost > 0 {
+            self.has_lost = true;
+            block.to_rebuild.store(done + lost as u64, Ordering::Relaxed);
+        } else if std::mem::take(&mut self.has_lost)
+            && (0..block.slab_count()).all(|slab| block.readable(slab).next().is_some())
+        {
+            let _ = news.send(News::Rebuilt { slabs: done });
+            self.why.remove(&Need::Lost);
+        }
+    }
+
+    /// Tells why nothing could be built, unless that was the last word.
+    fn fail(&mut self, need: Need, error: &RecipientError, news: &Sender<News>) {
+        let why = error.to_string();
+        if self.why.insert(need, why.clone()).as_ref() != Some(&why) {
+            let _ = news.send(match need {
+                Need::Lost => News::NotRebuilt { why },
+                Need::Leaving => News::NotMoved { why },
+            });
+        }
+    }
+}
+
+/// Slabs that have a copy, and fewer than they should where they can stay.
 fn lacking(block: &RunBlockMap) -> Lacking {
     let copies = block.copies.load(Ordering::Relaxed) as usize;
     let mut lacking = Lacking::new();
     for slab in 0..block.slab_count() {
         let there = block.readable(slab).count();
-        if there > 0 && there < copies {
+        // With more than it should have, one is about to be let go of.
+        if (1..=copies).contains(&there) && block.staying(slab).count() < copies {
             let donors = block.readable(slab).map(|(_, replica)| replica.donor());
             let nodes = donors.map(|donor| block.donors()[donor].name()).collect();
-            lacking.entry(nodes).or_default().push(slab);
+            let need = if there < copies { Need::Lost } else { Need::Leaving };
+            lacking.entry((need, nodes)).or_default().push(slab);
         }
     }
     lacking
@@ -83,56 +122,90 @@ fn rebuild(
     holding: &Arc<Holding>,
     lacking: Lacking,
     stop: &AtomicBool,
-) -> Result<(), RecipientError> {
-    if holding.block().port() == PortKind::Verbs {
-        return Err(RecipientError::NoRebuild);
-    }
-    let runtime = crate::loan::runtime()?;
-    let slabs = holding.clone();
-    let source = Box::new(move |replica| slabs.slab(replica));
-    let memory = FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
-    let mut copier = Copier::new(&memory)?;
+) -> Result<(), (Need, RecipientError)> {
+    let first = lacking.keys().map(|(need, _)| *need).next().unwrap_or(Need::Lost);
+    let mut builder = Builder::new(holding, stop).map_err(|error| (first, error))?;
     let mut outcome = Ok(());
-    for (nodes, slabs) in lacking {
+    for ((need, nodes), slabs) in lacking {
         for slabs in slabs.chunks(SLABS_AT_A_TIME) {
-            let built = build_some(holding, &runtime, &mut copier, &nodes, slabs, stop);
+            let built = builder.build(need, &nodes, slabs).map_err(|error| (need, error));
             outcome = outcome.and(built);
         }
     }
     outcome
 }
 
-/// Builds a copy of each of `slabs` on a node that is none of `nodes`.
-fn build_some(
-    holding: &Arc<Holding>,
-    runtime: &Runtime,
-    copier: &mut Copier,
-    nodes: &BTreeSet<String>,
-    slabs: &[usize],
-    stop: &AtomicBool,
-) -> Result<(), RecipientError> {
-    let mut slabs = slabs.iter();
-    while slabs.len() > 0 && !stop.load(Ordering::Acquire) {
-        let grants = runtime.block_on(borrow_elsewhere(holding, nodes, slabs.len() as u64))?;
-        for grant in &grants {
-            let mut new = holding.add_grant(grant)?;
-            while let Some(&slab) = slabs.as_slice().first()
-                && let Some(replica) = holding.add_copy(slab, &mut new)?
-            {
-                slabs.next();
-                match copier.build(replica, stop) {
-                    Ok(()) => {
-                        holding.block().rebuilt.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(BuildError::Stopped) => return Ok(()),
-                    // It is looked for again.
-                    Err(BuildError::NoSource) => {}
-                    Err(BuildError::Lost) => break,
-                }
+/// Builds copies, one at a time.
+struct Builder<'a> {
+    holding: &'a Arc<Holding>,
+    stop: &'a AtomicBool,
+    runtime: Runtime,
+    copier: Copier,
+}
+
+impl Builder<'_> {
+    fn new<'a>(
+        holding: &'a Arc<Holding>,
+        stop: &'a AtomicBool,
+    ) -> Result<Builder<'a>, RecipientError> {
+        if holding.block().port() == PortKind::Verbs {
+            return Err(RecipientError::NoRebuild);
+        }
+        let runtime = crate::loan::runtime()?;
+        let slabs = holding.clone();
+        let source = Box::new(move |replica| slabs.slab(replica));
+        let memory =
+            FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
+        let copier = Copier::new(&memory)?;
+        Ok(Builder { holding, stop, runtime, copier })
+    }
+
+    /// Builds a copy of each of `slabs` on a node that is none of `nodes`.
+    fn build(
+        &mut self,
+        need: Need,
+        nodes: &BTreeSet<String>,
+        slabs: &[usize],
+    ) -> Result<(), RecipientError> {
+        let mut slabs = slabs.iter();
+        while slabs.len() > 0 && !self.stop.load(Ordering::Acquire) {
+            let asked = borrow_elsewhere(self.holding, nodes, slabs.len() as u64);
+            let grants = self.runtime.block_on(asked)?;
+            let before = slabs.len();
+            for grant in &grants {
+                self.fill(need, grant, &mut slabs)?;
+            }
+            if slabs.len() == before {
+                return Err(RecipientError::NobodyElse);
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Builds copies of the first of `slabs` in a new grant, as many as it has room for.
+    fn fill(
+        &mut self,
+        need: Need,
+        grant: &Grant,
+        slabs: &mut std::slice::Iter<'_, usize>,
+    ) -> Result<(), RecipientError> {
+        let mut new = self.holding.add_grant(grant)?;
+        while !self.stop.load(Ordering::Acquire)
+            && let Some(&slab) = slabs.as_slice().first()
+            && let Some(replica) = self.holding.add_copy(slab, &mut new)?
+        {
+            slabs.next();
+            match self.copier.build(replica, self.stop) {
+                Ok(()) if need == Need::Lost => {
+                    self.holding.block().rebuilt.fetch_add(1, Ordering::Relaxed);
+                }
+                // It is looked for again.
+                Ok(()) | Err(BuildError::NoSource | BuildError::Stopped) => {}
+                Err(BuildError::Lost) => break,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Asks for so many slabs on other nodes than `nodes`, or for as many as these have.
@@ -140,7 +213,7 @@ async fn borrow_elsewhere(
     holding: &Holding,
     nodes: &BTreeSet<String>,
     slabs: u64,
-) -> Result<Vec<venice_control::Grant>, RecipientError> {
+) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(&holding.monitor).await?;
     let wished = &holding.wish.donors;
     let rows = client.nodes().await?;

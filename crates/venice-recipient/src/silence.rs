@@ -36,7 +36,7 @@ impl Silences {
             *is_told &= is_silent(donor);
         }
         let mut news = Vec::new();
-        for donor in complaints.into_iter().filter(|&donor| !donors[donor].is_lost()) {
+        for donor in complaints.into_iter().filter(|&donor| !donors[donor].is_gone()) {
             if let Verdict::Awaited { slabs } = block.judge_silent(donor, is_silent)
                 && !std::mem::replace(&mut self.is_told[donor], true)
             {

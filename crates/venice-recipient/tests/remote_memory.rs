@@ -123,6 +123,7 @@ fn donors_stop_one_after_the_other(port: PortKind) {
                 Ok(News::Rebuilt { slabs }) => break assert!(slabs > 0),
                 Ok(News::NotRebuilt { why }) => panic!("{why}"),
                 Ok(News::Awaited { .. }) => {}
+                Ok(news) => panic!("{news}"),
                 Err(_) => assert!(round < 100_000, "nothing is rebuilt"),
             }
         }

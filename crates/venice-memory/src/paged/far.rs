@@ -16,7 +16,7 @@ use super::descriptors::Descriptors;
 use super::framed::Framed;
 use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap, SLAB_SLOTS};
 use super::slab_window::SlabWindow;
-use super::sys::Errno;
+use super::sys::{self, Errno};
 use super::transfer::{Fetch, Words, WriteOut};
 use super::udp_far::UdpDonors;
 use super::verbs_far::VerbsDonors;
@@ -311,11 +311,11 @@ impl Far {
         atomic: Atomic,
     ) -> Option<u64> {
         let writer = self.writer.expect("a thread that writes has said so");
-        block.begin_batch(writer);
         let slab = (slot / SLAB_SLOTS) as usize;
+        begin_atomic(block, writer, slab);
         let targets = block.targets(slab);
         let (mut old, mut is_missed) = (None, false);
-        while let Some(first) = block.readable(slab).map(|(replica, _)| replica).next()
+        while let Some(first) = block.first_readable(slab)
             && old.is_none()
         {
             old = self.atomic_on(block, first, slot, skip_bytes, atomic);
@@ -415,6 +415,18 @@ impl Far {
     /// How many slots from `slot` on lie in a row at the address of `slot`.
     pub fn contiguous_from(slot: u32) -> u32 {
         SLAB_SLOTS - slot % SLAB_SLOTS
+    }
+}
+
+/// Begins the batch that an atomic access is, once the copy it is done to first does not change.
+fn begin_atomic(block: &RunBlockMap, writer: usize, slab: usize) {
+    loop {
+        block.begin_batch(writer);
+        if !block.is_turning(slab) || block.first_readable(slab).is_none() {
+            return;
+        }
+        block.end_batch(writer);
+        sys::yield_now();
     }
 }
 

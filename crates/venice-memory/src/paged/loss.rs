@@ -33,7 +33,9 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
         let start = process.lost_region_start.load(Ordering::Relaxed);
         let slab = process.lost_slot.load(Ordering::Relaxed) / u64::from(SLAB_SLOTS);
         let had = block.replicas_of(slab as usize).map(|(_, replica)| replica.donor());
+        // Those that were given back had nothing to lose.
         let donors = had.map(|donor| &block.donors()[donor]);
+        let donors = donors.filter(|donor| !donor.is_given_back());
         Some(Loss {
             pid: process.pid.load(Ordering::Relaxed),
             donors: donors.map(|donor| (donor.name(), donor.fate())).collect(),

@@ -202,7 +202,7 @@ impl Copier {
                 Step::Failed if slab.source().is_none() => break Err(BuildError::NoSource),
                 Step::Failed => break Err(BuildError::Lost),
             }
-            if block.donors()[entry.donor()].is_lost() {
+            if block.donors()[entry.donor()].is_gone() {
                 break Err(BuildError::Lost);
             }
         };

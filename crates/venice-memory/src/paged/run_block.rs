@@ -7,6 +7,7 @@
 
 mod donor;
 mod fault_times;
+mod leaving;
 mod replicas;
 mod silence;
 mod slab_states;
@@ -45,7 +46,7 @@ const LIVES_OF_A_REPLICA: usize = 4;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN08");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN09");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +168,10 @@ pub struct RunBlock {
     pub to_rebuild: AtomicU64,
     /// How many of them have it.
     pub rebuilt: AtomicU64,
+    /// Replicas that donors wanted back, since the run began.
+    pub to_move: AtomicU64,
+    /// How many of them are elsewhere.
+    pub moved: AtomicU64,
     /// Secret seed of the fingerprints.
     pub fingerprint_seed: AtomicU64,
     /// Node id of this recipient.

@@ -104,7 +104,7 @@ impl UdpDonors {
             return None;
         }
         let wanted = place(&donors[index]);
-        let known = donors.iter().zip(&self.peers).filter(|(donor, _)| !donor.is_lost());
+        let known = donors.iter().zip(&self.peers).filter(|(donor, _)| !donor.is_gone());
         let mut known = known.filter_map(|(donor, peer)| peer.filter(|_| place(donor) == wanted));
         let initiator = self.driver.initiator();
         known.find(|&peer| !matches!(initiator.peer_state(peer), PeerState::Down { .. }))

@@ -182,7 +182,7 @@ impl MonitorCore {
         }
         self.advance_waiting(now_ns);
         let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
-        Ok(HeartbeatAck { peers, relays })
+        Ok(HeartbeatAck { peers, relays, is_draining: self.rrt.is_draining(identity.node) })
     }
 
     /// The node lives.

@@ -11,6 +11,7 @@ pub const MS: u64 = 1_000_000;
 pub const HEARTBEAT_MS: u64 = 1_000;
 pub const LEASE_MS: u64 = 10_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 4_000;
+pub const WANT_BACK_WITHIN_MS: u64 = 15_000;
 
 /// What becomes of a call on its way to a donor.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,8 @@ pub enum Op {
     RenewAll,
     /// An operator drains a donor, or takes that back.
     Drain(usize, bool),
+    /// A donor's machine wants so many slabs back.
+    WantBack(usize, u32),
     Pass {
         ms: u64,
     },
@@ -85,6 +88,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         6 => (0..DONORS).prop_map(Op::Wipe),
         6 => Just(Op::RenewAll),
         2 => (0..DONORS, any::<bool>()).prop_map(|(index, drains)| Op::Drain(index, drains)),
+        2 => (0..DONORS, 0u32..6).prop_map(|(index, slabs)| Op::WantBack(index, slabs)),
         8 => (1u64..2_500).prop_map(|ms| Op::Pass { ms }),
         1 => Just(Op::CrashMonitor),
         1 => (0..DONORS).prop_map(Op::KillDonor),

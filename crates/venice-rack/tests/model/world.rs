@@ -2,9 +2,12 @@
 
 mod peace;
 
-use super::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR};
+use super::{
+    DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
+    WANT_BACK_WITHIN_MS,
+};
 use std::collections::{BTreeMap, BTreeSet};
-use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason};
 use venice_rack::monitor::{
     Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
 };
@@ -85,6 +88,10 @@ pub struct World {
     drained: BTreeSet<usize>,
     /// The last word on each donor: by which call, and which.
     drain_calls: BTreeMap<usize, (Token, bool)>,
+    /// Until when a grant's recipient was promised to keep it, when its donor wanted it back.
+    promised_ns: BTreeMap<GrantId, u64>,
+    /// The grants that their donors wanted back when they were last renewed.
+    wanted: BTreeSet<GrantId>,
     next_instance: u64,
     next_token: u64,
 }
@@ -105,6 +112,8 @@ impl World {
             grants_seen: BTreeMap::new(),
             drained: BTreeSet::new(),
             drain_calls: BTreeMap::new(),
+            promised_ns: BTreeMap::new(),
+            wanted: BTreeSet::new(),
             next_instance: 1,
             next_token: 1,
         };
@@ -151,6 +160,7 @@ impl World {
             Op::Wipe(index) => self.wipe(index),
             Op::RenewAll => self.renew_all(),
             Op::Drain(index, drains) => self.drain(index, drains),
+            Op::WantBack(index, slabs) => self.want_back(index, slabs),
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
             Op::KillDonor(index) => self.kill_donor(index),
@@ -204,6 +214,11 @@ impl World {
         self.drained.remove(&index);
         self.drain_calls.insert(index, (token, drains));
         self.monitor.handle_drain(self.now_ns, token, &name_of(index), drains);
+    }
+
+    fn want_back(&mut self, index: usize, slabs: u32) {
+        let within_ns = Some(WANT_BACK_WITHIN_MS * MS);
+        self.donors[index].core.handle_want_back(self.now_ns, slabs, within_ns);
     }
 
     fn pick_holder(&mut self, pick: usize) -> Option<&mut Recipient> {
@@ -382,29 +397,61 @@ impl World {
 
     fn heartbeat(&mut self, report: HeartbeatReport) {
         let instance = report.instance;
-        let refused = self.monitor.handle_heartbeat(self.now_ns, report).is_err();
+        let acknowledged = self.monitor.handle_heartbeat(self.now_ns, report);
         let sender = self.donors.iter().position(|donor| donor.instance == instance);
-        if let Some(index) = sender.filter(|_| refused) {
-            self.register(index);
+        match (sender, acknowledged) {
+            (Some(index), Ok(ack)) => self.donors[index].core.handle_draining(ack.is_draining),
+            (Some(index), Err(_)) => self.register(index),
+            (None, _) => {}
         }
     }
 
     fn wipe(&mut self, index: usize) {
         let core = &mut self.donors[index].core;
-        while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
+        while let Some(DonorAction::FreeSlabs { grant, reason, .. }) = core.poll_action() {
             core.handle_freed(grant);
+            let promised_ns = self.promised_ns.get(&grant).copied();
+            if reason == EndReason::TakenBack
+                && promised_ns.is_some_and(|until| self.now_ns < until)
+            {
+                panic!("grant {grant} was taken back before its time");
+            }
         }
     }
 
-    /// Recipients keep what is alive and let go of what is not.
+    /// Recipients keep what is alive and let go of what is not. Every other one gives back what
+    /// its donor wants back, the others have nowhere to go with it.
     fn renew_all(&mut self) {
         let (now_ns, donors) = (self.now_ns, &mut self.donors);
-        for recipient in &mut self.recipients {
+        let mut released = Vec::new();
+        self.wanted.clear();
+        for (index, recipient) in self.recipients.iter_mut().enumerate() {
             recipient.held.retain(|grant| {
                 let donor = &mut donors[grant.donor_node.0 as usize - 1];
-                donor.alive
-                    && donor.core.handle_renew(now_ns, grant.id, grant.key) != LeaseState::Unknown
+                if !donor.alive {
+                    return false;
+                }
+                match donor.core.handle_renew(now_ns, grant.id, grant.key) {
+                    LeaseState::Unknown => false,
+                    LeaseState::Live { notice: None, .. } => {
+                        self.promised_ns.remove(&grant.id);
+                        true
+                    }
+                    LeaseState::Live { notice: Some(notice), .. } => {
+                        // A notice is never made shorter.
+                        let within_ms = notice.within_ms.unwrap_or(0);
+                        let promised_ns = self.promised_ns.entry(grant.id).or_default();
+                        *promised_ns = (*promised_ns).max(now_ns + within_ms * MS);
+                        self.wanted.insert(grant.id);
+                        released.extend((index % 2 == 0).then_some(grant.id));
+                        index % 2 != 0
+                    }
+                }
             });
+        }
+        if !released.is_empty() {
+            let token = self.token();
+            self.monitor.handle_release(token, &released);
         }
     }
 

@@ -1,5 +1,7 @@
 //! A Monitor Node and agents in one process.
 
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -15,7 +17,7 @@ pub struct Rack {
     runtime: tokio::runtime::Runtime,
     pub monitor: String,
     agents: Vec<Option<oneshot::Sender<()>>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Rack {
@@ -39,21 +41,50 @@ impl Rack {
         };
         runtime.spawn(venice_monitor::run(config, std::future::pending()));
         let monitor = within(&runtime, "a Monitor Node", listening).unwrap();
-        let mut rack = Rack { runtime, monitor, agents: Vec::new(), _dir: dir };
+        let mut rack = Rack { runtime, monitor, agents: Vec::new(), dir };
         for index in 1..=agents {
             rack.add_agent(&format!("node{index}"), slabs);
         }
         rack
     }
 
-    fn add_agent(&mut self, name: &str, slabs: u64) {
+    /// What a node's machine has available, in MiB; an agent keeps a GiB free.
+    pub fn set_available(&self, name: &str, mib: u64) {
+        let (dir, text) = (self.dir.path().join(name), format!("MemAvailable: {} kB\n", mib << 10));
+        // A reader sees the old text or the new one.
+        std::fs::write(dir.join("new"), text).unwrap();
+        std::fs::rename(dir.join("new"), dir.join("meminfo")).unwrap();
+    }
+
+    /// Has a node drained, or that taken back.
+    pub fn drain(&self, name: &str, drains: bool) {
+        within(&self.runtime, "an answer", async {
+            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            client.drain(name, !drains).await.unwrap();
+        });
+    }
+
+    /// Bytes of a node that are lent.
+    pub fn granted_bytes(&self, name: &str) -> u64 {
+        within(&self.runtime, "an answer", async {
+            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            let rows = client.nodes().await.unwrap();
+            rows.iter().find(|row| row.name == name).unwrap().granted_bytes
+        })
+    }
+
+    pub fn add_agent(&mut self, name: &str, slabs: u64) {
         let (ready, listening) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
+        std::fs::create_dir(self.dir.path().join(name)).unwrap();
+        self.set_available(name, 8 << 10);
         let config = AgentConfig {
             name: name.into(),
+            keep_free: Some(ByteSize::mib(1024)),
+            proc_dir: self.dir.path().join(name),
             monitor: self.monitor.clone(),
             lend: ByteSize(slabs * SLAB_BYTES),
-            shm_socket: Some(self._dir.path().join(format!("{name}.sock"))),
+            shm_socket: Some(self.dir.path().join(format!("{name}.sock"))),
             on_ready: venice_agent::OnReady::new(move |_| {
                 let _ = ready.send(());
             }),

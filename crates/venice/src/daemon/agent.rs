@@ -88,8 +88,9 @@ pub struct AgentArgs {
     /// of the memory, 64MiB to 1GiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_KEEP_FREE")]
     keep_free: Option<ByteSize>,
-    /// After so many seconds below --keep-free with nothing unlent left, take lent memory back,
-    /// the newest grants first: their programs lose it [default: never]
+    /// Below --keep-free with nothing unlent left, the programs with the newest grants are asked to
+    /// move what they have here elsewhere, which they do while they run; after so many seconds what
+    /// is still here is taken, and they lose it; inf: never [default: 600]
     #[arg(long, value_name = "SECONDS", env = "VENICE_TAKE_BACK_AFTER_S")]
     take_back_after_s: Option<f64>,
     /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
@@ -193,7 +194,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
-    config.take_back_after_s = args.take_back_after_s.or(config.take_back_after_s);
+    config.take_back_after_s = args.take_back_after_s.unwrap_or(config.take_back_after_s);
     config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
     Ok(config)
 }
@@ -253,7 +254,7 @@ mod tests {
     fn pressure_and_pool_are_said_by_flag_or_file() {
         let words = ["--lend", "32MiB", "--pool", "--keep-free", "2GiB"];
         let config = configured(&words, None).unwrap();
-        assert!(config.pool && config.take_back_after_s.is_none());
+        assert!(config.pool && config.take_back_after_s == 600.0);
         assert_eq!(config.keep_free, Some(ByteSize(2 << 30)));
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("agent.toml");
@@ -261,7 +262,10 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let config = configured(&["--config", path.to_str().unwrap()], None).unwrap();
         assert!(config.pool && config.keep_free == Some(ByteSize(0)));
-        assert_eq!(config.take_back_after_s, Some(5.0));
+        assert_eq!(config.take_back_after_s, 5.0);
+        std::fs::write(&path, "lend = \"64MiB\"\ntake_back_after_s = inf\n").unwrap();
+        let config = configured(&["--config", path.to_str().unwrap()], None).unwrap();
+        assert_eq!(config.take_back_after_s, f64::INFINITY);
     }
 
     #[test]

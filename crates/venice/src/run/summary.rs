@@ -52,6 +52,10 @@ pub fn print(block: &RunBlockMap) {
     let copies = block.copies.load(Ordering::Relaxed);
     let (rebuilt, to_rebuild) = (get(&block.rebuilt), get(&block.to_rebuild));
     remark(format!("venice: copies {copies}; slabs copied anew {rebuilt} of {to_rebuild}"));
+    let (moved, to_move) = (get(&block.moved), get(&block.to_move));
+    if to_move > 0 {
+        remark(format!("venice: slabs that donors wanted back {to_move}, of these moved {moved}"));
+    }
     let lost = block.donors().iter().filter(|donor| donor.is_lost());
     let lost: std::collections::BTreeSet<String> = lost.map(|donor| donor.name()).collect();
     for name in lost {

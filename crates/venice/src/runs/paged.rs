@@ -28,7 +28,7 @@ impl Watched for Paged {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
             remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
-            donors: names(donors, |_| true),
+            donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
             request_us: None,
             processes,

@@ -242,7 +242,7 @@ impl Server {
     fn donors(&self) -> Vec<String> {
         let donors = self.memory.iter().flat_map(|memory| memory.memory().block().donors());
         let live: BTreeSet<String> =
-            donors.filter(|donor| !donor.is_lost()).map(|donor| donor.name()).collect();
+            donors.filter(|donor| !donor.is_gone()).map(|donor| donor.name()).collect();
         live.into_iter().collect()
     }
 
@@ -297,7 +297,7 @@ fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
     let name = plan.name.clone();
     let tell = move |news: News| match news {
         News::Lost(donor) if donor.lost_slabs > 0 => tracing::error!("{name}: {donor}"),
-        News::Rebuilt { .. } => tracing::info!("{name}: {news}"),
+        News::Rebuilt { .. } | News::GivenBack { .. } => tracing::info!("{name}: {news}"),
         news => tracing::warn!("{name}: {news}"),
     };
     Ok(RemoteMemory::borrow(&Request { monitor, port, node, wish }, tell)?)

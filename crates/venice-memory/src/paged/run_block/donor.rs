@@ -16,14 +16,19 @@ pub enum Fate {
     Silent = 3,
 }
 
+/// In the place of a [`Fate`]: all that it held is elsewhere, and the grant is given back.
+const GIVEN_BACK: u32 = 4;
+
 /// A donor of this run.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Donor {
-    /// A [`Fate`]; 0: none yet.
+    /// A [`Fate`]; [`GIVEN_BACK`]; 0: none yet.
     fate: AtomicU32,
     /// Somebody waits for it in vain.
     is_complained_of: AtomicU32,
+    /// It wants its memory back.
+    is_leaving: AtomicU32,
     /// Node id on the fabric.
     pub node: AtomicU32,
     name: [AtomicU64; 8],
@@ -80,7 +85,17 @@ impl Donor {
         (grant != 0).then_some((GrantId(grant), key))
     }
 
-    /// Is it lost? It does not come back: what it held is lost with it.
+    /// Is it lost, or given back? Nothing is there any more, and it does not come back.
+    pub fn is_gone(&self) -> bool {
+        self.fate.load(Ordering::Acquire) != 0
+    }
+
+    /// Was its grant given back?
+    pub fn is_given_back(&self) -> bool {
+        self.fate.load(Ordering::Acquire) == GIVEN_BACK
+    }
+
+    /// Is it lost? What it held is lost with it.
     pub fn is_lost(&self) -> bool {
         self.fate().is_some()
     }
@@ -88,7 +103,7 @@ impl Donor {
     /// How it was lost, if it is.
     pub fn fate(&self) -> Option<Fate> {
         match self.fate.load(Ordering::Acquire) {
-            0 => None,
+            0 | GIVEN_BACK => None,
             2 => Some(Fate::TookBack),
             3 => Some(Fate::Silent),
             _ => Some(Fate::Died),
@@ -109,8 +124,27 @@ impl Donor {
 
     /// Says that it is lost. The first word stands.
     pub fn lose(&self, fate: Fate) {
-        let none_yet = (Ordering::AcqRel, Ordering::Acquire);
-        let _ = self.fate.compare_exchange(0, fate as u32, none_yet.0, none_yet.1);
+        self.end(fate as u32);
+    }
+
+    /// Says that nothing is there any more and the grant ends, which is no loss; `false`: it was
+    /// lost before.
+    pub fn give_back(&self) -> bool {
+        self.end(GIVEN_BACK)
+    }
+
+    fn end(&self, word: u32) -> bool {
+        self.fate.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Says whether it wants its memory back.
+    pub fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(u32::from(is_leaving), Ordering::Release);
+    }
+
+    /// Does it want its memory back? What is there is to go elsewhere.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire) != 0
     }
 }
 

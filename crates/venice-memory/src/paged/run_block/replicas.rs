@@ -24,6 +24,8 @@ pub struct Slab {
     places: [AtomicU32; MAX_PLACES],
     /// What is to be done with each of them.
     states: SlabWord,
+    /// Atomic accesses wait: the replica they are done to first is about to be another.
+    pub(super) is_turning: AtomicU32,
 }
 
 /// What is to be done with a replica.
@@ -165,7 +167,7 @@ impl RunBlock {
             Some(old) => !self.is_written(&self.replicas[old as usize]),
         };
         let too_many = RunBlockError::TooMany { what: "copies of a slab", limit: MAX_PLACES };
-        let Slab { places, states } = &self.slabs[slab];
+        let Slab { places, states, .. } = &self.slabs[slab];
         let place = places.iter().position(free).ok_or(too_many)?;
         let replica = &self.replicas[index];
         replica.index.store(index as u32, Ordering::Relaxed);
@@ -185,7 +187,7 @@ impl RunBlock {
 
     /// What is to be done with a replica.
     pub fn state(&self, replica: &Replica) -> ReplicaState {
-        let Slab { places, states } = &self.slabs[replica.slab()];
+        let Slab { places, states, .. } = &self.slabs[replica.slab()];
         // First the state, then whose it is: no replica comes to its place twice.
         let (place, state) = (replica.place(), states.load());
         match places[place].load(Ordering::SeqCst) == replica.index() + 1 {
@@ -212,13 +214,13 @@ impl RunBlock {
 
     /// As [`RunBlock::give_up`], where another is live whose donor lives and `counts`, by its index.
     pub fn give_up_where(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
-        let Slab { places, states } = &self.slabs[replica.slab()];
+        let Slab { places, states, .. } = &self.slabs[replica.slab()];
         let is_there = |place: usize| {
             let Some(index) = places[place].load(Ordering::SeqCst).checked_sub(1) else {
                 return false;
             };
             let donor = self.replicas[index as usize].donor();
-            !self.donors[donor].is_lost() && counts(donor)
+            !self.donors[donor].is_gone() && counts(donor)
         };
         let is_dropped = || self.state(replica) == ReplicaState::Dropped;
         states.change(|states| match is_dropped() {
@@ -254,12 +256,18 @@ impl RunBlock {
         self.replicas_of(slab).filter(|(_, replica)| self.is_readable(replica))
     }
 
+    /// The one of them that an atomic access is done to first, whose index it is: the oldest, which
+    /// stays the same until it is gone.
+    pub fn first_readable(&self, slab: usize) -> Option<usize> {
+        self.readable(slab).map(|(index, _)| index).min()
+    }
+
     /// Those of them that a write must reach.
     pub fn targets(&self, slab: usize) -> Targets {
         let mut targets = Targets::default();
         for (index, replica) in self.replicas_of(slab) {
             let state = self.state(replica);
-            if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost() {
+            if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone() {
                 targets.replicas[targets.count] = index as u32;
                 targets.count += 1;
                 targets.is_marking |= state == ReplicaState::Building;
@@ -270,12 +278,12 @@ impl RunBlock {
 
     /// Has the replica all that was written?
     pub fn is_readable(&self, replica: &Replica) -> bool {
-        self.state(replica) == ReplicaState::Live && !self.donors[replica.donor()].is_lost()
+        self.state(replica) == ReplicaState::Live && !self.donors[replica.donor()].is_gone()
     }
 
     /// Must what is written reach the replica?
     pub fn is_written(&self, replica: &Replica) -> bool {
-        self.state(replica) != ReplicaState::Dropped && !self.donors[replica.donor()].is_lost()
+        self.state(replica) != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone()
     }
 
     /// Is what the slot holds still to be had?

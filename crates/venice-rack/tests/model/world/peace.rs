@@ -30,6 +30,7 @@ impl World {
         }
         (0..DONORS).for_each(|index| self.start_donor(index));
         (0..DONORS).for_each(|index| self.drain(index, false));
+        (0..DONORS).for_each(|index| self.want_back(index, 0));
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
         for _ in 0..steps {
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
@@ -58,6 +59,7 @@ impl World {
             .map(|grant| (grant.id.0, (grant.donor.clone(), grant.bytes)))
             .collect();
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
+        assert!(self.wanted.is_empty(), "wanted back by nobody: {:?}", self.wanted);
         assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
         let recovered = start_monitor(self.life + 1, self.now_ns, &self.store);
         assert_eq!(listed(&recovered, self.now_ns), used, "store and recipients");

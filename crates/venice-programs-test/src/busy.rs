@@ -1,0 +1,56 @@
+//! A program that uses its memory all the time, and would notice a wrong byte.
+
+use std::fs::File;
+use std::time::Duration;
+
+use crate::{CProgram, Rack, Running, wait_for};
+
+/// How long the program may take to begin, and to end.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program that writes and checks 64 MiB over and over with a quarter of them local.
+pub struct Busy {
+    program: CProgram,
+    /// Its `venice run`.
+    pub running: Running,
+}
+
+impl Busy {
+    /// Starts it on so much borrowed memory in so many copies, and waits until it uses all of it.
+    pub fn start(rack: &Rack, remote: &str, copies: u32) -> Busy {
+        let program = CProgram::compile("keep_busy");
+        let copies = copies.to_string();
+        let options = ["--local", "16MiB", "--remote", remote, "--copies", &copies, "--stats"];
+        let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
+        let mut busy = Busy { program, running };
+        wait_for("the program to use its memory", LIMIT, || {
+            if !busy.running.is_running() {
+                return Some(false);
+            }
+            busy.program.dir().join("ready").exists().then_some(true)
+        });
+        busy
+    }
+
+    /// That it has not ended.
+    ///
+    /// # Panics
+    /// When it has: with what it said.
+    pub fn expect_running(&mut self) {
+        if !self.running.is_running() {
+            panic!("the program ended:\n{}", self.running.said_on_stderr());
+        }
+    }
+
+    /// Lets it check everything once more and end; what it said on stderr.
+    ///
+    /// # Panics
+    /// When a byte was wrong.
+    pub fn stop(self) -> String {
+        File::create(self.program.dir().join("stop")).expect("a file");
+        let outcome = self.running.finish(LIMIT);
+        outcome.expect_code(0);
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
+        outcome.stderr
+    }
+}

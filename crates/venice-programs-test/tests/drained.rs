@@ -1,0 +1,108 @@
+//! Nodes are drained, and die meanwhile, under a program that goes on: no wrong byte, nothing lost.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use venice_programs_test::{Busy, Port, Rack, kill_now, paged_mode_is_missing, wait_for};
+
+const LEND_MIB: u64 = 128;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The row of a node in `venice nodes`.
+fn node(rack: &Rack, name: &str) -> Value {
+    let rows = rack.json(&["nodes"]);
+    rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
+}
+
+/// The row of the one run in `venice status`.
+fn run(rack: &Rack) -> Option<Value> {
+    rack.json(&["status"])["runs"].as_array()?.first().cloned()
+}
+
+fn is_in(name: &str, list: &Value) -> bool {
+    list.as_array().is_some_and(|names| names.iter().any(|other| other == name))
+}
+
+fn nodes_are_drained_under_a_program(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::start(port, LEND_MIB);
+    let mut busy = Busy::start(&rack, "80MiB", 1);
+    for name in ["node1", "node2"] {
+        assert_ne!(node(&rack, name)["granted_bytes"], 0, "{name} lends");
+        let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+        busy.expect_running();
+        let row = node(&rack, name);
+        assert_eq!((&row["granted_bytes"], &row["draining"]), (&0.into(), &true.into()));
+        // For its maintenance it may end, and nobody notices.
+        kill_now(rack.agent_pid(name));
+    }
+    let row = run(&rack).unwrap();
+    assert_eq!(
+        (&row["lost_donors"], &row["leaving_donors"]),
+        (&Value::Array(vec![]), &Value::Array(vec![]))
+    );
+    assert_eq!((&row["lost_slabs"], &row["moved"]), (&0.into(), &row["to_move"]));
+    let said = busy.stop();
+    for name in ["node1", "node2"] {
+        assert!(said.contains(&format!("node {name} is being drained")), "{said}");
+        assert!(said.contains(&format!("node {name} has its memory back")), "{said}");
+    }
+    assert!(!said.contains("died"), "{said}");
+}
+
+#[test]
+fn nodes_are_drained_under_a_program_over_shm() {
+    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_shm", Port::Shm);
+}
+
+#[test]
+fn nodes_are_drained_under_a_program_over_udp() {
+    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_udp", Port::Udp);
+}
+
+fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::start(port, LEND_MIB);
+    let mut busy = Busy::start(&rack, "80MiB", 2);
+    let start_to_drain = |name: &str, busy: &mut Busy| {
+        assert!(rack.venice(&["drain", name, "--no-wait"]).status.success());
+        wait_for("the move to begin", LIMIT, || {
+            busy.expect_running();
+            let row = run(&rack)?;
+            let is_moving = is_in(name, &row["leaving_donors"]);
+            (is_moving || node(&rack, name)["granted_bytes"] == 0).then_some(())
+        });
+    };
+    // The one that everything moves away from.
+    start_to_drain("node1", &mut busy);
+    kill_now(rack.agent_pid("node1"));
+    wait_for("both copies to be there", LIMIT, || {
+        busy.expect_running();
+        let row = run(&rack)?;
+        (!is_in("node1", &row["leaving_donors"]) && row["short_slabs"] == 0).then_some(())
+    });
+    // One of the two that everything moves to: of each slab the other copy is left, or the old one.
+    start_to_drain("node2", &mut busy);
+    kill_now(rack.agent_pid("node3"));
+    wait_for("the loss to be seen", LIMIT, || {
+        busy.expect_running();
+        is_in("node3", &run(&rack)?["lost_donors"]).then_some(())
+    });
+    let said = busy.stop();
+    assert!(!said.contains("what only it held is lost"), "{said}");
+}
+
+#[test]
+fn nodes_die_in_the_middle_of_a_move_over_shm() {
+    nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_shm", Port::Shm);
+}
+
+#[test]
+fn nodes_die_in_the_middle_of_a_move_over_udp() {
+    nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_udp", Port::Udp);
+}

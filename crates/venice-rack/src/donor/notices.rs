@@ -1,0 +1,176 @@
+//! Memory that a donor wants back while it is lent: notices with the renewals, and an end by force
+//! only after the time that was stated with them.
+
+use std::collections::BTreeSet;
+
+use venice_wire::GrantId;
+
+use super::{DonorCore, Held, Wanted};
+use crate::NS_PER_MS;
+use crate::types::{HeldState, Notice, NoticeReason};
+
+impl DonorCore {
+    /// The donor's machine wants `slabs` lent slabs back, or with 0 none any more: as many grants
+    /// as that takes are given notice, the newest first, and those that have it already before
+    /// others. A grant that is not given back ends `within_ns` after its notice; with `None` it is
+    /// waited for. Slabs on their way back count.
+    pub fn handle_want_back(&mut self, now_ns: u64, slabs: u32, within_ns: Option<u64>) {
+        let freeing: u32 = self.freeing.values().sum();
+        let chosen = self.chosen(slabs.saturating_sub(freeing));
+        let until_ns = within_ns.map(|within_ns| now_ns.saturating_add(within_ns));
+        for (id, held) in &mut self.held {
+            held.wanted = match chosen.contains(id) {
+                true => held.wanted.or(Some(Wanted { until_ns })),
+                false => None,
+            };
+        }
+    }
+
+    /// The node is to be empty, or (false) no longer: its grants are given notice, and none is
+    /// ended for that.
+    pub fn handle_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
+    }
+
+    /// The grants that are to come back for so many slabs.
+    fn chosen(&self, slabs: u32) -> BTreeSet<GrantId> {
+        let lent = || self.held.iter().rev().filter(|(_, held)| held.state == HeldState::Committed);
+        let noticed = lent().filter(|(_, held)| held.wanted.is_some());
+        let others = lent().filter(|(_, held)| held.wanted.is_none());
+        let mut left = slabs;
+        let mut chosen = BTreeSet::new();
+        for (id, held) in noticed.chain(others) {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(held.request.slabs);
+            chosen.insert(*id);
+        }
+        chosen
+    }
+}
+
+impl Held {
+    /// What its recipient is told when it renews.
+    pub(super) fn notice(&self, now_ns: u64, is_draining: bool) -> Option<Notice> {
+        let wanted = self.wanted.map(|wanted| Notice {
+            reason: NoticeReason::Pressure,
+            within_ms: wanted.until_ns.map(|until_ns| until_ns.saturating_sub(now_ns) / NS_PER_MS),
+        });
+        let drained = Notice { reason: NoticeReason::Drain, within_ms: None };
+        wanted.or(is_draining.then_some(drained))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DonorAction, DonorSettings, EndReason};
+    use super::*;
+    use crate::types::{LeaseState, PrepareRequest};
+    use venice_wire::GrantKey;
+
+    const S: u64 = 1_000_000_000;
+
+    /// A donor of 8 slabs with grants 1, 2 and 3 of two slabs each, and grant 4 prepared.
+    fn donor() -> DonorCore {
+        let settings = DonorSettings { total_slabs: 8, prepare_timeout_ns: 1000 * S };
+        let mut donor = DonorCore::new(settings);
+        donor.set_epoch(1);
+        for grant in 1..=4 {
+            let request = PrepareRequest {
+                grant: GrantId(grant),
+                key: GrantKey(grant),
+                slabs: 2,
+                donor_epoch: 1,
+                lease_ms: 1_000_000,
+                recipient: "r".into(),
+                purpose: "p".into(),
+            };
+            donor.handle_prepare(0, request).unwrap();
+            if grant < 4 {
+                donor.handle_commit(0, GrantId(grant), 1).unwrap();
+            }
+        }
+        donor
+    }
+
+    fn notice(donor: &mut DonorCore, now_ns: u64, grant: u64) -> Option<Notice> {
+        match donor.handle_renew(now_ns, GrantId(grant), GrantKey(grant)) {
+            LeaseState::Live { notice, .. } => notice,
+            LeaseState::Unknown => panic!("grant {grant} has ended"),
+        }
+    }
+
+    fn pressure(within_ms: u64) -> Option<Notice> {
+        Some(Notice { reason: NoticeReason::Pressure, within_ms: Some(within_ms) })
+    }
+
+    fn ended(donor: &mut DonorCore) -> Vec<(u64, EndReason)> {
+        let actions = std::iter::from_fn(|| donor.poll_action());
+        actions.map(|DonorAction::FreeSlabs { grant, reason, .. }| (grant.0, reason)).collect()
+    }
+
+    #[test]
+    fn the_newest_grants_are_asked_for_first_and_no_more_than_needed() {
+        let mut donor = donor();
+        donor.handle_want_back(S, 3, Some(60 * S));
+        let told = [1, 2, 3].map(|grant| notice(&mut donor, 11 * S, grant));
+        assert_eq!(told, [None, pressure(50_000), pressure(50_000)]);
+        // What is asked for again has the time it was told.
+        donor.handle_want_back(20 * S, 6, Some(60 * S));
+        let told = [1, 2, 3].map(|grant| notice(&mut donor, 21 * S, grant));
+        assert_eq!(told, [pressure(59_000), pressure(40_000), pressure(40_000)]);
+        donor.handle_want_back(22 * S, 0, Some(60 * S));
+        assert!([1, 2, 3].iter().all(|grant| notice(&mut donor, 23 * S, *grant).is_none()));
+    }
+
+    #[test]
+    fn what_is_given_back_in_time_is_enough() {
+        let mut donor = donor();
+        donor.handle_want_back(0, 2, Some(60 * S));
+        donor.handle_release(S, GrantId(3));
+        // Not free yet, but on its way.
+        donor.handle_want_back(2 * S, 2, Some(60 * S));
+        assert!([1, 2].iter().all(|grant| notice(&mut donor, 3 * S, *grant).is_none()));
+        donor.handle_timeout(61 * S);
+        assert_eq!(ended(&mut donor), [(3, EndReason::Released)]);
+    }
+
+    #[test]
+    fn what_is_not_given_back_in_time_is_taken() {
+        let mut donor = donor();
+        donor.handle_want_back(0, 4, Some(60 * S));
+        assert_eq!(donor.poll_timeout(), Some(60 * S));
+        donor.handle_timeout(60 * S - 1);
+        assert_eq!(ended(&mut donor), []);
+        donor.handle_timeout(60 * S);
+        let reason = EndReason::TakenBack;
+        assert_eq!(ended(&mut donor), [(2, reason), (3, reason)]);
+        assert!(donor.grant(GrantId(1)).is_some() && donor.grant(GrantId(4)).is_some());
+    }
+
+    #[test]
+    fn an_operator_who_sets_no_bound_waits() {
+        let mut donor = donor();
+        donor.handle_want_back(0, 9, None);
+        let waits = Some(Notice { reason: NoticeReason::Pressure, within_ms: None });
+        assert_eq!(notice(&mut donor, 500 * S, 1), waits);
+        donor.handle_timeout(600 * S);
+        assert!(donor.grant(GrantId(1)).is_some() && ended(&mut donor).is_empty());
+    }
+
+    #[test]
+    fn a_drain_asks_for_all_and_ends_nothing() {
+        let mut donor = donor();
+        donor.handle_draining(true);
+        let drain = Some(Notice { reason: NoticeReason::Drain, within_ms: None });
+        assert_eq!([1, 2, 3].map(|grant| notice(&mut donor, S, grant)), [drain; 3]);
+        donor.handle_want_back(S, 1, Some(10 * S));
+        assert_eq!(notice(&mut donor, S, 3), pressure(10_000), "the one that ends it is told");
+        donor.handle_want_back(2 * S, 0, None);
+        donor.handle_timeout(900 * S);
+        assert_eq!(ended(&mut donor), []);
+        donor.handle_draining(false);
+        assert_eq!([1, 2, 3].map(|grant| notice(&mut donor, 901 * S, grant)), [None; 3]);
+    }
+}
