@@ -14,6 +14,7 @@ mod fork;
 mod heap;
 mod mappings;
 mod patch;
+mod signals;
 mod start;
 mod the_pager;
 mod window_calls;

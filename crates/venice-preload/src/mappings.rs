@@ -15,6 +15,7 @@ use crate::{c, patch};
 
 pub const MAP_FIXED: usize = 0x10;
 const MAP_POPULATE: usize = 0x8000;
+pub const READ_WRITE: c_int = 1 | 2;
 const MREMAP_FIXED: usize = 2;
 const POSIX_MADV_DONTNEED: usize = 4;
 
@@ -115,7 +116,10 @@ extern "C" fn mmap(
             if let Ok(addr) = mapped
                 && manage
             {
-                structure.adopt(addr, len_bytes);
+                match protection {
+                    READ_WRITE => structure.adopt_usable(addr, len_bytes),
+                    _ => structure.adopt(addr, len_bytes),
+                }
             }
             mapped
         }

@@ -9,7 +9,7 @@ use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Window, sys};
 
-use crate::{descriptors, fork, heap, mappings, patch, the_pager, window_calls};
+use crate::{descriptors, fork, heap, mappings, patch, signals, the_pager, window_calls};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a
 /// budget must not run without one unnoticed.
@@ -42,11 +42,18 @@ fn try_start(socket: &Path) -> Result<(), String> {
         serves: Serves::Program { supervisor: attached.supervisor },
         lowest_fd: lowest_fd(),
     };
-    the_pager::set(paged::start(setup).map_err(|e| e.to_string())?);
+    let pager = paged::start(setup).map_err(|e| e.to_string())?;
+    the_pager::set(pager);
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
         mappings::install().map_err(unpatched)?;
         descriptors::install().map_err(unpatched)?;
+    }
+    if pager.block().faults_in_thread() {
+        let refused = |errno| format!("SIGBUS cannot be handled ({errno})");
+        assert!(paged::signal::begin(pager).map_err(refused)?, "there is only one pager");
+        // SAFETY: as above.
+        unsafe { signals::install().map_err(unpatched)? };
     }
     if !fork::install() {
         return Err("the C library has no room for a fork handler".into());

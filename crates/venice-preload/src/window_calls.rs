@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{PAGE, Window, is_manageable};
 
-use crate::mappings::{MAP_FIXED, answer, is_range, set_break};
+use crate::mappings::{MAP_FIXED, READ_WRITE, answer, is_range, set_break};
 use crate::{c, mappings, patch};
-
-const READ_WRITE: c_int = 1 | 2;
 
 static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
 /// The C library's own `fork`.

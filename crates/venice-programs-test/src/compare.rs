@@ -64,6 +64,23 @@ pub fn compare(rack: &Rack, name: &str, program: &Program) -> Compared {
     Compared { plain, venice, local_bytes }
 }
 
+/// Runs `program` plainly and by `venice run` with `options`: exit code 0 and output must be the
+/// same. What the run under Venice said.
+#[track_caller]
+pub fn same_output(rack: &Rack, options: &[&str], program: &Command) -> Outcome {
+    let plain = Running::spawn(copy(program), false).finish(PROGRAM_LIMIT);
+    plain.expect_code(0);
+    let venice = rack.run(options, program).finish(PROGRAM_LIMIT);
+    venice.expect_code(0);
+    assert_eq!(
+        String::from_utf8_lossy(&plain.stdout),
+        String::from_utf8_lossy(&venice.stdout),
+        "{}",
+        venice.stderr
+    );
+    venice
+}
+
 /// A quarter of a peak, rounded up to a whole MiB.
 pub fn quarter_of(peak_bytes: u64) -> u64 {
     assert!(peak_bytes >= 32 * MIB, "a peak of {peak_bytes} bytes is too small to show anything");

@@ -94,6 +94,29 @@ fn a_program_is_told_when_its_donor_takes_its_memory_back() {
     assert!(told.contains("took back the only copy"), "{told}");
 }
 
+/// The program's own handler hears of it, and `venice run` names node and region.
+#[test]
+fn a_program_is_told_by_its_own_handler_when_its_donor_dies() {
+    if paged_mode_is_missing("a_program_is_told_by_its_own_handler_when_its_donor_dies") {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, LEND_MIB);
+    let program = CProgram::compile("keep_busy");
+    let options =
+        ["--local", "16MiB", "--remote", "96MiB", "--copies", "1", "--faults", "in-thread"];
+    let running = rack.run(&options, &program.command(&["64", "ready", "stop", "caught"]));
+    wait_for("the program to use its memory", LIMIT, || {
+        program.dir().join("ready").exists().then_some(())
+    });
+    let donor = rack.json(&["grants"])[0]["donor"].as_str().expect("a donor").to_string();
+    kill_now(rack.agent_pid(&donor));
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(3);
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "a page is lost\n");
+    let names = |line: &str| line.contains(&donor) && line.contains("region");
+    assert!(outcome.stderr.lines().any(names), "{}", outcome.stderr);
+}
+
 #[test]
 fn programs_outlive_the_monitor_and_it_remembers_them() {
     if paged_mode_is_missing("programs_outlive_the_monitor_and_it_remembers_them") {

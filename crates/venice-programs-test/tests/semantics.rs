@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use venice_programs_test::compare::PROGRAM_LIMIT;
+use venice_programs_test::compare::{PROGRAM_LIMIT, same_output};
 use venice_programs_test::{CProgram, Port, Rack, Running, paged_mode_is_missing};
 
 const OPTIONS: [&str; 4] = ["--local", "16MiB", "--remote", "768MiB"];
@@ -15,17 +15,7 @@ fn same_under_venice(test: &str, name: &str, options: &[&str]) {
         return;
     }
     let program = CProgram::compile(name);
-    let plain = Running::spawn(program.command(&[]), false).finish(Duration::from_secs(60));
-    plain.expect_code(0);
-    let rack = Rack::shared(Port::Shm);
-    let venice = rack.run(options, &program.command(&[])).finish(PROGRAM_LIMIT);
-    venice.expect_code(0);
-    assert_eq!(
-        String::from_utf8_lossy(&plain.stdout),
-        String::from_utf8_lossy(&venice.stdout),
-        "{}",
-        venice.stderr
-    );
+    same_output(Rack::shared(Port::Shm), options, &program.command(&[]));
 }
 
 macro_rules! same_under_venice {
@@ -60,6 +50,7 @@ same_under_venice! {
     atomics_and_futexes_in_far_memory: "futex";
     programs_that_close_every_descriptor: "close_all";
     threads_and_signals_end_as_they_should: "threads_end";
+    programs_with_a_handler_of_sigbus: "own_sigbus";
 }
 
 /// With so little far memory that what the child gave up wrongly would be taken at once.

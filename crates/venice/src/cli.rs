@@ -224,6 +224,8 @@ EXAMPLES:
   venice run --local 256MiB -- redis-server --save ''
   venice run --local 1GiB --remote 6GiB --stats -- python3 job.py
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
+  venice run --local 1GiB --faults in-thread -- ./simulate
+                                              numbers in large arrays: no switch at a fault
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
 

@@ -52,6 +52,19 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
         let name = "random read over shm, p99 / p50";
         aims.push(Aim::at_most(name, shm.p99_us / shm.p50_us, 10.0, ""));
     }
+    if let Some(in_thread) = random(Way::VeniceShmInThread) {
+        let name = "random read over shm served in the thread, p50";
+        aims.push(Aim::at_most(name, in_thread.p50_us, 8.0, "µs"));
+    }
+    for (way, name) in [
+        (Way::VeniceShm, "random read over shm, two threads / one"),
+        (Way::VeniceShmInThread, "random read over shm served in the thread, two threads / one"),
+    ] {
+        let two = find_with(ways, way, Pattern::Random, 2);
+        if let (Some(two), Some(one)) = (two, random(way)) {
+            aims.push(Aim::at_least(name, two.pages_per_s / one.pages_per_s, 1.7));
+        }
+    }
     if let (Some(udp), Some(floor), Some(trip)) = (random(Way::VeniceUdp), floor, udp_round_trip) {
         let bound = 1.3 * trip.unpinned.p50_us;
         let name = "random read over udp, p50 - floor p50 (1.3 bare round trips)";
@@ -89,8 +102,17 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
 
 /// The case with reads by one thread.
 fn find(ways: &[WayReport], way: Way, pattern: Pattern) -> Option<&CaseReport> {
+    find_with(ways, way, pattern, 1)
+}
+
+fn find_with(
+    ways: &[WayReport],
+    way: Way,
+    pattern: Pattern,
+    threads: usize,
+) -> Option<&CaseReport> {
     ways.iter().find(|measured| measured.way == way)?.cases.iter().find(|case| {
-        case.pattern == pattern && case.operation == Operation::Read && case.threads == 1
+        case.pattern == pattern && case.operation == Operation::Read && case.threads == threads
     })
 }
 

@@ -70,7 +70,7 @@ impl FloorRegion {
     /// When the kernel has no userfaultfd for this user.
     pub(crate) fn new(pages: u64, cpu: usize) -> Result<Self> {
         let region = Region::map(pages + 1)?;
-        let fd = open_userfaultfd()?;
+        let fd = open_userfaultfd(0)?;
         register(&fd, &region)?;
         let last_page = region.address() + pages * PAGE_BYTES;
         let handler = std::thread::spawn(move || handle(File::from(fd), last_page, cpu));
@@ -107,18 +107,18 @@ impl Drop for FloorRegion {
     }
 }
 
-fn open_userfaultfd() -> Result<OwnedFd> {
+pub(super) fn open_userfaultfd(features: u64) -> Result<OwnedFd> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
     // SAFETY: the descriptor is given ranges of our own mapping only.
     let fd = unsafe { userfaultfd(flags) }.context("this kernel has no userfaultfd")?;
-    let mut request = ApiRequest { api: UFFD_API, features: 0, ioctls: 0 };
+    let mut request = ApiRequest { api: UFFD_API, features, ioctls: 0 };
     // SAFETY: the request is of the layout and size that this ioctl's number states.
     ioctl_result(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut request) })
         .context("userfaultfd does not speak our version")?;
     Ok(fd)
 }
 
-fn register(fd: &OwnedFd, region: &Region) -> Result<()> {
+pub(super) fn register(fd: &OwnedFd, region: &Region) -> Result<()> {
     let mut request = RegisterRequest {
         start: region.address(),
         len_bytes: region.len_bytes() as u64,
@@ -145,17 +145,7 @@ fn handle(mut fd: File, last_page: u64, cpu: usize) -> Result<()> {
         assert_eq!(message[0], EVENT_PAGEFAULT, "no other event was asked for");
         let address: [u8; 8] = message[16..24].try_into().expect("eight bytes");
         let page = u64::from_ne_bytes(address) & !(PAGE_BYTES - 1);
-        let mut request = CopyRequest {
-            destination: page,
-            source: source.0.as_ptr() as u64,
-            len_bytes: PAGE_BYTES,
-            mode: 0,
-            copied_bytes: 0,
-        };
-        // SAFETY: the request is of the layout and size that this ioctl's number states; the
-        // source is one whole page, the destination a missing page of the registered region.
-        let rc = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_COPY, &raw mut request) };
-        if let Err(error) = ioctl_result(rc) {
+        if let Err(error) = copy_page(fd.as_raw_fd(), page, source.0.as_ptr() as u64) {
             eprintln!("venice: the floor's handler cannot fill a page: {error}");
             std::process::exit(1);
         }
@@ -165,8 +155,19 @@ fn handle(mut fd: File, last_page: u64, cpu: usize) -> Result<()> {
     }
 }
 
+/// Installs a copy of the page at `source` where a registered one is missing.
+pub(super) fn copy_page(fd: i32, page: u64, source: u64) -> io::Result<()> {
+    let mut request =
+        CopyRequest { destination: page, source, len_bytes: PAGE_BYTES, mode: 0, copied_bytes: 0 };
+    // SAFETY: the request is of the layout and size that this ioctl's number states; the kernel
+    // refuses a source or a destination that is none.
+    ioctl_result(unsafe { libc::ioctl(fd, UFFDIO_COPY, &raw mut request) })
+}
+
+/// A page to copy.
+#[derive(Debug)]
 #[repr(C, align(4096))]
-struct PageBuffer([u8; PAGE_BYTES as usize]);
+pub(super) struct PageBuffer(pub(super) [u8; PAGE_BYTES as usize]);
 
 fn ioctl_result(rc: libc::c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

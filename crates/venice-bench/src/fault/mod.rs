@@ -2,7 +2,8 @@
 //!
 //! One program ([`worker`]) touches the pages of one region, at random and in order, reading and
 //! writing, with one thread and with two. It is started again for each way to get the pages
-//! ([`way`]): resident, through a bare userfaultfd handler ([`floor`]), from donors of a Venice
+//! ([`way`]): resident, through a bare userfaultfd handler ([`floor`]) or a bare
+//! handler of `SIGBUS` ([`sigbus_floor`]), from donors of a Venice
 //! rack, and from the kernel's swap. A bare datagram exchange over the same kind of wire
 //! ([`udp_round_trip`]) stands beside the udp figures.
 
@@ -12,6 +13,7 @@ mod floor;
 mod region;
 mod report;
 mod run;
+mod sigbus_floor;
 mod touch;
 mod udp_round_trip;
 mod umap;

@@ -38,9 +38,13 @@ pub(crate) enum Outcome {
 /// On an interrupt only.
 pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
     let measured = match way {
-        Way::Resident | Way::UffdFloor => run_worker(way, args, &Launch::Local, &[]).map(Ok),
+        Way::Resident | Way::UffdFloor | Way::SigbusFloor => {
+            run_worker(way, args, &Launch::Local, &[]).map(Ok)
+        }
         Way::Umap => run_on_umap(way, args),
-        Way::VeniceShm | Way::VeniceShmOnePage => run_on_rack(way, args, Port::Shm).map(Ok),
+        Way::VeniceShm | Way::VeniceShmInThread | Way::VeniceShmOnePage => {
+            run_on_rack(way, args, Port::Shm).map(Ok)
+        }
         Way::VeniceUdp => run_on_rack(way, args, Port::Udp).map(Ok),
         Way::VeniceSwapShm => run_on_venice_swap(way, args, Port::Shm),
         Way::VeniceSwapUdp => run_on_venice_swap(way, args, Port::Udp),
@@ -75,12 +79,15 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
         let _phase = Phase::waiting(format!("{way}: start a rack"));
         Rack::up(port, remote_bytes)?
     };
-    let one_page = ["--read-ahead", "off"];
     let launch = Launch::OnRack {
         rack: &rack,
         local_bytes: args.local.0,
         remote_bytes,
-        extra: if way == Way::VeniceShmOnePage { &one_page } else { &[] },
+        extra: match way {
+            Way::VeniceShmOnePage => &["--read-ahead", "off"],
+            Way::VeniceShmInThread => &["--faults", "in-thread"],
+            _ => &[],
+        },
     };
     run_worker(way, args, &launch, &rack.agent_pids())
 }
@@ -181,8 +188,10 @@ fn worker_command(
         .args(["bench", "fault-worker", "--size", &args.size.0.to_string()])
         .args(["--seconds", &args.seconds.to_string(), "--json"])
         .arg(json);
-    if way == Way::UffdFloor {
-        command.arg("--floor");
+    match way {
+        Way::UffdFloor => drop(command.args(["--floor", "handler"])),
+        Way::SigbusFloor => drop(command.args(["--floor", "sigbus"])),
+        _ => {}
     }
     if let Some(library) = args.umap.as_ref().filter(|_| way == Way::Umap) {
         command.arg("--umap").arg(library);

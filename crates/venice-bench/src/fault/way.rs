@@ -13,8 +13,12 @@ pub enum Way {
     Resident,
     /// A bare userfaultfd handler with a local copy, and no eviction.
     UffdFloor,
+    /// A bare SIGBUS handler in the thread itself with a local copy, and no eviction.
+    SigbusFloor,
     /// Venice, from donors over shared memory.
     VeniceShm,
+    /// The same, served in the thread itself that faults (`--faults in-thread`).
+    VeniceShmInThread,
     /// Venice over shared memory, with read-ahead off: one page for each fault.
     VeniceShmOnePage,
     /// Venice, from donors over udp.
@@ -33,10 +37,12 @@ pub enum Way {
 
 impl Way {
     /// Every way, in the order they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Resident,
         Self::UffdFloor,
+        Self::SigbusFloor,
         Self::VeniceShm,
+        Self::VeniceShmInThread,
         Self::VeniceShmOnePage,
         Self::VeniceUdp,
         Self::Umap,
@@ -52,7 +58,9 @@ impl Way {
         match self {
             Self::Resident => "resident",
             Self::UffdFloor => "uffd-floor",
+            Self::SigbusFloor => "sigbus-floor",
             Self::VeniceShm => "venice-shm",
+            Self::VeniceShmInThread => "venice-shm-in-thread",
             Self::VeniceShmOnePage => "venice-shm-one-page",
             Self::VeniceUdp => "venice-udp",
             Self::Umap => "umap",

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::floor::{FloorRegion, SOURCE_PAGE};
 use super::region::Region;
+use super::sigbus_floor::SigbusRegion;
 use super::touch::{CaseReport, Operation, Pattern, Spent, Tally, Touch};
 use super::{PAGE_BYTES, cpu_time};
 use crate::pattern::Random;
@@ -37,9 +38,9 @@ pub struct WorkerArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Pattern::Random, Pattern::Sequential])]
     pub patterns: Vec<Pattern>,
 
-    /// Serve the faults in this process by a bare userfaultfd handler.
-    #[arg(long)]
-    pub floor: bool,
+    /// Serve the faults in this process, by a bare handler.
+    #[arg(long, value_enum)]
+    pub floor: Option<Floor>,
 
     /// Have UMap serve the faults: its shared library.
     #[arg(long, value_name = "LIBRARY", conflicts_with = "floor")]
@@ -52,6 +53,15 @@ pub struct WorkerArgs {
     /// Where the figures go (`-` is standard output).
     #[arg(long, default_value = "-")]
     pub json: PathBuf,
+}
+
+/// A bare handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Floor {
+    /// A thread that reads a userfaultfd.
+    Handler,
+    /// The thread itself, by its signal.
+    Sigbus,
 }
 
 /// The figures of one worker.
@@ -71,7 +81,10 @@ pub struct WorkerReport {
 /// When memory, threads or userfaultfd are refused, or the figures cannot be written.
 pub fn execute_worker(args: WorkerArgs) -> Result<()> {
     let bench = Bench::new(&args)?;
-    let report = if args.floor { bench.run_floor()? } else { bench.run_paged()? };
+    let report = match args.floor {
+        Some(floor) => bench.run_floor(floor)?,
+        None => bench.run_paged()?,
+    };
     crate::report::write_json(&args.json, &report)
 }
 
@@ -113,8 +126,8 @@ impl<'a> Bench<'a> {
         Ok(WorkerReport { clock_cost_ns: self.clock_cost_ns, fill_s, cases })
     }
 
-    fn run_floor(&self) -> Result<WorkerReport> {
-        let cases = self.each_case(|case| self.floor_case(case))?;
+    fn run_floor(&self, floor: Floor) -> Result<WorkerReport> {
+        let cases = self.each_case(|case| self.floor_case(floor, case))?;
         Ok(WorkerReport { clock_cost_ns: self.clock_cost_ns, fill_s: 0.0, cases })
     }
 
@@ -167,10 +180,10 @@ impl<'a> Bench<'a> {
 
     /// Every touch of the floor faults: each page is touched at most once, and there is nothing to
     /// warm up but the handler.
-    fn floor_case(&self, case: Case) -> Result<CaseReport> {
+    fn floor_case(&self, floor: Floor, case: Case) -> Result<CaseReport> {
         let share = self.pages / case.threads as u64;
         let floors = (0..case.threads)
-            .map(|thread| FloorRegion::new(share, self.cpu(thread)))
+            .map(|thread| Bare::new(floor, share, self.cpu(thread)))
             .collect::<Result<Vec<_>>>()?;
         let report = self.timed(case, |thread, settled| {
             let touch = self.touch(case, Some(SOURCE_PAGE));
@@ -181,7 +194,7 @@ impl<'a> Bench<'a> {
             settled();
             touch.run(region, measured.iter().copied(), self.length, 2)
         })?;
-        floors.into_iter().try_for_each(FloorRegion::finish)?;
+        floors.into_iter().try_for_each(Bare::finish)?;
         Ok(report)
     }
 
@@ -240,6 +253,35 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// A region that a bare handler serves.
+enum Bare {
+    Handler(FloorRegion),
+    Sigbus(SigbusRegion),
+}
+
+impl Bare {
+    fn new(floor: Floor, pages: u64, cpu: usize) -> Result<Self> {
+        Ok(match floor {
+            Floor::Handler => Self::Handler(FloorRegion::new(pages, cpu)?),
+            Floor::Sigbus => Self::Sigbus(SigbusRegion::new(pages)?),
+        })
+    }
+
+    fn region(&self) -> &Region {
+        match self {
+            Self::Handler(floor) => floor.region(),
+            Self::Sigbus(floor) => floor.region(),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Handler(floor) => floor.finish(),
+            Self::Sigbus(_) => Ok(()),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Case {
     /// From 0, in the order they run.
@@ -283,7 +325,7 @@ mod tests {
             size: ByteSize(1 << 20),
             seconds: 0.01,
             patterns: vec![Pattern::Random, Pattern::Sequential],
-            floor: false,
+            floor: None,
             umap: None,
             helpers: vec![],
             json: json.clone(),

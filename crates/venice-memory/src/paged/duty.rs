@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::pager::NO_CPU;
-use super::spin::{Spin, SpinGuard};
+use super::spin::Spin;
 use super::sys;
 
 /// Most handlers of a process, the first one among them. Every fault wakes all that wait, so more
@@ -92,11 +92,6 @@ impl Duty {
     /// it is known whether a `fork` was read.
     pub fn reading(&self) -> &Spin<()> {
         &self.reading
-    }
-
-    /// As [`Duty::reading`], held, where there is anybody to keep out.
-    pub fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
-        (!self.is_alone()).then(|| self.reading.hold())
     }
 
     /// Where `handler` is.
@@ -198,11 +193,10 @@ mod tests {
         assert!(!duty.call(1), "there is no helper");
         duty.enter(FIRST);
         duty.enter(1);
-        assert!(duty.is_alone() && duty.keep_readers_out().is_none());
+        assert!(duty.is_alone());
         assert!(duty.call(5));
         duty.wait_for_call(1);
         assert!(!duty.is_alone() && duty.is_home(5) && !duty.call(6));
-        assert!(duty.keep_readers_out().is_some());
         assert_eq!(duty.take_over(), Some(5));
         assert!(duty.is_dismissed(1));
         duty.leave(1);

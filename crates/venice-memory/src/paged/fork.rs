@@ -153,7 +153,9 @@ impl ForkedChild {
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
         pager.descriptors.close_all_but(&[child, pager.supervisor_fd]);
-        let uffd = Uffd { fd: receive_fd(child).ok_or(refused(Errno::ESRCH))? };
+        let receive = || receive_fd(child).ok_or(refused(Errno::ESRCH));
+        let uffd = Uffd { fd: receive()? };
+        let in_thread = pager.in_thread.as_ref().map(|_| receive()).transpose()?;
         if !serves_this_process(uffd) {
             sys::die("two forks at once were taken for each other");
         }
@@ -161,11 +163,16 @@ impl ForkedChild {
             // Some thread of the parent's was about to change what the pager knows, and is not here.
             sys::close(uffd.fd);
             tell_and_wait(child, CANNOT_PAGE);
+            // Only what is registered can be made whole.
+            in_thread.into_iter().for_each(sys::close);
             pager.descriptors.close_all_but(&[]);
             return Ok(());
         }
         pager.lending.reset();
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
+        if let (Some(in_thread), Some(fd)) = (&pager.in_thread, in_thread) {
+            in_thread.set_uffd(pager.descriptors.keep(fd));
+        }
         pager.fork.reset();
         if let Some(window) = &pager.window {
             window.reset_after_fork();

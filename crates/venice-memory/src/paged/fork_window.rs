@@ -134,20 +134,29 @@ impl ForkWindow {
         self.child_fd.store(fd, Ordering::Release);
         // SAFETY: the socket is open for as long as the window is.
         let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
-        // SAFETY: just moved there.
-        let child = unsafe { BorrowedFd::borrow_raw(fd) };
-        if send_fd(socket, child).is_err() {
-            sys::die("a forked child could not be given its userfaultfd");
-        }
+        send_fd(socket, fd);
         false
     }
 
-    /// A child has all its memory: the kernel serves it now.
-    pub fn made_whole(&self, child: Uffd) {
+    /// The child of the same fork has a userfaultfd for what is served in its threads too. Nobody
+    /// here places anything by it.
+    pub fn pass_on(&self, in_thread: Uffd) {
+        // SAFETY: the socket is open for as long as the window is.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
+        send_fd(socket, in_thread.fd);
+        sys::close(in_thread.fd);
+    }
+
+    /// A child has all its memory: the kernel serves it now, also what was registered with
+    /// `in_thread`.
+    pub fn made_whole(&self, child: Uffd, in_thread: Option<Uffd>) {
         self.copying.store(0, Ordering::SeqCst);
         sys::futex_wake(&self.copying, u32::MAX >> 1, false);
-        // Its last reference: the kernel wakes whoever waits and forgets the registration.
+        // Their last references: the kernel wakes whoever waits and forgets the registrations.
         sys::close(child.fd);
+        if let Some(in_thread) = in_thread {
+            sys::close(in_thread.fd);
+        }
         let ended = self.state.compare_exchange(
             BEING_MADE_WHOLE,
             CLOSED,
@@ -250,11 +259,14 @@ fn next_fault(fd: i32) -> Option<(Uffd, PageNumber)> {
     }
 }
 
-fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-    let fds = [fd];
+fn send_fd(socket: BorrowedFd<'_>, fd: i32) {
+    // SAFETY: the caller's own, open.
+    let fds = [unsafe { BorrowedFd::borrow_raw(fd) }];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for one");
     let body = [std::io::IoSlice::new(b"U")];
-    rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL)
+    if rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).is_err() {
+        sys::die("a forked child could not be given its userfaultfd");
+    }
 }

@@ -1,7 +1,7 @@
 //! What the program says about its memory (`madvise(2)`), and what the pager makes of it.
 //!
 //! - NORMAL, SEQUENTIAL, RANDOM: kept for each page ([`Pattern`]); a fault asks for it.
-//! - WILLNEED: brought in before the call returns, by the handler: the calling thread touches one
+//! - WILLNEED: brought in before the call returns, by the handler: the calling thread asks for one
 //!   page of each stretch, and the handler sees that all of the stretch is wanted ([`Wanted`](super::requests::Wanted)).
 //! - COLD: leaves before anything else, when there is need of room.
 //! - PAGEOUT: leaves at once; the evictor does it, and the call waits ([`PageOuts`](super::requests::PageOuts)).
@@ -16,9 +16,9 @@ use super::access_pattern::Pattern;
 use super::budget::high_watermark;
 use super::page_table::{PageNumber, State};
 use super::pager::{Pager, Structure};
+use super::pages_of;
 use super::read_ahead::MAX_WINDOW;
 use super::sys::{self, Errno, SysResult};
-use super::{PAGE, address_of, pages_of};
 
 /// How long WILLNEED waits for room.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
@@ -122,8 +122,7 @@ impl Pager {
             page = first;
             while let Some(next) = structure.next_away(page..end) {
                 self.wanted.set(thread, end);
-                // SAFETY: populating changes no contents.
-                let came = unsafe { sys::madvise(address_of(next), PAGE, sys::MADV_POPULATE_READ) };
+                let came = self.populate(next, true);
                 self.wanted.set(0, 0);
                 if came.is_err() {
                     // It may not be read just now (`PROT_NONE`), or is lost.

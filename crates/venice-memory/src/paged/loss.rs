@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::run_block::{Fate, Process, RunBlockMap, SLAB_SLOTS};
+use super::sys;
 
 /// What is to be told of a lost page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +47,45 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     block.live_processes().filter_map(noted).collect()
 }
 
-/// The mapping around `address`, from `/proc/self/maps`.
+/// The mapping around `address`, from `/proc/self/maps`. Allocates nothing: it may be asked for in a
+/// signal's handler.
 fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let mut ranges = maps.lines().filter_map(|line| {
-        let (start, end) = line.split(' ').next()?.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        Some(number(start)?..number(end)?)
-    });
-    ranges.find(|range| range.contains(&address))
+    let maps = sys::open_readonly(b"/proc/self/maps\0").ok()?;
+    let mut text = [0u8; 4096];
+    let (mut range, mut number, mut column) = (0..0, 0, Column::Start);
+    let found = 'maps: loop {
+        let Ok(len_bytes @ 1..) = sys::read(maps, &mut text) else { break None };
+        for &byte in &text[..len_bytes] {
+            match (column, byte) {
+                (_, b'\n') => (column, number) = (Column::Start, 0),
+                (Column::Start, b'-') => {
+                    range.start = std::mem::take(&mut number);
+                    column = Column::End;
+                }
+                (Column::End, b' ') => {
+                    range.end = number;
+                    column = Column::Rest;
+                    if range.contains(&address) {
+                        break 'maps Some(range);
+                    }
+                }
+                (Column::Rest, _) => {}
+                (_, digit) => {
+                    number = number << 4 | char::from(digit).to_digit(16).unwrap_or(0) as usize;
+                }
+            }
+        }
+    };
+    sys::close(maps);
+    found
+}
+
+/// Where in a line of `/proc/self/maps`: `START-END rest`.
+#[derive(Clone, Copy)]
+enum Column {
+    Start,
+    End,
+    Rest,
 }
 
 #[cfg(test)]

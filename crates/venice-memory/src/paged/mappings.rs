@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::access_pattern::Pattern;
-use super::page_table::{Entry, PageNumber, State};
+use super::page_table::{Entry, PageNumber, PageTable, State};
 use super::pager::{Pager, Structure};
 use super::slots::Slots;
 use super::staging::Frame;
@@ -19,6 +19,18 @@ impl Structure {
     /// A fresh anonymous private mapping: the pager answers for it from now on. One that
     /// cannot be registered stays the kernel's.
     pub fn adopt(&mut self, addr: usize, len_bytes: usize) {
+        self.adopt_as(addr, len_bytes, false);
+    }
+
+    /// As [`Structure::adopt`] of one that may be read and written at once. A large one is served
+    /// in the threads that touch it, where the run is one of those.
+    pub fn adopt_usable(&mut self, addr: usize, len_bytes: usize) {
+        let in_thread = self.pager.in_thread.as_ref();
+        let is_in_thread = in_thread.is_some_and(|in_thread| in_thread.takes(addr, len_bytes));
+        self.adopt_as(addr, len_bytes, is_in_thread);
+    }
+
+    fn adopt_as(&mut self, addr: usize, len_bytes: usize, is_in_thread: bool) {
         let pages = pages_of(addr, len_bytes);
         self.forget(addr, len_bytes);
         let pager = self.pager;
@@ -28,7 +40,8 @@ impl Structure {
         let len_bytes = pages.len() * PAGE;
         // SAFETY: advice that changes no contents.
         let _ = unsafe { sys::madvise(addr, len_bytes, sys::MADV_NOHUGEPAGE) };
-        if pager.uffd().register(addr, len_bytes).is_ok() {
+        pager.table.set_in_thread(pages.clone(), is_in_thread);
+        if pager.uffd_of(pages.start).register(addr, len_bytes).is_ok() {
             self.guarded().regions.insert(pages);
         }
     }
@@ -58,6 +71,7 @@ impl Structure {
         }
         if outcome.is_ok() {
             self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
+            self.pager.table.set_in_thread(pages.clone(), false);
             self.guarded().regions.remove(pages);
         }
         outcome
@@ -69,6 +83,7 @@ impl Structure {
         self.claim_all(pages.clone());
         self.drop_all_even_late(pages.clone());
         self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
+        self.pager.table.set_in_thread(pages.clone(), false);
         self.guarded().regions.remove(pages);
     }
 
@@ -143,51 +158,57 @@ impl Structure {
     fn follow_move(&mut self, old: Range<PageNumber>, new: usize, new_count: usize, flags: usize) {
         let new_pages = new / PAGE..new / PAGE + new_count;
         let kept = old.len().min(new_count);
+        let was_in_thread = self.pager.table.is_in_thread(old.start);
         if new_pages.start == old.start {
             self.restore_all(old.start..old.start + kept);
             self.drop_all(old.start + kept..old.end);
+            self.pager.table.set_in_thread(old.start + kept..old.end, false);
             self.guarded().regions.remove(old.start + kept..old.end);
             if new_count > old.len() {
-                self.adopt(address_of(old.end), (new_count - old.len()) * PAGE);
+                let more_bytes = (new_count - old.len()) * PAGE;
+                self.adopt_as(address_of(old.end), more_bytes, was_in_thread);
                 let pattern = self.pager.table.pattern(old.end - 1);
                 self.pager.table.set_pattern(old.end..new_pages.end, pattern);
             }
             return;
         }
-        self.adopt(new, new_count * PAGE);
+        let reaches = self.pager.in_thread.as_ref().is_some_and(|it| it.reaches(new));
+        self.adopt_as(new, new_count * PAGE, was_in_thread && reaches);
         self.pager.table.copy_patterns(old.start..old.start + kept, new_pages.start);
         for offset in 0..kept {
             self.pager.move_entry(old.start + offset, new_pages.start + offset);
         }
         self.drop_all(old.start + kept..old.end);
         if flags & MREMAP_DONTUNMAP == 0 {
+            self.pager.table.set_in_thread(old.clone(), false);
             self.guarded().regions.remove(old);
         } else {
-            let _ = self.pager.uffd().register(address_of(old.start), old.len() * PAGE);
+            let uffd = self.pager.uffd_of(old.start);
+            let _ = uffd.register(address_of(old.start), old.len() * PAGE);
         }
     }
 
     /// Brings a range home and leaves it to the kernel for good (`MADV_WIPEONFORK`, for one).
     pub fn release_to_kernel(&mut self, addr: usize, len_bytes: usize) {
-        for part in self.managed(pages_of(addr, len_bytes)) {
+        let parts = self.managed(pages_of(addr, len_bytes));
+        let table = &self.pager.table;
+        for part in parts.into_iter().flat_map(|part| split_by_server(table, part)) {
             let (start, len_bytes) = (address_of(part.start), part.len() * PAGE);
             let mut all_home = true;
             self.pager.table.for_each_live(part.clone(), |page, entry| {
                 if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
                     // Faults are served while this lock is held.
-                    // SAFETY: populating changes no contents.
-                    let home =
-                        unsafe { sys::madvise(address_of(page), PAGE, sys::MADV_POPULATE_READ) };
-                    all_home &= home.is_ok();
+                    all_home &= self.pager.populate(page, false).is_ok();
                 }
             });
             if !all_home {
                 // Memory that may not be read just now (`PROT_NONE`) cannot be brought home.
                 continue;
             }
-            let _ = self.pager.uffd().unregister(start, len_bytes);
+            let _ = self.pager.uffd_of(part.start).unregister(start, len_bytes);
             self.claim_all(part.clone());
             self.drop_all(part.clone());
+            self.pager.table.set_in_thread(part.clone(), false);
             self.guarded().regions.remove(part);
         }
     }
@@ -251,6 +272,20 @@ impl Structure {
             pager.drop_page(slots, page, entry, state);
         });
     }
+}
+
+/// The stretches of a range that are each registered with one userfaultfd.
+fn split_by_server(table: &PageTable, pages: Range<PageNumber>) -> Vec<Range<PageNumber>> {
+    let mut stretches = Vec::new();
+    let mut start = pages.start;
+    while start < pages.end {
+        let is_in_thread = table.is_in_thread(start);
+        let ends = |page: &PageNumber| table.is_in_thread(*page) != is_in_thread;
+        let end = (start..pages.end).find(ends).unwrap_or(pages.end);
+        stretches.push(start..end);
+        start = end;
+    }
+    stretches
 }
 
 impl Pager {

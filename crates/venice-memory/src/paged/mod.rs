@@ -11,7 +11,8 @@
 //! 4. The program touches it again; `handler` brings it back from staging or from its slot,
 //!    with what lies ahead of it (`read_ahead`).
 //!
-//! What the program says about its memory beforehand is in `hints`.
+//! What the program says about its memory beforehand is in `hints`. Faults on large mappings may be
+//! served by the thread itself that touches them (`in_thread`).
 //!
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
@@ -39,10 +40,12 @@ mod fork_window;
 mod framed;
 mod handler;
 mod hints;
+mod in_thread;
 mod lending;
 mod lock;
 pub mod loss;
 mod mappings;
+mod page_set;
 mod page_table;
 mod pager;
 mod presence;
@@ -70,6 +73,7 @@ pub use descriptors::Descriptors;
 pub use far::FarError;
 pub use fork::ForkedChild;
 pub use hints::Hint;
+pub use in_thread::signal;
 pub use mappings::is_manageable;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use slab_window::SlabSource;

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::access_pattern::{Pattern, Patterns};
+use super::page_set::PageSet;
 use super::sys::{self, SysResult};
 
 /// A page's number: its address divided by 4096.
@@ -240,6 +241,7 @@ struct Leaf {
     entries: [Entry; LEAF_PAGES],
     live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
     patterns: Patterns<{ LEAF_PAGES / 32 }>,
+    in_thread: PageSet<{ LEAF_PAGES / 64 }>,
 }
 
 /// The table.
@@ -324,15 +326,7 @@ impl PageTable {
 
     /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
     pub fn set_pattern(&self, pages: std::ops::Range<PageNumber>, pattern: Pattern) {
-        let mut page = pages.start;
-        while page < pages.end {
-            let first = page / LEAF_PAGES * LEAF_PAGES;
-            let end = pages.end.min(first + LEAF_PAGES);
-            if let Some(leaf) = self.leaf(page) {
-                leaf.patterns.set(page - first..end - first, pattern);
-            }
-            page = end;
-        }
+        self.for_each_leaf(pages, |leaf, indexes| leaf.patterns.set(indexes, pattern));
     }
 
     /// Says of the pages from `to` on what was said of those of `from`. Only under the structure
@@ -345,6 +339,33 @@ impl PageTable {
             let end = (start..from.end).find(is_other).unwrap_or(from.end);
             self.set_pattern(to + (start - from.start)..to + (end - from.start), pattern);
             start = end;
+        }
+    }
+
+    /// Are faults on `page` served in the thread that touches it?
+    pub fn is_in_thread(&self, page: PageNumber) -> bool {
+        self.leaf(page).is_some_and(|leaf| leaf.in_thread.contains(page % LEAF_PAGES))
+    }
+
+    /// Says whether those of all pages of the range are, as far as a region ever covered it. Only
+    /// under the structure lock.
+    pub fn set_in_thread(&self, pages: std::ops::Range<PageNumber>, is_in_thread: bool) {
+        self.for_each_leaf(pages, |leaf, indexes| leaf.in_thread.set(indexes, is_in_thread));
+    }
+
+    fn for_each_leaf(
+        &self,
+        pages: std::ops::Range<PageNumber>,
+        visit: impl Fn(&Leaf, std::ops::Range<usize>),
+    ) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let first = page / LEAF_PAGES * LEAF_PAGES;
+            let end = pages.end.min(first + LEAF_PAGES);
+            if let Some(leaf) = self.leaf(page) {
+                visit(leaf, page - first..end - first);
+            }
+            page = end;
         }
     }
 

@@ -14,6 +14,7 @@ use super::far::FarError;
 use super::first_out::FirstOut;
 use super::fork_mark::ForkMark;
 use super::fork_window::ForkWindow;
+use super::in_thread::InThread;
 use super::lending::Lending;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_table::{PageNumber, PageTable};
@@ -125,6 +126,8 @@ pub struct Pager {
     pub(super) evictor_progress: AtomicU32,
     /// Who serves faults.
     pub(super) duty: Duty,
+    /// Who serves those on large mappings, if not they.
+    pub(super) in_thread: Option<InThread>,
     pub(super) read_ahead: Spin<ReadAhead>,
     /// Where pages are that a stream has left behind for good.
     pub(super) behind: Spin<FirstOut>,
@@ -200,6 +203,10 @@ impl Pager {
         }
         Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
         let zeros = sys::map_private(MAX_WINDOW * PAGE).map_err(kernel("map its zeros"))?;
+        let forks = supervisor_fd >= 0;
+        let in_thread =
+            setup.block.faults_in_thread().then(|| InThread::new(&descriptors, Uffd { fd }, forks));
+        let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
         Ok(Pager {
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
@@ -227,6 +234,7 @@ impl Pager {
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
             duty: Duty::default(),
+            in_thread,
             read_ahead: Spin::default(),
             behind: Spin::default(),
             wanted: Wanted::default(),
@@ -312,11 +320,19 @@ impl Pager {
         }
     }
 
+    /// Does the first handler serve all faults, with nobody beside it?
+    pub(super) fn is_served_by_one(&self) -> bool {
+        self.in_thread.is_none() && self.duty.is_alone()
+    }
+
     /// Keeps other handlers from reading what comes next, a fork above all, and lets a copy into
     /// a forked child end first. A handler that serves alone need not ask.
     pub(super) fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
         loop {
-            let reading = self.duty.keep_readers_out()?;
+            if self.is_served_by_one() {
+                return None;
+            }
+            let reading = self.duty.reading().hold();
             if !self.fork.is_copying() {
                 return Some(reading);
             }
@@ -335,9 +351,11 @@ impl Pager {
         }
     }
 
-    /// Wakes whoever waits for `page`.
+    /// Wakes whoever waits for `page`. Who is served in his thread tries again by himself.
     pub(super) fn wake_page(&self, page: PageNumber) {
-        self.uffd().wake(page * PAGE, PAGE);
+        if self.in_thread.is_none() || !self.table.is_in_thread(page) {
+            self.uffd().wake(page * PAGE, PAGE);
+        }
     }
 }
 

@@ -46,7 +46,7 @@ const LIVES_OF_A_REPLICA: usize = 4;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN09");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN10");
 
 /// How far memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,8 @@ pub struct Counters {
     pub staged_faults: AtomicU64,
     /// Faults that waited for a donor.
     pub far_faults: AtomicU64,
+    /// Of all these, faults served in the thread that touched the page.
+    pub in_thread_faults: AtomicU64,
     /// Pages brought in, those ahead of their use among them.
     pub pages_in: AtomicU64,
     /// Pages brought in ahead of their use.
@@ -182,6 +184,8 @@ pub struct RunBlock {
     pub slots_used: AtomicU64,
     /// 1: the slabs are mapped into the program, and nobody pages.
     is_window: AtomicU32,
+    /// 1: faults on large mappings are served in the thread that touches them.
+    faults_in_thread: AtomicU32,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.
@@ -359,6 +363,17 @@ impl RunBlock {
     /// Says that they are, before any process attaches.
     pub fn set_window(&self) {
         self.is_window.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether faults on large mappings are served in the thread that touches them.
+    pub fn faults_in_thread(&self) -> bool {
+        self.faults_in_thread.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says that they are, before any process attaches. It is of [`PortKind::Shm`] only.
+    pub fn set_faults_in_thread(&self) {
+        assert_eq!(self.port(), PortKind::Shm, "a page must be there at once");
+        self.faults_in_thread.store(1, Ordering::Relaxed);
     }
 
     /// The link that every access to far memory is to take as long as, if one is emulated.

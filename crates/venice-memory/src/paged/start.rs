@@ -20,7 +20,7 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
     Ok(pager)
 }
 
-/// Starts the handlers and the evictor.
+/// Starts the handlers and the evictor, and readies who serves in the program's threads.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
     let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
@@ -31,7 +31,8 @@ pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     }
     let evictor = Box::leak(Box::new(Evictor::new(pager, far()?.writing(&pager.block, owner)?)))
         as *mut Evictor;
-    thread::spawn(evictor::run, evictor as usize).map_err(kernel)
+    thread::spawn(evictor::run, evictor as usize).map_err(kernel)?;
+    pager.in_thread.as_ref().map_or(Ok(()), |in_thread| Ok(in_thread.begin(pager)?))
 }
 
 /// One for each processor, where a handler does by itself all that a fault needs. An emulated link

@@ -29,6 +29,8 @@ impl Errno {
     pub const ENOENT: Errno = Errno(2);
     /// No memory.
     pub const ENOMEM: Errno = Errno(12);
+    /// An address that cannot be used.
+    pub const EFAULT: Errno = Errno(14);
     /// No such process: its address space is gone.
     pub const ESRCH: Errno = Errno(3);
 }
@@ -61,6 +63,7 @@ pub mod nr {
     pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
     pub const BRK: usize = 12;
+    pub const RT_SIGACTION: usize = 13;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const IOCTL: usize = 16;
     pub const PREAD64: usize = 17;
@@ -86,6 +89,7 @@ pub mod nr {
     pub const DUP2: usize = 33;
     pub const DUP3: usize = 292;
     pub const EXIT_GROUP: usize = 231;
+    pub const TGKILL: usize = 234;
     pub const PRLIMIT64: usize = 302;
 }
 
@@ -221,6 +225,20 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     };
     lock_on_fault(addr, len_bytes);
     Ok(addr as *mut u8)
+}
+
+/// A private mapping that may not be used, at `addr` if nothing is there, at an address of the
+/// kernel's choice if that is 0.
+///
+/// # Errors
+/// The kernel's.
+pub fn reserve(addr: usize, len_bytes: usize) -> SysResult<usize> {
+    const PROT_NONE: usize = 0;
+    const MAP_PRIVATE_ANON_NORESERVE: usize = 0x02 | 0x20 | 0x4000;
+    const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+    let flags = MAP_PRIVATE_ANON_NORESERVE | if addr == 0 { 0 } else { MAP_FIXED_NOREPLACE };
+    // SAFETY: a fresh mapping where nothing is disturbs nothing.
+    unsafe { syscall(nr::MMAP, [addr, len_bytes, PROT_NONE, flags, usize::MAX, 0]) }
 }
 
 /// Locks a range page by page as it is touched; a refusal (`RLIMIT_MEMLOCK`) is left to

@@ -39,6 +39,7 @@ pub enum Event {
 
 const API: u64 = 0xAA;
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
+const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_POISON: u64 = 1 << 14;
 const FEATURE_MOVE: u64 = 1 << 16;
@@ -103,11 +104,24 @@ impl Uffd {
     /// # Errors
     /// `EPERM` without `CAP_SYS_PTRACE`; `EINVAL` on a kernel older than 6.8.
     pub fn open() -> SysResult<Uffd> {
+        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID)
+    }
+
+    /// Opens one for whose missing pages the thread that touches them gets `SIGBUS`; a system call
+    /// that does fails with `EFAULT`. Nothing comes to be read but forks.
+    ///
+    /// # Errors
+    /// As for [`Uffd::open`].
+    pub fn open_in_thread() -> SysResult<Uffd> {
+        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS)
+    }
+
+    fn open_with(features: u64) -> SysResult<Uffd> {
         const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
         // SAFETY: touches no memory of ours.
         let fd = unsafe { sys::syscall(nr::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0])? };
         let uffd = Uffd { fd: fd as i32 };
-        let features = FEATURE_EVENT_FORK | FEATURE_THREAD_ID | FEATURE_POISON | FEATURE_MOVE;
+        let features = features | FEATURE_POISON | FEATURE_MOVE;
         let mut arg = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: the structure is the one the request expects.
         if let Err(errno) = unsafe { sys::ioctl(uffd.fd, UFFDIO_API, &mut arg) } {

@@ -61,6 +61,10 @@ pub struct RunArgs {
     /// How its memory is paged
     #[arg(long, value_enum, default_value_t = Mode::Paged)]
     mode: Mode,
+    /// Who serves page faults: a thread of the pager, or, on large mappings, the thread itself that
+    /// touches them (port shm; for programs that compute: system calls on such memory may fail)
+    #[arg(long, value_enum, default_value_t = Faults::Handler)]
+    faults: Faults,
     /// Pages to bring in ahead of a scan: on, off, or at most so many [default: on]
     #[arg(long, value_name = "on|off|PAGES", value_parser = read_ahead)]
     read_ahead: Option<u32>,
@@ -89,6 +93,15 @@ enum Mode {
     Swap,
 }
 
+/// Who serves a program's page faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Faults {
+    /// A thread of the pager, whatever touches the page
+    Handler,
+    /// The thread that touches it
+    InThread,
+}
+
 fn read_ahead(text: &str) -> Result<u32, String> {
     match text {
         "on" => Ok(READ_AHEAD_PAGES),
@@ -114,6 +127,9 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let monitor = rack::monitor_address(monitor)?;
     if args.mode == Mode::Window {
         check_window(args, port, &monitor)?;
+    }
+    if args.faults == Faults::InThread {
+        check_in_thread(port, &monitor)?;
     }
     let home = home::find(&monitor, port.into(), args.node.as_deref()).map_err(told)?;
     let wish = Wish {
@@ -200,15 +216,43 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
                 .into(),
         );
     }
-    let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
-    if let Some(node) = nodes.iter().find(|node| !node.link.is_empty()) {
+    if args.faults == Faults::InThread {
+        return usage("--faults is of --mode paged: a window has no faults to serve".into());
+    }
+    if let Some((node, link)) = emulated_link(monitor)? {
         return usage(format!(
-            "{} emulates the link {}, and loads and stores of a mapped window cannot be slowed \
-             down one by one: use --mode paged, or start the rack without --link",
-            node.name, node.link
+            "{node} emulates the link {link}, and loads and stores of a mapped window cannot be \
+             slowed down one by one: use --mode paged, or start the rack without --link"
         ));
     }
     Ok(())
+}
+
+/// What cannot be done in a signal's handler is said before anything is borrowed.
+fn check_in_thread(port: PortKind, monitor: &str) -> anyhow::Result<()> {
+    let usage = |said: String| Err(Usage(said).into());
+    if port != PortKind::Shm {
+        return usage(format!(
+            "--faults in-thread brings pages in from mapped memory, which --port {port} cannot: it \
+             needs --port shm, on the donors' own host (elsewhere a fault mostly waits for the \
+             donor, whoever serves it)"
+        ));
+    }
+    if let Some((node, link)) = emulated_link(monitor)? {
+        return usage(format!(
+            "{node} emulates the link {link}, which carries one page at a time, and threads that \
+             serve themselves would have one each: use --faults handler, or start the rack without \
+             --link"
+        ));
+    }
+    Ok(())
+}
+
+/// A node that emulates a link, and which.
+fn emulated_link(monitor: &str) -> anyhow::Result<Option<(String, String)>> {
+    let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
+    let node = nodes.into_iter().find(|node| !node.link.is_empty());
+    Ok(node.map(|node| (node.name, node.link)))
 }
 
 /// The run block and what goes to the processes with it.
@@ -237,6 +281,9 @@ fn set_up(
     }
     if args.mode == Mode::Window {
         block.set_window();
+    }
+    if args.faults == Faults::InThread {
+        block.set_faults_in_thread();
     }
     let block = Arc::new(block);
     let holding = Holding::new(loan, block.clone(), home)?;

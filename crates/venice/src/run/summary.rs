@@ -30,6 +30,12 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.staged_faults),
         100.0 * hit_ratio,
     ));
+    if block.faults_in_thread() {
+        let in_thread = get(&counters.in_thread_faults);
+        remark(format!(
+            "venice: of these faults {in_thread} were served in the thread that touched the page"
+        ));
+    }
     remark(format!(
         "venice: pages in {}, of these {} read ahead; pages out {}; dropped clean {}, as zeros {}",
         pages(&counters.pages_in),

@@ -10,7 +10,7 @@ use venice_swap::SwapError;
 use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
 use super::child::Child;
-use super::{RunArgs, shown};
+use super::{Faults, RunArgs, shown};
 use crate::failure::Usage;
 use crate::rack::{self, RunDir};
 use crate::runs::{About, Desk, Swapped};
@@ -73,6 +73,10 @@ pub fn execute(
 
 /// What can be known before anything is borrowed.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
+    if args.faults == Faults::InThread {
+        let said = "--faults is of --mode paged: with --mode swap the kernel serves page faults";
+        return Err(Usage(said.to_owned()).into());
+    }
     if args.read_ahead.is_some() {
         let said = "--read-ahead is of --mode paged: with --mode swap the kernel reads ahead \
                     (sysctl vm.page-cluster)";

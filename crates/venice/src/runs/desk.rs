@@ -62,6 +62,7 @@ pub struct Look {
     pub borrowed_bytes: u64,
     pub donors: Vec<String>,
     pub lost_donors: Vec<String>,
+    pub in_thread_faults: u64,
     /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
     pub request_us: Option<(Option<f64>, Option<f64>)>,
     pub processes: Vec<u32>,
@@ -195,6 +196,7 @@ impl<W: Watched> Clerk<W> {
             remote_bytes: look.remote_bytes,
             borrowed_bytes: look.borrowed_bytes,
             faults: lately.faults,
+            in_thread_faults: look.in_thread_faults,
             faults_per_s: lately.faults_per_s,
             fault_p50_us,
             fault_p99_us,
@@ -271,6 +273,7 @@ mod tests {
                 borrowed_bytes: 0,
                 donors: Vec::new(),
                 lost_donors: Vec::new(),
+                in_thread_faults: 0,
                 request_us: None,
                 processes: vec![9],
             }

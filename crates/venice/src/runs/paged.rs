@@ -30,6 +30,7 @@ impl Watched for Paged {
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
+            in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
             request_us: None,
             processes,
         }

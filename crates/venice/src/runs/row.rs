@@ -29,6 +29,9 @@ pub struct RunRow {
     pub borrowed_bytes: u64,
     /// Faults since it began.
     pub faults: u64,
+    /// Of these, faults served in the thread that touched the page (`--faults in-thread`).
+    #[serde(default)]
+    pub in_thread_faults: u64,
     /// Faults a second, lately.
     pub faults_per_s: f64,
     /// Median time of a fault, lately, in microseconds.

@@ -44,6 +44,7 @@ impl Watched for Swapped {
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
             lost_donors: device.copies.lost_donors,
+            in_thread_faults: 0,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
             processes: self.group.member_ids(),
         }

@@ -1,6 +1,7 @@
 //! Serving children that were just forked and have no pager of their own yet.
 
 use super::super::fork_window::Content;
+use super::super::in_thread::InThread;
 use super::super::page_table::{PageNumber, State};
 use super::super::sys::{self, Errno, SysResult};
 use super::super::uffd::Uffd;
@@ -17,7 +18,9 @@ impl Handler {
                 self.place_in_child(child, page);
             }
         });
-        pager.fork.made_whole(child);
+        // Where some of it is served in threads, the child does not run before this is read.
+        let in_thread = pager.in_thread.as_ref().map(InThread::child_of_fork);
+        pager.fork.made_whole(child, in_thread);
     }
 
     /// Faults of children that were just forked and have no pager of their own yet.

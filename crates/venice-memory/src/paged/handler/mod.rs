@@ -13,6 +13,7 @@ mod whereabouts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::PAGE;
 use super::duty::{FIRST, Share};
 use super::far::Far;
 use super::fork_window::WATCHED_FDS;
@@ -22,11 +23,13 @@ use super::read_ahead::MAX_WINDOW;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
 use super::sys::{self, PollFd, SysResult};
-use super::thread::processor_of;
+use super::thread::{self, processor_of};
 use super::transfer::MAX_IN_FLIGHT;
 use super::uffd::{Event, Uffd};
-use super::{PAGE, address_of};
 use whereabouts::{Advice, Whereabouts};
+
+/// The number of those who serve in the program's threads.
+const NOBODY: usize = usize::MAX;
 
 /// How long the handler looks for frames before it sleeps.
 const SPIN_NS: u64 = 60_000;
@@ -87,6 +90,10 @@ pub struct Handler {
     reads_block: bool,
     handed_over: u64,
     awaited_count: usize,
+    /// Does it serve in the thread that touched the page ([`in_thread`](super::in_thread))?
+    is_in_thread: bool,
+    /// The last page cannot be had, now or later.
+    is_refused: bool,
 }
 
 /// The thread's body; `handler` is the address of a leaked [`Handler`].
@@ -113,6 +120,15 @@ impl Handler {
     /// A handler that has not started yet.
     pub fn new(pager: &'static Pager, number: usize, far: Far) -> Handler {
         pager.duty.enter(number);
+        Handler { deferred: Vec::with_capacity(1024), ..Handler::unused(pager, number, far) }
+    }
+
+    /// One for whoever touches a page that is served in his thread. It allocates nothing.
+    pub fn in_thread(pager: &'static Pager, far: Far) -> Handler {
+        Handler { is_in_thread: true, ..Handler::unused(pager, NOBODY, far) }
+    }
+
+    fn unused(pager: &'static Pager, number: usize, far: Far) -> Handler {
         Handler {
             pager,
             number,
@@ -121,11 +137,23 @@ impl Handler {
             share: Share::default(),
             reviewed_ns: 0,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
-            deferred: Vec::with_capacity(1024),
+            deferred: Vec::new(),
             reads_block: false,
             handed_over: 0,
             awaited_count: 0,
+            is_in_thread: false,
+            is_refused: false,
         }
+    }
+
+    /// Serves a fault of the calling thread. `false`: its page cannot be had, whatever is tried;
+    /// else the thread may try again.
+    pub fn serve_in_thread(&mut self, page: PageNumber, write: bool, is_wanted: bool) -> bool {
+        self.is_refused = false;
+        let why = if is_wanted { Why::Wanted } else { Why::Touched };
+        let thread = thread::this_one();
+        self.serve(Fault { page, write, thread, why, started_ns: sys::monotonic_ns() });
+        !self.is_refused
     }
 
     /// Off duty, until the first handler wants help.
@@ -143,12 +171,12 @@ impl Handler {
         let only_faults = self.far.is_mapped() && self.deferred.is_empty() && !watches;
         let is_alone = self.pager.duty.is_alone();
         if self.number == FIRST {
-            self.block_on_reads(only_faults && is_alone);
+            self.block_on_reads(only_faults && self.pager.is_served_by_one());
         }
         if only_faults && !is_alone {
             return self.share_faults();
         }
-        if only_faults {
+        if only_faults && self.pager.is_served_by_one() {
             self.serve_event();
             return true;
         }
@@ -255,6 +283,8 @@ impl Handler {
             drop(reading);
             if whole {
                 self.make_whole(child);
+            } else if let Some(in_thread) = &pager.in_thread {
+                pager.fork.pass_on(in_thread.child_of_fork());
             }
         }
         event
@@ -292,7 +322,7 @@ impl Handler {
     /// from where they came from; for that they must stay busy until it is done.
     fn let_forks_pass(&self) {
         let pager = self.pager;
-        if !pager.duty.is_alone() {
+        if !pager.is_served_by_one() {
             pager.duty.reading().wait_until_free();
             pager.fork.wait_while_copying();
         }
@@ -415,7 +445,7 @@ impl Handler {
             if outcome.is_ok() && fault.why == Why::Touched {
                 self.record(fault.started_ns);
             }
-            uffd.wake(address_of(fault.page), PAGE);
+            self.pager.wake_page(fault.page);
         }
         outcome
     }

@@ -13,6 +13,22 @@ use super::{Fault, Handler};
 /// overdrawn: a page too many is better than a deadlock.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 
+/// How often one who serves in a thread looks whether a page is still busy before it gives the
+/// processor away each time.
+const BUSY_LOOKS: u32 = 400;
+/// How often it does that before the thread tries again.
+const BUSY_TURNS: u32 = 64;
+
+/// Waits a while for a busy page, whose owner is at work on it.
+fn wait_while_busy(entry: &Entry) {
+    for look in 0..BUSY_LOOKS + BUSY_TURNS {
+        if entry.state() != State::Busy {
+            return;
+        }
+        if look < BUSY_LOOKS { std::hint::spin_loop() } else { sys::yield_now() }
+    }
+}
+
 impl Handler {
     /// Brings in the page of `fault`, and what lies ahead of it.
     pub(super) fn serve(&mut self, fault: Fault) {
@@ -32,13 +48,11 @@ impl Handler {
         loop {
             let state = entry.state();
             match state {
+                State::Busy if self.is_in_thread => return wait_while_busy(entry),
                 State::Busy if entry.mark_waited() => return,
                 State::Busy => continue,
                 State::Resident => return self.serve_resident(fault, entry),
-                State::Poisoned => {
-                    self.poison(fault.page);
-                    return;
-                }
+                State::Poisoned => return self.poison(fault.page),
                 State::Zero | State::Staged | State::Far => {}
             }
             let slot = if state == State::Far { entry.slot() } else { None };
@@ -50,6 +64,9 @@ impl Handler {
                 continue;
             }
             self.count_fault(fault.why, &counters.faults);
+            if self.is_in_thread {
+                self.count_fault(fault.why, &counters.in_thread_faults);
+            }
             return match state {
                 State::Zero => self.bring_zeros(fault, entry),
                 State::Staged => self.bring_staged(fault, entry),
@@ -74,9 +91,10 @@ impl Handler {
             self.forget_slot(entry);
         }
         self.release_quietly(fault.page, entry, State::Resident);
+        self.note_refused(&outcome);
         match outcome {
             Err(Errno::EAGAIN) => self.defer(fault),
-            _ => pager.uffd().wake(address, PAGE),
+            _ => pager.wake_page(fault.page),
         }
     }
 
@@ -122,13 +140,13 @@ impl Handler {
         let source = pager.staging.address(frame);
         let mut moved = Err(Errno::EBUSY);
         if !pager.fork.is_open() {
-            moved = pager.uffd().move_pages(address, source, PAGE);
+            moved = pager.uffd_of(fault.page).move_pages(address, source, PAGE);
         }
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
                 self.record(fault.started_ns);
-                pager.uffd().wake(address, PAGE);
+                pager.wake_page(fault.page);
                 moved
             }
             Err(_) => {
@@ -149,7 +167,9 @@ impl Handler {
         }
     }
 
-    pub(super) fn poison(&self, page: PageNumber) {
+    /// Touching the page is an error. Whoever serves his own fault has the signal for it already.
+    pub(super) fn poison(&mut self, page: PageNumber) {
+        self.is_refused = true;
         let uffd = self.pager.uffd();
         let outcome = uffd.poison(address_of(page), PAGE);
         if let Err(errno) = uffd.settle(address_of(page), outcome)
@@ -169,6 +189,7 @@ impl Handler {
         why: SysResult<usize>,
     ) {
         self.release_quietly(fault.page, entry, to);
+        self.note_refused(&why);
         match why {
             Err(Errno::EAGAIN) => self.defer(fault),
             Err(Errno::ENOMEM) => {
@@ -178,8 +199,17 @@ impl Handler {
         }
     }
 
+    /// Nothing that a page can be placed in is there, though the table says so: the program put
+    /// something else there by a bare system call.
+    fn note_refused(&mut self, outcome: &SysResult<usize>) {
+        self.is_refused |= matches!(outcome, Err(Errno::ENOENT | Errno::EINVAL));
+    }
+
     pub(super) fn defer(&mut self, fault: Fault) {
-        if self.deferred.len() < self.deferred.capacity() {
+        if self.is_in_thread {
+            // The thread tries again, and a handler hears of the fork meanwhile.
+            sys::yield_now();
+        } else if self.deferred.len() < self.deferred.capacity() {
             self.deferred.push(fault);
         } else {
             self.pager.wake_page(fault.page);

@@ -1,0 +1,141 @@
+//! The few who serve faults in the program's threads: a handler and a stack each.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::far::{Far, FarError};
+use super::super::handler::Handler;
+use super::super::page_table::PageNumber;
+use super::super::pager::Pager;
+use super::super::sys::{self, SysResult};
+
+/// Threads that are served at the same time. More wait for one of them, each for as long as a fault
+/// takes.
+const PLACES: usize = 32;
+/// Bytes of a stack, used from the top; the lowest page is never touched in order.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// What a thread asks of a handler.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub page: PageNumber,
+    pub write: bool,
+    /// The program said that it will need it, and has not touched it.
+    pub is_wanted: bool,
+}
+
+/// See the module's text.
+pub struct Places {
+    /// A bit for each that nobody has.
+    free: AtomicU64,
+    handlers: Box<[UnsafeCell<Handler>]>,
+    stacks: usize,
+}
+
+// SAFETY: a handler is reached by whoever took its bit, one at a time.
+unsafe impl Sync for Places {}
+
+/// Memory for all stacks.
+///
+/// # Errors
+/// The kernel's, when there is no address space.
+pub fn map_stacks() -> SysResult<usize> {
+    sys::map_private(PLACES * STACK_BYTES).map(|stacks| stacks as usize)
+}
+
+/// Takes it back; nobody may be on one of them.
+pub fn unmap_stacks(stacks: usize) {
+    // SAFETY: mapped by `map_stacks`; the rest is the caller's word.
+    unsafe { sys::unmap(stacks as *mut _, PLACES * STACK_BYTES) };
+}
+
+impl Places {
+    /// All of them free, on `stacks`.
+    ///
+    /// # Errors
+    /// [`FarError`].
+    pub fn new(pager: &'static Pager, stacks: usize) -> Result<Places, FarError> {
+        let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
+        let handler = |_| Ok(UnsafeCell::new(Handler::in_thread(pager, far()?)));
+        let handlers = (0..PLACES).map(handler).collect::<Result<_, FarError>>()?;
+        Ok(Places { free: AtomicU64::new((1 << PLACES) - 1), handlers, stacks })
+    }
+
+    /// Serves a fault. `false`: the page cannot be placed, whatever is tried.
+    ///
+    /// All signals must be blocked.
+    pub fn serve(&self, asked: Asked) -> bool {
+        let place = self.take();
+        let stack_top = self.stacks + (place + 1) * STACK_BYTES;
+        let mut call = Call { asked, handler: self.handlers[place].get(), is_served: false };
+        // SAFETY: the place is ours, and so are its handler and its stack.
+        unsafe { call_on(stack_top, &mut call) };
+        self.free.fetch_or(1 << place, Ordering::Release);
+        call.is_served
+    }
+
+    fn take(&self) -> usize {
+        loop {
+            let free = self.free.load(Ordering::Relaxed);
+            let place = free.trailing_zeros() as usize;
+            if place >= PLACES {
+                sys::yield_now();
+                continue;
+            }
+            let left = free & !(1 << place);
+            let taken =
+                self.free.compare_exchange_weak(free, left, Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_ok() {
+                return place;
+            }
+        }
+    }
+}
+
+/// What goes with a thread to another stack.
+struct Call {
+    asked: Asked,
+    handler: *mut Handler,
+    is_served: bool,
+}
+
+extern "C" fn serve(call: &mut Call) {
+    // The caller's stack may be far: what is there is looked at while no lock is held.
+    let (asked, handler) = (call.asked, call.handler);
+    // SAFETY: the caller has taken the handler's place.
+    let handler = unsafe { &mut *handler };
+    call.is_served = handler.serve_in_thread(asked.page, asked.write, asked.is_wanted);
+}
+
+/// [`serve`], on another stack.
+///
+/// # Safety
+/// Nobody else may be on that stack.
+unsafe fn call_on(stack_top: usize, call: &mut Call) {
+    // SAFETY: the stack is the caller's alone and long enough; r12 is kept by whoever is called.
+    unsafe {
+        std::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {serve}",
+            "mov rsp, r12",
+            top = in(reg) stack_top,
+            serve = sym serve,
+            in("rdi") std::ptr::from_mut(call),
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_many_and_places_fit_a_word() {
+        assert!(PLACES < u64::BITS as usize);
+        let stacks = map_stacks().expect("address space");
+        unmap_stacks(stacks);
+    }
+}

@@ -1,0 +1,67 @@
+//! A set of pages beside the page table: a bit for each.
+//!
+//! Asked at any time without a lock; changed under the structure lock only.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const BITS: usize = u64::BITS as usize;
+
+/// A subset of `64 * WORDS` pages. All zeros: none.
+#[repr(C)]
+pub struct PageSet<const WORDS: usize> {
+    /// Spares those who never put anything in the memory behind the words.
+    any: AtomicBool,
+    words: [AtomicU64; WORDS],
+}
+
+impl<const WORDS: usize> PageSet<WORDS> {
+    /// Is the page at `index` in it?
+    pub fn contains(&self, index: usize) -> bool {
+        self.any.load(Ordering::Relaxed)
+            && self.words[index / BITS].load(Ordering::Relaxed) >> (index % BITS) & 1 != 0
+    }
+
+    /// Puts all pages of `indexes` in, or takes them out.
+    pub fn set(&self, indexes: Range<usize>, is_in: bool) {
+        if !is_in && !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        self.any.store(true, Ordering::Relaxed);
+        let mut at = indexes.start;
+        while at < indexes.end {
+            let (word, first) = (&self.words[at / BITS], at % BITS);
+            let count = (BITS - first).min(indexes.end - at);
+            let here = (u64::MAX >> (BITS - count)) << first;
+            let others = word.load(Ordering::Relaxed) & !here;
+            word.store(if is_in { others | here } else { others }, Ordering::Relaxed);
+            at += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WORDS: usize = 4;
+
+    proptest! {
+        #[test]
+        fn a_page_is_in_it_if_it_was_put_there_last(
+            changes in prop::collection::vec(
+                (0..WORDS * BITS, 0..=WORDS * BITS, any::<bool>()), 0..20),
+        ) {
+            let set = PageSet::<WORDS> { any: AtomicBool::new(false), words: Default::default() };
+            let mut model = [false; WORDS * BITS];
+            for (start, end, is_in) in changes {
+                set.set(start..end, is_in);
+                model.iter_mut().take(end).skip(start).for_each(|page| *page = is_in);
+            }
+            for (page, is_in) in model.into_iter().enumerate() {
+                prop_assert_eq!(set.contains(page), is_in, "page {}", page);
+            }
+        }
+    }
+}
