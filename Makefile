@@ -43,7 +43,7 @@ fuzz: ## Fuzz the decoders and the state machines: FUZZ_SECONDS=300 for each tar
 	@scripts/setup.sh check
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} scripts/fuzz.sh
 
-soak: build ## Fresh seeds for racks, simulated and real, and properties, and the programs of the test-suite: SOAK_MINUTES=30
+soak: build ## An hour of programs checking every byte while donors die, then fresh seeds: SOAK_MINUTES=60
 	@scripts/setup.sh test
 	@scripts/soak.sh
 

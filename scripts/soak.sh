@@ -1,23 +1,49 @@
 #!/usr/bin/env bash
-# Runs simulated racks with fresh seeds, the properties of the state machines with many fresh
-# operation sequences, racks of processes over real ports, then the program tests, again and again for
-# SOAK_MINUTES (default 30); stops at the first failure.
+# First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
+# two copies of their far memory, while donors are killed, stalled and drained; every byte is checked.
+# Then simulated racks with fresh seeds, the properties of the state machines with many fresh operation
+# sequences, racks of processes over real ports, and the program tests, again and again for
+# SOAK_SEED_MINUTES (default 30). Stops at the first failure.
 #
-#   SOAK_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks, all night
+#   SOAK_MINUTES=600 SOAK_WHAT=integrity scripts/soak.sh     only the first, all night
+#   SOAK_SEED_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks
 #
 # A seed that fails is printed with the command that replays it, and the smallest scenario that
-# still fails is left in target/.
+# still fails is left in target/. What the first did is in target/soak-report.txt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 
-minutes="${SOAK_MINUTES:-30}"
+minutes="${SOAK_MINUTES:-60}"
+seed_minutes="${SOAK_SEED_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | sim | properties | ports | programs) ;;
-    *) echo "soak: SOAK_WHAT is all, sim, properties, ports or programs, not '$what'" >&2; exit 2 ;;
+    all | integrity | sim | properties | ports | programs) ;;
+    *)
+        echo "soak: SOAK_WHAT is all, integrity, sim, properties, ports or programs, not '$what'" >&2
+        exit 2
+        ;;
 esac
-end=$((SECONDS + minutes * 60))
+
+integrity() { # integrity MINUTES: over each port in turn, ten minutes at a time
+    local until=$((SECONDS + $1 * 60)) report=target/soak-report.txt left port
+    if [[ $(id -u) != 0 ]]; then
+        echo "SKIPPED: the data-integrity soak: no root"
+        [[ $what != integrity ]]
+        return
+    fi
+    cargo build --release --locked -p venice -p venice-preload -p venice-programs-test
+    rm -f "$report"
+    while ((SECONDS < until)); do
+        for port in shm udp; do
+            left=$((until - SECONDS))
+            ((left > 0)) || break
+            VENICE_BIN="$PWD/target/release/venice" target/release/venice-soak --port "$port" \
+                --seconds "$((left < 600 ? left : 600))" --report "$report" || return 1
+        done
+    done
+    cat "$report"
+}
 
 racks() { # racks MINUTES: simulated racks on fresh seeds, on every core
     local until=$((SECONDS + $1 * 60)) jobs=() pid failed=0
@@ -59,8 +85,12 @@ ports() { # ports MINUTES: racks of processes on fresh seeds, over each port in 
 
 wants() { [[ $what == all || $what == "$1" ]]; }
 
+if wants integrity; then
+    integrity "$minutes"
+fi
 round=0
-while ((SECONDS < end)); do
+end=$((SECONDS + seed_minutes * 60))
+while [[ $what != integrity ]] && ((SECONDS < end)); do
     round=$((round + 1))
     left=$(((end - SECONDS + 59) / 60))
     echo "== soak: round $round, $left minutes left"
@@ -78,4 +108,4 @@ while ((SECONDS < end)); do
             --test-threads=1 </dev/null
     fi
 done
-echo "soak: $round rounds without a failure"
+echo "soak: $round rounds of fresh seeds without a failure"

@@ -8,6 +8,7 @@
 //! - [`compare`]: one program run without Venice, then with a quarter of its peak local.
 //! - [`Busy`]: a program that uses its memory all the time and would notice a wrong byte.
 //! - [`CProgram`]: a small C program compiled at test time.
+//! - [`soak`]: programs that check every byte while donors are killed, stalled and drained.
 //! - [`redis::Client`], [`memcached::Client`]: clients that know what every value must be.
 //!
 //! A test that the machine cannot run calls [`paged_mode_is_missing`] first, which prints the
@@ -22,6 +23,7 @@ mod proc_tree;
 mod rack;
 pub mod redis;
 mod running;
+pub mod soak;
 pub mod values;
 
 pub use busy::Busy;

@@ -29,6 +29,12 @@ impl Port {
     }
 }
 
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A Monitor Node and four agents with a run directory of their own; down when dropped.
 ///
 /// A guardian process takes the rack down even if the test is killed: it waits on a pipe that

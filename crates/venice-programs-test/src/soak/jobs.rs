@@ -1,0 +1,105 @@
+//! The programs: each with two copies of its far memory, a part of its memory local, and every
+//! result checked.
+
+use std::process::Command;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Soak, injuries};
+use crate::redis;
+use crate::running::{Outcome, Running};
+use crate::values::split_mix;
+use crate::wait_for;
+
+/// A hang is one that lasts so long.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Redis's keys, of 1 KiB each.
+const KEYS: u64 = 16_000;
+/// Requests to Redis between two looks whether the soak is over.
+const BATCH: u64 = 500;
+/// A background save after so many of them.
+const SAVE_AFTER: u64 = 50;
+
+/// Starts a program of the soak while no donor is being injured.
+fn start(soak: &Soak, local: &str, remote: &str, program: &Command) -> Running {
+    let _open = soak.gate.read().unwrap_or_else(PoisonError::into_inner);
+    let options = ["--local", local, "--remote", remote, "--copies", "2"];
+    let mut running = soak.rack.run(&options, program);
+    wait_for("a program to have borrowed", LIMIT, || {
+        let pid = running.pid();
+        let is_listed = |run: &serde_json::Value| run["process"]["pid"] == pid;
+        let is_there = !running.is_running() || injuries::runs(soak).iter().any(is_listed);
+        is_there.then_some(())
+    });
+    running
+}
+
+/// `stress-ng` writes patterns by all its methods and verifies them.
+pub fn stress(soak: &Soak) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut seed = soak.plan.seed;
+    while !soak.is_over() {
+        let mut command = Command::new("stress-ng");
+        command.args(["--vm", "1", "--vm-bytes", "40M", "--vm-keep", "--vm-method", "all"]);
+        command.args(["--verify", "--oomable", "--timeout", "5", "--seed"]);
+        command.arg((split_mix(&mut seed) >> 32).to_string()).current_dir(dir.path());
+        let outcome = start(soak, "12MiB", "64MiB", &command).finish(LIMIT);
+        outcome.expect_code(0);
+        assert!(!outcome.stderr.contains("fail:"), "stress-ng: {}", outcome.stderr);
+        soak.tally.stress_runs.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// `sqlite3` builds a database in memory, with an index, changes it, and looks it through; what it
+/// prints is what it prints with all of its memory local.
+pub fn sqlite(soak: &Soak) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let script = dir.path().join("script.sql");
+    let text = include_str!("../../tests/data/in_memory.sql");
+    let text = text.replace("150000", "40000").replace("75000", "20000");
+    std::fs::write(&script, text).expect("a file");
+    let mut command = Command::new("sqlite3");
+    command.args(["-batch", "-bail", ":memory:"]).arg(format!(".read {}", script.display()));
+    let right = command.output().expect("there is a sqlite3");
+    assert!(right.status.success(), "sqlite3: {}", String::from_utf8_lossy(&right.stderr));
+    while !soak.is_over() {
+        let outcome: Outcome = start(soak, "8MiB", "48MiB", &command).finish(LIMIT);
+        outcome.expect_code(0);
+        assert!(outcome.stdout == right.stdout, "sqlite3 says something else: {}", outcome.stderr);
+        soak.tally.sqlite_runs.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A Redis is written and read all the time, and saves in the background.
+pub fn redis(soak: &Soak) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let server = start(soak, "8MiB", "96MiB", &redis::server(dir.path()));
+    let mut client = redis::Client::connect(&redis::socket(dir.path()));
+    let mut generations = vec![1; KEYS as usize];
+    let mut dice = soak.plan.seed ^ 0x5eed;
+    client.set_all(&(0..KEYS).collect::<Vec<_>>(), 1);
+    for batch in 1.. {
+        let first = split_mix(&mut dice) % (KEYS - BATCH);
+        let keys: Vec<u64> = (first..first + BATCH).collect();
+        if split_mix(&mut dice).is_multiple_of(3) {
+            keys.iter().for_each(|key| generations[*key as usize] = batch);
+            client.set_all(&keys, batch);
+        } else {
+            client.check_all(&keys, |key| generations[key as usize]);
+            soak.tally.redis_values.fetch_add(BATCH, Ordering::Relaxed);
+        }
+        if batch % SAVE_AFTER == 0 && !client.is_saving() {
+            client.call(&[b"BGSAVE"]);
+            soak.tally.redis_saves.fetch_add(1, Ordering::Relaxed);
+        }
+        if soak.is_over() {
+            break;
+        }
+    }
+    client.check_all(&(0..KEYS).collect::<Vec<_>>(), |key| generations[key as usize]);
+    soak.tally.redis_values.fetch_add(KEYS, Ordering::Relaxed);
+    wait_for("the last save", LIMIT, || (!client.is_saving()).then_some(()));
+    client.shut_down();
+    server.finish(LIMIT).expect_code(0);
+}

@@ -1,0 +1,137 @@
+//! Data integrity over time: programs that know what every byte must be, with two copies of their
+//! far memory, on a rack whose donors are killed, stalled and drained one after the other.
+//!
+//! [`jobs`] are the programs, [`injuries`] what happens to the donors. One seed says what happens to
+//! whom and when, and what the programs do; how that falls together is the machine's.
+
+mod injuries;
+mod jobs;
+
+use std::fmt;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::rack::{Port, Rack};
+
+/// What each of the four nodes lends: three must have room for two copies of everything.
+const LEND_MIB: u64 = 192;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How far memory is reached.
+    pub port: Port,
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// How long; what was begun by then is brought to its end.
+    pub lasting: Duration,
+}
+
+/// What was done. That there is one says that no byte was wrong, nothing hung, and nothing was lost.
+#[derive(Clone, Debug)]
+pub struct Report {
+    plan: Plan,
+    took: Duration,
+    injuries: injuries::Inflicted,
+    done: Vec<(&'static str, u64)>,
+}
+
+impl Report {
+    /// Injuries of all kinds.
+    pub fn injuries(&self) -> u64 {
+        self.injuries.kills + self.injuries.stalls + self.injuries.drains
+    }
+
+    /// Programs that ran to their end, and values that were compared.
+    pub fn checks(&self) -> u64 {
+        self.done.iter().map(|(_, count)| count).sum()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { plan: Plan { port, seed, .. }, took, injuries, done } = self;
+        writeln!(f, "seed {seed} over {port}: {} s, zero wrong bytes", took.as_secs())?;
+        writeln!(f, "{injuries}")?;
+        let done: Vec<String> =
+            done.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        write!(f, "checked: {}", done.join(", "))
+    }
+}
+
+/// What all threads of a soak share.
+struct Soak {
+    rack: Rack,
+    plan: Plan,
+    began: Instant,
+    /// Something was found to be wrong, or the time is over.
+    is_over: AtomicBool,
+    /// Held by who starts a program: it borrows from a rack that is well. And by who injures a donor,
+    /// alone, until all copies are there again: the next death may then cost nothing.
+    gate: RwLock<()>,
+    tally: Tally,
+}
+
+/// What was checked.
+#[derive(Default)]
+struct Tally {
+    stress_runs: AtomicU64,
+    sqlite_runs: AtomicU64,
+    redis_values: AtomicU64,
+    redis_saves: AtomicU64,
+}
+
+impl Soak {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire) || self.began.elapsed() >= self.plan.lasting
+    }
+}
+
+/// Ends the soak when its thread ends, in whatever way.
+struct EndsAll<'a>(&'a AtomicBool);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Soaks, and tells what was done; `tell` hears of each injury.
+///
+/// # Panics
+/// At the first wrong byte, loss, or thing that does not come to its end.
+pub fn soak(plan: Plan, tell: impl Fn(&str)) -> Report {
+    let soak = Soak {
+        rack: Rack::start(plan.port, LEND_MIB),
+        plan,
+        began: Instant::now(),
+        is_over: AtomicBool::new(false),
+        gate: RwLock::new(()),
+        tally: Tally::default(),
+    };
+    let injuries = std::thread::scope(|scope| {
+        for job in [jobs::stress, jobs::sqlite, jobs::redis] {
+            let soak = &soak;
+            scope.spawn(move || {
+                let _end = EndsAll(&soak.is_over);
+                job(soak);
+            });
+        }
+        let _end = EndsAll(&soak.is_over);
+        injuries::inflict(&soak, tell)
+    });
+    let Tally { stress_runs, sqlite_runs, redis_values, redis_saves } = &soak.tally;
+    let done = [
+        ("runs of stress-ng --verify", stress_runs),
+        ("runs of sqlite", sqlite_runs),
+        ("values of redis", redis_values),
+        ("background saves of redis", redis_saves),
+    ];
+    let done = done.map(|(what, count)| (what, count.load(Ordering::Relaxed))).to_vec();
+    // What was left behind of a donor that stalled ends with its lease.
+    crate::wait_for("all to be given back", Duration::from_secs(60), || {
+        (soak.rack.granted_bytes() == 0).then_some(())
+    });
+    Report { plan, took: soak.began.elapsed(), injuries, done }
+}
