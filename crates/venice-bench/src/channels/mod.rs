@@ -22,6 +22,7 @@ mod run;
 mod series;
 mod sweep;
 mod tables;
+mod turns;
 mod venice;
 
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ pub use peers::Peer;
 pub use report::{ChannelsReport, Conditions};
 pub use series::{Latency, Medium, Operation, Point, Series, System};
 pub use sweep::Emulated;
+pub use turns::{Placement, Turn, Turns};
 pub use venice::{Adaptive, AppPattern, ChannelKind};
 
 use crate::interrupt;

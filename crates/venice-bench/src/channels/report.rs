@@ -11,6 +11,7 @@ use super::figure18::Figure18;
 use super::peers::Peer;
 use super::series::Series;
 use super::sweep::Emulated;
+use super::turns::Turns;
 use crate::machine::Machine;
 
 /// Everything `venice bench channels --json` writes.
@@ -22,6 +23,8 @@ pub struct ChannelsReport {
     pub conditions: Conditions,
     /// Other people's programs.
     pub peers: Vec<Peer>,
+    /// Figures taken in turns with what they are held against.
+    pub turns: Vec<Turns>,
     /// Latency and bandwidth by size.
     pub series: Vec<Series>,
     /// What Venice aims at.
@@ -152,6 +155,7 @@ pub(super) mod tests {
             peers: vec![Peer { program: "ucx_perftest".into(), version: None }],
             aims: super::super::aims::judge(&all, &contest),
             contest,
+            turns: vec![],
             series: all,
             links: vec![],
             emulation: vec![],

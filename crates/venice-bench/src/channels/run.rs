@@ -16,6 +16,7 @@ use super::raw::{self, Waiting};
 use super::report::{ChannelsReport, Conditions};
 use super::series::{Medium, Operation, PAST_KERNEL, Series, System};
 use super::sweep::{self, Emulated};
+use super::turns::{self, Turns};
 use super::venice::{self, About, Protection, RingBed, ShmBed, UdpBed};
 use super::{ChannelsArgs, Part, aims, contest, peers};
 use crate::interrupt;
@@ -44,6 +45,7 @@ struct Run<'a> {
     path: Path,
     sizes: Vec<u64>,
     series: Vec<Series>,
+    turns: Vec<Turns>,
     links: Vec<Emulated>,
     figure17: Option<Figure17>,
     figure18: Option<Figure18>,
@@ -76,6 +78,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         },
         sizes: sizes.into_iter().collect(),
         series: Vec::new(),
+        turns: Vec::new(),
         links: Vec::new(),
         figure17: None,
         figure18: None,
@@ -87,9 +90,10 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         Err(_) if interrupt::check().is_err() => true,
         measured => measured.map(|()| false)?,
     };
-    let Run { effort, ends, path, series, links, figure17, figure18, .. } = run;
+    let Run { effort, ends, path, series, turns, links, figure17, figure18, .. } = run;
     let contest = contest::cells(&series);
     let mut aims = aims::judge(&series, &contest);
+    aims.extend(turns::aims(&turns));
     aims.extend(sweep::aims(&links));
     aims.push(figure17::aim(figure17.as_ref()));
     Ok(ChannelsReport {
@@ -114,6 +118,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         contest,
         emulation: emulation::accuracy(&series),
         series,
+        turns,
         figure17,
         figure18,
         seconds: started.elapsed().as_secs_f64(),
@@ -126,6 +131,7 @@ impl Run<'_> {
             self.raw()?;
         }
         self.venice_shm()?;
+        self.in_turns()?;
         self.venice_udp()?;
         self.venice_paper()?;
         self.venice_messages()?;
@@ -201,6 +207,17 @@ impl Run<'_> {
             found.push(venice::fresh_reads(effort, *ends)?);
         }
         self.series.extend(found);
+        Ok(())
+    }
+
+    fn in_turns(&mut self) -> Result<()> {
+        if !self.has(Medium::Udp) {
+            return Ok(());
+        }
+        let phase = Phase::new("over the wire, in turns", 3 * turns::count(self.args.quick) as u64);
+        let wanted = (self.args.quick, |part| self.wants(part));
+        let done = || phase.advance(1);
+        self.turns = turns::measure(&self.effort, self.ends, &self.path, wanted, done)?;
         Ok(())
     }
 

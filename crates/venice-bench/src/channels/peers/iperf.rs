@@ -50,6 +50,14 @@ pub(in crate::channels) fn iperf3(effort: &Effort, ends: Ends, path: &Path) -> R
     Ok(found)
 }
 
+/// What one TCP stream gets, in bytes per second.
+///
+/// # Errors
+/// When iperf3 fails.
+pub(in crate::channels) fn iperf3_tcp(ends: Ends, path: &Path) -> Result<f64> {
+    stream(ends, path, &[])
+}
+
 fn stream(ends: Ends, path: &Path, arguments: &[&str]) -> Result<f64> {
     let port = free_port()?.to_string();
     let own = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();

@@ -11,7 +11,7 @@ mod ucx;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use iperf::iperf3;
+pub(super) use iperf::{iperf3, iperf3_tcp};
 pub(super) use libfabric::libfabric;
 pub(super) use ucx::ucx;
 
@@ -54,7 +54,7 @@ fn first_version(text: &str) -> Option<String> {
 }
 
 /// What stands in the place of a missing program's figures.
-fn not_installed(program: &str) -> Option<String> {
+pub(super) fn not_installed(program: &str) -> Option<String> {
     let (_, package, ..) = PROGRAMS.iter().find(|row| row.0 == program)?;
     find_program(program).err().map(|_| format!("not installed: apt-get install {package}"))
 }
