@@ -14,6 +14,9 @@ use rustix::process::{
 /// How long a child may take to end after SIGTERM before it is killed.
 const POLITE: Duration = Duration::from_secs(10);
 
+/// How long a child whose connection broke may take to turn out dead.
+const DEATH: Duration = Duration::from_secs(5);
+
 /// Lines of a child's log that an error message quotes.
 const QUOTED_LINES: usize = 8;
 
@@ -83,6 +86,21 @@ impl ChildGuard {
                 bail!("{} failed ({status}){}", self.name, quoted_tail(&self.log))
             }
             status => Ok(status.is_some()),
+        }
+    }
+
+    /// Explains a failed conversation with the child by its death, where that is the reason. Death is
+    /// noticed a moment after the connection has broken, and a supervisor first gives back what it
+    /// borrowed.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        if crate::interrupt::check().is_err() {
+            return error;
+        }
+        let what = format!("the end of {}", self.name);
+        let death = crate::interrupt::wait_until(&what, DEATH, || Ok(self.ensure_alive().err()));
+        match death {
+            Ok(death) => death.context(error),
+            Err(_still_alive) => error,
         }
     }
 

@@ -8,6 +8,9 @@ use venice_swap::cgroup::MemoryCgroup;
 
 use crate::rack::Rack;
 
+/// Copies that Venice keeps of far memory: what it is measured beside keeps one too.
+pub(crate) const COPIES: u32 = 1;
+
 /// Where the memory of a program comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Launch<'a> {
@@ -40,8 +43,7 @@ impl Launch<'_> {
                     .args(["run", "--local", &local_bytes.to_string()])
                     .args(["--remote", &remote_bytes.to_string()])
                     .args(["--port", rack.port().name()])
-                    // What it is measured beside keeps one copy too.
-                    .args(["--copies", "1"])
+                    .args(["--copies", &COPIES.to_string()])
                     .args(*extra)
                     .arg(OsStr::new("--"))
                     .arg(program);

@@ -1,7 +1,7 @@
 //! `venice bench memory` from end to end: its figures are there, and nothing came back wrong.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use venice_programs_test::{Running, paged_mode_is_missing, venice_binary};
@@ -44,5 +44,51 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
     }
     for file in ["index.html", "memory-fft.svg", "memory-memcached-64kib-3-clients.svg"] {
         assert!(plots.join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn an_interrupted_run_tells_what_it_has() {
+    const TEST: &str = "an_interrupted_run_tells_what_it_has";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("memory.json");
+    let mut command = Command::new(venice_binary());
+    // Far more modes and shares than there is time for.
+    command
+        .args(["bench", "memory", "--only", "grep", "--modes", "venice-shm,venice-window"])
+        .args(["--size", "32MiB", "--rounds", "20", "--local", "1,0.9,0.8,0.7,0.6,0.5,0.4,0.3"])
+        .arg("--json")
+        .arg(&json);
+    let running = Running::spawn(command, false);
+    // The first run on a rack comes after the one on local memory.
+    let is_on_rack = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("\0run\0--local\0")
+    };
+    let start = Instant::now();
+    while !running.descendants().iter().any(is_on_rack) {
+        assert!(start.elapsed() < Duration::from_secs(300), "nothing ran on a rack");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.signal(rustix::process::Signal::INT);
+    let outcome = running.finish(Duration::from_secs(120));
+    outcome.expect_code(1);
+    let said = String::from_utf8_lossy(&outcome.stdout);
+    assert!(said.contains("INTERRUPTED"), "{said}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&report["interrupted"], &report["wrong"]), (&true.into(), &0.into()));
+    let cells = report["cells"].as_array().unwrap().len();
+    assert!((1..17).contains(&cells), "{cells} cells");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_a_matter_of_usage() {
+    for arguments in [["--clients", "0"], ["--size", "1KiB"], ["--value-sizes", "2MiB"]] {
+        let mut command = Command::new(venice_binary());
+        command.args(["bench", "memory"]).args(arguments);
+        Running::spawn(command, false).finish(Duration::from_secs(60)).expect_code(2);
     }
 }

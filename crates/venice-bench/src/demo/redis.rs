@@ -20,9 +20,6 @@ pub(crate) fn find_program() -> Result<PathBuf> {
         .context("the demo needs redis-server: apt-get install redis-server")
 }
 
-/// How long a redis whose connection broke may take to turn out dead.
-const DEATH_LIMIT: Duration = Duration::from_secs(3);
-
 /// A redis that ends with its guard.
 #[derive(Debug)]
 pub(crate) struct Redis {
@@ -79,17 +76,7 @@ impl Redis {
 
     /// Explains a failed conversation by the server's death, where that is the reason.
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
-        if crate::interrupt::check().is_err() {
-            return error;
-        }
-        // Death is noticed a moment after the connection has broken, and a supervisor first gives
-        // back what it borrowed.
-        let death =
-            wait_until("the end of redis", DEATH_LIMIT, || Ok(self.server.ensure_alive().err()));
-        match death {
-            Ok(death) => death.context(error),
-            Err(_still_alive) => error,
-        }
+        self.server.explain(error)
     }
 }
 

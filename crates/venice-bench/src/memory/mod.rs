@@ -22,7 +22,7 @@ mod work;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use venice_wire::ByteSize;
 
@@ -34,6 +34,7 @@ pub use queries::{DonorRow, QueryArgs, QueryCell, QueryReport, execute_queries};
 pub use report::{Cell, Fate, MemoryReport, Unmeasured};
 pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 
+use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::page::Page;
@@ -47,19 +48,59 @@ use run::Plan;
 const MAX_VALUE_BYTES: u64 = 1 << 20;
 const MAX_SCALE: i64 = 24;
 
+/// Arguments of whatever runs applications in one mode after the other.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// What takes longer than this in one mode is ended there, and said to be too slow [default: 60;
+    /// --quick: 15].
+    #[arg(long, value_name = "SECONDS", value_parser = crate::arguments::positive)]
+    pub limit: Option<f64>,
+
+    /// Folder on a local disk for the swap file of `swap-disk`.
+    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
+    pub swap_dir: PathBuf,
+
+    /// Where the figures go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl RunArgs {
+    /// Of one run of an application.
+    fn limit(&self, quick: bool) -> Duration {
+        Duration::from_secs_f64(self.limit.unwrap_or(if quick { 15.0 } else { 60.0 }))
+    }
+}
+
+/// Arguments that `venice bench memory` shares with the figures that are made of it.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArgs {
+    /// A short run: small data; `venice bench memory` with half of it local.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Data of redis, memcached, grep and btree [default: 128MiB; --quick: 40MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+
+    /// How long, on which disk, and where the figures go.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
 /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 EXAMPLES:
   venice bench memory                            all of it, from all-local to a quarter
-  venice bench memory --quick --plots plots      a glance: a quarter local; plots and a page in plots/
+  venice bench memory --quick --plots plots      a glance: half local; plots and a page in plots/
   venice bench memory --only pagerank,redis --local 0.5,0.25 --modes venice-shm,swap-disk
   venice bench memory --only pagerank --graph paper --rounds 3 --json pagerank.json
   venice bench memory --only bfs --scale 22      Graph500 as large as the paper's: minutes")]
 pub struct MemoryArgs {
-    /// A short run: small data, a quarter of it local.
-    #[arg(long)]
-    pub quick: bool,
+    /// What the figures of the paper have too.
+    #[command(flatten)]
+    pub common: CommonArgs,
 
     /// Only these applications.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...",
@@ -72,14 +113,10 @@ pub struct MemoryArgs {
     pub modes: Vec<Mode>,
 
     /// Shares of what an application holds that may stay local [default: 1,0.75,0.5,0.25;
-    /// --quick: 0.25].
+    /// --quick: 0.5].
     #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
           value_parser = crate::arguments::share)]
     pub local: Option<Vec<f64>>,
-
-    /// Data of redis, memcached, grep and btree [default: 128MiB; --quick: 40MiB].
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<ByteSize>,
 
     /// PageRank's graph, paper being 1488712x8678566 and small half of it [default: small].
     #[arg(long, value_name = "VERTICESxEDGES")]
@@ -110,37 +147,21 @@ pub struct MemoryArgs {
     /// How often the other applications do their work [default: 2; --quick: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub rounds: Option<u64>,
-
-    /// What takes longer than this in one mode is ended there, and said to be too slow.
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS",
-          value_parser = crate::arguments::positive)]
-    pub limit: f64,
-
-    /// Folder on a local disk for the swap file of `swap-disk`.
-    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
-    pub swap_dir: PathBuf,
-
-    /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
-    /// Write the plots as SVG, and a page with tables and plots, into this folder.
-    #[arg(long, value_name = "DIR")]
-    pub plots: Option<PathBuf>,
 }
 
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, on Ctrl-C, when an application fails where this machine should
+/// On arguments that make no sense, on Ctrl-C (what there is by then is printed), when an application fails where this machine should
 /// be able to run it, and when any result or value came back wrong. Whatever was set up has been
 /// removed by then.
 pub fn execute(args: MemoryArgs) -> Result<()> {
     let report = measure(&args)?;
-    if let Some(folder) = &args.plots {
+    let OutputArgs { json, plots } = &args.common.run.output;
+    if let Some(folder) = plots {
         publish_page(&report, folder)?;
     }
-    crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)?;
+    crate::report::publish(&tables::text(&report), json.as_deref(), &report)?;
     run::verdict(&report)
 }
 
@@ -149,7 +170,7 @@ fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
     let plan = plan(args)?;
     interrupt::catch_signals()?;
     note(&format!("applications on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.swap_dir.clone());
+    let mut ground = Ground::new(args.common.run.swap_dir.clone());
     run::run(&plan, &mut ground)
 }
 
@@ -180,7 +201,7 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
     modes.retain(|mode| *mode != Mode::Local);
     modes.sort_unstable();
     modes.dedup();
-    let usual: &[f64] = if args.quick { &[0.25] } else { &[1.0, 0.75, 0.5, 0.25] };
+    let usual: &[f64] = if args.common.quick { &[0.5] } else { &[1.0, 0.75, 0.5, 0.25] };
     let mut shares = args.local.clone().unwrap_or(usual.to_vec());
     shares.sort_unstable_by(|one, other| other.total_cmp(one));
     shares.dedup();
@@ -189,22 +210,22 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
         sizes,
         modes,
         shares,
-        limit: Duration::from_secs_f64(args.limit),
-        quick: args.quick,
+        limit: args.common.run.limit(args.common.quick),
+        quick: args.common.quick,
     })
 }
 
 fn sizes(args: &MemoryArgs) -> Sizes {
-    let quick = |short: u64, long: u64| if args.quick { short } else { long };
+    let quick = |short: u64, long: u64| if args.common.quick { short } else { long };
     let bytes = |given: Option<ByteSize>, usual: u64| given.map_or(usual, |size| size.0);
     let graph = args.graph.unwrap_or(Shape::SMALL);
     let value_bytes = match &args.value_sizes {
         Some(sizes) => sizes.iter().map(|size| size.0).collect(),
-        None if args.quick => vec![4 << 10],
+        None if args.common.quick => vec![4 << 10],
         None => vec![4 << 10, 64 << 10, 512 << 10],
     };
     Sizes {
-        data_bytes: bytes(args.size, quick(40 << 20, 128 << 20)),
+        data_bytes: bytes(args.common.size, quick(40 << 20, 128 << 20)),
         graph_vertices: graph.vertices,
         graph_edges: graph.edges,
         r_mat_scale: args.scale.unwrap_or(quick(18, 19) as u32),
@@ -219,26 +240,29 @@ fn sizes(args: &MemoryArgs) -> Sizes {
 fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
     let largest = sizes.data_bytes.max(2 * sizes.fft_bytes);
     if sizes.data_bytes < 1 << 20 || sizes.fft_bytes < 1 << 20 {
-        bail!("--size and --fft must be 1MiB or more");
+        return Err(nonsense("--size and --fft must be 1MiB or more"));
     }
     if sizes.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
-        bail!("--clients: 1 to 64 at a time");
+        return Err(nonsense("--clients: 1 to 64 at a time"));
     }
     let values = &sizes.value_bytes;
     if let Some(&wrong) = values.iter().find(|bytes| !(64..=MAX_VALUE_BYTES).contains(*bytes)) {
-        bail!("--value-sizes: {} is not between 64 bytes and 1MiB", ByteSize(wrong));
+        return Err(nonsense(format!(
+            "--value-sizes: {} is not between 64 bytes and 1MiB",
+            ByteSize(wrong)
+        )));
     }
     if args.modes.is_empty() || args.only.is_empty() {
-        bail!("nothing to measure: name modes and applications");
+        return Err(nonsense("nothing to measure: name modes and applications"));
     }
     let memory_bytes = Machine::describe().memory_bytes;
     // Twice on this machine, with what the donors hold; and some for what it loses on the way.
     if memory_bytes > 0 && largest.saturating_mul(3) > memory_bytes {
-        bail!(
+        return Err(nonsense(format!(
             "data of {} needs about three times as much memory on this machine, which has {}",
             ByteSize(largest),
             ByteSize(memory_bytes)
-        );
+        )));
     }
     Ok(())
 }

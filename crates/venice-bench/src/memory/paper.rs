@@ -2,8 +2,6 @@
 //!
 //! The papers' bars stand in pictures; what their text tells of them stands beside our figures.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -13,7 +11,8 @@ use super::application::Application;
 use super::mode::Mode;
 use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
-use super::{MemoryArgs, measure, run};
+use super::{CommonArgs, MemoryArgs, measure, run};
+use crate::arguments::OutputArgs;
 use crate::page::Page;
 use crate::plot::{self, BarChart, BarSeries, Plot, Unit};
 use crate::progress::note;
@@ -36,34 +35,13 @@ pub enum Figure {
 /// Arguments of `venice paper 3` and `venice paper 15`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {
-    /// A short run: small data.
-    #[arg(long)]
-    pub quick: bool,
+    /// What `venice bench memory` has too.
+    #[command(flatten)]
+    pub common: CommonArgs,
 
     /// Only these applications (Figure 3 has one: btree).
     #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...")]
     pub only: Vec<Application>,
-
-    /// Data of the applications that have no shape of their own [default: 128MiB; --quick: 40MiB].
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<ByteSize>,
-
-    /// What takes longer than this in one mode is ended there, and said to be too slow.
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS",
-          value_parser = crate::arguments::positive)]
-    pub limit: f64,
-
-    /// Folder on a local disk for the swap file.
-    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
-    pub swap_dir: PathBuf,
-
-    /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
-    /// Write the figure as SVG, and a page with tables and plots, into this folder.
-    #[arg(long, value_name = "DIR")]
-    pub plots: Option<PathBuf>,
 }
 
 /// What is written as JSON.
@@ -111,17 +89,19 @@ impl Contest {
 /// # Errors
 /// As [`super::execute`].
 pub fn execute_figure(figure: Figure, args: PaperArgs) -> Result<()> {
-    let memory = measure(&memory_args(figure, &args))?;
+    let args = memory_args(figure, &args);
+    let memory = measure(&args)?;
     let report = FigureReport {
         figure,
         paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
         contest: if figure == Figure::Fifteen { contest(&memory) } else { Vec::new() },
         memory,
     };
-    if let Some(folder) = &args.plots {
+    let OutputArgs { json, plots } = &args.common.run.output;
+    if let Some(folder) = plots {
         publish_page(&report, folder)?;
     }
-    crate::report::publish(&text(&report), args.json.as_deref(), &report)?;
+    crate::report::publish(&text(&report), json.as_deref(), &report)?;
     run::verdict(&report.memory)
 }
 
@@ -173,11 +153,10 @@ fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
         Figure::Fifteen => args.only.clone(),
     };
     MemoryArgs {
-        quick: args.quick,
+        common: args.common.clone(),
         only,
         modes: figure.modes().into(),
         local: Some(vec![figure.share()]),
-        size: args.size,
         graph: None,
         scale: None,
         fft: None,
@@ -185,10 +164,6 @@ fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
         clients: vec![1],
         requests: None,
         rounds: None,
-        limit: args.limit,
-        swap_dir: args.swap_dir.clone(),
-        json: None,
-        plots: None,
     }
 }
 

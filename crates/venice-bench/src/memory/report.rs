@@ -22,6 +22,8 @@ pub struct MemoryReport {
     pub load: f64,
     /// Whether it was the short one.
     pub quick: bool,
+    /// Copies that Venice kept of far memory.
+    pub copies: u32,
     /// How large the applications were.
     pub sizes: Sizes,
     /// Every application in every mode.
@@ -32,6 +34,8 @@ pub struct MemoryReport {
     pub checked: u64,
     /// Those that were wrong.
     pub wrong: u64,
+    /// Whether it was broken off.
+    pub interrupted: bool,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
 }
@@ -233,6 +237,7 @@ pub(crate) mod tests {
             started_unix_s: 0,
             load: 0.5,
             quick: true,
+            copies: 1,
             sizes: sizes(),
             cells: vec![
                 cell(Mode::Local, 1.0, 1.0),
@@ -260,6 +265,7 @@ pub(crate) mod tests {
             ],
             checked: 30,
             wrong: 0,
+            interrupted: false,
             seconds: 2.0,
         }
     }

@@ -12,7 +12,7 @@ use super::report::{Cell, Fate, MemoryReport, Place, Unmeasured};
 use super::sample::Sample;
 use super::tables::{percent, unmeasured_line};
 use crate::interrupt;
-use crate::launch::Launch;
+use crate::launch::{COPIES, Launch};
 use crate::machine::Machine;
 use crate::progress::note;
 
@@ -29,14 +29,17 @@ pub(super) struct Plan {
     pub(super) quick: bool,
 }
 
-/// Measures all of it.
+/// Measures all of it. After an interrupt: what there is by then.
 ///
 /// # Errors
-/// On an interrupt, and when an application does not even run on local memory.
+/// On an interrupt before there is anything, and when an application does not even run on local memory.
 pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
     let mut run = Run::new(plan);
-    for load in &plan.loads {
-        run.measure(load, ground)?;
+    let outcome = plan.loads.iter().try_for_each(|load| run.measure(load, ground));
+    if interrupt::check().is_err() && !run.report.cells.is_empty() {
+        run.report.interrupted = true;
+    } else {
+        outcome?;
     }
     run.report.seconds = run.started.elapsed().as_secs_f64();
     Ok(run.report)
@@ -59,11 +62,13 @@ impl<'a> Run<'a> {
             started_unix_s: now.as_secs(),
             load: crate::machine::load(),
             quick: plan.quick,
+            copies: COPIES,
             sizes: plan.sizes.clone(),
             cells: Vec::new(),
             unmeasured: Vec::new(),
             checked: 0,
             wrong: 0,
+            interrupted: false,
             seconds: 0.0,
         };
         let total = plan.loads.len() * (1 + plan.modes.len() * plan.shares.len());
@@ -159,6 +164,9 @@ impl<'a> Run<'a> {
 pub(super) fn verdict(report: &MemoryReport) -> Result<()> {
     if report.wrong > 0 {
         bail!("{} of {} values and digests were wrong", report.wrong, report.checked);
+    }
+    if report.interrupted {
+        return interrupt::check();
     }
     let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
     if failed > 0 {

@@ -55,11 +55,17 @@ pub(super) fn header(report: &MemoryReport) -> Vec<String> {
 pub(super) fn closing(report: &MemoryReport) -> String {
     let missing: String = report.unmeasured.iter().map(|one| unmeasured_line(one) + "\n").collect();
     format!(
-        "{missing}{} values and digests checked, {} wrong; {:.0} s in all.",
+        "{missing}{} values and digests checked, {} wrong; {:.0} s in all{}.",
         grouped(report.checked as f64),
         report.wrong,
-        report.seconds
+        report.seconds,
+        broken_off(report.interrupted)
     )
+}
+
+/// What a run says that was interrupted.
+pub(super) fn broken_off(interrupted: bool) -> &'static str {
+    if interrupted { ", INTERRUPTED: what is not above was not measured" } else { "" }
 }
 
 pub(super) fn unmeasured_line(one: &Unmeasured) -> String {
@@ -96,6 +102,11 @@ fn slowdowns(report: &MemoryReport) -> Sheet {
          local: share of what the application holds that may be resident."
             .to_owned(),
     );
+    sheet.notes.push(format!(
+        "Venice's modes keep {} cop{} of far memory, as those beside them do.",
+        report.copies,
+        if report.copies == 1 { "y" } else { "ies" }
+    ));
     if modes.contains(&Mode::VeniceWindow) {
         sheet.notes.push(
             "venice-window maps memory of this very machine: it has no link's latency in it."
@@ -189,17 +200,19 @@ mod tests {
             "zram: SKIPPED, no zram here",
             "fft, 25 % local, swap-disk: TOO SLOW, it did not end",
             "30 values and digests checked, 0 wrong",
+            "keep 1 copy of far memory",
         ] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
         assert!(!text.contains("Requests:"), "nothing here has requests\n{text}");
+        report.interrupted = true;
         report.cells[2].wrong = 3;
         report.cells[1].cut_short = true;
         for cell in &mut report.cells {
             cell.p99_us = Some(12.5);
         }
         let text = super::text(&report);
-        for wanted in ["3 WRONG", "1.25 × (cut short)", "1.0 / 12.5"] {
+        for wanted in ["3 WRONG", "INTERRUPTED", "1.25 × (cut short)", "1.0 / 12.5"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
     }

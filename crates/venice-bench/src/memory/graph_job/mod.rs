@@ -8,7 +8,6 @@ mod report;
 mod run;
 mod tables;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -16,11 +15,11 @@ use clap::Args;
 
 pub use report::{JobCell, JobReport};
 
+use super::RunArgs;
 use super::ground::Ground;
 use super::mode::Mode;
 use super::report::Fate;
 use super::work::Shape;
-use crate::arguments::OutputArgs;
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::page::Page;
@@ -54,18 +53,9 @@ pub struct JobArgs {
                               Mode::VeniceWindow, Mode::VeniceSwapShm])]
     pub modes: Vec<Mode>,
 
-    /// What takes longer than this in one mode is ended there, and said to be too slow.
-    #[arg(long, default_value_t = 120.0, value_name = "SECONDS",
-          value_parser = crate::arguments::positive)]
-    pub limit: f64,
-
-    /// Folder on a local disk for the swap file of `swap-disk`.
-    #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
-    pub swap_dir: PathBuf,
-
-    /// Where the figures go.
+    /// How long, on which disk, and where the figures go.
     #[command(flatten)]
-    pub output: OutputArgs,
+    pub run: RunArgs,
 }
 
 /// What is to be measured.
@@ -93,18 +83,18 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
         graph: args.graph.unwrap_or(if args.quick { QUICK } else { USUAL }),
         share: args.local,
         modes,
-        limit: Duration::from_secs_f64(args.limit),
+        limit: args.run.limit(args.quick),
         quick: args.quick,
     };
     interrupt::catch_signals()?;
     note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.swap_dir.clone());
+    let mut ground = Ground::new(args.run.swap_dir.clone());
     let report = run::run(&plan, &mut ground)?;
     drop(ground);
-    if let Some(folder) = &args.output.plots {
+    if let Some(folder) = &args.run.output.plots {
         publish_page(&report, folder)?;
     }
-    crate::report::publish(&tables::text(&report), args.output.json.as_deref(), &report)?;
+    crate::report::publish(&tables::text(&report), args.run.output.json.as_deref(), &report)?;
     verdict(&report)
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use venice_wire::ByteSize;
 
 use super::super::mode::Mode;
-use super::super::tables::{percent, times, unmeasured_line};
+use super::super::tables::{broken_off, percent, times, unmeasured_line};
 use super::report::{JobReport, PAPER_PEAKS, PAPER_SLOWDOWNS, peaks};
 use crate::plot::{BarChart, BarSeries, HeatMap, Plot, Unit};
 use crate::report::grouped;
@@ -55,7 +55,7 @@ pub(super) fn closing(report: &JobReport) -> String {
         grouped(report.checked as f64),
         report.wrong,
         report.seconds,
-        if report.interrupted { ", INTERRUPTED: what is not above was not measured" } else { "" },
+        broken_off(report.interrupted),
     )
 }
 
@@ -80,8 +80,8 @@ fn need(report: &JobReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "Of a partition: the greatest of any at any time, against the average of all. The graph's \
-         popular vertices are drawn so that it comes near the paper's; the rest follows."
+        "Of a partition: the greatest of any at any time, against the average of all. How popular \
+         vertices are, and which changes are told, is chosen so that both come near the paper's."
             .to_owned(),
     );
     sheet

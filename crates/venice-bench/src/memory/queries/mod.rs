@@ -177,11 +177,11 @@ fn check(memories: &[u64], local_bytes: u64) -> Result<()> {
     let memory_bytes = Machine::describe().memory_bytes;
     // The cache, what the donors hold of it, and the database's loading pool.
     if memory_bytes > 0 && most.saturating_mul(3) > memory_bytes {
-        bail!(
+        return Err(nonsense(format!(
             "a cache of {} needs about three times as much memory on this machine, which has {}",
             ByteSize(most),
             ByteSize(memory_bytes)
-        );
+        )));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use venice_wire::ByteSize;
 
 use super::super::mode::Mode;
-use super::super::tables::{percent, times, unmeasured_line};
+use super::super::tables::{broken_off, percent, times, unmeasured_line};
 use super::report::{PAPER_SECONDS, QueryReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
 use crate::report::{grouped, micros};
@@ -68,7 +68,7 @@ pub(super) fn closing(report: &QueryReport) -> String {
         grouped(report.checked as f64),
         report.wrong,
         report.seconds,
-        if report.interrupted { ", INTERRUPTED: what is not above was not measured" } else { "" },
+        broken_off(report.interrupted),
     )
 }
 

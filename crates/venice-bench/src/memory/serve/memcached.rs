@@ -12,7 +12,7 @@ use super::super::application::Sizes;
 use super::super::sample::{Sample, Timing};
 use super::protocol::Client;
 use crate::child::{ChildGuard, find_program};
-use crate::interrupt::{self, wait_until};
+use crate::interrupt::wait_until;
 use crate::launch::Launch;
 use crate::pattern::Random;
 use crate::progress::Phase;
@@ -40,10 +40,7 @@ pub(in super::super) fn run(
     let keys = (sizes.data_bytes / value_bytes).max(LEAST_VALUES);
     let mut server = Server::start(launch, keys * value_bytes, folder)?;
     let outcome = converse(&server, sizes, keys, value_bytes, limit, label);
-    outcome.map_err(|error| match server.guard.ensure_alive() {
-        Err(death) if interrupt::check().is_ok() => death.context(error),
-        _ => error,
-    })
+    outcome.map_err(|error| server.guard.explain(error))
 }
 
 fn converse(

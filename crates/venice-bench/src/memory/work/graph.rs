@@ -133,7 +133,7 @@ impl Graph {
     /// vertex looks to. Parts of it by their place differ as the nodes of the composable-rack paper's
     /// Figure 11 do.
     pub(super) fn crowd(shape: Shape) -> Self {
-        const CROWDED: f64 = 1.25;
+        const CROWDED: f64 = 1.2;
         let vertices = u64::from(shape.vertices);
         Self::of_edges(shape.vertices, false, || {
             let mut random = Random::new(0x6372_6f77);

@@ -21,7 +21,7 @@ const SUPERSTEPS: u64 = 12;
 const SAMPLES: u32 = 2;
 const DAMPING: f64 = 0.85;
 /// A change of a rank below this share of what each begins with is kept.
-const MATTERS: f64 = 0.35;
+const MATTERS: f64 = 0.3;
 /// Messages of one block: 16 KiB.
 const BLOCK: usize = 1024;
 
