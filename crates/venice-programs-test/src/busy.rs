@@ -18,9 +18,15 @@ pub struct Busy {
 impl Busy {
     /// Starts it on so much borrowed memory in so many copies, and waits until it uses all of it.
     pub fn start(rack: &Rack, remote: &str, copies: u32) -> Busy {
+        Busy::start_with(rack, remote, copies, &[])
+    }
+
+    /// The same with more options for `venice run`.
+    pub fn start_with(rack: &Rack, remote: &str, copies: u32, more: &[&str]) -> Busy {
         let program = CProgram::compile("keep_busy");
         let copies = copies.to_string();
         let options = ["--local", "16MiB", "--remote", remote, "--copies", &copies, "--stats"];
+        let options = [&options[..], more].concat();
         let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
         let mut busy = Busy { program, running };
         wait_for("the program to use its memory", LIMIT, || {

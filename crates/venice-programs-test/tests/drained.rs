@@ -106,3 +106,32 @@ fn nodes_die_in_the_middle_of_a_move_over_shm() {
 fn nodes_die_in_the_middle_of_a_move_over_udp() {
     nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_udp", Port::Udp);
 }
+
+/// Nobody but this machine has room: its memory first, its disk where that is asked for.
+#[test]
+fn all_nodes_are_drained_under_a_program() {
+    if paged_mode_is_missing("all_nodes_are_drained_under_a_program") {
+        return;
+    }
+    for (port, place, said) in [
+        (Port::Udp, "donors,local", "go to this machine's own memory"),
+        (Port::Shm, "disk", "go to files in /var/tmp"),
+    ] {
+        let rack = Rack::start(port, LEND_MIB);
+        let mut busy = Busy::start_with(&rack, "80MiB", 1, &["--reclaim-to", place]);
+        for name in ["node1", "node2", "node3", "node4"] {
+            let drained = rack.venice(&["drain", name, "--no-wait"]);
+            assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+        }
+        wait_for("all to be here", LIMIT, || {
+            busy.expect_running();
+            let rows = rack.json(&["nodes"]);
+            rows.as_array()?.iter().all(|row| row["granted_bytes"] == 0).then_some(())
+        });
+        for name in ["node1", "node2", "node3", "node4"] {
+            kill_now(rack.agent_pid(name));
+        }
+        let told = busy.stop();
+        assert!(told.contains(said) && !told.contains("died"), "{told}");
+    }
+}

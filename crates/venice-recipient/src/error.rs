@@ -55,6 +55,27 @@ pub enum RecipientError {
     /// No other node has room for a copy.
     #[error("no other node has room for one")]
     NobodyElse,
+    /// Nor has this machine.
+    #[error("{place} has no room here: {why}")]
+    NoRoomHere {
+        /// What was asked.
+        place: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// There is no place at all; why not, one after the other.
+    #[error("{why}")]
+    Nowhere {
+        /// All reasons.
+        why: String,
+    },
+    /// This machine's own memory cannot be served to the program.
+    #[error("this machine's own memory cannot be reached by UDP")]
+    NoServer {
+        /// Why.
+        #[source]
+        source: PortError,
+    },
     /// The port knows only the donors that it began with.
     #[error("over verbs no donor can be added while the program runs")]
     NoRebuild,

@@ -11,6 +11,7 @@ use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBloc
 use venice_ports::shm::ShmConnection;
 use venice_wire::SLAB_BYTES;
 
+use crate::at_home::{AtHome, ReclaimTo};
 use crate::error::RecipientError;
 use crate::loan::{Loan, Wish, fetch, release, slabs_of};
 use crate::pairing::pair;
@@ -25,6 +26,8 @@ pub struct Holding {
     held: Mutex<Vec<Held>>,
     /// The slabs by replica, where they can be mapped.
     slabs: Mutex<BTreeMap<usize, OwnedFd>>,
+    /// What of this machine's own is in use.
+    at_home: Mutex<AtHome>,
 }
 
 /// One grant.
@@ -55,12 +58,13 @@ impl Holding {
         let mut left: Vec<_> =
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
-        let holding = Holding { monitor, wish, home, block, held, slabs: Mutex::default() };
+        let (slabs, at_home) = (Mutex::default(), Mutex::default());
+        let holding = Holding { monitor, wish, home, block, held, slabs, at_home };
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
         for grant in &grants {
-            donors.push(holding.add_donor(grant)?);
+            donors.push(holding.add_donor(grant, holding.home.as_deref())?);
         }
         let mut next = vec![0; grants.len()];
         for (slab, copies) in paired.into_iter().enumerate() {
@@ -114,11 +118,23 @@ impl Holding {
         if self.block.port() == PortKind::Shm {
             connection = Some(fetch(grant)?);
         }
-        let donor = self.add_donor(grant)?;
+        let donor = self.add_donor(grant, self.home.as_deref())?;
         let memory = connection.as_mut().map(|connection| std::mem::take(&mut connection.slabs));
         let grant = grant.clone();
         self.lock_held().push(Held { grant: grant.clone(), donor, connection });
         let memory = memory.into_iter().flatten().collect::<Vec<_>>();
+        Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
+    }
+
+    /// Enters slabs of this machine's own, in nobody's use yet.
+    pub(crate) fn add_at_home(
+        &self,
+        place: &ReclaimTo,
+        slabs: usize,
+    ) -> Result<NewGrant, RecipientError> {
+        let mut at_home = self.at_home.lock().unwrap_or_else(PoisonError::into_inner);
+        let (grant, memory) = at_home.lend(&self.block, place, slabs)?;
+        let donor = self.add_donor(&grant, None)?;
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }
 
@@ -187,11 +203,12 @@ impl Holding {
         release(&self.monitor, &grants).await;
     }
 
-    fn add_donor(&self, grant: &Grant) -> Result<usize, RecipientError> {
-        let address = self.home.as_deref().unwrap_or(&grant.udp_addr);
+    /// With `relay`, the donor is reached through that.
+    fn add_donor(&self, grant: &Grant, relay: Option<&str>) -> Result<usize, RecipientError> {
+        let address = relay.unwrap_or(&grant.udp_addr);
         let donor = self.block.add_donor(&grant.donor, grant.donor_node.0, address)?;
         let entry = &self.block.donors()[donor];
-        if self.home.is_some() {
+        if relay.is_some() {
             entry.set_via();
         }
         if let Some(key) = grant.seal_key {

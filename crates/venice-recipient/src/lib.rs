@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_home;
 mod copies;
 mod error;
 mod holding;
@@ -34,6 +35,7 @@ mod rebuild;
 mod remote_memory;
 mod silence;
 
+pub use at_home::ReclaimTo;
 pub use copies::Copies;
 pub use error::RecipientError;
 pub use holding::Holding;

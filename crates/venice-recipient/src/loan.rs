@@ -11,6 +11,7 @@ use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
+use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
 use crate::pairing::most_slabs;
 
@@ -37,6 +38,8 @@ pub struct Wish {
     pub home: String,
     /// What for, for the tables.
     pub purpose: String,
+    /// Where to put what donors want back, in the order of choice; empty: on other donors.
+    pub reclaim_to: Vec<ReclaimTo>,
 }
 
 /// What was borrowed: grants, which must be kept ([`Leases`](crate::Leases)) and given back.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
+use crate::at_home::ReclaimTo;
+
 /// What the keepers of a holding have to tell, each thing once. It reads as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
@@ -43,6 +45,13 @@ pub enum News {
         /// Its name.
         name: String,
         /// Slabs, all of which are elsewhere.
+        slabs: usize,
+    },
+    /// Slabs that a donor wants back are put here, since nobody before in the order has room.
+    ComesHome {
+        /// Where.
+        place: ReclaimTo,
+        /// How many.
         slabs: usize,
     },
     /// There is nowhere to put what donors want back; it is tried again.
@@ -112,6 +121,12 @@ impl std::fmt::Display for News {
             }
             News::GivenBack { name, slabs } => {
                 write!(f, "node {name} has its memory back: {slabs} slabs moved, nothing is lost")
+            }
+            News::ComesHome { place: ReclaimTo::Disk(dir), slabs } => {
+                write!(f, "{slabs} slabs that a node wants back go to files in {}", dir.display())
+            }
+            News::ComesHome { slabs, .. } => {
+                write!(f, "{slabs} slabs that a node wants back go to this machine's own memory")
             }
             News::NotMoved { why } => {
                 write!(f, "what a node wants back cannot move: {why}; it is tried again")

@@ -16,8 +16,9 @@ use venice_memory::paged::rebuild::{BuildError, Copier};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_wire::SLAB_BYTES;
 
+use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
-use crate::holding::Holding;
+use crate::holding::{Holding, NewGrant};
 use crate::loan::{Wish, ask};
 use crate::news::News;
 
@@ -53,7 +54,7 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
             continue;
         }
         holding.forget_lost_slabs();
-        if let Err((need, error)) = rebuild(holding, lacking, stop) {
+        if let Err((need, error)) = rebuild(holding, lacking, stop, news) {
             retry_at = Instant::now() + RETRY_AFTER;
             told.fail(need, &error, news);
         }
@@ -122,9 +123,10 @@ fn rebuild(
     holding: &Arc<Holding>,
     lacking: Lacking,
     stop: &AtomicBool,
+    news: &Sender<News>,
 ) -> Result<(), (Need, RecipientError)> {
     let first = lacking.keys().map(|(need, _)| *need).next().unwrap_or(Need::Lost);
-    let mut builder = Builder::new(holding, stop).map_err(|error| (first, error))?;
+    let mut builder = Builder::new(holding, stop, news).map_err(|error| (first, error))?;
     let mut outcome = Ok(());
     for ((need, nodes), slabs) in lacking {
         for slabs in slabs.chunks(SLABS_AT_A_TIME) {
@@ -135,10 +137,14 @@ fn rebuild(
     outcome
 }
 
+/// Those that are yet to be copied.
+type Slabs<'a> = std::slice::Iter<'a, usize>;
+
 /// Builds copies, one at a time.
 struct Builder<'a> {
     holding: &'a Arc<Holding>,
     stop: &'a AtomicBool,
+    news: &'a Sender<News>,
     runtime: Runtime,
     copier: Copier,
 }
@@ -147,6 +153,7 @@ impl Builder<'_> {
     fn new<'a>(
         holding: &'a Arc<Holding>,
         stop: &'a AtomicBool,
+        news: &'a Sender<News>,
     ) -> Result<Builder<'a>, RecipientError> {
         if holding.block().port() == PortKind::Verbs {
             return Err(RecipientError::NoRebuild);
@@ -157,23 +164,46 @@ impl Builder<'_> {
         let memory =
             FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
         let copier = Copier::new(&memory)?;
-        Ok(Builder { holding, stop, runtime, copier })
+        Ok(Builder { holding, stop, news, runtime, copier })
     }
 
-    /// Builds a copy of each of `slabs` on a node that is none of `nodes`.
+    /// Builds a copy of each of `slabs` on a node that is none of `nodes`; of what a donor wants
+    /// back, where the recipient said.
     fn build(
         &mut self,
         need: Need,
         nodes: &BTreeSet<String>,
         slabs: &[usize],
     ) -> Result<(), RecipientError> {
-        let mut slabs = slabs.iter();
+        let places = match &self.holding.wish.reclaim_to[..] {
+            chosen if need == Need::Leaving && !chosen.is_empty() => chosen,
+            _ => &[ReclaimTo::Donors],
+        };
+        let (mut slabs, mut why) = (slabs.iter(), Vec::new());
+        for place in places.iter().filter(|place| !nodes.contains(place.name())) {
+            let built = match place {
+                ReclaimTo::Donors => self.build_on_donors(need, nodes, &mut slabs),
+                _ => self.build_at_home(place, &mut slabs),
+            };
+            let Err(error) = built else { return Ok(()) };
+            why.push(error.to_string());
+        }
+        Err(RecipientError::Nowhere { why: why.join(", and ") })
+    }
+
+    fn build_on_donors(
+        &mut self,
+        need: Need,
+        nodes: &BTreeSet<String>,
+        slabs: &mut Slabs<'_>,
+    ) -> Result<(), RecipientError> {
         while slabs.len() > 0 && !self.stop.load(Ordering::Acquire) {
             let asked = borrow_elsewhere(self.holding, nodes, slabs.len() as u64);
             let grants = self.runtime.block_on(asked)?;
             let before = slabs.len();
             for grant in &grants {
-                self.fill(need, grant, &mut slabs)?;
+                let new = self.holding.add_grant(grant)?;
+                self.fill(need, new, slabs)?;
             }
             if slabs.len() == before {
                 return Err(RecipientError::NobodyElse);
@@ -182,14 +212,24 @@ impl Builder<'_> {
         Ok(())
     }
 
+    fn build_at_home(
+        &mut self,
+        place: &ReclaimTo,
+        slabs: &mut Slabs<'_>,
+    ) -> Result<(), RecipientError> {
+        let count = slabs.len();
+        let new = self.holding.add_at_home(place, count)?;
+        let _ = self.news.send(News::ComesHome { place: place.clone(), slabs: count });
+        self.fill(Need::Leaving, new, slabs)
+    }
+
     /// Builds copies of the first of `slabs` in a new grant, as many as it has room for.
     fn fill(
         &mut self,
         need: Need,
-        grant: &Grant,
-        slabs: &mut std::slice::Iter<'_, usize>,
+        mut new: NewGrant,
+        slabs: &mut Slabs<'_>,
     ) -> Result<(), RecipientError> {
-        let mut new = self.holding.add_grant(grant)?;
         while !self.stop.load(Ordering::Acquire)
             && let Some(&slab) = slabs.as_slice().first()
             && let Some(replica) = self.holding.add_copy(slab, &mut new)?

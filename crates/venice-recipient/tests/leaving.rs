@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use common::{Rack, eventually};
-use venice_recipient::{Lane, News, PortKind, RemoteMemory, Request, Wish};
+use venice_recipient::{Lane, News, PortKind, ReclaimTo, RemoteMemory, Request, Wish};
 use venice_wire::SLAB_BYTES;
 
 const LEN: usize = 40_000;
@@ -19,12 +19,12 @@ struct Borrowed {
 }
 
 impl Borrowed {
-    fn new(rack: &Rack, port: PortKind, slabs: u64, copies: u32, donors: &[&str]) -> Borrowed {
+    fn new(rack: &Rack, port: PortKind, slabs: u64, copies: u32, to: &[ReclaimTo]) -> Borrowed {
         let wish = Wish {
             remote_bytes: Some(slabs * SLAB_BYTES),
             copies: Some(copies),
-            donors: donors.iter().map(|name| (*name).to_owned()).collect(),
             purpose: "a test".into(),
+            reclaim_to: to.to_vec(),
             ..Wish::default()
         };
         let request = Request { monitor: rack.monitor.clone(), port, node: None, wish };
@@ -179,6 +179,49 @@ fn donors_stop_in_the_middle_of_a_move_over_shm() {
 #[test]
 fn donors_stop_in_the_middle_of_a_move_over_udp() {
     donors_stop_in_the_middle_of_a_move(PortKind::Udp);
+}
+
+/// Without room on other nodes it goes to this machine's memory, then to its disk.
+fn what_has_nowhere_to_go_comes_home(port: PortKind) {
+    let rack = Rack::start(3, 2);
+    let dir = tempfile::tempdir().unwrap();
+    let places = [ReclaimTo::Donors, ReclaimTo::Local, ReclaimTo::Disk(dir.path().into())];
+    for place in &places[1..] {
+        let to = [ReclaimTo::Donors, place.clone()];
+        let borrowed = Borrowed::new(&rack, port, 5, 1, &to);
+        let mut came = 0;
+        for node in ["node1", "node2"] {
+            rack.drain(node, true);
+            borrowed.use_until(|news| match news {
+                News::GivenBack { name, .. } => name == node,
+                News::ComesHome { place: to, slabs } => {
+                    assert_eq!(to, place);
+                    came += slabs;
+                    false
+                }
+                _ => false,
+            });
+        }
+        // One went to the third node.
+        assert_eq!(came, 3);
+        borrowed.use_until_so(|_| true);
+        borrowed.check_nothing_is_lost();
+        drop(borrowed);
+        for node in ["node1", "node2"] {
+            rack.drain(node, false);
+        }
+        eventually("all is given back", || rack.free_bytes() == 6 * SLAB_BYTES);
+    }
+}
+
+#[test]
+fn what_has_nowhere_to_go_comes_home_over_shm() {
+    what_has_nowhere_to_go_comes_home(PortKind::Shm);
+}
+
+#[test]
+fn what_has_nowhere_to_go_comes_home_over_udp() {
+    what_has_nowhere_to_go_comes_home(PortKind::Udp);
 }
 
 /// Each of two threads counts up numbers of all slabs; none may get a number that another has.

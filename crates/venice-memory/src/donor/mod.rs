@@ -11,5 +11,5 @@ mod slab;
 
 pub use error::DonorError;
 pub use grants::{GrantTable, SharedGrants};
-pub use pool::SlabPool;
+pub use pool::{SlabPool, available_bytes};
 pub use slab::Slab;

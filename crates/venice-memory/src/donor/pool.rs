@@ -182,7 +182,7 @@ fn explain(error: DonorError, need_bytes: u64) -> DonorError {
 }
 
 /// What the kernel says can be allocated without swapping; `None` where it does not say.
-fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
 use venice_fabric::Atomic;
 use venice_wire::SLAB_BYTES;
@@ -39,6 +41,17 @@ impl Slab {
     /// When the memory cannot be had ([`DonorError::Memory`]) or not be locked
     /// ([`DonorError::Lock`]).
     pub fn new() -> Result<Self, DonorError> {
+        let slab = Self::unlocked()?;
+        slab.lock()?;
+        Ok(slab)
+    }
+
+    /// Makes a slab of zeroes whose memory is taken page by page when it is first used, and may be
+    /// swapped out.
+    ///
+    /// # Errors
+    /// [`DonorError::Memory`].
+    pub fn unlocked() -> Result<Self, DonorError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = |step| move |errno| DonorError::Memory { step, source: errno };
 
@@ -46,7 +59,22 @@ impl Slab {
         ftruncate(&fd, SLAB_BYTES).map_err(memory("ftruncate"))?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(memory("fcntl(F_ADD_SEALS)"))?;
+        Self::map(fd)
+    }
 
+    /// Makes a slab of zeroes in a file, whose blocks are all set aside: nobody who writes to it
+    /// finds the disk full. It is as long as the file is open somewhere.
+    ///
+    /// # Errors
+    /// [`DonorError::Memory`], when the disk has no room or the file takes none.
+    pub fn in_file(file: OwnedFd) -> Result<Self, DonorError> {
+        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
+        fallocate(&file, FallocateFlags::empty(), 0, SLAB_BYTES).map_err(memory("fallocate"))?;
+        Self::map(file)
+    }
+
+    fn map(fd: OwnedFd) -> Result<Self, DonorError> {
+        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
         // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
         let base = unsafe {
             mmap(
@@ -60,15 +88,17 @@ impl Slab {
         }
         .map_err(memory("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
-        let slab = Self { fd, base };
+        Ok(Self { fd, base })
+    }
 
+    fn lock(&self) -> Result<(), DonorError> {
+        let base = self.base;
         // Huge pages are a bonus that most machines do not give to shared memory.
         // SAFETY: advice about our own whole mapping; it does not change its contents.
         let _ = unsafe { madvise(base.as_ptr().cast(), SLAB_LEN.get(), Advice::LinuxHugepage) };
         // SAFETY: our own whole mapping, unmapped only when `slab` is dropped.
         unsafe { mlock(base.as_ptr().cast(), SLAB_LEN.get()) }
-            .map_err(|errno| DonorError::Lock { source: errno })?;
-        Ok(slab)
+            .map_err(|errno| DonorError::Lock { source: errno })
     }
 
     /// The memfd, to be passed to the owner of the grant.

@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::{
-    Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, Wish, borrow, home,
+    Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow, home,
 };
 use venice_wire::{ByteSize, PAGE_BYTES};
 
@@ -52,6 +52,11 @@ pub struct RunArgs {
     /// the rack has no room for 2]; --mode window has one, since what is mapped outlives its node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
+    /// Where to put what a node wants back while the program runs, in this order: donors (other
+    /// nodes), local (this machine's memory, beyond --local, as far as it is available), disk
+    /// (files in /var/tmp) or disk:DIR [default: donors,local]
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<ReclaimTo>)]
+    reclaim_to: Option<Vec<ReclaimTo>>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
@@ -139,6 +144,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         purpose: program.display().to_string(),
+        reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
     };
     let limits = raise_descriptor_limit();
     let loan = borrow(&monitor, &wish, port.into()).map_err(told)?;
@@ -209,6 +215,9 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     if args.read_ahead.is_some() {
         return usage("--read-ahead is of --mode paged: in a window nothing is read ahead".into());
     }
+    if args.reclaim_to.is_some() {
+        return usage("--reclaim-to is of --mode paged: mapped memory stays where it is".into());
+    }
     if args.copies.is_some_and(|copies| copies > 1) {
         return usage(
             "--mode window has one copy and needs no other: what is mapped stays when its node dies \
@@ -253,6 +262,11 @@ fn emulated_link(monitor: &str) -> anyhow::Result<Option<(String, String)>> {
     let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
     let node = nodes.into_iter().find(|node| !node.link.is_empty());
     Ok(node.map(|node| (node.name, node.link)))
+}
+
+/// Far memory is elsewhere as long as anybody has room for it, and here before it is lost.
+fn reclaim_by_default() -> Vec<ReclaimTo> {
+    vec![ReclaimTo::Donors, ReclaimTo::Local]
 }
 
 /// The run block and what goes to the processes with it.

@@ -82,6 +82,10 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
+    if args.reclaim_to.is_some() {
+        let said = "--reclaim-to is of --mode paged: what a swap device holds moves to other nodes";
+        return Err(Usage(said.to_owned()).into());
+    }
     if let Some(size) = args.remote {
         swap::check_size(size).map_err(Usage)?;
     }

@@ -1,0 +1,217 @@
+//! Memory of the recipient's own machine, or its disk, in the place of what donors want back and no
+//! other has room for. It is in the run block as a donor of its own: over shm its slabs are mapped
+//! like all others, over udp a server in this process answers for them, to the loopback interface.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use venice_control::Grant;
+use venice_fabric::TargetConfig;
+use venice_memory::donor::{SharedGrants, Slab, available_bytes};
+use venice_memory::paged::run_block::{PortKind, RunBlock};
+use venice_ports::seal::node_key;
+use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_wire::{
+    ByteSize, GrantId, GrantKey, KeyName, NodeId, NodeSecret, SEAL_KEY_BYTES, SLAB_BYTES,
+};
+
+use crate::error::RecipientError;
+use crate::loan::drawn;
+
+/// Where `disk` is unless somebody says where: a disk, where `/tmp` may be memory.
+const DEFAULT_DIR: &str = "/var/tmp";
+/// Of the memory that is available, this part is left alone ...
+const LEAVE_SHARE: u64 = 20;
+/// ... but at least so much.
+const LEAVE_AT_LEAST: u64 = 64 << 20;
+/// No node of a rack has this number.
+const HERE: NodeId = NodeId(u32::MAX);
+/// Nor a grant such a one.
+const FIRST_GRANT: u64 = 1 << 63;
+
+/// Where to put what donors want back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReclaimTo {
+    /// Other nodes that have room.
+    Donors,
+    /// This machine's own memory, as far as it is available.
+    Local,
+    /// Files in this directory.
+    Disk(PathBuf),
+}
+
+impl ReclaimTo {
+    /// What it is called among the donors.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            ReclaimTo::Donors => "donors",
+            ReclaimTo::Local => "local",
+            ReclaimTo::Disk(_) => "disk",
+        }
+    }
+}
+
+impl FromStr for ReclaimTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ReclaimTo, String> {
+        match text.split_once(':') {
+            None if text == "donors" => Ok(ReclaimTo::Donors),
+            None if text == "local" => Ok(ReclaimTo::Local),
+            None if text == "disk" => Ok(ReclaimTo::Disk(DEFAULT_DIR.into())),
+            Some(("disk", dir)) if Path::new(dir).is_dir() => Ok(ReclaimTo::Disk(dir.into())),
+            Some(("disk", dir)) => Err(format!("{dir:?} is no directory")),
+            _ => Err(format!("{text:?} is none of donors, local, disk, disk:DIR")),
+        }
+    }
+}
+
+/// What is kept here.
+#[derive(Debug, Default)]
+pub(crate) struct AtHome {
+    grants: SharedGrants,
+    server: Option<Server>,
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Server {
+    udp: UdpServer,
+    secret: Option<NodeSecret>,
+}
+
+impl AtHome {
+    /// Slabs here, as a grant that nobody need renew, and with the shm port their memory.
+    pub(crate) fn lend(
+        &mut self,
+        block: &RunBlock,
+        place: &ReclaimTo,
+        slabs: usize,
+    ) -> Result<(Grant, Vec<OwnedFd>), RecipientError> {
+        let slabs = make(place, slabs)?;
+        let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(drawn()?));
+        self.count += 1;
+        let mut grant = Grant {
+            id,
+            donor: place.name().to_owned(),
+            donor_node: HERE,
+            donor_epoch: 0,
+            bytes: slabs.len() as u64 * SLAB_BYTES,
+            key,
+            control_addr: String::new(),
+            udp_addr: String::new(),
+            shm_socket: String::new(),
+            seal_key: None,
+            lease_s: f64::INFINITY,
+        };
+        let fds = slabs.iter().map(|slab| slab.fd().try_clone_to_owned()).collect::<Result<_, _>>();
+        let fds = fds.map_err(system("sharing memory of this machine"))?;
+        self.grants.lock().insert(id, key, slabs);
+        if block.port() == PortKind::Shm {
+            return Ok((grant, fds));
+        }
+        if self.server.is_none() {
+            self.server = Some(serve(block, &self.grants)?);
+        }
+        let Server { udp, secret } = self.server.as_ref().expect("it is there now");
+        udp.share(id);
+        grant.udp_addr = udp.local_addr().to_string();
+        grant.seal_key = secret.map(|secret| node_key(&secret, KeyName::Grant(id)));
+        Ok((grant, Vec::new()))
+    }
+}
+
+fn make(place: &ReclaimTo, count: usize) -> Result<Vec<Slab>, RecipientError> {
+    let no_room = |why: String| RecipientError::NoRoomHere { place: place.name(), why };
+    let made = match place {
+        ReclaimTo::Disk(dir) => (0..count).map(|_| on_disk(dir)).collect::<Result<Vec<_>, _>>(),
+        _ => {
+            let available = available_bytes().unwrap_or(0);
+            let left = (available / LEAVE_SHARE).max(LEAVE_AT_LEAST);
+            if available < left + count as u64 * SLAB_BYTES {
+                return Err(no_room(format!("{} are available", ByteSize(available))));
+            }
+            (0..count)
+                .map(|_| Slab::unlocked().map_err(|error| error.to_string()))
+                .collect::<Result<Vec<_>, _>>()
+        }
+    };
+    made.map_err(no_room)
+}
+
+/// A slab in a file that has no name, and is gone with this process.
+fn on_disk(dir: &Path) -> Result<Slab, String> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(|errno| format!("a file in {}: {errno}", dir.display()))?;
+    Slab::in_file(file).map_err(|error| match std::error::Error::source(&error) {
+        Some(why) => format!("{}: {error}: {why}", dir.display()),
+        None => format!("{}: {error}", dir.display()),
+    })
+}
+
+/// Begins to answer for what is here; under keys, where the donors have some.
+fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
+    let first = block.donors().first();
+    let is_sealed = first.is_some_and(|donor| donor.seal().is_some());
+    let is_v6 = first.is_some_and(|donor| donor.udp_address().starts_with('['));
+    let here: IpAddr = if is_v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let mut secret = NodeSecret([0; SEAL_KEY_BYTES]);
+    for word in secret.0.chunks_exact_mut(8) {
+        word.copy_from_slice(&drawn()?.to_le_bytes());
+    }
+    let secret = is_sealed.then_some(secret);
+    let port = |source| RecipientError::NoServer { source };
+    let service = UdpService {
+        sockets: vec![UdpSocket::bind(SocketAddr::new(here, 0)).map_err(port)?],
+        target: TargetConfig::new(HERE, drawn()?),
+        keys: secret.map(|secret| Arc::new(secret) as _),
+        xdp: None,
+    };
+    let udp = UdpServer::serve(service, || grants.clone()).map_err(port)?;
+    Ok(Server { udp, secret })
+}
+
+fn system(doing: &'static str) -> impl Fn(std::io::Error) -> RecipientError {
+    move |source| RecipientError::System { doing, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named() {
+        let named = |text: &str| text.parse::<ReclaimTo>();
+        assert_eq!(named("donors"), Ok(ReclaimTo::Donors));
+        assert_eq!(named("local"), Ok(ReclaimTo::Local));
+        assert_eq!(named("disk"), Ok(ReclaimTo::Disk("/var/tmp".into())));
+        assert_eq!(named("disk:/"), Ok(ReclaimTo::Disk("/".into())));
+        assert!(named("disk:/no/such").unwrap_err().contains("no directory"));
+        assert!(named("tape").unwrap_err().contains("none of donors"));
+        assert!(named("donors:x").is_err());
+    }
+
+    #[test]
+    fn a_disk_without_room_says_so() {
+        let error = make(&ReclaimTo::Disk("/proc".into()), 1).unwrap_err().to_string();
+        assert!(error.contains("disk") && error.contains("/proc"), "{error}");
+        let error = make(&ReclaimTo::Local, 1 << 30).unwrap_err().to_string();
+        assert!(error.contains("available"), "{error}");
+    }
+
+    #[test]
+    fn slabs_on_disk_are_memory_like_any_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let slabs = make(&ReclaimTo::Disk(folder.path().into()), 2).unwrap();
+        slabs[1].write(4090, b"on disk");
+        let mut back = [0; 7];
+        slabs[1].read(4090, &mut back);
+        assert_eq!(&back, b"on disk");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+    }
+}
