@@ -6,6 +6,7 @@
 //! with those of the run on local memory: a wrong byte anywhere fails the benchmark.
 
 mod application;
+mod closing;
 mod graph_job;
 mod ground;
 mod mode;
@@ -162,7 +163,7 @@ pub fn execute(args: MemoryArgs) -> Result<()> {
         publish_page(&report, folder)?;
     }
     crate::report::publish(&tables::text(&report), json.as_deref(), &report)?;
-    run::verdict(&report)
+    tables::closing(&report).verdict()
 }
 
 /// Measures what was asked for.
@@ -177,7 +178,7 @@ fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
 fn publish_page(report: &MemoryReport, folder: &std::path::Path) -> Result<()> {
     let plots = plots::all(report)?;
     plot::write(&plots, folder)?;
-    let closing = tables::closing(report);
+    let closing = tables::closing(report).line();
     let page = Page {
         title: "venice bench memory",
         header: tables::header(report),

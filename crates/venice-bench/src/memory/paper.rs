@@ -11,7 +11,7 @@ use super::application::Application;
 use super::mode::Mode;
 use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
-use super::{CommonArgs, MemoryArgs, measure, run};
+use super::{CommonArgs, MemoryArgs, measure};
 use crate::arguments::OutputArgs;
 use crate::page::Page;
 use crate::plot::{self, BarChart, BarSeries, Plot, Unit};
@@ -102,7 +102,7 @@ pub fn execute_figure(figure: Figure, args: PaperArgs) -> Result<()> {
         publish_page(&report, folder)?;
     }
     crate::report::publish(&text(&report), json.as_deref(), &report)?;
-    run::verdict(&report.memory)
+    tables::closing(&report.memory).verdict()
 }
 
 impl Figure {
@@ -184,7 +184,7 @@ fn contest(memory: &MemoryReport) -> Vec<Contest> {
 fn text(report: &FigureReport) -> String {
     let header = tables::header(&report.memory).join("\n");
     let sheets: Vec<String> = sheets(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), tables::closing(&report.memory))
+    format!("{header}\n\n{}\n{}", sheets.join("\n"), tables::closing(&report.memory).line())
 }
 
 fn sheets(report: &FigureReport) -> Vec<Sheet> {
@@ -318,7 +318,7 @@ fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
 fn publish_page(report: &FigureReport, folder: &std::path::Path) -> Result<()> {
     let plots = plot(report)?;
     plot::write(&plots, folder)?;
-    let closing = tables::closing(&report.memory);
+    let closing = tables::closing(&report.memory).line();
     let page = Page {
         title: report.figure.title(),
         header: tables::header(&report.memory),

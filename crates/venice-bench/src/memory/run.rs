@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::application::{Load, Sizes};
 use super::ground::{Ground, Lacking};
@@ -157,20 +157,4 @@ impl<'a> Run<'a> {
         note(&unmeasured_line(&one));
         self.report.unmeasured.push(one);
     }
-}
-
-/// # Errors
-/// When something came back wrong, or failed that this machine should be able to do.
-pub(super) fn verdict(report: &MemoryReport) -> Result<()> {
-    if report.wrong > 0 {
-        bail!("{} of {} values and digests were wrong", report.wrong, report.checked);
-    }
-    if report.interrupted {
-        return interrupt::check();
-    }
-    let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
-    if failed > 0 {
-        bail!("{failed} of the runs failed");
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use venice_wire::ByteSize;
 
+use super::closing::{Closing, load_line};
 use super::mode::Mode;
 use super::report::{Fate, MemoryReport, Unmeasured};
 use crate::report::{grouped, micros};
@@ -22,7 +23,7 @@ pub(super) fn all(report: &MemoryReport) -> Vec<Sheet> {
 pub(super) fn text(report: &MemoryReport) -> String {
     let header = header(report).join("\n");
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), closing(report))
+    format!("{header}\n\n{}\n{}", sheets.join("\n"), closing(report).line())
 }
 
 /// The lines above the tables.
@@ -42,30 +43,20 @@ pub(super) fn header(report: &MemoryReport) -> Vec<String> {
             if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
         ),
     ];
-    if report.load > report.machine.cores as f64 / 2.0 {
-        lines.push(format!(
-            "Load before: {:.2}. Others wanted the processors too: single figures may be theirs.",
-            report.load
-        ));
-    }
+    lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
 /// What was wrong or missing, and how long it took.
-pub(super) fn closing(report: &MemoryReport) -> String {
-    let missing: String = report.unmeasured.iter().map(|one| unmeasured_line(one) + "\n").collect();
-    format!(
-        "{missing}{} values and digests checked, {} wrong; {:.0} s in all{}.",
-        grouped(report.checked as f64),
-        report.wrong,
-        report.seconds,
-        broken_off(report.interrupted)
-    )
-}
-
-/// What a run says that was interrupted.
-pub(super) fn broken_off(interrupted: bool) -> &'static str {
-    if interrupted { ", INTERRUPTED: what is not above was not measured" } else { "" }
+pub(super) fn closing(report: &MemoryReport) -> Closing<'_> {
+    Closing {
+        what: "values and digests",
+        checked: report.checked,
+        wrong: report.wrong,
+        unmeasured: &report.unmeasured,
+        interrupted: report.interrupted,
+        seconds: report.seconds,
+    }
 }
 
 pub(super) fn unmeasured_line(one: &Unmeasured) -> String {

@@ -10,7 +10,7 @@ mod tables;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 
 pub use report::{JobCell, JobReport};
@@ -18,7 +18,6 @@ pub use report::{JobCell, JobReport};
 use super::RunArgs;
 use super::ground::Ground;
 use super::mode::Mode;
-use super::report::Fate;
 use super::work::Shape;
 use crate::interrupt;
 use crate::machine::Machine;
@@ -95,27 +94,13 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
         publish_page(&report, folder)?;
     }
     crate::report::publish(&tables::text(&report), args.run.output.json.as_deref(), &report)?;
-    verdict(&report)
-}
-
-fn verdict(report: &JobReport) -> Result<()> {
-    if report.wrong > 0 {
-        bail!("{} of {} digests were wrong", report.wrong, report.checked);
-    }
-    if report.interrupted {
-        return interrupt::check();
-    }
-    let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
-    if failed > 0 {
-        bail!("{failed} of the modes failed");
-    }
-    Ok(())
+    tables::closing(&report).verdict()
 }
 
 fn publish_page(report: &JobReport, folder: &std::path::Path) -> Result<()> {
     let plots = tables::plots(report)?;
     plot::write(&plots, folder)?;
-    let closing = tables::closing(report);
+    let closing = tables::closing(report).line();
     let page = Page {
         title: tables::TITLE,
         header: tables::header(report),

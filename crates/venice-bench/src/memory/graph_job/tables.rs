@@ -3,8 +3,9 @@
 use anyhow::Result;
 use venice_wire::ByteSize;
 
+use super::super::closing::{Closing, load_line};
 use super::super::mode::Mode;
-use super::super::tables::{broken_off, percent, times, unmeasured_line};
+use super::super::tables::{percent, times};
 use super::report::{JobReport, PAPER_PEAKS, PAPER_SLOWDOWNS, peaks};
 use crate::plot::{BarChart, BarSeries, HeatMap, Plot, Unit};
 use crate::report::grouped;
@@ -16,7 +17,7 @@ pub(super) const TITLE: &str =
 /// All of it for a terminal.
 pub(super) fn text(report: &JobReport) -> String {
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report))
+    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
 }
 
 /// Every table, in order.
@@ -38,25 +39,20 @@ pub(super) fn header(report: &JobReport) -> Vec<String> {
             if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
         ),
     ];
-    if report.load > report.machine.cores as f64 / 2.0 {
-        lines.push(format!(
-            "Load before: {:.2}. Others wanted the processors too: single figures may be theirs.",
-            report.load
-        ));
-    }
+    lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
 /// What was wrong or missing, and how long it took.
-pub(super) fn closing(report: &JobReport) -> String {
-    let missing: String = report.unmeasured.iter().map(|one| unmeasured_line(one) + "\n").collect();
-    format!(
-        "{missing}{} digests checked, {} wrong; {:.0} s in all{}.",
-        grouped(report.checked as f64),
-        report.wrong,
-        report.seconds,
-        broken_off(report.interrupted),
-    )
+pub(super) fn closing(report: &JobReport) -> Closing<'_> {
+    Closing {
+        what: "digests",
+        checked: report.checked,
+        wrong: report.wrong,
+        unmeasured: &report.unmeasured,
+        interrupted: report.interrupted,
+        seconds: report.seconds,
+    }
 }
 
 /// Peak to average, beside the paper's.

@@ -15,7 +15,7 @@ mod tables;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use venice_wire::ByteSize;
 
@@ -23,7 +23,6 @@ pub use report::{DonorRow, QueryCell, QueryReport};
 
 use super::ground::Ground;
 use super::mode::Mode;
-use super::report::Fate;
 use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
@@ -120,7 +119,7 @@ pub fn execute_queries(args: QueryArgs) -> Result<()> {
         publish_page(&report, folder)?;
     }
     crate::report::publish(&tables::text(&report), args.output.json.as_deref(), &report)?;
-    verdict(&report)
+    tables::closing(&report).verdict()
 }
 
 fn plan(args: &QueryArgs) -> Result<Plan> {
@@ -186,27 +185,10 @@ fn check(memories: &[u64], local_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// # Errors
-/// When an answer was wrong, something failed that this machine should be able to do, or it was broken
-/// off.
-fn verdict(report: &QueryReport) -> Result<()> {
-    if report.wrong > 0 {
-        bail!("{} of {} answers and digests were wrong", report.wrong, report.checked);
-    }
-    if report.interrupted {
-        return interrupt::check();
-    }
-    let failed = report.unmeasured.iter().filter(|one| one.fate == Fate::Failed).count();
-    if failed > 0 {
-        bail!("{failed} of the modes failed");
-    }
-    Ok(())
-}
-
 fn publish_page(report: &QueryReport, folder: &std::path::Path) -> Result<()> {
     let plots = tables::plots(report)?;
     plot::write(&plots, folder)?;
-    let closing = tables::closing(report);
+    let closing = tables::closing(report).line();
     let page = Page {
         title: tables::TITLE,
         header: tables::header(report),

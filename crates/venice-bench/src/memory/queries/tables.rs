@@ -3,8 +3,9 @@
 use anyhow::Result;
 use venice_wire::ByteSize;
 
+use super::super::closing::{Closing, load_line};
 use super::super::mode::Mode;
-use super::super::tables::{broken_off, percent, times, unmeasured_line};
+use super::super::tables::{percent, times};
 use super::report::{PAPER_SECONDS, QueryReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
 use crate::report::{grouped, micros};
@@ -15,7 +16,7 @@ pub(super) const TITLE: &str = "Figure 14: random queries to a database behind a
 /// All of it for a terminal.
 pub(super) fn text(report: &QueryReport) -> String {
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report))
+    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
 }
 
 /// Every table, in order.
@@ -51,25 +52,20 @@ pub(super) fn header(report: &QueryReport) -> Vec<String> {
             report.donor_processors, report.service_processors
         )
     });
-    if report.load > report.machine.cores as f64 / 2.0 {
-        lines.push(format!(
-            "Load before: {:.2}. Others wanted the processors too: single figures may be theirs.",
-            report.load
-        ));
-    }
+    lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
 /// What was wrong or missing, and how long it took.
-pub(super) fn closing(report: &QueryReport) -> String {
-    let missing: String = report.unmeasured.iter().map(|one| unmeasured_line(one) + "\n").collect();
-    format!(
-        "{missing}{} answers and digests checked, {} wrong; {:.0} s in all{}.",
-        grouped(report.checked as f64),
-        report.wrong,
-        report.seconds,
-        broken_off(report.interrupted),
-    )
+pub(super) fn closing(report: &QueryReport) -> Closing<'_> {
+    Closing {
+        what: "answers and digests",
+        checked: report.checked,
+        wrong: report.wrong,
+        unmeasured: &report.unmeasured,
+        interrupted: report.interrupted,
+        seconds: report.seconds,
+    }
 }
 
 /// A row for each amount of memory and mode.
