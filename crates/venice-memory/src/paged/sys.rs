@@ -72,6 +72,7 @@ pub mod nr {
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const GETTID: usize = 186;
+    pub const GETCPU: usize = 309;
     pub const EXIT: usize = 60;
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
@@ -397,6 +398,14 @@ pub fn pin_to_cpu(cpu: usize) {
     let _ = unsafe {
         syscall(nr::SCHED_SETAFFINITY, [0, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0])
     };
+}
+
+/// The processor that the calling thread is on.
+pub fn current_cpu() -> Option<usize> {
+    let mut cpu = 0u32;
+    // SAFETY: the kernel writes one number.
+    unsafe { syscall(nr::GETCPU, [&raw mut cpu as usize, 0, 0, 0, 0, 0]) }.ok()?;
+    Some(cpu as usize)
 }
 
 /// Number of processors the calling thread may run on; 1 if the kernel does not say.

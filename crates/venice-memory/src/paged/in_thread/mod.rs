@@ -13,12 +13,12 @@
 mod places;
 pub mod signal;
 
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use super::descriptors::Descriptors;
 use super::far::FarError;
 use super::page_table::{Entry, PageNumber, State};
-use super::pager::Pager;
+use super::pager::{NO_CPU, Pager};
 use super::sys::{self, Errno, PollFd, SysResult};
 use super::uffd::{Event, Uffd};
 use super::{PAGE, address_of};
@@ -28,6 +28,11 @@ use places::{Asked, Places};
 /// in small pieces: buffers and locks that the kernel is given.
 pub const LEAST_BYTES: usize = 4 << 20;
 
+/// One fault in so many tells where it comes from.
+const ASK_ONE_IN: u32 = 16;
+/// So many answers in a row from elsewhere, and the evictor goes there.
+const MOVE_AFTER: u32 = 16;
+
 /// What serves faults in the program's threads.
 pub struct InThread {
     uffd_fd: AtomicI32,
@@ -35,6 +40,10 @@ pub struct InThread {
     lowest: usize,
     places: AtomicPtr<Places>,
     stacks: usize,
+    /// Faults, modulo 2^32.
+    served: AtomicU32,
+    /// Answers in a row that named another processor than the evictor's.
+    elsewhere: AtomicU32,
 }
 
 impl InThread {
@@ -52,6 +61,8 @@ impl InThread {
             lowest,
             places: AtomicPtr::new(std::ptr::null_mut()),
             stacks: places::map_stacks()?,
+            served: AtomicU32::new(0),
+            elsewhere: AtomicU32::new(0),
         })
     }
 
@@ -127,7 +138,25 @@ impl Pager {
         let page = address / PAGE;
         let Some(in_thread) = &self.in_thread else { return false };
         // A child without a pager of its own was made whole before it ran.
-        self.table.is_in_thread(page) && self.is_paging() && in_thread.serve(page, write, false)
+        let is_ours = self.table.is_in_thread(page) && self.is_paging();
+        if is_ours && in_thread.served.fetch_add(1, Ordering::Relaxed) % ASK_ONE_IN == 0 {
+            self.lead_evictor(in_thread);
+        }
+        is_ours && in_thread.serve(page, write, false)
+    }
+
+    /// The evictor goes where faults come from (docs/decisions/0007), and stays while some do.
+    fn lead_evictor(&self, in_thread: &InThread) {
+        let followed = self.followed_cpu.load(Ordering::Relaxed);
+        match sys::current_cpu() {
+            Some(cpu) if cpu != followed => {
+                let others = in_thread.elsewhere.fetch_add(1, Ordering::Relaxed);
+                if others >= MOVE_AFTER || followed == NO_CPU {
+                    self.followed_cpu.store(cpu, Ordering::Relaxed);
+                }
+            }
+            _ => in_thread.elsewhere.store(0, Ordering::Relaxed),
+        }
     }
 
     /// Has `page` brought in, by whoever serves its faults. What has it brought in holds the
