@@ -281,6 +281,18 @@ fn a_release_without_an_answer_is_repeated_on_the_next_report() {
 }
 
 #[test]
+fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, grant) = rack.lend(2);
+    rack.core.handle_release(Token(9), &[grant]);
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    rack.core.handle_released(0, donor, &[grant], Err(CallError::Gone));
+    assert_eq!(rack.states(), [""; 0]);
+    let answered = |action: &Action| *action == Action::ReplyRelease { token: Token(9) };
+    assert!(rack.actions().iter().any(answered));
+}
+
+#[test]
 fn a_request_waits_for_memory_on_its_way_back() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);

@@ -226,8 +226,8 @@ EXAMPLES:
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
   venice run --local 1GiB --faults in-thread -- ./simulate
                                               numbers in large arrays: no switch at a fault
-  venice run --local 512MiB --node node3 -- sort big.txt
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
+  venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
 
 The program keeps at most --local of its anonymous memory resident; the rest is on the donors.

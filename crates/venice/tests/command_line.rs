@@ -10,7 +10,7 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 15] = [
+    let mistakes: [&[&str]; 17] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
@@ -24,6 +24,8 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["up", "--monitor", "127.0.0.1:7470"],
         &["nodes", "--monitor", "nowhere"],
         &["nodes", "--frob"],
+        &["run", "--reclaim-to", "donors,tape", "--", "true"],
+        &["run", "--reclaim-to", "disk:/no/such", "--", "true"],
         &["frob"],
         &["completions", "cobol"],
     ];

@@ -72,8 +72,8 @@ impl MonitorCore {
         }
     }
 
-    /// What came of [`Action::SendRelease`]. Without an answer the grants stay in the table as
-    /// `releasing` until the donor reports: its next heartbeat either lists them, which has them
+    /// What came of [`Action::SendRelease`]. Of a donor that died they are gone. Without an answer
+    /// from one that may live the grants stay in the table as `releasing` until the donor reports: its next heartbeat either lists them, which has them
     /// released again, or not, which ends them.
     pub fn handle_released(
         &mut self,
@@ -85,9 +85,10 @@ impl MonitorCore {
         self.note_result(now_ns, donor, &result);
         for id in grants {
             self.sent_releases.remove(id);
-            let releasing =
-                self.rat.get(*id).is_some_and(|grant| grant.state == GrantState::Releasing);
-            if result.is_ok() && releasing {
+            let releasing = self.rat.get(*id).filter(|it| it.state == GrantState::Releasing);
+            // What died with its donor its recipient misses no more.
+            let is_over = |grant| result.is_ok() || self.lost_since_ns(grant).is_some();
+            if releasing.is_some_and(is_over) {
                 self.change(Change::DeleteGrant(*id));
             }
         }
