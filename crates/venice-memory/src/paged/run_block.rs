@@ -41,7 +41,7 @@ pub const MAX_SLABS: usize = 1 << 14;
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
 
 /// Replicas that a run can have in all, for each it begins with: donors come and go.
-const LIVES_OF_A_REPLICA: usize = 4;
+const LIVES_OF_A_REPLICA: usize = 16;
 
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
