@@ -1,10 +1,11 @@
 //! A report as one page: tables and plots together, no other file needed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::plot::Plot;
+use crate::plot::{self, Plot};
+use crate::progress::note;
 use crate::sheet::{Sheet, escaped};
 
 const STYLE: &str = "\
@@ -49,14 +50,16 @@ impl Page<'_> {
         )
     }
 
-    /// Writes the page as `index.html` into `folder`; its path.
+    /// Writes the plots, and the page as `index.html`, into `folder`, and says where that is.
     ///
     /// # Errors
-    /// When it cannot be written.
-    pub(crate) fn write(&self, folder: &Path) -> Result<PathBuf> {
+    /// When they cannot be written.
+    pub(crate) fn publish(&self, folder: &Path) -> Result<()> {
+        plot::write(self.plots, folder)?;
         let file = folder.join("index.html");
         std::fs::write(&file, self.html())
             .with_context(|| format!("cannot write {}", file.display()))?;
-        Ok(file)
+        note(&format!("plots and page: {}", file.display()));
+        Ok(())
     }
 }

@@ -44,8 +44,6 @@ pub use turns::{Placement, Turn, Turns};
 pub use venice::{Adaptive, AppPattern, ChannelKind};
 
 use crate::interrupt;
-use crate::plot;
-use crate::progress::note;
 
 /// The largest access that is measured.
 const MAX_BYTES: u64 = 16 << 20;
@@ -114,9 +112,7 @@ pub fn execute(args: ChannelsArgs) -> Result<()> {
     let report = run::run(&args)?;
     if let Some(folder) = &args.plots {
         let plots = plots::all(&report)?;
-        plot::write(&plots, folder)?;
-        let file = page::page(&report, &plots).write(folder)?;
-        note(&format!("plots and page: {}", file.display()));
+        page::page(&report, &plots).publish(folder)?;
     }
     crate::report::publish(&tables::text(&report), args.json.as_deref(), &report)?;
     interrupt::check()

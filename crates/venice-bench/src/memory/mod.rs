@@ -39,7 +39,6 @@ use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::page::Page;
-use crate::plot;
 use crate::progress::note;
 use application::Load;
 use ground::Ground;
@@ -177,7 +176,6 @@ fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
 
 fn publish_page(report: &MemoryReport, folder: &std::path::Path) -> Result<()> {
     let plots = plots::all(report)?;
-    plot::write(&plots, folder)?;
     let closing = tables::closing(report).line();
     let page = Page {
         title: "venice bench memory",
@@ -187,9 +185,7 @@ fn publish_page(report: &MemoryReport, folder: &std::path::Path) -> Result<()> {
         sheets: tables::all(report),
         closing: closing.lines().map(str::to_owned).collect(),
     };
-    let file = page.write(folder)?;
-    note(&format!("plots and page: {}", file.display()));
-    Ok(())
+    page.publish(folder)
 }
 
 fn plan(args: &MemoryArgs) -> Result<Plan> {
@@ -256,12 +252,18 @@ fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
     if args.modes.is_empty() || args.only.is_empty() {
         return Err(nonsense("nothing to measure: name modes and applications"));
     }
-    let memory_bytes = Machine::describe().memory_bytes;
     // Twice on this machine, with what the donors hold; and some for what it loses on the way.
-    if memory_bytes > 0 && largest.saturating_mul(3) > memory_bytes {
+    check_room("data", largest)
+}
+
+/// # Errors
+/// When this machine has not three times as much memory as `bytes` of `what`.
+fn check_room(what: &str, bytes: u64) -> Result<()> {
+    let memory_bytes = Machine::describe().memory_bytes;
+    if memory_bytes > 0 && bytes.saturating_mul(3) > memory_bytes {
         return Err(nonsense(format!(
-            "data of {} needs about three times as much memory on this machine, which has {}",
-            ByteSize(largest),
+            "{what} of {} needs about three times as much memory on this machine, which has {}",
+            ByteSize(bytes),
             ByteSize(memory_bytes)
         )));
     }

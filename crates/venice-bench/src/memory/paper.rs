@@ -14,8 +14,7 @@ use super::tables::{self, times};
 use super::{CommonArgs, MemoryArgs, measure};
 use crate::arguments::OutputArgs;
 use crate::page::Page;
-use crate::plot::{self, BarChart, BarSeries, Plot, Unit};
-use crate::progress::note;
+use crate::plot::{BarChart, BarSeries, Plot, Unit};
 use crate::sheet::Sheet;
 
 /// Of Figure 3: 4 GB of local memory for an array of 6 GB.
@@ -317,7 +316,6 @@ fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
 
 fn publish_page(report: &FigureReport, folder: &std::path::Path) -> Result<()> {
     let plots = plot(report)?;
-    plot::write(&plots, folder)?;
     let closing = tables::closing(&report.memory).line();
     let page = Page {
         title: report.figure.title(),
@@ -327,9 +325,7 @@ fn publish_page(report: &FigureReport, folder: &std::path::Path) -> Result<()> {
         sheets: sheets(report),
         closing: closing.lines().map(str::to_owned).collect(),
     };
-    let file = page.write(folder)?;
-    note(&format!("plot and page: {}", file.display()));
-    Ok(())
+    page.publish(folder)
 }
 
 #[cfg(test)]
@@ -369,7 +365,7 @@ mod tests {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
         let folder = tempfile::tempdir().unwrap();
-        plot::write(&plot(&report).unwrap(), folder.path()).unwrap();
+        crate::plot::write(&plot(&report).unwrap(), folder.path()).unwrap();
         publish_page(&report, folder.path()).unwrap();
         let page = std::fs::read_to_string(folder.path().join("index.html")).unwrap();
         assert!(xml::texts(&page).unwrap().iter().any(|text| text.contains("an array of which")));

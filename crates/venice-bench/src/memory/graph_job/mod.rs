@@ -22,7 +22,6 @@ use super::work::Shape;
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::page::Page;
-use crate::plot;
 use crate::progress::note;
 
 const QUICK: Shape = Shape { vertices: 400_000, edges: 3_200_000 };
@@ -99,7 +98,6 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
 
 fn publish_page(report: &JobReport, folder: &std::path::Path) -> Result<()> {
     let plots = tables::plots(report)?;
-    plot::write(&plots, folder)?;
     let closing = tables::closing(report).line();
     let page = Page {
         title: tables::TITLE,
@@ -110,7 +108,5 @@ fn publish_page(report: &JobReport, folder: &std::path::Path) -> Result<()> {
         sheets: tables::all(report),
         closing: closing.lines().map(str::to_owned).collect(),
     };
-    let file = page.write(folder)?;
-    note(&format!("plots and page: {}", file.display()));
-    Ok(())
+    page.publish(folder)
 }

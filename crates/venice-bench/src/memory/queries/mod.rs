@@ -27,7 +27,6 @@ use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::page::Page;
-use crate::plot;
 use crate::progress::note;
 use entries::Entries;
 
@@ -173,21 +172,12 @@ fn check(memories: &[u64], local_bytes: u64) -> Result<()> {
         let said = "nothing would be borrowed: --local must be less than the cache's memory";
         return Err(nonsense(said));
     }
-    let memory_bytes = Machine::describe().memory_bytes;
     // The cache, what the donors hold of it, and the database's loading pool.
-    if memory_bytes > 0 && most.saturating_mul(3) > memory_bytes {
-        return Err(nonsense(format!(
-            "a cache of {} needs about three times as much memory on this machine, which has {}",
-            ByteSize(most),
-            ByteSize(memory_bytes)
-        )));
-    }
-    Ok(())
+    super::check_room("a cache", most)
 }
 
 fn publish_page(report: &QueryReport, folder: &std::path::Path) -> Result<()> {
     let plots = tables::plots(report)?;
-    plot::write(&plots, folder)?;
     let closing = tables::closing(report).line();
     let page = Page {
         title: tables::TITLE,
@@ -197,9 +187,7 @@ fn publish_page(report: &QueryReport, folder: &std::path::Path) -> Result<()> {
         sheets: tables::all(report),
         closing: closing.lines().map(str::to_owned).collect(),
     };
-    let file = page.write(folder)?;
-    note(&format!("plots and page: {}", file.display()));
-    Ok(())
+    page.publish(folder)
 }
 
 #[cfg(test)]
