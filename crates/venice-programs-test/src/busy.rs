@@ -23,9 +23,14 @@ impl Busy {
 
     /// The same with more options for `venice run`.
     pub fn start_with(rack: &Rack, remote: &str, copies: u32, more: &[&str]) -> Busy {
+        Busy::start_kept(rack, remote, &["--copies", &copies.to_string()], more)
+    }
+
+    /// The same on borrowed memory that is kept as these options say.
+    pub fn start_kept(rack: &Rack, remote: &str, kept: &[&str], more: &[&str]) -> Busy {
         let program = CProgram::compile("keep_busy");
-        let copies = copies.to_string();
-        let options = ["--local", "16MiB", "--remote", remote, "--copies", &copies, "--stats"];
+        let options = ["--local", "16MiB", "--remote", remote, "--stats"];
+        let options = [&options[..], kept].concat();
         let options = [&options[..], more].concat();
         let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
         let mut busy = Busy { program, running };

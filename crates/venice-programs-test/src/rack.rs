@@ -64,6 +64,14 @@ impl Rack {
         Rack::up(port, lend_mib, &with_nodes)
     }
 
+    /// A rack of so many nodes.
+    ///
+    /// # Panics
+    /// When `venice up` fails: with what it said.
+    pub fn of(port: Port, nodes: usize, lend_mib: u64) -> Rack {
+        Rack::up(port, lend_mib, &["--nodes", &nodes.to_string()])
+    }
+
     /// A rack whose nodes relay for each other, wired as `topology` says with its size.
     ///
     /// # Panics

@@ -8,8 +8,9 @@ use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 /// Longest name of a node, a recipient or a purpose, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Most copies of memory that a request may ask for.
-pub const MAX_COPIES: u32 = 3;
+/// Most copies of memory that a request may ask for: the fragments of coded memory are such, as
+/// many as its widest coding has (8+3).
+pub const MAX_COPIES: u32 = 11;
 
 /// What a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -318,7 +319,8 @@ pub struct MemoryRequest {
     pub recipient: String,
     /// How much; rounded up to whole slabs.
     pub bytes: ByteSize,
-    /// How many copies of it: so many times as much is granted, and no donor gives more than one.
+    /// How many copies of it, or fragments: so many times as much is granted, and no donor gives
+    /// more than one.
     pub copies: u32,
     /// Names of the donors to use; empty for any.
     pub donors: Vec<String>,

@@ -14,11 +14,15 @@ const BAR_STEPS: u64 = 20;
 pub struct Copies {
     /// Copies of each slab that there are to be, on different nodes.
     pub copies: u32,
+    /// How the slabs are coded, as `k+m`: then there is one copy of each fragment; `None`: they are
+    /// not.
+    #[serde(default)]
+    pub coding: Option<String>,
     /// Slabs there are.
     pub slabs: u64,
-    /// Slabs that have fewer copies.
+    /// Slabs that have fewer copies, or fragments.
     pub short_slabs: u64,
-    /// Slabs that have none.
+    /// Slabs that have none, or too few fragments.
     pub lost_slabs: u64,
     /// Slabs that lost a copy and are to have it back, since it was borrowed.
     pub to_rebuild: u64,
@@ -38,19 +42,32 @@ impl Copies {
     /// As the run block has it.
     pub fn of(block: &RunBlock) -> Copies {
         let copies = block.copies.load(Relaxed);
-        let there = |slab| block.readable(slab).count();
+        let is_short = |slab: &usize| {
+            let there = |at| block.readable_of(*slab, at).count();
+            (0..block.fragment_count()).any(|at| there(at) < copies as usize)
+        };
         let slabs = block.slab_count();
         Copies {
             copies,
+            coding: block.coding().map(|coding| coding.to_string()),
             slabs: slabs as u64,
-            short_slabs: (0..slabs).filter(|slab| there(*slab) < copies as usize).count() as u64,
-            lost_slabs: (0..slabs).filter(|slab| there(*slab) == 0).count() as u64,
+            short_slabs: (0..slabs).filter(is_short).count() as u64,
+            lost_slabs: (0..slabs).filter(|slab| !block.slab_is_alive(*slab)).count() as u64,
             to_rebuild: block.to_rebuild.load(Relaxed),
             rebuilt: block.rebuilt.load(Relaxed),
             lost_donors: names(block, Donor::is_lost),
             leaving_donors: names(block, |donor| donor.is_leaving() && !donor.is_gone()),
             to_move: block.to_move.load(Relaxed),
             moved: block.moved.load(Relaxed),
+        }
+    }
+
+    /// How it is kept, in a word or two: `2 copies`, `coded 4+2`.
+    pub fn kept(&self) -> String {
+        match (&self.coding, self.copies) {
+            (Some(coding), _) => format!("coded {coding}"),
+            (None, 1) => "1 copy".to_string(),
+            (None, copies) => format!("{copies} copies"),
         }
     }
 
@@ -82,11 +99,14 @@ fn bar(done: u64, all: u64) -> String {
 
 impl std::fmt::Display for Copies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = if self.copies == 1 { "copy" } else { "copies" };
-        write!(f, "{} {word} of {} slabs, ", self.copies, self.slabs)?;
+        let (join, one, how) = match self.coding {
+            Some(_) => (",", "a fragment", "rebuilding"),
+            None => (" of", "one", "copying"),
+        };
+        write!(f, "{}{join} {} slabs, ", self.kept(), self.slabs)?;
         match (self.lost_slabs, self.short_slabs) {
             (0, 0) => f.write_str("all there")?,
-            (0, short) => write!(f, "{short} lack one: copying {}", self.progress())?,
+            (0, short) => write!(f, "{short} lack {one}: {how} {}", self.progress())?,
             (lost, _) => write!(f, "{lost} lost with their donors")?,
         }
         if self.leaving_donors.is_empty() {
@@ -123,5 +143,10 @@ mod tests {
         copies.leaving_donors.clear();
         (copies.copies, copies.lost_slabs) = (1, 2);
         assert_eq!(copies.to_string(), "1 copy of 8 slabs, 2 lost with their donors");
+        (copies.coding, copies.lost_slabs) = (Some("4+2".into()), 0);
+        assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there");
+        copies.short_slabs = 1;
+        let line = copies.to_string();
+        assert!(line.starts_with("coded 4+2, 8 slabs, 1 lack a fragment: rebuilding ["), "{line}");
     }
 }

@@ -2,6 +2,7 @@
 
 use venice_control::ControlError;
 use venice_memory::paged::FarError;
+use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
 
@@ -16,6 +17,27 @@ pub enum RecipientError {
     NoRoomForCopies {
         /// How many.
         copies: u32,
+        /// What the Monitor Node said.
+        error: ControlError,
+    },
+    /// There are not as many nodes as a page has fragments.
+    #[error(
+        "coding {coding} needs {shares} nodes with room, a slab of each: there are {found} (`venice \
+         nodes` lists them)"
+    )]
+    TooFewNodes {
+        /// How it is coded.
+        coding: Coding,
+        /// How many it takes.
+        shares: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// They have not enough room.
+    #[error("{error}, for {coding} on {} different nodes: ask for less", .coding.fragments())]
+    NoRoomForFragments {
+        /// How it is coded.
+        coding: Coding,
         /// What the Monitor Node said.
         error: ControlError,
     },

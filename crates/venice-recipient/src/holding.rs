@@ -52,9 +52,11 @@ impl Holding {
         block: Arc<RunBlockMap>,
         home: Option<&str>,
     ) -> Result<Arc<Holding>, RecipientError> {
-        let Loan { monitor, wish, grants, mut connections, copies, .. } = loan;
+        let shares = loan.shares();
+        let Loan { monitor, wish, grants, mut connections, .. } = loan;
         let counts: Vec<usize> = grants.iter().map(slabs_of).collect();
-        let paired = pair(&counts, copies as usize).ok_or(RecipientError::NotPaired)?;
+        let paired = pair(&counts, shares, block.data_fragments());
+        let paired = paired.ok_or(RecipientError::NotPaired)?;
         let mut left: Vec<_> =
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
@@ -67,8 +69,9 @@ impl Holding {
             donors.push(holding.add_donor(grant, holding.home.as_deref())?);
         }
         let mut next = vec![0; grants.len()];
-        for (slab, copies) in paired.into_iter().enumerate() {
-            for (nth, grant) in copies.into_iter().enumerate() {
+        let is_coded = holding.block.coding().is_some();
+        for (slab, shares) in paired.into_iter().enumerate() {
+            for (nth, grant) in shares.into_iter().enumerate() {
                 let at = replica_at(&grants[grant], donors[grant], next[grant]);
                 next[grant] += 1;
                 let replica = match nth {
@@ -76,6 +79,9 @@ impl Holding {
                         let replica = holding.block.replicas().len();
                         holding.block.add_slab(at)?;
                         replica
+                    }
+                    _ if is_coded => {
+                        holding.block.add_fragment(slab, nth, at, ReplicaState::Live)?
                     }
                     _ => holding.block.add_replica(slab, at, ReplicaState::Live)?,
                 };
@@ -138,11 +144,11 @@ impl Holding {
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }
 
-    /// Enters the next slab of such a grant as a copy of `slab` that is to be built; `None`: it has
-    /// no more, or its donor wants it back already.
+    /// Enters the next slab of such a grant as a copy of `slab`, or of its `fragment`, that is to be
+    /// built; `None`: it has no more, or its donor wants it back already.
     pub(crate) fn add_copy(
         &self,
-        slab: usize,
+        (slab, fragment): (usize, usize),
         new: &mut NewGrant,
     ) -> Result<Option<usize>, RecipientError> {
         // Whoever sees the entry may ask for its memory at once. And what is given back for want
@@ -154,7 +160,7 @@ impl Holding {
         }
         let at = replica_at(&new.grant, new.donor, new.next);
         new.next += 1;
-        let replica = self.block.add_replica(slab, at, ReplicaState::Building)?;
+        let replica = self.block.add_fragment(slab, fragment, at, ReplicaState::Building)?;
         slabs.extend(new.memory.next().map(|memory| (replica, memory)));
         Ok(Some(replica))
     }

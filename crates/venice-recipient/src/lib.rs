@@ -45,6 +45,7 @@ pub use loan::{COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, free_bytes};
 pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
+pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
 

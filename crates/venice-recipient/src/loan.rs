@@ -1,12 +1,14 @@
 //! Borrowing: a request to the Monitor Node, and the slabs of what it grants.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{ControlError, Grant, MemoryRequest};
 use venice_fabric::LinkModel;
-use venice_memory::paged::run_block::PortKind;
+use venice_memory::paged::coding::Coding;
+use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
@@ -32,6 +34,8 @@ pub struct Wish {
     /// How many copies of each slab, on different donors; `None`: two, or one where the rack has no
     /// room for two ([`Loan::is_short`]).
     pub copies: Option<u32>,
+    /// How to code it instead of having copies; `None`: not at all.
+    pub coding: Option<Coding>,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
     /// The node whose relay the recipient sends through; empty: none.
@@ -53,7 +57,7 @@ pub struct Loan {
     pub grants: Vec<Grant>,
     /// With the shm port: the connection to each grant's donor.
     pub connections: Vec<ShmConnection>,
-    /// Copies of each slab.
+    /// Copies of each slab, or of each of its fragments.
     pub copies: u32,
     /// There was no room for two copies, and nobody had asked for one: a donor that dies takes with
     /// it what it holds.
@@ -66,8 +70,13 @@ pub struct Loan {
 /// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
 pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
     let runtime = runtime()?;
-    let (grants, copies) = runtime.block_on(ask_for_all(monitor, wish))?;
-    let is_short = wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
+    let (grants, copies) = runtime.block_on(async {
+        match wish.coding {
+            None => ask_for_all(monitor, wish).await,
+            Some(coding) => Ok((ask_for_fragments(monitor, wish, coding).await?, 1)),
+        }
+    })?;
+    let is_short = wish.coding.is_none() && wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
     let (monitor, wish, connections) = (monitor.to_string(), wish.clone(), Vec::new());
     let mut loan = Loan { monitor, wish, grants, connections, copies, is_short };
     if port == PortKind::Shm
@@ -103,13 +112,7 @@ async fn ask_for_all(monitor: &str, wish: &Wish) -> Result<(Vec<Grant>, u32), Re
     let mut client = MonitorClient::connect(monitor).await?;
     let mut free = Vec::new();
     if wish.remote_bytes.is_none() || wish.copies.is_none() {
-        let nodes = client.nodes().await?;
-        let usable = nodes.iter().filter(|node| {
-            node.state == "up"
-                && !node.draining
-                && (wish.donors.is_empty() || wish.donors.contains(&node.name))
-        });
-        free = usable.map(|node| node.free_bytes / SLAB_BYTES).collect();
+        free = free_slabs(&mut client, wish).await?;
     }
     let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1);
     let copies = wish.copies.unwrap_or_else(|| {
@@ -133,6 +136,43 @@ async fn ask_for_all(monitor: &str, wish: &Wish) -> Result<(Vec<Grant>, u32), Re
         }
         granted => Ok((granted?, copies)),
     }
+}
+
+/// What was granted for coded memory: for each slab a share of every fragment.
+async fn ask_for_fragments(
+    monitor: &str,
+    wish: &Wish,
+    coding: Coding,
+) -> Result<Vec<Grant>, RecipientError> {
+    let mut client = MonitorClient::connect(monitor).await?;
+    let free = free_slabs(&mut client, wish).await?;
+    let (shares, found) = (coding.fragments(), free.iter().filter(|&&free| free > 0).count());
+    if found < shares {
+        return Err(RecipientError::TooFewNodes { coding, shares, found });
+    }
+    let slab_bytes = coding.data() as u64 * SLAB_BYTES;
+    let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1).div_ceil(slab_bytes);
+    let slabs = match most_slabs(&free, shares as u64) {
+        most if wish.remote_bytes.is_none() && most > 0 => wanted.min(most),
+        _ => wanted,
+    };
+    match ask(&mut client, wish, slabs.saturating_mul(SLAB_BYTES), shares as u32).await {
+        Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) => {
+            Err(RecipientError::NoRoomForFragments { coding, error })
+        }
+        granted => granted,
+    }
+}
+
+/// What each node has free that may lend for this, in slabs.
+async fn free_slabs(client: &mut MonitorClient, wish: &Wish) -> Result<Vec<u64>, RecipientError> {
+    let nodes = client.nodes().await?;
+    let usable = nodes.iter().filter(|node| {
+        node.state == "up"
+            && !node.draining
+            && (wish.donors.is_empty() || wish.donors.contains(&node.name))
+    });
+    Ok(usable.map(|node| node.free_bytes / SLAB_BYTES).collect())
 }
 
 /// One request to the Monitor Node.
@@ -171,9 +211,26 @@ fn host_name() -> String {
 }
 
 impl Loan {
-    /// Slabs that can be used: each is counted once, whatever its copies.
+    /// Slabs that can be used: each is counted once, whatever its copies or fragments.
     pub fn slab_count(&self) -> usize {
-        self.grants.iter().map(slabs_of).sum::<usize>() / self.copies.max(1) as usize
+        self.grants.iter().map(slabs_of).sum::<usize>() / self.shares()
+    }
+
+    /// Donors that have something of each slab.
+    pub fn shares(&self) -> usize {
+        self.wish.coding.map_or(self.copies.max(1) as usize, Coding::fragments)
+    }
+
+    /// A run block for it.
+    ///
+    /// # Errors
+    /// [`RecipientError::Block`].
+    pub fn run_block(&self, port: PortKind) -> Result<(OwnedFd, RunBlockMap), RecipientError> {
+        let slabs = self.slab_count();
+        Ok(match self.wish.coding {
+            None => RunBlockMap::create(port, slabs, self.copies as usize)?,
+            Some(coding) => RunBlockMap::create_coded(port, slabs, coding)?,
+        })
     }
 
     /// The link to emulate, as the donors say; where they differ, the slowest.

@@ -23,11 +23,15 @@ pub enum News {
     Rebuilt {
         /// How many.
         slabs: u64,
+        /// They were fragments of coded slabs.
+        is_coded: bool,
     },
     /// Slabs go on with fewer copies than they should have; it is tried again.
     NotRebuilt {
         /// Why.
         why: String,
+        /// They lack fragments.
+        is_coded: bool,
     },
     /// A donor wants its memory back.
     WantedBack {
@@ -68,10 +72,12 @@ pub struct LostDonor {
     pub name: String,
     /// How it was lost.
     pub fate: Fate,
-    /// Slabs that it held a copy of.
+    /// Slabs that it held a copy of, or a fragment.
     pub slabs: usize,
-    /// Those of them that nobody else had.
+    /// Those of them that nobody else had, or of which too few fragments are left.
     pub lost_slabs: usize,
+    /// They are coded.
+    pub is_coded: bool,
 }
 
 impl LostDonor {
@@ -81,10 +87,11 @@ impl LostDonor {
         for slab in 0..block.slab_count() {
             if block.replicas_of(slab).any(|(_, replica)| donors.contains(&replica.donor())) {
                 slabs += 1;
-                lost_slabs += usize::from(block.readable(slab).next().is_none());
+                lost_slabs += usize::from(!block.slab_is_alive(slab));
             }
         }
-        LostDonor { name: block.donors()[donors[0]].name(), fate, slabs, lost_slabs }
+        let (name, is_coded) = (block.donors()[donors[0]].name(), block.coding().is_some());
+        LostDonor { name, fate, slabs, lost_slabs, is_coded }
     }
 }
 
@@ -98,10 +105,16 @@ impl std::fmt::Display for News {
                     "node {name} does not answer; {slabs} slabs that only it has are waited for"
                 )
             }
-            News::Rebuilt { slabs } => {
+            News::Rebuilt { slabs, is_coded: true } => {
+                write!(f, "all fragments are there again: {slabs} computed anew")
+            }
+            News::Rebuilt { slabs, .. } => {
                 write!(f, "all copies are there again: {slabs} slabs copied anew")
             }
-            News::NotRebuilt { why } => write!(f, "lost copies are not there again: {why}"),
+            News::NotRebuilt { why, is_coded } => {
+                let what = if *is_coded { "fragments" } else { "copies" };
+                write!(f, "lost {what} are not there again: {why}")
+            }
             News::WantedBack { name, is_drain, within, anchored } => {
                 match is_drain {
                     true => write!(f, "node {name} is being drained: ")?,
@@ -137,7 +150,7 @@ impl std::fmt::Display for News {
 
 impl std::fmt::Display for LostDonor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LostDonor { name, fate, slabs, lost_slabs } = self;
+        let LostDonor { name, fate, slabs, lost_slabs, is_coded } = self;
         let what = match fate {
             Fate::Died => "died",
             Fate::TookBack => "took its memory back",
@@ -145,7 +158,16 @@ impl std::fmt::Display for LostDonor {
         };
         match lost_slabs {
             0 if *slabs == 0 => write!(f, "node {name} {what}"),
+            0 if *is_coded => {
+                write!(
+                    f,
+                    "node {name} {what}; its fragments of {slabs} slabs are computed of others"
+                )
+            }
             0 => write!(f, "node {name} {what}; of its {slabs} slabs other nodes have copies"),
+            _ if *is_coded => {
+                write!(f, "node {name} {what}; of {lost_slabs} slabs too few fragments are left")
+            }
             _ => write!(f, "node {name} {what}; what only it held is lost"),
         }
     }

@@ -1,13 +1,14 @@
-//! Which donors hold the copies of which slab.
+//! Which donors hold the copies of which slab, or its fragments.
 
 use std::cmp::Reverse;
 
 /// For each slab the donors that hold its copies, so that no two are on one donor: `counts[n]` is
 /// how many slabs donor `n` has granted. Donors take turns, and so do the pairs they make: when one
-/// is lost, what it held is with all the others.
+/// is lost, what it held is with all the others. The first `read` of them are those that are read
+/// while all live: one of copies, as many as give a page of fragments.
 ///
 /// `None`: the counts do not come out even, or one donor has more than there are slabs.
-pub fn pair(counts: &[usize], copies: usize) -> Option<Vec<Vec<usize>>> {
+pub fn pair(counts: &[usize], copies: usize, read: usize) -> Option<Vec<Vec<usize>>> {
     let total: usize = counts.iter().sum();
     if copies == 0 || !total.is_multiple_of(copies) {
         return None;
@@ -39,9 +40,8 @@ pub fn pair(counts: &[usize], copies: usize) -> Option<Vec<Vec<usize>>> {
             left[next] -= 1;
             donors.push(next);
         }
-        // The first is read.
         donors.sort_by_key(|&donor| (reads[donor], donor));
-        reads[donors[0]] += 1;
+        donors.iter().take(read).for_each(|&donor| reads[donor] += 1);
         paired.push(donors);
     }
     Some(paired)
@@ -69,7 +69,7 @@ mod tests {
         {
             for copies in 1..=3 {
                 let total: usize = counts.iter().sum();
-                let Some(paired) = pair(&counts, copies) else {
+                let Some(paired) = pair(&counts, copies, 1) else {
                     let most = *counts.iter().max().unwrap();
                     assert!(!total.is_multiple_of(copies) || most > total / copies);
                     continue;
@@ -89,13 +89,22 @@ mod tests {
 
     #[test]
     fn every_donor_is_read_about_as_often() {
-        let paired = pair(&[8, 8, 8, 8], 2).unwrap();
+        let paired = pair(&[8, 8, 8, 8], 2, 1).unwrap();
         for donor in 0..4 {
             let read = paired.iter().filter(|donors| donors[0] == donor).count();
             assert!((3..=5).contains(&read), "donor {donor}: {read} of 16 in {paired:?}");
             let others = paired.iter().filter(|donors| donors.contains(&donor)).flatten();
             let others: std::collections::BTreeSet<_> = others.collect();
             assert_eq!(others.len(), 4, "donor {donor} shares with all: {paired:?}");
+        }
+    }
+
+    #[test]
+    fn of_fragments_every_donor_has_computed_ones_in_turn() {
+        let paired = pair(&[6; 6], 6, 4).unwrap();
+        for donor in 0..6 {
+            let read = paired.iter().filter(|donors| donors[..4].contains(&donor)).count();
+            assert_eq!(read, 4, "donor {donor}: {paired:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Giving slabs copies elsewhere, for those that they lost and for those whose donors want their
 //! memory back: memory is borrowed on nodes that have none of the slab, and the slab copied there
-//! while its program goes on ([`venice_memory::paged::rebuild`]).
+//! while its program goes on ([`venice_memory::paged::rebuild`]). Coded slabs get fragments in the
+//! same way, which are computed where they cannot be copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,8 +39,11 @@ enum Need {
     Leaving,
 }
 
-/// Slabs that need a copy elsewhere, by the nodes that have one.
-type Lacking = BTreeMap<(Need, BTreeSet<String>), Vec<usize>>;
+/// A slab, and which fragment of it; 0 where it has copies.
+type Part = (usize, usize);
+
+/// What needs a copy elsewhere, by the nodes that have something of the slab.
+type Lacking = BTreeMap<(Need, BTreeSet<String>), Vec<Part>>;
 
 /// Looks for copies that were lost or are wanted back, and builds others, until it is told to stop.
 pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>) {
@@ -56,7 +60,7 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
         holding.forget_lost_slabs();
         if let Err((need, error)) = rebuild(holding, lacking, stop, news) {
             retry_at = Instant::now() + RETRY_AFTER;
-            told.fail(need, &error, news);
+            told.fail(&block, need, &error, news);
         }
     }
 }
@@ -83,40 +87,57 @@ impl Told {
             self.has_lost = true;
             block.to_rebuild.store(done + lost as u64, Ordering::Relaxed);
         } else if std::mem::take(&mut self.has_lost)
-            && (0..block.slab_count()).all(|slab| block.readable(slab).next().is_some())
+            && (0..block.slab_count()).all(|slab| block.slab_is_alive(slab))
         {
-            let _ = news.send(News::Rebuilt { slabs: done });
+            let is_coded = block.coding().is_some();
+            let _ = news.send(News::Rebuilt { slabs: done, is_coded });
             self.why.remove(&Need::Lost);
         }
     }
 
     /// Tells why nothing could be built, unless that was the last word.
-    fn fail(&mut self, need: Need, error: &RecipientError, news: &Sender<News>) {
-        let why = error.to_string();
+    fn fail(
+        &mut self,
+        block: &RunBlockMap,
+        need: Need,
+        error: &RecipientError,
+        news: &Sender<News>,
+    ) {
+        let (why, is_coded) = (error.to_string(), block.coding().is_some());
         if self.why.insert(need, why.clone()).as_ref() != Some(&why) {
             let _ = news.send(match need {
-                Need::Lost => News::NotRebuilt { why },
+                Need::Lost => News::NotRebuilt { why, is_coded },
                 Need::Leaving => News::NotMoved { why },
             });
         }
     }
 }
 
-/// Slabs that have a copy, and fewer than they should where they can stay.
+/// Slabs that can be read, and have fewer copies than they should where they can stay. Of a coded one
+/// a single fragment, lest two come to lie on one node.
 fn lacking(block: &RunBlockMap) -> Lacking {
-    let copies = block.copies.load(Ordering::Relaxed) as usize;
     let mut lacking = Lacking::new();
-    for slab in 0..block.slab_count() {
-        let there = block.readable(slab).count();
-        // With more than it should have, one is about to be let go of.
-        if (1..=copies).contains(&there) && block.staying(slab).count() < copies {
+    for slab in (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab)) {
+        let lacks = (0..block.fragment_count()).filter_map(|at| Some((need(block, slab, at)?, at)));
+        if let Some((need, fragment)) = lacks.min() {
             let donors = block.readable(slab).map(|(_, replica)| replica.donor());
             let nodes = donors.map(|donor| block.donors()[donor].name()).collect();
-            let need = if there < copies { Need::Lost } else { Need::Leaving };
-            lacking.entry((need, nodes)).or_default().push(slab);
+            lacking.entry((need, nodes)).or_default().push((slab, fragment));
         }
     }
     lacking
+}
+
+/// Why a fragment of a slab needs a copy elsewhere; `None`: it needs none.
+fn need(block: &RunBlockMap, slab: usize, fragment: usize) -> Option<Need> {
+    let copies = block.copies.load(Ordering::Relaxed) as usize;
+    let there = block.readable_of(slab, fragment).count();
+    if there < copies {
+        return Some(Need::Lost);
+    }
+    // With more than it should have, one is about to be let go of.
+    let is_leaving = there == copies && block.staying(slab, fragment).count() < copies;
+    is_leaving.then_some(Need::Leaving)
 }
 
 fn rebuild(
@@ -138,7 +159,7 @@ fn rebuild(
 }
 
 /// Those that are yet to be copied.
-type Slabs<'a> = std::slice::Iter<'a, usize>;
+type Slabs<'a> = std::slice::Iter<'a, Part>;
 
 /// Builds copies, one at a time.
 struct Builder<'a> {
@@ -173,7 +194,7 @@ impl Builder<'_> {
         &mut self,
         need: Need,
         nodes: &BTreeSet<String>,
-        slabs: &[usize],
+        slabs: &[Part],
     ) -> Result<(), RecipientError> {
         let places = match &self.holding.wish.reclaim_to[..] {
             chosen if need == Need::Leaving && !chosen.is_empty() => chosen,
@@ -231,8 +252,8 @@ impl Builder<'_> {
         slabs: &mut Slabs<'_>,
     ) -> Result<(), RecipientError> {
         while !self.stop.load(Ordering::Acquire)
-            && let Some(&slab) = slabs.as_slice().first()
-            && let Some(replica) = self.holding.add_copy(slab, &mut new)?
+            && let Some(&part) = slabs.as_slice().first()
+            && let Some(replica) = self.holding.add_copy(part, &mut new)?
         {
             slabs.next();
             match self.copier.build(replica, self.stop) {

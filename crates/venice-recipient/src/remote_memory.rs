@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use venice_memory::paged::FarError;
 use venice_memory::paged::direct::{FarMemory, Lane};
-use venice_memory::paged::run_block::{Fate, PortKind, RunBlockMap};
+use venice_memory::paged::run_block::{Fate, PortKind};
 
 use crate::copies::Copies;
 use crate::error::RecipientError;
@@ -75,7 +75,7 @@ impl RemoteMemory {
         home: Option<&str>,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
-        let (_fd, block) = RunBlockMap::create(port, loan.slab_count(), loan.copies as usize)?;
+        let (_fd, block) = loan.run_block(port)?;
         block.fingerprint_seed.store(drawn()?, Ordering::Relaxed);
         if let Some(link) = loan.link() {
             block.set_link(&link);

@@ -120,8 +120,8 @@ fn donors_stop_one_after_the_other(port: PortKind) {
             }
             match told.try_recv() {
                 Ok(News::Lost(lost)) => assert_eq!(lost.lost_slabs, 0),
-                Ok(News::Rebuilt { slabs }) => break assert!(slabs > 0),
-                Ok(News::NotRebuilt { why }) => panic!("{why}"),
+                Ok(News::Rebuilt { slabs, .. }) => break assert!(slabs > 0),
+                Ok(News::NotRebuilt { why, .. }) => panic!("{why}"),
                 Ok(News::Awaited { .. }) => {}
                 Ok(news) => panic!("{news}"),
                 Err(_) => assert!(round < 100_000, "nothing is rebuilt"),

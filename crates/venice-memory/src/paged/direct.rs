@@ -12,7 +12,7 @@ use super::PAGE;
 use super::descriptors::Descriptors;
 use super::far::{Far, FarError};
 use super::pager::SharedWindow;
-use super::run_block::{Owner, PortKind, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Owner, PortKind, RunBlockMap};
 use super::slab_window::{SlabSource, SlabWindow};
 use super::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut};
 
@@ -115,7 +115,7 @@ impl FarMemory {
 
     /// How much there is.
     pub fn len_bytes(&self) -> u64 {
-        self.block.slab_count() as u64 * u64::from(SLAB_SLOTS) * PAGE as u64
+        self.block.slab_count() as u64 * u64::from(self.block.slab_slots()) * PAGE as u64
     }
 
     /// Is there none?
@@ -133,6 +133,9 @@ impl FarMemory {
     /// # Errors
     /// [`FarError`].
     pub fn lane(self: &Arc<Self>) -> Result<Lane, FarError> {
+        if self.block.coding().is_some() {
+            return Err(FarError::Coded);
+        }
         let far = self.far()?.writing(&self.block, Owner::Lane)?;
         Ok(Lane {
             memory: self.clone(),
@@ -170,7 +173,7 @@ impl FarMemory {
 
     /// Why an atomic access brought nothing.
     fn not_done(&self, offset: u64, slot: u32) -> LaneError {
-        let readable = self.block.readable((slot / SLAB_SLOTS) as usize).next();
+        let readable = self.block.readable(self.block.slab_of(slot)).next();
         let Some((_, replica)) = readable else { return self.lost(offset, 8) };
         LaneError::Unanswered { offset, node: self.block.donors()[replica.donor()].name() }
     }
@@ -178,7 +181,7 @@ impl FarMemory {
     fn lost(&self, offset: u64, len_bytes: usize) -> LaneError {
         let mut pieces = pieces(offset, len_bytes);
         let dead = pieces.find(|piece| !self.block.slot_is_alive(piece.slot));
-        let slab = dead.map_or(0, |piece| (piece.slot / SLAB_SLOTS) as usize);
+        let slab = dead.map_or(0, |piece| self.block.slab_of(piece.slot));
         let had = self.block.replicas_of(slab).map(|(_, replica)| replica.donor());
         let names: Vec<_> = had.map(|donor| self.block.donors()[donor].name()).collect();
         LaneError::Lost { offset, len_bytes: len_bytes as u64, node: names.join(" and ") }

@@ -4,17 +4,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_fabric::Atomic;
-use venice_ports::channels::AccessLink;
 use venice_ports::verbs::VerbsError;
-use venice_ports::{hold_until, monotonic_ns};
 
 use super::PAGE;
 use super::descriptors::Descriptors;
 use super::framed::Framed;
-use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Owner, PortKind, RunBlockMap, SLAB_SLOTS};
+use super::shm_far::ShmFar;
 use super::slab_window::SlabWindow;
 use super::sys::{self, Errno};
 use super::transfer::{Fetch, Words, WriteOut};
@@ -46,6 +44,9 @@ pub enum FarError {
     /// They cannot be reached by RDMA.
     #[error("{}", with_cause(.0))]
     Verbs(#[source] VerbsError),
+    /// A part of a coded page can neither be read nor written.
+    #[error("coded memory is read and written by whole pages")]
+    Coded,
     /// Too many threads of this run write.
     #[error("more threads write to this run's far memory than it has places for")]
     TooManyWriters,
@@ -65,94 +66,6 @@ impl std::fmt::Debug for Far {
     }
 }
 
-/// Mapped slabs, and the link to them if one is emulated.
-struct ShmFar {
-    window: Arc<SlabWindow>,
-    /// Every access takes as long as over it.
-    link: Option<AccessLink>,
-}
-
-impl ShmFar {
-    /// When an access that starts now is over; 0 if no link is emulated.
-    fn due_ns(&mut self, over: impl FnOnce(&mut AccessLink, u64) -> u64) -> u64 {
-        self.link.as_mut().map_or(0, |link| over(link, monotonic_ns()))
-    }
-
-    /// The address of a slot in a replica that can be read.
-    fn address(&self, block: &RunBlockMap, slot: u32) -> Option<usize> {
-        let mut replicas = block.readable((slot / SLAB_SLOTS) as usize);
-        replicas.find_map(|(replica, _)| self.window.address(replica, slot))
-    }
-
-    fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
-        let len_bytes = pages.iter().map(|page| page.len_bytes as usize).sum();
-        let due_ns = self.due_ns(|link, now_ns| link.bulk_write_ns(now_ns, len_bytes));
-        for page in pages {
-            let targets = block.targets((page.slot / SLAB_SLOTS) as usize);
-            page.is_marking = targets.is_marking;
-            page.lost = true;
-            for replica in targets.replicas() {
-                let WriteOut { source, slot, skip_bytes, len_bytes, .. } = *page;
-                // SAFETY: the source stays as it is until this is done; the slot is written by
-                // this thread alone, or by a copier that takes a torn page for what it is.
-                let is_there =
-                    unsafe { self.window.put(replica, slot, skip_bytes, source, len_bytes) };
-                let entry = &block.replicas()[replica];
-                page.is_missed |= !is_there && !block.give_up(entry);
-                page.lost &= !is_there || block.state(entry) != ReplicaState::Live;
-            }
-        }
-        hold_until(due_ns);
-    }
-
-    fn atomic(
-        &mut self,
-        replica: usize,
-        slot: u32,
-        skip_bytes: u32,
-        atomic: Atomic,
-    ) -> Option<u64> {
-        let request_bytes = match atomic {
-            Atomic::FetchAdd(_) => 8,
-            Atomic::CompareSwap { .. } => 16,
-        };
-        let due_ns = self.due_ns(|link, now_ns| link.single_ns(now_ns, request_bytes, 8));
-        let at = self.window.address(replica, slot)? + skip_bytes as usize;
-        assert!(at.is_multiple_of(8), "checked by the caller");
-        // SAFETY: eight aligned bytes of the mapped window, which lives as long as the lane that
-        // asks; other processes use them atomically or know what they do.
-        let number = unsafe { AtomicU64::from_ptr(at as *mut u64) };
-        let old = match atomic {
-            Atomic::FetchAdd(add) => number.fetch_add(add, Ordering::SeqCst),
-            Atomic::CompareSwap { expected, new } => {
-                match number.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(old) | Err(old) => old,
-                }
-            }
-        };
-        hold_until(due_ns);
-        Some(old)
-    }
-
-    fn move_slots(
-        &self,
-        replica: usize,
-        slots: &[u32],
-        pages: &mut [Words],
-        is_write: bool,
-    ) -> bool {
-        let mut both = slots.iter().zip(pages);
-        both.all(|(&slot, page)| {
-            if !is_write {
-                return self.window.get(replica, slot, page);
-            }
-            let source = page.as_ptr() as usize;
-            // SAFETY: a page of our own; who writes the slot meanwhile marks it.
-            unsafe { self.window.put(replica, slot, 0, source, PAGE as u32) }
-        })
-    }
-}
-
 impl Far {
     /// A way for one thread to the donors of `block`; `window` is where their slabs are mapped.
     ///
@@ -164,15 +77,12 @@ impl Far {
         descriptors: &Descriptors,
     ) -> Result<Far, FarError> {
         let way = match (block.port(), window) {
-            (PortKind::Shm, Some(window)) => {
-                let link = block.link().map(AccessLink::new);
-                Way::Shm(ShmFar { window: window.clone(), link })
-            }
+            (PortKind::Shm, Some(window)) => Way::Shm(ShmFar::new(block, window)),
             (PortKind::Verbs, _) => VerbsDonors::open(block, descriptors)
-                .map(|verbs| Way::Verbs(Box::new(Framed::new(verbs))))
+                .map(|verbs| Way::Verbs(Box::new(Framed::new(verbs, block))))
                 .map_err(FarError::Verbs)?,
             _ => UdpDonors::open(block, descriptors)
-                .map(|udp| Way::Udp(Box::new(Framed::new(udp))))
+                .map(|udp| Way::Udp(Box::new(Framed::new(udp, block))))
                 .map_err(FarError::Udp)?,
         };
         Ok(Far { way, writer: None })
@@ -204,7 +114,8 @@ impl Far {
         self.fetch_part(block, slot, 0..PAGE as u32, token)
     }
 
-    /// Asks for `part` of what is in `slot`, in bytes; `token` comes back with it.
+    /// Asks for `part` of what is in `slot`, in bytes; `token` comes back with it. What is
+    /// [`Fetch::Ready`] of coded memory stays where it is until the next call.
     pub fn fetch_part(
         &mut self,
         block: &RunBlockMap,
@@ -245,6 +156,7 @@ impl Far {
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         let writer = self.writer.expect("a thread that writes has said so");
         block.begin_batch(writer);
+        pages.iter_mut().for_each(|page| page.reached = 0);
         match &mut self.way {
             Way::Shm(shm) => shm.write_all(block, pages),
             Way::Udp(udp) => udp.write_all(block, pages),
@@ -254,12 +166,14 @@ impl Far {
             if std::mem::take(&mut page.is_marking) {
                 block.mark(page.slot);
             }
-            page.lost |= std::mem::take(&mut page.is_missed);
+            let is_short = (page.reached.count_ones() as usize) < block.data_fragments();
+            page.lost = std::mem::take(&mut page.is_missed) | is_short;
         }
         block.end_batch(writer);
     }
 
-    /// Reads slots of one replica into `pages`, whatever its state; `false`: it failed.
+    /// Reads what one replica has of `slots` into the beginning of each of `pages`, whatever its
+    /// state; `false`: it failed.
     pub fn read_slots(
         &mut self,
         block: &RunBlockMap,
@@ -267,10 +181,14 @@ impl Far {
         slots: &[u32],
         pages: &mut [Words],
     ) -> bool {
-        self.move_slots(block, replica, slots, pages, false)
+        match &mut self.way {
+            Way::Shm(shm) => shm.read_slots(block, replica, slots, pages),
+            Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, false),
+            Way::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, false),
+        }
     }
 
-    /// Writes `pages` to slots of one replica, for a copier; `false`: it failed.
+    /// Writes that to one replica, for a copier; `false`: it failed.
     pub fn write_slots(
         &mut self,
         block: &RunBlockMap,
@@ -278,21 +196,26 @@ impl Far {
         slots: &[u32],
         pages: &mut [Words],
     ) -> bool {
-        self.move_slots(block, replica, slots, pages, true)
+        match &mut self.way {
+            Way::Shm(shm) => shm.write_slots(block, replica, slots, pages),
+            Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, true),
+            Way::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, true),
+        }
     }
 
-    fn move_slots(
+    /// Computes a fragment of coded `slots` from others, as [`Far::read_slots`] would read it;
+    /// `false`: there are too few.
+    pub fn compute_slots(
         &mut self,
         block: &RunBlockMap,
-        replica: usize,
+        fragment: usize,
         slots: &[u32],
         pages: &mut [Words],
-        is_write: bool,
     ) -> bool {
         match &mut self.way {
-            Way::Shm(shm) => shm.move_slots(replica, slots, pages, is_write),
-            Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, is_write),
-            Way::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, is_write),
+            Way::Shm(shm) => shm.compute_slots(block, fragment, slots, pages),
+            Way::Udp(udp) => udp.compute_slots(block, fragment, slots, pages),
+            Way::Verbs(verbs) => verbs.compute_slots(block, fragment, slots, pages),
         }
     }
 
@@ -311,7 +234,8 @@ impl Far {
         atomic: Atomic,
     ) -> Option<u64> {
         let writer = self.writer.expect("a thread that writes has said so");
-        let slab = (slot / SLAB_SLOTS) as usize;
+        assert!(block.coding().is_none(), "a part of a coded page is not changed by itself");
+        let slab = block.slab_of(slot);
         begin_atomic(block, writer, slab);
         let targets = block.targets(slab);
         let (mut old, mut is_missed) = (None, false);
@@ -347,7 +271,7 @@ impl Far {
         atomic: Atomic,
     ) -> Option<u64> {
         match &mut self.way {
-            Way::Shm(shm) => shm.atomic(replica, slot, skip_bytes, atomic),
+            Way::Shm(shm) => shm.atomic(block, replica, slot, skip_bytes, atomic),
             Way::Udp(udp) => udp.atomic(block, replica, slot, skip_bytes, atomic),
             Way::Verbs(verbs) => verbs.atomic(block, replica, slot, skip_bytes, atomic),
         }
@@ -408,13 +332,17 @@ impl Far {
     /// As [`Far::hold_for`], for so many bytes.
     pub fn hold_for_bytes(&mut self, len_bytes: usize) {
         if let Way::Shm(shm) = &mut self.way {
-            hold_until(shm.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
+            shm.hold_for_bytes(len_bytes);
         }
     }
 
-    /// How many slots from `slot` on lie in a row at the address of `slot`.
-    pub fn contiguous_from(slot: u32) -> u32 {
-        SLAB_SLOTS - slot % SLAB_SLOTS
+    /// How many slots before and after `slot` lie in a row with it where it is [`Fetch::Ready`].
+    pub fn in_a_row(&self, block: &RunBlockMap, slot: u32) -> (u32, u32) {
+        match block.coding() {
+            None => (slot % SLAB_SLOTS, SLAB_SLOTS - 1 - slot % SLAB_SLOTS),
+            // Each is put together by itself.
+            Some(_) => (0, 0),
+        }
     }
 }
 

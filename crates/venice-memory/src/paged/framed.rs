@@ -2,13 +2,15 @@
 //!
 //! This is the part that knows of copies. A read goes to one donor; to the next, if that one turns
 //! out to be lost, or lets it wait ([`HEDGE_NS`]: the first answer wins). A write goes to all, and
-//! is over when each has it or is lost ([`writes`]). Below it, [`Donors`] moves requests by a port.
+//! is over when each has it or is lost ([`writes`]). A read of coded memory is one of as many
+//! fragments as give the page ([`coded`]). Below it, [`Donors`] moves requests by a port.
 //!
 //! A donor whose link falls silent may be dead, or slow. Others are asked meanwhile; what it must
 //! answer itself it is asked again over a new link, until it does, the supervisor finds that it can
 //! be done without ([`RunBlock::judge_silent`](super::run_block::RunBlock::judge_silent)), or its
 //! lease is over.
 
+mod coded;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -16,9 +18,11 @@ mod writes;
 use std::ops::Range;
 
 use venice_fabric::Atomic;
+use venice_wire::SLAB_BYTES;
 
+use self::coded::Coded;
 use super::PAGE;
-use super::run_block::{Fate, MAX_DONORS, MAX_PLACES, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Fate, MAX_DONORS, MAX_PLACES, RunBlockMap};
 use super::sys;
 use super::transfer::{Fetch, MAX_IN_FLIGHT, Words};
 
@@ -82,6 +86,7 @@ pub struct Framed<D> {
     /// By donor: it lets a read wait; others are asked first until it answers.
     is_slow: [bool; MAX_DONORS],
     silence: [Silence; MAX_DONORS],
+    coded: Option<Coded>,
 }
 
 /// Since when a donor has not answered here, nanoseconds; all 0: it does.
@@ -108,6 +113,8 @@ struct Asked {
     flying: usize,
     /// When it was last asked for.
     asked_ns: u64,
+    /// The fragments that came, a bit each, where memory is coded.
+    put: u32,
 }
 
 /// A page that came while another one was waited for.
@@ -149,14 +156,13 @@ impl Word {
 const _: () = assert!(TOKENS <= 256 && super::run_block::MAX_REPLICAS <= 1 << 16);
 
 /// Where a slot is in the address space that windows are mapped into: replica by replica.
-fn address(replica: usize, slot: u32, skip_bytes: u32) -> u64 {
-    let page = replica as u64 * u64::from(SLAB_SLOTS) + u64::from(slot % SLAB_SLOTS);
-    page * PAGE as u64 + u64::from(skip_bytes)
+fn address(block: &RunBlockMap, replica: usize, slot: u32, skip_bytes: u32) -> u64 {
+    replica as u64 * SLAB_BYTES + block.offset_of(slot) as u64 + u64::from(skip_bytes)
 }
 
 impl<D: Donors> Framed<D> {
     /// With nothing under way.
-    pub fn new(donors: D) -> Framed<D> {
+    pub fn new(donors: D, block: &RunBlockMap) -> Framed<D> {
         let asked = [Asked::default(); TOKENS];
         Framed {
             donors,
@@ -166,6 +172,7 @@ impl<D: Donors> Framed<D> {
             early: Vec::new(),
             is_slow: [false; MAX_DONORS],
             silence: [Silence::default(); MAX_DONORS],
+            coded: block.coding().map(Coded::new),
         }
     }
 
@@ -213,6 +220,9 @@ impl<D: Donors> Framed<D> {
     /// Asks a replica for the read with this token: one that has not been asked, or if none of them
     /// brought it and some live, one of those again.
     fn ask(&mut self, block: &RunBlockMap, token: u32) -> Fetch {
+        if self.coded.is_some() {
+            return self.ask_fragments(block, token, false);
+        }
         let outcome = self.ask_next(block, token);
         let asked = &mut self.asked[token as usize];
         if outcome != Fetch::Lost || asked.tried_count == 0 {
@@ -227,7 +237,7 @@ impl<D: Donors> Framed<D> {
         let Asked { slot, skip_bytes, len_bytes, generation, .. } = self.asked[token as usize];
         let mut is_full = false;
         for slow in [false, true] {
-            for (replica, entry) in block.readable((slot / SLAB_SLOTS) as usize) {
+            for (replica, entry) in block.readable(block.slab_of(slot)) {
                 let asked = &mut self.asked[token as usize];
                 let tried = &asked.tried[..asked.tried_count];
                 if tried.contains(&(replica as u32)) || self.is_slow[entry.donor()] != slow {
@@ -237,7 +247,8 @@ impl<D: Donors> Framed<D> {
                     continue;
                 }
                 let word = Word::Read { generation, replica, token }.encode();
-                match self.donors.read(word, address(replica, slot, skip_bytes), len_bytes) {
+                let at = address(block, replica, slot, skip_bytes);
+                match self.donors.read(word, at, len_bytes) {
                     Ok(()) => {
                         asked.tried[asked.tried_count] = replica as u32;
                         asked.tried_count += 1;
@@ -295,11 +306,11 @@ impl<D: Donors> Framed<D> {
                 continue;
             }
             asked.flying -= 1;
-            if result.is_ok() {
+            if result.is_ok() && self.is_whole(block, token, replica, buffer) {
                 self.end(token);
                 return Some((token, true));
             }
-            if asked.flying == 0 {
+            if self.lacks_answers(token) {
                 match self.ask(block, token) {
                     Fetch::Lost => {
                         self.end(token);
@@ -358,21 +369,23 @@ impl<D: Donors> Framed<D> {
         self.look_at_ns = now_ns + HEDGE_NS / 4;
         for token in 0..TOKENS as u32 {
             let asked = &self.asked[token as usize];
-            if !asked.is_waiting || asked.flying > 0 && now_ns < asked.asked_ns + HEDGE_NS {
+            let is_late = now_ns >= asked.asked_ns + HEDGE_NS;
+            if !asked.is_waiting || !is_late && !self.lacks_answers(token) {
                 continue;
             }
-            let slab = (asked.slot / SLAB_SLOTS) as usize;
             let others = |&(replica, _): &(usize, _)| {
                 !asked.tried[..asked.tried_count].contains(&(replica as u32))
             };
-            if asked.flying > 0 && block.readable(slab).filter(others).count() == 0 {
+            let mut readable = block.readable(block.slab_of(asked.slot)).filter(others);
+            if asked.flying > 0 && readable.next().is_none() {
                 continue;
             }
-            for at in 0..asked.tried_count {
-                let replica = self.asked[token as usize].tried[at] as usize;
-                self.is_slow[block.replicas()[replica].donor()] = true;
-            }
-            match self.ask(block, token) {
+            self.find_slow(block, token);
+            let outcome = match self.coded {
+                Some(_) => self.ask_fragments(block, token, is_late),
+                None => self.ask(block, token),
+            };
+            match outcome {
                 Fetch::Lost => {
                     self.end(token);
                     let page = Box::new([0; PAGE / 8]);
@@ -385,10 +398,22 @@ impl<D: Donors> Framed<D> {
         self.donors.flush();
     }
 
+    /// Those that were asked and have not answered are slow.
+    fn find_slow(&mut self, block: &RunBlockMap, token: u32) {
+        let asked = &self.asked[token as usize];
+        for &replica in &asked.tried[..asked.tried_count] {
+            let entry = &block.replicas()[replica as usize];
+            if asked.put & 1 << entry.fragment() == 0 {
+                self.is_slow[entry.donor()] = true;
+            }
+        }
+    }
+
     /// How long a thread that waits for pages may sleep, in milliseconds, before it must look
     /// whether another donor is to be asked; -1: for ever.
     pub fn sleep_ms(&self, block: &RunBlockMap) -> i32 {
-        let is_alone = block.copies.load(std::sync::atomic::Ordering::Relaxed) < 2;
+        let copies = block.copies.load(std::sync::atomic::Ordering::Relaxed);
+        let is_alone = copies < 2 && self.coded.is_none();
         if self.waiting == 0 || is_alone { -1 } else { (HEDGE_NS / 1_000_000) as i32 }
     }
 

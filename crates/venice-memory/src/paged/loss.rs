@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::run_block::{Fate, Process, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Fate, Process, RunBlockMap};
 use super::sys;
 
 /// What is to be told of a lost page.
@@ -12,6 +12,8 @@ pub struct Loss {
     pub pid: u32,
     /// The donors that had it, and how each was lost; `None`: it lives, but has missed a write.
     pub donors: Vec<(String, Option<Fate>)>,
+    /// They had fragments of it.
+    pub is_coded: bool,
     /// Where the page is.
     pub address: u64,
     /// The mapping it is in.
@@ -32,14 +34,15 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     let noted = |(_, process): (usize, &Process)| {
         let address = process.lost_address.swap(0, Ordering::AcqRel).checked_sub(1)?;
         let start = process.lost_region_start.load(Ordering::Relaxed);
-        let slab = process.lost_slot.load(Ordering::Relaxed) / u64::from(SLAB_SLOTS);
-        let had = block.replicas_of(slab as usize).map(|(_, replica)| replica.donor());
+        let slab = block.slab_of(process.lost_slot.load(Ordering::Relaxed) as u32);
+        let had = block.replicas_of(slab).map(|(_, replica)| replica.donor());
         // Those that were given back had nothing to lose.
         let donors = had.map(|donor| &block.donors()[donor]);
         let donors = donors.filter(|donor| !donor.is_given_back());
         Some(Loss {
             pid: process.pid.load(Ordering::Relaxed),
             donors: donors.map(|donor| (donor.name(), donor.fate())).collect(),
+            is_coded: block.coding().is_some(),
             address,
             region: start..process.lost_region_end.load(Ordering::Relaxed),
         })

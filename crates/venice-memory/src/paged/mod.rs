@@ -28,6 +28,7 @@
 mod access_pattern;
 pub mod attach;
 pub mod budget;
+pub mod coding;
 mod descriptors;
 pub mod direct;
 mod duty;
@@ -54,6 +55,7 @@ pub mod rebuild;
 mod regions;
 mod requests;
 pub mod run_block;
+mod shm_far;
 mod slab_window;
 pub mod slots;
 mod space;

@@ -18,6 +18,8 @@
 //! may go wrong otherwise is tried out in `model`, in every order.
 
 #[cfg(test)]
+mod coded;
+#[cfg(test)]
 mod deaths;
 #[cfg(test)]
 mod model;
@@ -29,7 +31,7 @@ use std::time::Duration;
 use super::PAGE;
 use super::direct::FarMemory;
 use super::far::{Far, FarError};
-use super::run_block::{Batches, ReplicaState, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{Batches, ReplicaState, RunBlockMap};
 use super::transfer::Words;
 
 /// Slots copied at a time.
@@ -49,7 +51,7 @@ trait World {
     fn are_batches_over(&self) -> bool;
     /// Says what is done with the new replica; `false`: it was dropped.
     fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
-    /// Reads slots from the old replica; `false`: there is none left.
+    /// Reads slots from the old replica, or computes them from others; `false`: none are left.
     fn read(&mut self, slots: &[u32]) -> bool;
     /// Writes what was read to the new one; `false`: that is lost.
     fn write(&mut self, slots: &[u32]) -> bool;
@@ -187,8 +189,9 @@ impl Copier {
     pub fn build(&mut self, replica: usize, stop: &AtomicBool) -> Result<(), BuildError> {
         let block = self.block.clone();
         let entry = &block.replicas()[replica];
-        let first = entry.slab() as u32 * SLAB_SLOTS;
-        let mut rebuild = Rebuild::new(first..first + SLAB_SLOTS, SLOTS_AT_A_TIME);
+        let slots = block.slab_slots();
+        let first = entry.slab() as u32 * slots;
+        let mut rebuild = Rebuild::new(first..first + slots, SLOTS_AT_A_TIME);
         let mut slab = BuiltSlab { copier: self, replica, noted: None, stop };
         let outcome = loop {
             if stop.load(Ordering::Acquire) {
@@ -199,7 +202,7 @@ impl Copier {
                 Step::Waiting => std::thread::sleep(LOOK_EVERY),
                 Step::Done => return Ok(()),
                 Step::Failed if stop.load(Ordering::Acquire) => break Err(BuildError::Stopped),
-                Step::Failed if slab.source().is_none() => break Err(BuildError::NoSource),
+                Step::Failed if !slab.is_alive() => break Err(BuildError::NoSource),
                 Step::Failed => break Err(BuildError::Lost),
             }
             if block.donors()[entry.donor()].is_gone() {
@@ -220,10 +223,19 @@ struct BuiltSlab<'a> {
 }
 
 impl BuiltSlab<'_> {
-    fn source(&self) -> Option<usize> {
-        let block = &self.copier.block;
-        let slab = block.replicas()[self.replica].slab();
-        block.readable(slab).map(|(index, _)| index).next()
+    fn slab(&self) -> usize {
+        self.copier.block.replicas()[self.replica].slab()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.copier.block.slab_is_alive(self.slab())
+    }
+
+    /// A replica that has what this one is to have; `None`: that is to be computed.
+    fn twin(&self) -> Option<usize> {
+        let (block, slab) = (&self.copier.block, self.slab());
+        let fragment = block.replicas()[self.replica].fragment();
+        block.readable_of(slab, fragment).map(|(index, _)| index).next()
     }
 }
 
@@ -249,13 +261,22 @@ impl World for BuiltSlab<'_> {
     }
 
     fn read(&mut self, slots: &[u32]) -> bool {
-        while let Some(source) = self.source() {
+        while self.is_alive() {
+            let (slab, twin) = (self.slab(), self.twin());
             let Copier { block, far, pages } = &mut *self.copier;
-            if far.read_slots(block, source, slots, pages) {
+            let fragment = block.replicas()[self.replica].fragment();
+            let is_read = match twin {
+                Some(twin) => far.read_slots(block, twin, slots, pages),
+                None => far.compute_slots(block, fragment, slots, pages),
+            };
+            if is_read {
                 return true;
             }
             // What is lost while it is read is read from the next; what is silent is waited for.
-            let is_there = block.is_readable(&block.replicas()[source]);
+            let is_there = match twin {
+                Some(twin) => block.is_readable(&block.replicas()[twin]),
+                None => block.slab_is_alive(slab),
+            };
             if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
                 return false;
             }

@@ -7,7 +7,9 @@
 
 mod donor;
 mod fault_times;
+mod layout;
 mod leaving;
+mod port_kind;
 mod replicas;
 mod silence;
 mod slab_states;
@@ -24,11 +26,14 @@ use venice_fabric::LinkModel;
 
 pub use self::donor::{Donor, Fate};
 pub use self::fault_times::FaultTimes;
+pub use self::port_kind::PortKind;
 pub use self::replicas::{
-    MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab, Targets,
+    FragmentsAt, MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab,
+    Targets,
 };
 pub use self::silence::Verdict;
 pub use self::writers::{Batches, MAX_WRITERS, Owner, Writer};
+use super::coding::Coding;
 use super::sys;
 
 /// Most processes of one run that page at a time; a holder is one bit of a word.
@@ -37,7 +42,7 @@ pub const MAX_PROCESSES: usize = 64;
 pub const MAX_DONORS: usize = 256;
 /// Most slabs of one run (256 GiB).
 pub const MAX_SLABS: usize = 1 << 14;
-/// Far slots (pages) of a slab.
+/// Far slots (pages) of a slab that is not coded; see [`RunBlock::slab_slots`].
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
 
 /// Replicas that a run can have in all, for each it begins with: donors come and go.
@@ -46,39 +51,7 @@ const LIVES_OF_A_REPLICA: usize = 16;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN10");
-
-/// How far memory is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum PortKind {
-    /// The donors' slabs are mapped.
-    Shm = 1,
-    /// Frames over UDP.
-    Udp = 2,
-    /// Requests of an RDMA device.
-    Verbs = 3,
-}
-
-impl std::fmt::Display for PortKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            PortKind::Shm => "shm",
-            PortKind::Udp => "udp",
-            PortKind::Verbs => "verbs",
-        })
-    }
-}
-
-impl std::str::FromStr for PortKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PortKind, String> {
-        let all = [PortKind::Shm, PortKind::Udp, PortKind::Verbs];
-        let named = all.into_iter().find(|port| port.to_string() == text);
-        named.ok_or_else(|| format!("there is no port {text:?}: shm, udp or verbs"))
-    }
-}
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN11");
 
 /// A process of this run.
 #[derive(Debug)]
@@ -164,8 +137,10 @@ pub struct RunBlock {
     replica_limit: u32,
     /// How long a donor keeps a grant that is not renewed, milliseconds; 0: not known.
     lease_ms: AtomicU64,
-    /// Copies that the run keeps of each slab.
+    /// Copies that the run keeps of each slab, or of each fragment of a coded one.
     pub copies: AtomicU32,
+    /// How the slabs are coded, as `data` and `parity` of [`Coding`]; 1 and 0: they are not.
+    coding: [u32; 2],
     /// Slabs that lost a copy and are to have it back, since the run began.
     pub to_rebuild: AtomicU64,
     /// How many of them have it.
@@ -253,10 +228,32 @@ impl RunBlockMap {
         if copies > MAX_COPIES {
             return Err(RunBlockError::TooMany { what: "copies", limit: MAX_COPIES });
         }
+        RunBlockMap::make(port, slabs, copies, [1, 0])
+    }
+
+    /// The same for coded slabs, each of which has the room of as many as a page is cut into.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`] or the kernel's refusal.
+    pub fn create_coded(
+        port: PortKind,
+        slabs: usize,
+        coding: Coding,
+    ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
+        RunBlockMap::make(port, slabs, 1, [coding.data() as u32, coding.parity() as u32])
+    }
+
+    fn make(
+        port: PortKind,
+        slabs: usize,
+        copies: usize,
+        coding: [u32; 2],
+    ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
         if slabs > MAX_SLABS {
             return Err(RunBlockError::TooMany { what: "slabs", limit: MAX_SLABS });
         }
-        let slot_count = slabs as u32 * SLAB_SLOTS;
+        let [data, parity] = coding;
+        let slot_count = slabs as u32 * SLAB_SLOTS * data;
         let len_bytes = size_of::<RunBlock>() + tail_bytes(slot_count);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("venice-run", flags).map_err(kernel("made"))?;
@@ -268,7 +265,9 @@ impl RunBlockMap {
         unsafe {
             (*memory).magic = MAGIC;
             (*memory).slot_count = slot_count;
-            (*memory).replica_limit = (slabs * copies * LIVES_OF_A_REPLICA) as u32;
+            (*memory).replica_limit =
+                (slabs * copies * (data + parity) as usize * LIVES_OF_A_REPLICA) as u32;
+            (*memory).coding = coding;
             (*memory).copies = AtomicU32::new(copies as u32);
             (*memory).port = AtomicU32::new(port as u32);
         }

@@ -9,7 +9,6 @@ use rustix::mm::{MapFlags, ProtFlags};
 use venice_wire::SLAB_BYTES;
 
 use super::run_block::{RunBlockMap, SLAB_SLOTS};
-use super::transfer::Words;
 use super::{PAGE, sys};
 
 /// Where the descriptor of a replica's slab is to be had; `None`: nowhere (any more).
@@ -50,12 +49,12 @@ impl SlabWindow {
         Ok(SlabWindow { base: base as usize, mapped, source, turn: AtomicU32::new(0) })
     }
 
-    /// The address of a far slot in one of its slab's replicas; `None`: that cannot be mapped here.
-    pub fn address(&self, replica: usize, slot: u32) -> Option<usize> {
+    /// The address of a byte of a replica; `None`: that cannot be mapped here.
+    pub fn address(&self, replica: usize, offset: usize) -> Option<usize> {
         if self.mapped[replica].load(Ordering::Acquire) == 0 && !self.map(replica) {
             return None;
         }
-        Some(self.base + replica * SLAB + (slot % SLAB_SLOTS) as usize * PAGE)
+        Some(self.base + replica * SLAB + offset)
     }
 
     fn map(&self, replica: usize) -> bool {
@@ -92,35 +91,33 @@ impl SlabWindow {
         self.turn.store(0, Ordering::Release);
     }
 
-    /// Writes into a slot of a replica; `false`: it cannot be mapped here.
+    /// Writes into a replica from `offset` on; `false`: it cannot be mapped here.
     ///
     /// # Safety
-    /// `source` must be valid for `len_bytes`, which end within the slot after `skip_bytes`; nobody
-    /// else may write there now.
+    /// `source` must be valid for `len_bytes`, which end within the replica; nobody else may write
+    /// there now.
     pub unsafe fn put(
         &self,
         replica: usize,
-        slot: u32,
-        skip_bytes: u32,
-        source: usize,
-        len_bytes: u32,
+        offset: usize,
+        source: *const u8,
+        len_bytes: usize,
     ) -> bool {
-        let Some(at) = self.address(replica, slot) else { return false };
-        let (from, to) = (source as *const u8, (at + skip_bytes as usize) as *mut u8);
+        assert!(offset + len_bytes <= SLAB, "it ends within the replica");
+        let Some(at) = self.address(replica, offset) else { return false };
         // SAFETY: mapped for as long as the window is; the rest is the caller's word.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len_bytes as usize) };
+        unsafe { std::ptr::copy_nonoverlapping(source, at as *mut u8, len_bytes) };
         true
     }
 
-    /// Copies a slot out of a replica, as it is while others may write it; `false`: it cannot be
-    /// mapped here.
-    pub fn get(&self, replica: usize, slot: u32, into: &mut Words) -> bool {
-        let Some(at) = self.address(replica, slot) else { return false };
+    /// Copies bytes out of a replica from `offset` on, as they are while others may write them;
+    /// `false`: it cannot be mapped here.
+    pub fn get(&self, replica: usize, offset: usize, into: &mut [u8]) -> bool {
+        assert!(offset + into.len() <= SLAB, "they end within the replica");
+        let Some(at) = self.address(replica, offset) else { return false };
         // SAFETY: mapped for as long as the window is. Bytes that another process changes meanwhile
         // come as they were or as they become, which is all that is said of them.
-        unsafe {
-            std::ptr::copy_nonoverlapping(at as *const u8, into.as_mut_ptr().cast::<u8>(), PAGE)
-        }
+        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, into.as_mut_ptr(), into.len()) }
         true
     }
 }

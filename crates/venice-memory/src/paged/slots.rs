@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::page_table::Entry;
-use super::run_block::{MAX_SLABS, Owner, Process, RunBlockMap, SLAB_SLOTS};
+use super::run_block::{MAX_SLABS, Owner, Process, RunBlockMap};
 
 /// The slots as one process sees them.
 #[derive(Debug)]
@@ -33,15 +33,15 @@ impl Slots {
 
     /// Nothing more is to be written to the slab of this slot: the last donor that has it cannot be
     /// reached from here.
-    pub fn shun(&self, slot: u32) {
-        let slab = slot / SLAB_SLOTS;
-        self.shunned[slab as usize / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+    pub fn shun(&self, block: &RunBlockMap, slot: u32) {
+        let slab = block.slab_of(slot);
+        self.shunned[slab / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
     }
 
     /// May the slot be written to?
     pub fn is_writable(&self, block: &RunBlockMap, slot: u32) -> bool {
-        let slab = slot / SLAB_SLOTS;
-        let shunned = self.shunned[slab as usize / 64].load(Ordering::Relaxed);
+        let slab = block.slab_of(slot);
+        let shunned = self.shunned[slab / 64].load(Ordering::Relaxed);
         shunned & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
     }
 
@@ -49,14 +49,15 @@ impl Slots {
     /// pages evicted in a row lie in a row. `None`: all far memory is in use.
     pub fn take(&self, block: &RunBlockMap) -> Option<u32> {
         let holders = block.holders();
-        let usable = block.slab_count() as u32 * SLAB_SLOTS;
+        let slab_slots = block.slab_slots();
+        let usable = block.slab_count() as u32 * slab_slots;
         let start = self.cursor.load(Ordering::Relaxed);
         let mut slot = if start < usable { start } else { 0 };
         let mut looked = 0;
         while looked < usable {
-            if slot.is_multiple_of(SLAB_SLOTS) && !self.is_writable(block, slot) {
-                looked += SLAB_SLOTS;
-                slot = (slot + SLAB_SLOTS) % usable;
+            if slot.is_multiple_of(slab_slots) && !self.is_writable(block, slot) {
+                looked += slab_slots;
+                slot = (slot + slab_slots) % usable;
                 continue;
             }
             let word = &holders[slot as usize];
@@ -78,7 +79,8 @@ impl Slots {
     /// ones taken on. `None`: all far memory is in use.
     pub fn take_run(&self, block: &RunBlockMap, wanted: u32) -> Option<Range<u32>> {
         let first = self.take(block)?;
-        let slab_end = (first / SLAB_SLOTS + 1) * SLAB_SLOTS;
+        let slab_slots = block.slab_slots();
+        let slab_end = (first / slab_slots + 1) * slab_slots;
         let end = first.saturating_add(wanted.max(1)).min(slab_end);
         let is_taken = |slot: &u32| {
             let word = &block.holders()[*slot as usize];
@@ -86,7 +88,7 @@ impl Slots {
         };
         let more = (first + 1..end).take_while(is_taken).count() as u32;
         block.slots_used.fetch_add(u64::from(more), Ordering::Relaxed);
-        let usable = block.slab_count() as u32 * SLAB_SLOTS;
+        let usable = block.slab_count() as u32 * slab_slots;
         self.cursor.store((first + 1 + more) % usable, Ordering::Relaxed);
         Some(first..first + 1 + more)
     }
@@ -121,8 +123,9 @@ impl Slots {
 
 /// Far slots that nobody holds, on donors that live.
 pub fn free(block: &RunBlockMap) -> u64 {
-    let slabs = (0u32..).step_by(SLAB_SLOTS as usize);
-    let slabs = slabs.zip(block.holders().chunks_exact(SLAB_SLOTS as usize));
+    let slab_slots = block.slab_slots() as usize;
+    let slabs = (0u32..).step_by(slab_slots);
+    let slabs = slabs.zip(block.holders().chunks_exact(slab_slots));
     let alive = slabs.filter(|(first, _)| block.slot_is_alive(*first));
     let is_free = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 0;
     alive.map(|(_, holders)| holders.iter().filter(is_free).count() as u64).sum()
@@ -158,7 +161,7 @@ fn release_bit(block: &RunBlockMap, slot: usize, bit: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run_block::{PortKind, ReplicaAt};
+    use super::super::run_block::{PortKind, ReplicaAt, SLAB_SLOTS};
     use super::*;
 
     fn block_with(donors: &[&str]) -> RunBlockMap {
@@ -194,7 +197,7 @@ mod tests {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         let first = slots.take(&block).unwrap();
-        slots.shun(first);
+        slots.shun(&block, first);
         assert!(!slots.is_writable(&block, first) && Slots::new(1).is_writable(&block, first));
         assert_eq!(slots.take_run(&block, 10), Some(SLAB_SLOTS..SLAB_SLOTS + 10));
         assert_eq!(Slots::new(1).take(&block), Some(first + 1));

@@ -32,8 +32,10 @@ pub struct WriteOut {
     pub skip_bytes: u32,
     /// How many; they end in the slot.
     pub len_bytes: u32,
-    /// Set when no donor that can be read has them.
+    /// Set when no donors that can be read have them, or too few.
     pub lost: bool,
+    /// The fragments that donors have which can be read, a bit each; where there are copies, one.
+    pub(super) reached: u32,
     /// The slab is being copied: the slot is to be marked.
     pub(super) is_marking: bool,
     /// The last copy that is live did not get it: it is lost, whoever else had it in between.
@@ -49,8 +51,8 @@ impl WriteOut {
     /// Bytes at `source` that are part of a slot.
     pub fn part(source: usize, slot: u32, skip_bytes: u32, len_bytes: u32) -> WriteOut {
         assert!(skip_bytes + len_bytes <= PAGE as u32, "they end in the slot");
-        let (lost, is_marking, is_missed) = (false, false, false);
-        WriteOut { source, slot, skip_bytes, len_bytes, lost, is_marking, is_missed }
+        let (lost, reached, is_marking, is_missed) = (false, 0, false, false);
+        WriteOut { source, slot, skip_bytes, len_bytes, lost, reached, is_marking, is_missed }
     }
 
     /// The bytes.
@@ -78,4 +80,16 @@ pub fn copy_bytes(buffer: &mut Words, data: &[u8]) {
         last[..rest.len()].copy_from_slice(rest);
         buffer[words.len()] = u64::from_ne_bytes(last);
     }
+}
+
+/// A page's words as bytes.
+pub fn bytes_of(page: &Words) -> &[u8] {
+    // SAFETY: words are bytes, and any bytes will do.
+    unsafe { std::slice::from_raw_parts(page.as_ptr().cast(), PAGE) }
+}
+
+/// A page's words as bytes.
+pub fn bytes_of_mut(page: &mut Words) -> &mut [u8] {
+    // SAFETY: words are bytes, and any bytes make words.
+    unsafe { std::slice::from_raw_parts_mut(page.as_mut_ptr().cast(), PAGE) }
 }

@@ -47,7 +47,7 @@ impl MonitorCore {
             return bad("the recipient's name or purpose is too long");
         }
         if request.copies == 0 || request.copies > MAX_COPIES {
-            return bad("a request is for one copy, or for up to three");
+            return bad("a request is for one copy, or for up to eleven shares");
         }
         if request.bytes.0 == 0 {
             return bad("a request for no memory at all");

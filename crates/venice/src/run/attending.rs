@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use venice_memory::paged::attach::{self, Heard};
+use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
-use venice_memory::paged::{loss, slots};
+use venice_memory::paged::slots;
 use venice_recipient::Holding;
 
 use crate::rack::{RunDir, RunFile};
@@ -149,7 +150,7 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
         remark(format!(
             "venice: {} of a page of this program: region {:#x}-{:#x}, address {:#x}, process {}: \
              SIGBUS",
-            who_had_it(&lost.donors),
+            who_had_it(&lost),
             lost.region.start,
             lost.region.end,
             lost.address,
@@ -182,9 +183,18 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     }
 }
 
-/// How the copies of a page were lost.
-fn who_had_it(donors: &[(String, Option<Fate>)]) -> String {
-    let copy = if donors.len() == 1 { "the only copy" } else { "a copy" };
+/// How the copies of a page were lost, or too many of its fragments.
+fn who_had_it(lost: &Loss) -> String {
+    let donors: Vec<_> = match lost.is_coded {
+        // Those that live have fragments, of which there are too few.
+        true => lost.donors.iter().filter(|(_, fate)| fate.is_some()).collect(),
+        false => lost.donors.iter().collect(),
+    };
+    let copy = match (lost.is_coded, donors.len()) {
+        (true, _) => "a fragment",
+        (false, 1) => "the only copy",
+        (false, _) => "a copy",
+    };
     let ends = donors.iter().map(|(name, fate)| match fate {
         Some(Fate::Died) => format!("node {name} died with {copy}"),
         Some(Fate::TookBack) => format!("node {name} took back {copy}"),

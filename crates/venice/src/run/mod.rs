@@ -20,7 +20,8 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::{
-    Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow, home,
+    Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow,
+    home,
 };
 use venice_wire::{ByteSize, PAGE_BYTES};
 
@@ -52,6 +53,11 @@ pub struct RunArgs {
     /// the rack has no room for 2]; --mode window has one, since what is mapped outlives its node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
+    /// Code what is far instead: K fragments of each page and M computed ones, each on another node
+    /// (K is 2, 4 or 8; M is 1 to 3). As many nodes as M may die at a time; the memory borrowed is
+    /// (K+M)/K of --remote (--mode paged, --port shm or udp)
+    #[arg(long, value_name = "K+M", conflicts_with = "copies")]
+    coding: Option<Coding>,
     /// Where to put what a node wants back while the program runs, in this order: donors (other
     /// nodes), local (this machine's memory, beyond --local, as far as it is available), disk
     /// (files in /var/tmp) or disk:DIR [default: donors,local]
@@ -123,6 +129,7 @@ fn read_ahead(text: &str) -> Result<u32, String> {
 pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
+    check_coding(args)?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
@@ -130,6 +137,9 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let monitor = rack::monitor_address(monitor)?;
+    if args.coding.is_some() && port == PortKind::Verbs {
+        return Err(Usage(NO_CODING_BY_VERBS.into()).into());
+    }
     if args.mode == Mode::Window {
         check_window(args, port, &monitor)?;
     }
@@ -141,6 +151,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
         copies: if args.mode == Mode::Window { Some(1) } else { args.copies },
+        coding: args.coding,
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         purpose: program.display().to_string(),
@@ -201,6 +212,26 @@ fn tell_of_mapped(news: News) {
     remark(format!(
         "venice: node {name} {what}; what of it is mapped here stays, and nothing is lost"
     ));
+}
+
+const NO_CODING_BY_VERBS: &str = "--coding is of --port shm and --port udp: over verbs no donor can \
+                                  be added while the program runs, so that what is lost would stay \
+                                  lost (use --copies)";
+
+/// Where memory cannot be coded is said before anything is borrowed.
+fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
+    let Some(coding) = args.coding else { return Ok(()) };
+    let why = match args.mode {
+        Mode::Paged => return Ok(()),
+        Mode::Window => {
+            "a window maps the donors' memory as it lies there, and a page in fragments lies nowhere \
+             as a whole"
+        }
+        Mode::Swap => "a swap device keeps copies",
+    };
+    let mode = if args.mode == Mode::Window { "window" } else { "swap" };
+    let said = format!("--coding {coding} is of --mode paged, not of --mode {mode}: {why}");
+    Err(Usage(said).into())
 }
 
 /// What the window cannot do is said before anything is borrowed.
@@ -283,8 +314,7 @@ fn set_up(
     port: PortKind,
     home: Option<&str>,
 ) -> anyhow::Result<Run> {
-    let (block_fd, block) =
-        RunBlockMap::create(port.into(), loan.slab_count(), loan.copies as usize)?;
+    let (block_fd, block) = loan.run_block(port.into())?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
     block.read_ahead_pages.store(args.read_ahead.unwrap_or(READ_AHEAD_PAGES), Ordering::Relaxed);
     block

@@ -55,9 +55,23 @@ pub fn print(block: &RunBlockMap) {
         pages(&counters.advised_out),
     ));
     remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
-    let copies = block.copies.load(Ordering::Relaxed);
     let (rebuilt, to_rebuild) = (get(&block.rebuilt), get(&block.to_rebuild));
-    remark(format!("venice: copies {copies}; slabs copied anew {rebuilt} of {to_rebuild}"));
+    remark(match block.coding() {
+        None => {
+            let copies = block.copies.load(Ordering::Relaxed);
+            format!("venice: copies {copies}; slabs copied anew {rebuilt} of {to_rebuild}")
+        }
+        Some(coding) => {
+            let far = block.holders().len() as u64 * PAGE_BYTES;
+            let lent = far / coding.data() as u64 * coding.fragments() as u64;
+            format!(
+                "venice: coded {coding}, {} of donors' memory for {}; fragments of slabs rebuilt \
+                 {rebuilt} of {to_rebuild}",
+                ByteSize(lent),
+                ByteSize(far),
+            )
+        }
+    });
     let (moved, to_move) = (get(&block.moved), get(&block.to_move));
     if to_move > 0 {
         remark(format!("venice: slabs that donors wanted back {to_move}, of these moved {moved}"));

@@ -60,6 +60,8 @@ pub struct Look {
     pub resident_bytes: u64,
     pub remote_bytes: u64,
     pub borrowed_bytes: u64,
+    /// In so many copies, or coded.
+    pub kept: String,
     pub donors: Vec<String>,
     pub lost_donors: Vec<String>,
     pub in_thread_faults: u64,
@@ -200,6 +202,7 @@ impl<W: Watched> Clerk<W> {
             faults_per_s: lately.faults_per_s,
             fault_p50_us,
             fault_p99_us,
+            kept: look.kept,
             donors: look.donors,
             lost_donors: look.lost_donors,
         }
@@ -271,6 +274,7 @@ mod tests {
                 resident_bytes: 0,
                 remote_bytes: 0,
                 borrowed_bytes: 0,
+                kept: String::new(),
                 donors: Vec::new(),
                 lost_donors: Vec::new(),
                 in_thread_faults: 0,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use venice_memory::paged::budget::{self, BudgetError};
 use venice_memory::paged::run_block::{Donor, RunBlockMap};
+use venice_recipient::Copies;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use super::desk::{Look, Sample, Watched};
@@ -28,6 +29,7 @@ impl Watched for Paged {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
             remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
+            kept: Copies::of(block).kept(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),

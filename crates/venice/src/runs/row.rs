@@ -38,6 +38,9 @@ pub struct RunRow {
     pub fault_p50_us: Option<f64>,
     /// The 99th percentile.
     pub fault_p99_us: Option<f64>,
+    /// How it is kept: in so many copies, or coded.
+    #[serde(default)]
+    pub kept: String,
     /// Who lends.
     pub donors: Vec<String>,
     /// Which of them died or took their memory back.

@@ -43,6 +43,7 @@ impl Watched for Swapped {
             remote_bytes: device.used_bytes,
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
+            kept: device.copies.kept(),
             lost_donors: device.copies.lost_donors,
             in_thread_faults: 0,
             request_us: Some((device.request_p50_us, device.request_p99_us)),

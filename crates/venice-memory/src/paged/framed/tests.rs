@@ -31,7 +31,7 @@ enum Request {
 
 impl Port {
     fn ask(&mut self, token: u64, address: u64, request: Request) -> Result<(), NotTaken> {
-        let replica = (address / PAGE as u64 / u64::from(SLAB_SLOTS)) as usize;
+        let replica = (address / SLAB_BYTES) as usize;
         self.requests.push_back((token, replica, request));
         Ok(())
     }
@@ -124,7 +124,7 @@ fn write(far: &mut Framed<Port>, block: &RunBlockMap, number: u64) -> bool {
     let page = Box::new([number; PAGE / 8]);
     let mut pages = [WriteOut::page(page.as_ptr() as usize, 7)];
     far.write_all(block, &mut pages);
-    !pages[0].lost
+    pages[0].reached != 0
 }
 
 fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
@@ -136,7 +136,7 @@ fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
 fn a_slow_donor_of_the_only_copy_is_waited_for() {
     let block = block(1);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
-    let mut far = Framed::new(port);
+    let mut far = Framed::new(port, &block);
     far.donors.is_silent[0] = true;
     assert!(write(&mut far, &block, 5), "it is there once the donor answers");
     assert!(far.donors.turns > 20);
@@ -150,7 +150,7 @@ fn a_slow_donor_of_the_only_copy_is_waited_for() {
 fn a_donor_that_is_silent_for_a_lease_is_lost() {
     let block = block(1);
     block.set_lease(Duration::from_millis(1));
-    let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() });
+    let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() }, &block);
     assert!(!write(&mut far, &block, 5));
     assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
     assert_eq!(read(&mut far, &block), None);
@@ -159,7 +159,7 @@ fn a_donor_that_is_silent_for_a_lease_is_lost() {
 #[test]
 fn a_silent_donor_is_done_without_where_another_has_it() {
     let block = block(2);
-    let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() });
+    let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() }, &block);
     assert!(write(&mut far, &block, 5));
     far.donors.is_silent[0] = true;
     assert_eq!(read(&mut far, &block), Some(5), "the other has it");
@@ -174,7 +174,7 @@ fn a_silent_donor_is_done_without_where_another_has_it() {
 fn two_silent_donors_cost_time_and_no_byte() {
     let block = block(2);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
-    let mut far = Framed::new(port);
+    let mut far = Framed::new(port, &block);
     assert!(write(&mut far, &block, 5));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
     assert!(write(&mut far, &block, 6));
@@ -186,7 +186,7 @@ fn two_silent_donors_cost_time_and_no_byte() {
 fn an_addition_is_not_made_twice_for_want_of_an_answer() {
     let block = block(1);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
-    let mut far = Framed::new(port);
+    let mut far = Framed::new(port, &block);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(0));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), None);

@@ -4,8 +4,8 @@ use venice_fabric::Atomic;
 
 use super::{Donors, Fault, Framed, NotTaken, Word, address};
 use crate::paged::PAGE;
-use crate::paged::run_block::{MAX_PLACES, ReplicaState, RunBlockMap, SLAB_SLOTS};
-use crate::paged::transfer::{Words, WriteOut};
+use crate::paged::run_block::{MAX_PLACES, ReplicaState, RunBlockMap};
+use crate::paged::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
 /// How far writing has come.
 #[derive(Default)]
@@ -26,9 +26,6 @@ impl<D: Donors> Framed<D> {
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         let mut sending = Sending::default();
         let mut buffer = [0; PAGE / 8];
-        for page in pages.iter_mut() {
-            page.lost = true;
-        }
         loop {
             self.send_more(block, pages, &mut sending);
             self.send_again(block, pages, &mut sending);
@@ -42,8 +39,10 @@ impl<D: Donors> Framed<D> {
                         if result == Err(Fault::Silent) {
                             sending.again.push((index, replica));
                         }
-                        let is_read = block.state(&block.replicas()[replica]) == ReplicaState::Live;
-                        pages[index].lost &= result.is_err() || !is_read;
+                        let entry = &block.replicas()[replica];
+                        if result.is_ok() && block.state(entry) == ReplicaState::Live {
+                            pages[index].reached |= 1 << entry.fragment();
+                        }
                     }
                     // The late answer of a donor that was too slow.
                     Word::Read { replica, .. } => self.note(block, replica, result),
@@ -60,7 +59,7 @@ impl<D: Donors> Framed<D> {
 
     fn send_more(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
         while let Some(page) = pages.get_mut(sending.page) {
-            let targets = block.targets((page.slot / SLAB_SLOTS) as usize);
+            let targets = block.targets(block.slab_of(page.slot));
             page.is_marking |= targets.is_marking;
             for replica in targets.replicas() {
                 let sent = &sending.sent[..sending.sent_count];
@@ -116,9 +115,12 @@ impl<D: Donors> Framed<D> {
             page.is_missed |= !block.give_up(&block.replicas()[replica]);
             return Ok(false);
         }
-        // SAFETY: they do not change until the write is done.
-        let bytes = unsafe { page.bytes() };
-        let to = address(replica, page.slot, page.skip_bytes);
+        let bytes = match &mut self.coded {
+            // SAFETY: they do not change until the write is done.
+            None => unsafe { page.bytes() },
+            Some(coded) => coded.fragment_of(page, block.replicas()[replica].fragment()),
+        };
+        let to = address(block, replica, page.slot, page.skip_bytes);
         let word = Word::Write { index, replica }.encode();
         let taken = self.donors.write(word, to, bytes);
         if let Err(NotTaken::Failed(fault)) = taken {
@@ -152,7 +154,8 @@ impl<D: Donors> Framed<D> {
         skip_bytes: u32,
         atomic: Atomic,
     ) -> Option<u64> {
-        self.start_atomic(block, replica, address(replica, slot, skip_bytes), atomic)?;
+        let at = address(block, replica, slot, skip_bytes);
+        self.start_atomic(block, replica, at, atomic)?;
         let mut buffer = [0; PAGE / 8];
         loop {
             self.donors.flush();
@@ -204,7 +207,7 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Reads slots of one replica, or writes them, and waits for it; `false`: its donor is lost or
+    /// Reads what one replica has of slots, or writes it, and waits for it; `false`: its donor is lost or
     /// silent, or there is no way there.
     pub fn move_slots(
         &mut self,
@@ -218,16 +221,17 @@ impl<D: Donors> Framed<D> {
             self.donors.turn();
             return false;
         }
+        let len_bytes = block.fragment_bytes();
         let (mut started, mut flying, mut is_done) = (0, 0usize, true);
         let mut buffer = [0; PAGE / 8];
         while flying > 0 || is_done && started < slots.len() {
             while is_done && started < slots.len() {
                 let word = Word::Write { index: started, replica }.encode();
-                let at = address(replica, slots[started], 0);
+                let at = address(block, replica, slots[started], 0);
                 let taken = if is_write {
-                    self.donors.write(word, at, &bytes_of(&pages[started]))
+                    self.donors.write(word, at, &bytes_of(&pages[started])[..len_bytes])
                 } else {
-                    self.donors.read(word, at, PAGE as u32)
+                    self.donors.read(word, at, len_bytes as u32)
                 };
                 match taken {
                     Ok(()) => (started, flying) = (started + 1, flying + 1),
@@ -245,7 +249,10 @@ impl<D: Donors> Framed<D> {
                 flying -= 1;
                 self.note(block, replica, result);
                 match result {
-                    Ok(()) if !is_write => pages[index] = buffer,
+                    Ok(()) if !is_write => {
+                        let came = &bytes_of(&buffer)[..len_bytes];
+                        bytes_of_mut(&mut pages[index])[..len_bytes].copy_from_slice(came);
+                    }
                     Ok(()) => {}
                     Err(_) => is_done = false,
                 }
@@ -256,12 +263,4 @@ impl<D: Donors> Framed<D> {
         }
         is_done
     }
-}
-
-fn bytes_of(page: &Words) -> [u8; PAGE] {
-    let mut bytes = [0; PAGE];
-    for (into, word) in bytes.chunks_exact_mut(8).zip(page) {
-        into.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
 }

@@ -4,10 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use super::super::access_pattern::Pattern;
-use super::super::far::Far;
 use super::super::page_table::{PageNumber, State};
 use super::super::read_ahead::{MAX_WINDOW, Steps};
-use super::super::run_block::SLAB_SLOTS;
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Awaited, Fault, Handler, Why};
@@ -88,15 +86,13 @@ impl Handler {
             -1 => false,
             _ => return 0,
         };
-        let in_slab = match forward {
-            true => Far::contiguous_from(slot) - 1,
-            false => slot % SLAB_SLOTS,
-        };
+        let (before, after) = self.far.in_a_row(&self.pager.block, slot);
+        let in_a_row = if forward { after } else { before };
         let beside = |(page, distance): (PageNumber, u32)| {
             let expected = if forward { slot + distance } else { slot - distance };
             self.claim_slot(page, expected)
         };
-        let pages = ahead.pages().zip(1..=in_slab);
+        let pages = ahead.pages().zip(1..=in_a_row);
         pages.map(beside).take_while(|claimed| *claimed).count()
     }
 

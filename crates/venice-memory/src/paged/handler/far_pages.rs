@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use super::super::loss;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::read_ahead::Steps;
-use super::super::run_block::SLAB_SLOTS;
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
@@ -152,8 +151,10 @@ impl Handler {
         loss::note(process, slot, address_of(page));
         if pager.serves_regions() {
             // There is no supervisor to say it. (And this thread may allocate.)
-            let slab = (slot / SLAB_SLOTS) as usize;
-            let had = pager.block.replicas_of(slab).map(|(_, replica)| replica.donor());
+            let had = pager
+                .block
+                .replicas_of(pager.block.slab_of(slot))
+                .map(|(_, replica)| replica.donor());
             let names: Vec<_> = had.map(|donor| pager.block.donors()[donor].name()).collect();
             let (name, address) = (names.join(" and "), address_of(page));
             let said = format!(

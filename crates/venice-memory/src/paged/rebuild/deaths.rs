@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use super::super::direct::{Lane, LaneError};
-use super::super::run_block::{Fate, PortKind, ReplicaAt};
+use super::super::run_block::{Fate, PortKind, ReplicaAt, SLAB_SLOTS};
 use super::super::slab_window::SlabSource;
 use super::*;
 

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use super::{Replica, ReplicaState, RunBlock};
 
 impl RunBlock {
-    /// The replicas of a slab that can be read and are to stay where they are.
-    pub fn staying(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        self.readable(slab).filter(|(_, replica)| !self.donors[replica.donor()].is_leaving())
+    /// The replicas that have this fragment of a slab, can be read and are to stay where they are.
+    pub fn staying(&self, slab: usize, fragment: usize) -> impl Iterator<Item = (usize, &Replica)> {
+        let all = self.readable_of(slab, fragment);
+        all.filter(|(_, replica)| !self.donors[replica.donor()].is_leaving())
     }
 
     /// Slabs that have all their copies without those on donors that want their memory back:
@@ -18,9 +19,14 @@ impl RunBlock {
         let copies = self.copies.load(Ordering::Relaxed) as usize;
         let (mut slabs, mut left) = (Vec::new(), 0);
         for slab in 0..self.slab_count() {
-            let (all, staying) = (self.readable(slab).count(), self.staying(slab).count());
-            left += (all - staying.min(all)) as u64;
-            if all > copies && staying < all {
+            let mut has_spare = false;
+            for fragment in 0..self.fragment_count() {
+                let all = self.readable_of(slab, fragment).count();
+                let staying = self.staying(slab, fragment).count();
+                left += (all - staying.min(all)) as u64;
+                has_spare |= all > copies && staying < all;
+            }
+            if has_spare {
                 self.slabs[slab].is_turning.store(1, Ordering::SeqCst);
                 slabs.push(slab);
             }
@@ -36,7 +42,8 @@ impl RunBlock {
         for &slab in slabs {
             for (_, replica) in self.readable(slab) {
                 let stays = |donor: usize| !self.donors[donor].is_leaving();
-                let is_spare = !stays(replica.donor()) && self.readable(slab).count() > copies;
+                let there = self.readable_of(slab, replica.fragment()).count();
+                let is_spare = !stays(replica.donor()) && there > copies;
                 if is_spare && self.give_up_where(replica, stays) {
                     self.moved.fetch_add(1, Ordering::Relaxed);
                 }
@@ -119,7 +126,7 @@ mod tests {
             assert!(!block.has_nothing_at(0));
             let_go(&block);
             assert!(!readers(&block).contains(&0) && block.has_nothing_at(0));
-            assert_eq!((block.staying(0).count(), moved(&block)), (copies, (1, 1)));
+            assert_eq!((block.staying(0, 0).count(), moved(&block)), (copies, (1, 1)));
         }
     }
 

@@ -3,16 +3,21 @@
 //! The table of replicas only grows: an entry is one grant's memory for one slab, and never becomes
 //! another's. So what a process has learnt of an entry stays true, and a replica that was lost, or
 //! has missed a write, is never read again.
+//!
+//! A replica of a coded slab has one fragment of each of its pages; where there are copies they are
+//! all of fragment 0, which is the page.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::super::coding::MAX_FRAGMENTS;
 use super::slab_states::SlabWord;
-use super::{Fate, RunBlock, RunBlockError, RunBlockMap, SLAB_SLOTS};
+use super::{Fate, RunBlock, RunBlockError, RunBlockMap};
 
 /// Most copies of a slab that a run keeps.
 pub const MAX_COPIES: usize = 3;
-/// Most replicas of a slab at a time: while one moves there is one more.
-pub const MAX_PLACES: usize = MAX_COPIES + 1;
+/// Most replicas of a slab at a time: all fragments of a coded one, and while some move as many more.
+pub const MAX_PLACES: usize = 16;
+const _: () = assert!(MAX_PLACES > MAX_COPIES && MAX_PLACES > MAX_FRAGMENTS);
 /// Most replicas in the life of a run.
 pub const MAX_REPLICAS: usize = 1 << 16;
 
@@ -59,6 +64,8 @@ pub struct Replica {
     slab: AtomicU32,
     /// Where among the places of its slab it is, until another one is there.
     place: AtomicU32,
+    /// What of each page it has.
+    fragment: AtomicU32,
     donor: AtomicU32,
     remote_addr: AtomicU64,
     grant: AtomicU64,
@@ -85,6 +92,21 @@ pub struct Targets {
     count: usize,
     /// One of them is being built: the slot must be marked when it was written.
     pub is_marking: bool,
+}
+
+/// Where each fragment of a slab can be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FragmentsAt {
+    /// A bit for each that can be.
+    pub there: u32,
+    replicas: [u32; MAX_FRAGMENTS],
+}
+
+impl FragmentsAt {
+    /// The replica that has a fragment.
+    pub fn replica(&self, fragment: usize) -> Option<usize> {
+        (self.there & 1 << fragment != 0).then(|| self.replicas[fragment] as usize)
+    }
 }
 
 impl Targets {
@@ -114,6 +136,11 @@ impl Replica {
         self.slab.load(Ordering::Relaxed) as usize
     }
 
+    /// Which fragment of each page it has.
+    pub fn fragment(&self) -> usize {
+        self.fragment.load(Ordering::Relaxed) as usize
+    }
+
     /// Index of its donor.
     pub fn donor(&self) -> usize {
         self.donor.load(Ordering::Relaxed) as usize
@@ -138,7 +165,7 @@ impl RunBlock {
     /// [`RunBlockError::TooMany`].
     pub fn add_slab(&self, first: ReplicaAt) -> Result<usize, RunBlockError> {
         let index = self.slabs_in_use.load(Ordering::Relaxed) as usize;
-        let limit = (self.slot_count / SLAB_SLOTS) as usize;
+        let limit = (self.slot_count / self.slab_slots()) as usize;
         if index >= limit {
             return Err(RunBlockError::TooMany { what: "slabs", limit });
         }
@@ -147,7 +174,7 @@ impl RunBlock {
         Ok(index)
     }
 
-    /// Adds a replica to a slab and returns its index.
+    /// Adds a copy to a slab and returns its index.
     ///
     /// # Errors
     /// [`RunBlockError::TooMany`].
@@ -157,6 +184,21 @@ impl RunBlock {
         at: ReplicaAt,
         state: ReplicaState,
     ) -> Result<usize, RunBlockError> {
+        self.add_fragment(slab, 0, at, state)
+    }
+
+    /// Adds a replica that has this fragment of every page to a slab, and returns its index.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn add_fragment(
+        &self,
+        slab: usize,
+        fragment: usize,
+        at: ReplicaAt,
+        state: ReplicaState,
+    ) -> Result<usize, RunBlockError> {
+        assert!(fragment < self.fragment_count(), "a fragment there is");
         let index = self.replicas_in_use.load(Ordering::Relaxed) as usize;
         let limit = self.replica_limit();
         if index >= limit {
@@ -172,6 +214,7 @@ impl RunBlock {
         let replica = &self.replicas[index];
         replica.index.store(index as u32, Ordering::Relaxed);
         replica.place.store(place as u32, Ordering::Relaxed);
+        replica.fragment.store(fragment as u32, Ordering::Relaxed);
         replica.slab.store(slab as u32, Ordering::Relaxed);
         replica.donor.store(at.donor as u32, Ordering::Relaxed);
         replica.remote_addr.store(at.remote_addr, Ordering::Relaxed);
@@ -206,26 +249,26 @@ impl RunBlock {
     }
 
     /// Gives a replica up, which has missed a write or is wanted no more; `false`: not that one,
-    /// which is the last that is live. Who missed its write has lost what it wrote, and nobody loses
-    /// more.
+    /// which is the last that is live, or without which too few fragments are. Who missed its write
+    /// has lost what it wrote, and nobody loses more.
     pub fn give_up(&self, replica: &Replica) -> bool {
         self.give_up_where(replica, |_| true)
     }
 
-    /// As [`RunBlock::give_up`], where another is live whose donor lives and `counts`, by its index.
+    /// As [`RunBlock::give_up`], where enough others are live whose donors live and `counts`, by
+    /// their index.
     pub fn give_up_where(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
         let Slab { places, states, .. } = &self.slabs[replica.slab()];
         let is_there = |place: usize| {
-            let Some(index) = places[place].load(Ordering::SeqCst).checked_sub(1) else {
-                return false;
-            };
-            let donor = self.replicas[index as usize].donor();
-            !self.donors[donor].is_gone() && counts(donor)
+            let index = places[place].load(Ordering::SeqCst).checked_sub(1)?;
+            let replica = &self.replicas[index as usize];
+            let donor = replica.donor();
+            (!self.donors[donor].is_gone() && counts(donor)).then(|| replica.fragment())
         };
         let is_dropped = || self.state(replica) == ReplicaState::Dropped;
         states.change(|states| match is_dropped() {
             true => Some(states),
-            false => states.without(replica.place(), is_there),
+            false => states.without(replica.place(), self.data_fragments(), is_there),
         })
     }
 
@@ -254,6 +297,34 @@ impl RunBlock {
     /// Those of them that can be read.
     pub fn readable(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
         self.replicas_of(slab).filter(|(_, replica)| self.is_readable(replica))
+    }
+
+    /// For each fragment of a coded slab a replica that can be read.
+    pub fn fragments_at(&self, slab: usize) -> FragmentsAt {
+        let mut fragments = FragmentsAt::default();
+        for (index, replica) in self.readable(slab) {
+            let fragment = replica.fragment();
+            fragments.there |= 1 << fragment;
+            fragments.replicas[fragment] = index as u32;
+        }
+        fragments
+    }
+
+    /// The replicas that have this fragment of a slab and can be read.
+    pub fn readable_of(
+        &self,
+        slab: usize,
+        fragment: usize,
+    ) -> impl Iterator<Item = (usize, &Replica)> {
+        self.readable(slab).filter(move |(_, replica)| replica.fragment() == fragment)
+    }
+
+    /// Is what the slab holds still to be had?
+    pub fn slab_is_alive(&self, slab: usize) -> bool {
+        match self.coding {
+            [1, _] => self.readable(slab).next().is_some(),
+            [data, _] => self.fragments_at(slab).there.count_ones() >= data,
+        }
     }
 
     /// The one of them that an atomic access is done to first, whose index it is: the oldest, which
@@ -288,7 +359,7 @@ impl RunBlock {
 
     /// Is what the slot holds still to be had?
     pub fn slot_is_alive(&self, slot: u32) -> bool {
-        self.readable((slot / SLAB_SLOTS) as usize).next().is_some()
+        self.slab_is_alive(self.slab_of(slot))
     }
 
     /// Says that the donor of a replica is lost, and with it all that it holds.

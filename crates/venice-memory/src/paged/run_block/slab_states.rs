@@ -27,11 +27,20 @@ impl SlabStates {
         SlabStates(self.0 & !(MASK << shift) | (state as u32) << shift)
     }
 
-    /// Without the one at `place`; `None`: it is live, and no other one is that `counts`.
-    pub fn without(self, place: usize, counts: impl Fn(usize) -> bool) -> Option<SlabStates> {
-        let mut others = (0..MAX_PLACES).filter(|&other| other != place);
+    /// Without the one at `place`; `None`: it is live, and of the others that are too `needed`
+    /// different fragments are not to be had. `fragment_at` says which one is, if it counts.
+    pub fn without(
+        self,
+        place: usize,
+        needed: usize,
+        fragment_at: impl Fn(usize) -> Option<usize>,
+    ) -> Option<SlabStates> {
         let is_live = |place| self.at(place) == ReplicaState::Live;
-        let is_spared = !is_live(place) || others.any(|other| is_live(other) && counts(other));
+        let others = (0..MAX_PLACES).filter(|&other| other != place && is_live(other));
+        let is_spared = !is_live(place) || {
+            let there = others.filter_map(fragment_at).fold(0u32, |there, one| there | 1 << one);
+            there.count_ones() as usize >= needed
+        };
         is_spared.then(|| self.with(place, ReplicaState::Dropped))
     }
 }
@@ -78,9 +87,31 @@ mod tests {
         actors: Vec<(Doing, Option<SlabStates>, bool)>,
     }
 
-    fn next(doing: Doing, states: SlabStates) -> Option<SlabStates> {
+    /// Places that are in use.
+    const PLACES: usize = 4;
+
+    /// Copies, or a fragment at each place of which two are needed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Keeps {
+        Copies,
+        Fragments,
+    }
+
+    impl Keeps {
+        fn needed(self) -> usize {
+            if self == Keeps::Copies { 1 } else { 2 }
+        }
+
+        fn fragment_at(self, place: usize) -> Option<usize> {
+            Some(if self == Keeps::Copies { 0 } else { place })
+        }
+    }
+
+    fn next(keeps: Keeps, doing: Doing, states: SlabStates) -> Option<SlabStates> {
         match doing {
-            Doing::GiveUp(place) => states.without(place, |_| true),
+            Doing::GiveUp(place) => {
+                states.without(place, keeps.needed(), |other| keeps.fragment_at(other))
+            }
             Doing::Finish(place) => (states.at(place) == ReplicaState::Building)
                 .then(|| states.with(place, ReplicaState::Live)),
         }
@@ -88,13 +119,13 @@ mod tests {
 
     /// One step of an actor. `compares`: as `SlabWord::change` does; otherwise each changes its own
     /// place of what is there, as if it had a word of its own.
-    fn step(world: &mut World, index: usize, compares: bool) -> bool {
+    fn step(keeps: Keeps, world: &mut World, index: usize, compares: bool) -> bool {
         let World { word, actors } = world;
         let (doing, loaded, is_done) = &mut actors[index];
         match (*is_done, loaded.take()) {
             (true, _) => return false,
             (_, None) => *loaded = Some(*word),
-            (_, Some(seen)) => match next(*doing, seen) {
+            (_, Some(seen)) => match next(keeps, *doing, seen) {
                 None => *is_done = true,
                 Some(wanted) if compares && seen == *word => (*word, *is_done) = (wanted, true),
                 Some(_) if compares => *loaded = Some(*word),
@@ -107,15 +138,16 @@ mod tests {
         true
     }
 
-    /// Looks at every order; how many states there are, or one in which no replica is live.
-    fn explore(compares: bool) -> Result<usize, World> {
+    /// Looks at every order; how many states there are, or one in which too few are live.
+    fn explore(keeps: Keeps, compares: bool) -> Result<usize, World> {
         let live = SlabStates(0).with(0, ReplicaState::Live).with(1, ReplicaState::Live);
         let word = live.with(2, ReplicaState::Live).with(3, ReplicaState::Building);
-        let doings = (0..MAX_PLACES).map(Doing::GiveUp).chain([Doing::Finish(3)]);
+        let doings = (0..PLACES).map(Doing::GiveUp).chain([Doing::Finish(3)]);
         let actors = doings.map(|doing| (doing, None, false)).collect();
         let (mut seen, mut open) = (HashSet::new(), vec![World { word, actors }]);
         while let Some(world) = open.pop() {
-            if !(0..MAX_PLACES).any(|place| world.word.at(place) == ReplicaState::Live) {
+            let is_live = |place: &usize| world.word.at(*place) == ReplicaState::Live;
+            if (0..PLACES).filter(is_live).count() < keeps.needed() {
                 return Err(world);
             }
             if !seen.insert(world.clone()) {
@@ -123,7 +155,7 @@ mod tests {
             }
             for index in 0..world.actors.len() {
                 let mut world = world.clone();
-                if step(&mut world, index, compares) {
+                if step(keeps, &mut world, index, compares) {
                     open.push(world);
                 }
             }
@@ -132,26 +164,40 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_replicas_at_once_leaves_one_that_is_live() {
-        let states = explore(true).unwrap_or_else(|wrong| panic!("{wrong:?}"));
-        assert!(states > 1000, "only {states} states");
+    fn whoever_gives_up_replicas_at_once_leaves_as_many_as_it_takes() {
+        for keeps in [Keeps::Copies, Keeps::Fragments] {
+            let states = explore(keeps, true).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+            assert!(states > 1000, "only {states} states");
+        }
     }
 
     #[test]
     fn without_one_word_for_all_of_them_the_last_two_go_at_once() {
-        assert!(explore(false).is_err(), "the model sees nothing");
+        for keeps in [Keeps::Copies, Keeps::Fragments] {
+            assert!(explore(keeps, false).is_err(), "the model sees nothing");
+        }
     }
 
     #[test]
     fn what_does_not_count_is_no_reason_to_give_up_another() {
         let live = SlabStates(0).with(0, ReplicaState::Live).with(2, ReplicaState::Live);
-        assert_eq!(live.without(0, |other| other != 2), None);
-        let left = live.without(2, |_| true).unwrap();
+        let all = |_| Some(0);
+        assert_eq!(live.without(0, 1, |other| (other != 2).then_some(0)), None);
+        let left = live.without(2, 1, all).unwrap();
         assert_eq!((left.at(0), left.at(2)), (ReplicaState::Live, ReplicaState::Dropped));
-        assert_eq!(left.without(0, |_| true), None, "the last one");
+        assert_eq!(left.without(0, 1, all), None, "the last one");
         let built = left.with(3, ReplicaState::Building);
-        assert_eq!(built.without(0, |_| true), None, "what is being built has not all");
-        assert_eq!(built.without(3, |_| false), Some(left), "and is no loss");
+        assert_eq!(built.without(0, 1, all), None, "what is being built has not all");
+        assert_eq!(built.without(3, 1, |_| None), Some(left), "and is no loss");
         assert_eq!(left.at(1), ReplicaState::Dropped, "nothing has ever been there");
+    }
+
+    #[test]
+    fn two_of_one_fragment_are_one_of_those_it_takes() {
+        let live = (0..4).fold(SlabStates(0), |states, at| states.with(at, ReplicaState::Live));
+        let fragment_at = |place: usize| Some([0, 0, 1, 2][place]);
+        let left = live.without(3, 2, fragment_at).unwrap();
+        assert_eq!(left.without(2, 2, fragment_at), None, "of fragment 0 there are two");
+        assert!(left.without(0, 2, fragment_at).is_some());
     }
 }

@@ -1,0 +1,194 @@
+//! Reads of coded pages: as many fragments at once as give the page, its own first; another for each
+//! that does not come.
+
+use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
+use crate::paged::PAGE;
+use crate::paged::coding::{Codec, Coding, Pieces};
+use crate::paged::run_block::{MAX_PLACES, RunBlockMap};
+use crate::paged::sys;
+use crate::paged::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut, bytes_of, bytes_of_mut};
+
+/// What coded pages are put together with.
+pub(super) struct Coded {
+    codec: Codec,
+    /// By token: what came of its page.
+    pieces: Vec<Pieces>,
+    /// The page that is being written.
+    out: Pieces,
+}
+
+impl Coded {
+    pub fn new(coding: Coding) -> Coded {
+        let pieces = vec![Pieces::new(coding); TOKENS];
+        Coded { codec: Codec::new(coding), pieces, out: Pieces::new(coding) }
+    }
+
+    /// A fragment of a page that is being written.
+    pub fn fragment_of(&mut self, page: &WriteOut, fragment: usize) -> &[u8] {
+        assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
+        let Coded { codec, out, .. } = self;
+        // SAFETY: it does not change until the write is done.
+        out.page().copy_from_slice(unsafe { page.bytes() });
+        if fragment >= codec.coding().data() {
+            codec.compute(out, fragment);
+        }
+        out.fragment(fragment)
+    }
+}
+
+impl<D: Donors> Framed<D> {
+    /// Is there less under way for a read than it takes?
+    pub(super) fn lacks_answers(&self, token: u32) -> bool {
+        let asked = &self.asked[token as usize];
+        let needed = self.coded.as_ref().map_or(1, |coded| coded.codec.coding().data());
+        asked.put.count_ones() as usize + asked.flying < needed
+    }
+
+    /// Takes over what a replica answered; has all of the read come that it takes?
+    pub(super) fn is_whole(
+        &mut self,
+        block: &RunBlockMap,
+        token: u32,
+        replica: usize,
+        buffer: &mut Words,
+    ) -> bool {
+        let Some(Coded { codec, pieces, .. }) = &mut self.coded else { return true };
+        let (asked, pieces) = (&mut self.asked[token as usize], &mut pieces[token as usize]);
+        let (coding, fragment) = (codec.coding(), block.replicas()[replica].fragment());
+        let came = &bytes_of(buffer)[..coding.fragment_bytes()];
+        pieces.fragment(fragment).copy_from_slice(came);
+        asked.put |= 1 << fragment;
+        if (asked.put.count_ones() as usize) < coding.data() {
+            return false;
+        }
+        codec.complete(pieces, asked.put);
+        bytes_of_mut(buffer).copy_from_slice(pieces.page());
+        true
+    }
+
+    /// Asks for as many fragments as the read with this token lacks: of those that have not been
+    /// asked for, or if none of these came and some live, of all. `is_late`: those under way do not
+    /// count.
+    pub(super) fn ask_fragments(
+        &mut self,
+        block: &RunBlockMap,
+        token: u32,
+        is_late: bool,
+    ) -> Fetch {
+        let outcome = self.ask_more(block, token, is_late);
+        let asked = &mut self.asked[token as usize];
+        if outcome != Fetch::Lost || asked.tried_count == 0 {
+            return outcome;
+        }
+        asked.tried_count = 0;
+        self.ask_more(block, token, is_late)
+    }
+
+    fn ask_more(&mut self, block: &RunBlockMap, token: u32, is_late: bool) -> Fetch {
+        let coding = self.coded.as_ref().expect("this memory is coded").codec.coding();
+        let Asked { slot, put, flying, .. } = self.asked[token as usize];
+        let under_way = if is_late { 0 } else { flying };
+        let mut lacking = coding.data().saturating_sub(put.count_ones() as usize + under_way);
+        let at = block.fragments_at(block.slab_of(slot));
+        let mut is_full = false;
+        for slow in [false, true] {
+            for fragment in 0..coding.fragments() {
+                let Some(replica) = at.replica(fragment).filter(|_| lacking > 0) else { continue };
+                if self.is_slow[block.replicas()[replica].donor()] != slow {
+                    continue;
+                }
+                match self.ask_fragment(block, token, replica) {
+                    None => {}
+                    Some(Ok(())) => lacking -= 1,
+                    Some(Err(())) => is_full = true,
+                }
+            }
+        }
+        match self.asked[token as usize].flying > 0 {
+            true => Fetch::Pending,
+            false if is_full => Fetch::Full,
+            false => Fetch::Lost,
+        }
+    }
+
+    /// Asks a replica for its fragment. `None`: it has been asked, or there is no way to have it;
+    /// an error: not at present.
+    fn ask_fragment(
+        &mut self,
+        block: &RunBlockMap,
+        token: u32,
+        replica: usize,
+    ) -> Option<Result<(), ()>> {
+        let asked = &mut self.asked[token as usize];
+        let is_put = asked.put & 1 << block.replicas()[replica].fragment() != 0;
+        if is_put || asked.tried[..asked.tried_count].contains(&(replica as u32)) {
+            return None;
+        }
+        if asked.tried_count == MAX_PLACES || !self.donors.reach(block, replica) {
+            return None;
+        }
+        let word = Word::Read { generation: asked.generation, replica, token }.encode();
+        let at = address(block, replica, asked.slot, 0);
+        match self.donors.read(word, at, block.fragment_bytes() as u32) {
+            Ok(()) => {
+                asked.tried[asked.tried_count] = replica as u32;
+                asked.tried_count += 1;
+                asked.flying += 1;
+                asked.asked_ns = sys::monotonic_ns();
+                Some(Ok(()))
+            }
+            Err(NotTaken::Full) => Some(Err(())),
+            Err(NotTaken::Failed(fault)) => {
+                self.note(block, replica, Err(fault));
+                (fault == Fault::Silent).then_some(Err(()))
+            }
+        }
+    }
+
+    /// Computes a fragment of coded `slots` from others, and waits for it; `false`: too few can be
+    /// had.
+    pub fn compute_slots(
+        &mut self,
+        block: &RunBlockMap,
+        fragment: usize,
+        slots: &[u32],
+        pages: &mut [Words],
+    ) -> bool {
+        let (mut awaited, mut started) = ([0; MAX_IN_FLIGHT], 0);
+        let mut free: u128 = u128::MAX;
+        let (mut is_there, mut buffer) = (true, [0; PAGE / 8]);
+        loop {
+            while is_there && started < slots.len() && free != 0 {
+                let token = free.trailing_zeros();
+                match self.fetch(block, slots[started], 0..PAGE as u32, token) {
+                    Fetch::Full => break,
+                    Fetch::Lost => is_there = false,
+                    _ => {
+                        awaited[token as usize] = started;
+                        (free, started) = (free & !(1 << token), started + 1);
+                    }
+                }
+            }
+            let is_over = !is_there || started == slots.len();
+            if free == u128::MAX && is_over {
+                return is_there;
+            }
+            self.donors.flush();
+            let mut any = false;
+            while let Some((token, arrived)) = self.poll(block, &mut buffer) {
+                (any, is_there, free) = (true, is_there && arrived, free | 1 << token);
+                let Some(Coded { codec, pieces, .. }) = self.coded.as_mut().filter(|_| arrived)
+                else {
+                    continue;
+                };
+                let page = bytes_of_mut(&mut pages[awaited[token as usize]]);
+                codec.copy_fragment(&mut pieces[token as usize], fragment, page);
+            }
+            if !any {
+                self.donors.turn();
+            }
+        }
+    }
+}
+
+const _: () = assert!(MAX_IN_FLIGHT == u128::BITS as usize);
