@@ -141,9 +141,8 @@ fn budgets_change_under_a_program_on_shm() {
 
 #[test]
 fn budgets_change_under_a_program_on_udp() {
-    // Some 10 MiB are the port's own buffers.
     let test = "budgets_change_under_a_program_on_udp";
-    budgets_change_under(test, Port::Udp, &[20, 40, 16, 32, 64, 18, 24]);
+    budgets_change_under(test, Port::Udp, &[12, 40, 8, 32, 64, 9, 16]);
 }
 
 #[test]
@@ -170,4 +169,37 @@ fn in_a_window_what_is_mapped_stays() {
     let grown = rack.json(&["limit", &program.1.pid().to_string(), "--local", "32MiB"]);
     assert_eq!(number(&grown, "local_bytes"), 32 * MIB);
     every_byte_is_right(program);
+}
+
+/// A program that reads `pages` at random, somewhat more than the budget has room for: most touches
+/// must find their page in the program, not on its way out, nor far.
+fn somewhat_more_than_fits(test: &str, port: Port, local: &str, pages: u64) {
+    const TOUCHES: u64 = 60_000;
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let program = CProgram::compile("random_reads");
+    let command = program.command(&[&pages.to_string(), &TOUCHES.to_string()]);
+    let options = ["--local", local, "--remote", "64MiB", "--copies", "1", "--stats"];
+    let outcome = Rack::shared(port).run(&options, &command).finish(LIMIT);
+    outcome.expect_code(0);
+    let [staged, far] = [" still staged", " far;"].map(|words| outcome.number_before(words));
+    let (first, touches) = (2 * pages, TOUCHES as f64);
+    let share = (staged + far).saturating_sub(first) as f64 / touches;
+    println!("{staged} staged, {far} far, {share:.3} of all touches after the first ones");
+    assert!(share < 0.34, "{share:.3} of all touches: {}", outcome.stderr);
+}
+
+/// What is on its way out counts on the budget: of a small one it must not take the better part.
+#[test]
+fn somewhat_more_than_fits_in_a_small_budget() {
+    let test = "somewhat_more_than_fits_in_a_small_budget";
+    somewhat_more_than_fits(test, Port::Shm, "4MiB", 1000);
+}
+
+/// So do the port's own buffers.
+#[test]
+fn somewhat_more_than_fits_in_a_small_budget_over_udp() {
+    let test = "somewhat_more_than_fits_in_a_small_budget_over_udp";
+    somewhat_more_than_fits(test, Port::Udp, "8MiB", 1900);
 }

@@ -20,21 +20,13 @@ fn read(port: Port, order: &str) -> Seen {
         Rack::shared(port).run(&options, &program.command(&[order])).finish(PROGRAM_LIMIT);
     outcome.expect_code(0);
     println!("{order}: {}", outcome.stderr);
-    let before = |words| number_before(&outcome.stderr, words);
+    let before = |words| outcome.number_before(words);
     Seen {
         far: before(" far;"),
         ahead: before(" read ahead;"),
         used: before(" were gone past"),
         unused: before(" left unused"),
     }
-}
-
-/// The number before `words`.
-#[track_caller]
-fn number_before(stats: &str, words: &str) -> u64 {
-    let (before, _) = stats.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {stats}"));
-    let number = before.rsplit(|c: char| !c.is_ascii_digit()).next();
-    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?} in {stats}"))
 }
 
 fn finds_it(test: &str, port: Port, order: &str) {

@@ -6,16 +6,20 @@ use venice_wire::{MAX_FRAME_BYTES, Sequence};
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
     next: Sequence,
-    /// Empty on a port that keeps the order itself.
-    parked: Box<[Parked]>,
+    /// Length of the frame in each place; 0: none. Empty on a port that keeps the order itself.
+    lengths: Box<[usize]>,
+    /// Room for a frame in each place; away while one of them is delivered. It is not written to
+    /// before frames come early, and until then costs no memory.
+    frames: Box<[u8]>,
     parked_count: u32,
 }
 
-/// A frame that waited for its turn. Its buffer must come back by [`ReceiveWindow::give_back`].
-#[derive(Clone, Debug, Default)]
+/// A frame that waited for its turn. It must come back by [`ReceiveWindow::give_back`].
+#[derive(Debug)]
 pub(crate) struct Parked {
-    bytes: Box<[u8]>,
-    /// Zero: nothing parked.
+    /// All places.
+    frames: Box<[u8]>,
+    start: usize,
     len: usize,
 }
 
@@ -36,22 +40,23 @@ impl ReceiveWindow {
     /// A window of `capacity` frames, a power of two; with buffers only if `keeps_early` ones.
     pub(super) fn new(capacity: u32, keeps_early: bool) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
-        let empty = Parked { bytes: vec![0; MAX_FRAME_BYTES].into(), len: 0 };
-        let parked = if keeps_early { vec![empty; capacity as usize].into() } else { [].into() };
-        Self { next: Sequence(0), parked, parked_count: 0 }
+        let places = if keeps_early { capacity as usize } else { 0 };
+        let lengths = vec![0; places].into();
+        let frames = vec![0; places * MAX_FRAME_BYTES].into();
+        Self { next: Sequence(0), lengths, frames, parked_count: 0 }
     }
 
     /// Forgets everything, for a new link.
     pub(super) fn clear(&mut self) {
         self.next = Sequence(0);
-        self.parked.iter_mut().for_each(|parked| parked.len = 0);
+        self.lengths.fill(0);
         self.parked_count = 0;
     }
 
     /// Forgets everything and frees the buffers: nothing may arrive afterwards.
     pub(super) fn release(&mut self) {
         self.clear();
-        self.parked = Box::default();
+        (self.lengths, self.frames) = (Box::default(), Box::default());
     }
 
     /// The first position that has not arrived.
@@ -74,18 +79,17 @@ impl ReceiveWindow {
             self.next = sequence.plus(1);
             return Arrival::InOrder;
         }
-        if sequence.since(self.next) >= self.parked.len() as u32 {
+        if sequence.since(self.next) >= self.lengths.len() as u32 {
             return Arrival::Outside;
         }
         let at = self.index(sequence);
-        let parked = &mut self.parked[at];
-        if parked.len > 0 {
+        if self.lengths[at] > 0 {
             return Arrival::Duplicate;
         }
-        parked.bytes[..bytes.len()].copy_from_slice(bytes);
-        parked.len = bytes.len();
+        self.frames[at * MAX_FRAME_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        self.lengths[at] = bytes.len();
         self.parked_count += 1;
-        assert!(self.parked_count as usize <= self.parked.len(), "a receive buffer ran over");
+        assert!(self.parked_count as usize <= self.lengths.len(), "a receive buffer ran over");
         Arrival::Early
     }
 
@@ -97,7 +101,7 @@ impl ReceiveWindow {
             return;
         }
         let at = self.index(sequence);
-        if std::mem::take(&mut self.parked[at].len) > 0 {
+        if std::mem::take(&mut self.lengths[at]) > 0 {
             self.parked_count -= 1;
         }
     }
@@ -108,37 +112,38 @@ impl ReceiveWindow {
             return None;
         }
         let at = self.index(self.next);
-        if self.parked[at].len == 0 {
+        let len = std::mem::take(&mut self.lengths[at]);
+        if len == 0 {
             return None;
         }
         self.next = self.next.plus(1);
         self.parked_count -= 1;
-        Some(std::mem::take(&mut self.parked[at]))
+        let frames = std::mem::take(&mut self.frames);
+        Some(Parked { frames, start: at * MAX_FRAME_BYTES, len })
     }
 
-    /// Returns the buffer of the frame that [`ReceiveWindow::take_next`] gave last.
+    /// Returns the frame that [`ReceiveWindow::take_next`] gave last.
     pub(super) fn give_back(&mut self, parked: Parked) {
-        let at = self.index(self.next.plus(u32::MAX));
-        debug_assert!(self.parked[at].bytes.is_empty(), "the slot it came from");
-        self.parked[at] = Parked { len: 0, ..parked };
+        debug_assert!(self.frames.is_empty(), "one frame is delivered at a time");
+        self.frames = parked.frames;
     }
 
     /// Bit `i` is set when position `next + 1 + i` has arrived.
     pub(super) fn bitmap(&self) -> u64 {
-        (0..(self.parked.len() as u32).saturating_sub(1).min(64))
-            .filter(|&i| self.parked[self.index(self.next.plus(1 + i))].len > 0)
+        (0..(self.lengths.len() as u32).saturating_sub(1).min(64))
+            .filter(|&i| self.lengths[self.index(self.next.plus(1 + i))] > 0)
             .fold(0, |bitmap, i| bitmap | 1 << i)
     }
 
     fn index(&self, sequence: Sequence) -> usize {
-        sequence.0 as usize & (self.parked.len() - 1)
+        sequence.0 as usize & (self.lengths.len() - 1)
     }
 }
 
 impl Parked {
     /// The frame as it came.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.frames[self.start..][..self.len]
     }
 }
 

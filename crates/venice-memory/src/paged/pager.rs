@@ -30,11 +30,11 @@ use super::sys::{self, Errno};
 use super::uffd::Uffd;
 use super::{PAGE, pages_of};
 
-/// The staging ring has room for one page in so many of the budget; windows with holes do not
-/// fill their chunks, so it holds fewer.
+/// The staging ring has room for one page in so many of those a process may have resident; windows
+/// with holes do not fill their chunks, so it holds fewer.
 const RING_SHARE: usize = 4;
-/// Fewest chunks of the staging ring.
-const MIN_RING_CHUNKS: usize = 8;
+/// Fewest chunks of the staging ring: while one is filled the other waits.
+const MIN_RING_CHUNKS: usize = 2;
 /// Most.
 const MAX_RING_CHUNKS: usize = 1 << 15;
 
@@ -97,7 +97,7 @@ pub enum PagerError {
     Far(#[from] FarError),
 }
 
-/// Chunks of the staging ring with a budget of `limit_pages`, `most` at most.
+/// Chunks of the staging ring of a process that may have `limit_pages` resident, `most` at most.
 pub(super) fn ring_chunks(limit_pages: u64, most: usize) -> usize {
     (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(MIN_RING_CHUNKS, most)
 }

@@ -8,7 +8,7 @@ use super::super::page_table::{Entry, PageNumber, State};
 use super::super::pager::Guarded;
 use super::super::staging::CHUNK_FRAMES;
 use super::super::sys;
-use super::{BATCH_CHUNKS, Evictor, IDLE_NS};
+use super::{Evictor, IDLE_NS};
 
 /// Spans looked at for one window with the lock held.
 const LOOKS: usize = 512;
@@ -46,7 +46,7 @@ impl Evictor {
     fn page_out_batch(&mut self, guarded: &mut Guarded) {
         let first = guarded.head_chunk;
         if self.retire(first, guarded).is_some() {
-            for offset in 0..BATCH_CHUNKS {
+            for offset in 0..self.batch() {
                 let Some(window) = self.next_to_page_out(guarded) else { break };
                 self.see_off(window.clone(), guarded);
                 let chunk = self.pager.staging.chunk_after(first, offset);

@@ -21,7 +21,7 @@ use super::transfer::WriteOut;
 use retire::Leaving;
 use windows::Exhausted;
 
-/// Chunks retired and filled in one turn with the lock held.
+/// Most chunks retired and filled in one turn with the lock held.
 const BATCH_CHUNKS: usize = 4;
 /// How often the budget is looked at again when nothing happens.
 const TICK_NS: u64 = 20_000_000;
@@ -232,26 +232,32 @@ impl Evictor {
         let first = guarded.head_chunk;
         let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
         let (moved, exhausted) = self.fill(first, guarded);
-        guarded.head_chunk = pager.staging.chunk_after(first, BATCH_CHUNKS);
+        guarded.head_chunk = pager.staging.chunk_after(first, self.batch());
         let was_exhausted = std::mem::replace(&mut self.exhausted, exhausted);
         self.fruitless = if retired + moved == 0 { self.fruitless + 1 } else { 0 };
-        let seen_all = self.fruitless * (BATCH_CHUNKS * CHUNK_FRAMES) as u64
+        let seen_all = self.fruitless * (self.batch() * CHUNK_FRAMES) as u64
             >= pager.resident().load(Ordering::Relaxed);
         let nothing = self.fruitless > 0 && (exhausted && was_exhausted || seen_all);
         if nothing && !self.ring_holds_pages() { Outcome::Nothing } else { Outcome::Progress }
     }
 
-    /// Makes the ring as long as the budget wants it: longer at once, shorter by its last chunks in
-    /// each turn, which are retired first. `None`: it has its length.
+    /// How many chunks are retired and filled in one turn: in a short ring fewer, so that a page
+    /// always waits for about half a round before it goes.
+    fn batch(&self) -> usize {
+        (self.pager.staging.in_use() / 2).clamp(1, BATCH_CHUNKS)
+    }
+
+    /// Makes the ring as long as what this process may have resident wants it: longer at once,
+    /// shorter by its last chunks in each turn, which are retired first. `None`: it has its length.
     fn fit_ring(&mut self, guarded: &mut Guarded) -> Option<Outcome> {
         let staging = &self.pager.staging;
-        let budget = self.pager.block.limit_pages.load(Ordering::Relaxed);
-        let (in_use, wanted) = (staging.in_use(), ring_chunks(budget, staging.chunks()));
+        let limit = self.pager.limit_pages.load(Ordering::Relaxed);
+        let (in_use, wanted) = (staging.in_use(), ring_chunks(limit, staging.chunks()));
         if in_use <= wanted {
             staging.use_chunks(wanted);
             return None;
         }
-        let kept = in_use - (in_use - wanted).min(BATCH_CHUNKS);
+        let kept = in_use - (in_use - wanted).min(self.batch());
         // What a turn retires beyond the last chunk are the first ones: as good as any.
         if self.retire(kept, guarded).is_none() {
             return Some(Outcome::FarFull);
@@ -267,7 +273,7 @@ impl Evictor {
     /// the hand found no more windows.
     fn fill(&mut self, first: usize, guarded: &mut Guarded) -> (usize, bool) {
         let mut moved = 0;
-        for offset in 0..BATCH_CHUNKS {
+        for offset in 0..self.batch() {
             let chunk = self.pager.staging.chunk_after(first, offset);
             if let Some(window) = self.next_cold_window(guarded) {
                 moved += self.stage(window, chunk, true);

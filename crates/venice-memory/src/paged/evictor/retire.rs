@@ -33,7 +33,8 @@ impl Evictor {
         let pager = self.pager;
         self.leaving.clear();
         self.writes.clear();
-        let mut freed = [0; BATCH_CHUNKS];
+        let batch = self.batch();
+        let freed = &mut [0; BATCH_CHUNKS][..batch];
         let mut stays = false;
         for (offset, freed) in freed.iter_mut().enumerate() {
             for frame in pager.staging.frames_of(pager.staging.chunk_after(first, offset)) {
