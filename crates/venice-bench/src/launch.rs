@@ -10,6 +10,8 @@ use crate::rack::Rack;
 
 /// Copies that Venice keeps of far memory: what it is measured beside keeps one too.
 pub(crate) const COPIES: u32 = 1;
+/// The same as arguments of `venice run`.
+pub(crate) const ONE_COPY: [&str; 2] = ["--copies", "1"];
 
 /// Where the memory of a program comes from.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +28,8 @@ pub(crate) enum Launch<'a> {
         local_bytes: u64,
         /// `--remote`, in bytes.
         remote_bytes: u64,
+        /// How far memory is kept: `--copies` or `--coding` with its value.
+        kept: [&'a str; 2],
         /// Further arguments of `venice run`.
         extra: &'a [&'a str],
     },
@@ -37,13 +41,13 @@ impl Launch<'_> {
         match self {
             Launch::Local => Command::new(program),
             Launch::InCgroup(group) => group.command(program),
-            Launch::OnRack { rack, local_bytes, remote_bytes, extra } => {
+            Launch::OnRack { rack, local_bytes, remote_bytes, kept, extra } => {
                 let mut command = rack.venice();
                 command
                     .args(["run", "--local", &local_bytes.to_string()])
                     .args(["--remote", &remote_bytes.to_string()])
                     .args(["--port", rack.port().name()])
-                    .args(["--copies", &COPIES.to_string()])
+                    .args(kept)
                     .args(*extra)
                     .arg(OsStr::new("--"))
                     .arg(program);

@@ -53,6 +53,14 @@ impl Rack {
     /// # Errors
     /// When `venice up` fails; the message quotes it.
     pub(crate) fn up(port: Port, remote_bytes: u64) -> Result<Self> {
+        Self::of(NODES, port, remote_bytes)
+    }
+
+    /// As [`Rack::up`], of so many nodes.
+    ///
+    /// # Errors
+    /// When `venice up` fails; the message quotes it.
+    pub(crate) fn of(nodes: u64, port: Port, remote_bytes: u64) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the running program")?;
         take_down_leftovers(&program);
         let prefix = format!("{PREFIX}{}-", std::process::id());
@@ -60,10 +68,10 @@ impl Rack {
         let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
         let rack = Self { port, folder, program };
         // A little more than its share from each, so that a grant never has to be cut to the slab.
-        let lend_bytes = (remote_bytes / NODES).next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES;
+        let lend_bytes = (remote_bytes / nodes).next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES;
         let mut command = rack.venice();
         command
-            .args(["up", "--nodes", &NODES.to_string(), "--lend", &lend_bytes.to_string()])
+            .args(["up", "--nodes", &nodes.to_string(), "--lend", &lend_bytes.to_string()])
             .args(["--port", port.name()]);
         if network_namespaces {
             command.arg("--netns");
@@ -87,6 +95,20 @@ impl Rack {
         command.args(["status", "--json"]).process_group(0);
         let Ok(output) = command.output() else { return Vec::new() };
         parse_agent_pids(&output.stdout)
+    }
+
+    /// Has a program borrowed from it, and begun?
+    pub(crate) fn has_run(&self) -> bool {
+        let mut command = self.venice();
+        command.args(["status", "--json"]).process_group(0);
+        command.output().is_ok_and(|output| parse_run_count(&output.stdout) > 0)
+    }
+
+    /// What its nodes have lent at present, bytes; 0 where they do not say.
+    pub(crate) fn granted_bytes(&self) -> u64 {
+        let mut command = self.venice();
+        command.args(["nodes", "--json"]).process_group(0);
+        command.output().map_or(0, |output| parse_granted_bytes(&output.stdout))
     }
 
     /// Runs a command of [`Rack::venice`] to its end.
@@ -145,6 +167,23 @@ fn parse_agent_pids(status: &[u8]) -> Vec<u32> {
     agents.iter().filter_map(|agent| agent.pid).collect()
 }
 
+fn parse_run_count(status: &[u8]) -> usize {
+    #[derive(Deserialize)]
+    struct Status {
+        runs: Vec<serde::de::IgnoredAny>,
+    }
+    serde_json::from_slice(status).map_or(0, |status: Status| status.runs.len())
+}
+
+fn parse_granted_bytes(nodes: &[u8]) -> u64 {
+    #[derive(Deserialize)]
+    struct Node {
+        granted_bytes: u64,
+    }
+    let nodes: Vec<Node> = serde_json::from_slice(nodes).unwrap_or_default();
+    nodes.iter().map(|node| node.granted_bytes).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +193,8 @@ mod tests {
         let status = br#"{"monitor":{"pid":7},"agents":[{"name":"node1","pid":8},{"pid":null}]}"#;
         assert_eq!(parse_agent_pids(status), [8]);
         assert_eq!(parse_agent_pids(b"no rack"), Vec::<u32>::new());
+        assert_eq!(parse_run_count(br#"{"agents":[],"runs":[{"short_slabs":0}]}"#), 1);
+        let nodes = br#"[{"name":"node1","granted_bytes":5},{"name":"node2","granted_bytes":0}]"#;
+        assert_eq!((parse_granted_bytes(nodes), parse_granted_bytes(b"")), (5, 0));
     }
 }

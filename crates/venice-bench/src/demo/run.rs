@@ -11,7 +11,7 @@ use super::redis::Redis;
 use super::report::{ModeReport, Outcome};
 use super::workload::{self, Checked};
 use crate::kernel_swap::swap_file::SwapFile;
-use crate::launch::Launch;
+use crate::launch::{Launch, ONE_COPY};
 use crate::progress::{Phase, note};
 use crate::rack::{Port, Rack};
 use crate::resident::{PeakSampler, resident_anonymous_bytes};
@@ -56,6 +56,7 @@ fn run_on_rack(mode: Mode, setting: &Setting, budget: Budget, port: Port) -> Res
         rack: &rack,
         local_bytes: budget.local_bytes,
         remote_bytes: budget.remote_bytes,
+        kept: ONE_COPY,
         extra: &[],
     };
     run_redis(mode, setting, &launch)

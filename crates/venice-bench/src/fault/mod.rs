@@ -49,6 +49,7 @@ EXAMPLES:
   venice bench fault                             1 GiB with 256 MiB local, every way there is
   venice bench fault --json fault.json           with the figures in a file
   venice bench fault --ways uffd-floor,venice-shm --seconds 5
+  venice bench fault --ways venice-shm,venice-shm-two-copies,venice-shm-coded,venice-shm-coded-degraded
   venice bench fault --ways venice-shm,umap --umap umap/lib/libumap.so")]
 pub struct FaultArgs {
     /// Memory to touch.
@@ -63,9 +64,9 @@ pub struct FaultArgs {
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = crate::arguments::positive)]
     pub seconds: f64,
 
-    /// Ways to run.
+    /// Ways to run [default: all but those with more than one copy, and with coded memory].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,...",
-          default_values_t = Way::ALL)]
+          default_values_t = Way::BY_DEFAULT)]
     pub ways: Vec<Way>,
 
     /// UMap's shared library, for the way `umap` (docs/benchmarks.md says how to build it).

@@ -5,13 +5,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
 use super::touch::Pattern;
 use super::umap::UmapMemory;
-use super::way::{FailedWay, SkippedWay, Way, WayReport};
+use super::way::{FailedWay, Redundancy, SkippedWay, Way, WayReport};
 use super::worker::WorkerReport;
 use super::{FaultArgs, PAGE_BYTES};
 use crate::child::ChildGuard;
@@ -19,9 +20,12 @@ use crate::interrupt;
 use crate::kernel_swap::fuse_loop::FuseLoopSwap;
 use crate::kernel_swap::venice_swap::VeniceSwap;
 use crate::kernel_swap::zram::ZramSwap;
-use crate::launch::Launch;
+use crate::launch::{Launch, ONE_COPY};
 use crate::progress::{Phase, note};
 use crate::rack::{Port, Rack};
+
+/// How long a program may take to start.
+const BORROWED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What became of a way.
 #[derive(Debug)]
@@ -45,7 +49,14 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
         Way::VeniceShm | Way::VeniceShmInThread | Way::VeniceShmOnePage => {
             run_on_rack(way, args, Port::Shm).map(Ok)
         }
-        Way::VeniceUdp => run_on_rack(way, args, Port::Udp).map(Ok),
+        Way::VeniceShmTwoCopies
+        | Way::VeniceShmTwoCopiesDegraded
+        | Way::VeniceShmCoded
+        | Way::VeniceShmCodedDegraded => run_on_rack(way, args, Port::Shm).map(Ok),
+        Way::VeniceUdp
+        | Way::VeniceUdpTwoCopies
+        | Way::VeniceUdpCoded
+        | Way::VeniceUdpCodedDegraded => run_on_rack(way, args, Port::Udp).map(Ok),
         Way::VeniceSwapShm => run_on_venice_swap(way, args, Port::Shm),
         Way::VeniceSwapUdp => run_on_venice_swap(way, args, Port::Udp),
         Way::Zram => run_on_swap(way, args, ZramSwap::create, |swap| SwapFacts {
@@ -75,21 +86,59 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
 
 fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
     let remote_bytes = args.size.0 + args.size.0 / 4 + (64 << 20);
+    let redundancy = way.redundancy();
     let rack = {
         let _phase = Phase::waiting(format!("{way}: start a rack"));
-        Rack::up(port, remote_bytes)?
+        match redundancy {
+            None => Rack::up(port, remote_bytes)?,
+            // Room for what takes most: two of each byte.
+            Some(of) => Rack::of(of.nodes, port, 2 * remote_bytes)?,
+        }
     };
     let launch = Launch::OnRack {
         rack: &rack,
         local_bytes: args.local.0,
         remote_bytes,
+        kept: redundancy.map_or(ONE_COPY, |of| of.kept),
         extra: match way {
             Way::VeniceShmOnePage => &["--read-ahead", "off"],
             Way::VeniceShmInThread => &["--faults", "in-thread"],
             _ => &[],
         },
     };
-    run_worker(way, args, &launch, &rack.agent_pids())
+    let Some(redundancy) = redundancy else {
+        return run_worker(way, args, &launch, &rack.agent_pids());
+    };
+    std::thread::scope(|scope| {
+        let lent = scope.spawn(|| degrade(&rack, redundancy));
+        let mut report = run_worker(way, args, &launch, &rack.agent_pids())?;
+        let (lent_bytes, killed) = lent.join().expect("it does not panic")?;
+        let dead = if killed { ", one of which is dead" } else { "" };
+        report.detail = Some(format!(
+            "{} for {} on {} nodes{dead}",
+            ByteSize(lent_bytes),
+            ByteSize(remote_bytes),
+            redundancy.nodes
+        ));
+        Ok(report)
+    })
+}
+
+/// Waits until the program has borrowed; what was lent, and whether a donor was killed then.
+///
+/// # Errors
+/// On an interrupt, or when it never borrows.
+fn degrade(rack: &Rack, redundancy: Redundancy) -> Result<(u64, bool)> {
+    let agents = rack.agent_pids();
+    interrupt::wait_until("the program to borrow", BORROWED_WITHIN, || {
+        Ok(rack.has_run().then_some(()))
+    })?;
+    let lent_bytes = rack.granted_bytes();
+    let victim = agents.first().filter(|_| redundancy.is_degraded);
+    if let Some(pid) = victim.and_then(|pid| Pid::from_raw(*pid as i32)) {
+        kill_process(pid, Signal::KILL).context("cannot kill an agent")?;
+    }
+    Ok((lent_bytes, victim.is_some()))
 }
 
 /// It is lacking unless it is named.

@@ -5,6 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use super::touch::CaseReport;
 
+const TWO_COPIES: [&str; 2] = ["--copies", "2"];
+const CODED: [&str; 2] = ["--coding", "4+2"];
+
+/// How far memory is kept more than once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Redundancy {
+    /// As arguments of `venice run`.
+    pub kept: [&'static str; 2],
+    /// Nodes of the rack, all of which have a part of it.
+    pub nodes: u64,
+    /// One of them is killed before pages are touched.
+    pub is_degraded: bool,
+}
+
 /// How a touched page comes to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,8 +35,22 @@ pub enum Way {
     VeniceShmInThread,
     /// Venice over shared memory, with read-ahead off: one page for each fault.
     VeniceShmOnePage,
+    /// Venice over shared memory, with two copies.
+    VeniceShmTwoCopies,
+    /// The same with one donor dead: the other copy is read.
+    VeniceShmTwoCopiesDegraded,
+    /// Venice over shared memory, coded 4+2.
+    VeniceShmCoded,
+    /// The same with one donor of six dead: what it had is computed.
+    VeniceShmCodedDegraded,
     /// Venice, from donors over udp.
     VeniceUdp,
+    /// Venice over udp, with two copies.
+    VeniceUdpTwoCopies,
+    /// Venice over udp, coded 4+2.
+    VeniceUdpCoded,
+    /// The same with one donor of six dead.
+    VeniceUdpCodedDegraded,
     /// UMap, from a file in memory.
     Umap,
     /// Kernel swap to donors over shared memory.
@@ -36,8 +64,9 @@ pub enum Way {
 }
 
 impl Way {
-    /// Every way, in the order they run.
-    pub const ALL: [Self; 12] = [
+    /// The ways that are measured where none are named, in the order they run: of those that keep
+    /// more than one copy each takes as long as all others of its port.
+    pub const BY_DEFAULT: [Self; 12] = [
         Self::Resident,
         Self::UffdFloor,
         Self::SigbusFloor,
@@ -52,6 +81,18 @@ impl Way {
         Self::FuseLoop,
     ];
 
+    /// How far memory is kept besides once, and whether one of its donors is dead; `None`: once.
+    pub(crate) fn redundancy(self) -> Option<Redundancy> {
+        let (kept, nodes, is_degraded) = match self {
+            Self::VeniceShmTwoCopies | Self::VeniceUdpTwoCopies => (TWO_COPIES, 4, false),
+            Self::VeniceShmTwoCopiesDegraded => (TWO_COPIES, 4, true),
+            Self::VeniceShmCoded | Self::VeniceUdpCoded => (CODED, 6, false),
+            Self::VeniceShmCodedDegraded | Self::VeniceUdpCodedDegraded => (CODED, 6, true),
+            _ => return None,
+        };
+        Some(Redundancy { kept, nodes, is_degraded })
+    }
+
     /// The name in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -62,7 +103,14 @@ impl Way {
             Self::VeniceShm => "venice-shm",
             Self::VeniceShmInThread => "venice-shm-in-thread",
             Self::VeniceShmOnePage => "venice-shm-one-page",
+            Self::VeniceShmTwoCopies => "venice-shm-two-copies",
+            Self::VeniceShmTwoCopiesDegraded => "venice-shm-two-copies-degraded",
+            Self::VeniceShmCoded => "venice-shm-coded",
+            Self::VeniceShmCodedDegraded => "venice-shm-coded-degraded",
             Self::VeniceUdp => "venice-udp",
+            Self::VeniceUdpTwoCopies => "venice-udp-two-copies",
+            Self::VeniceUdpCoded => "venice-udp-coded",
+            Self::VeniceUdpCodedDegraded => "venice-udp-coded-degraded",
             Self::Umap => "umap",
             Self::VeniceSwapShm => "venice-swap-shm",
             Self::VeniceSwapUdp => "venice-swap-udp",
@@ -117,7 +165,7 @@ mod tests {
 
     #[test]
     fn ways_have_the_names_of_the_report() {
-        for way in Way::ALL {
+        for way in Way::value_variants().iter().copied() {
             assert_eq!(serde_json::to_value(way).unwrap(), way.name());
             assert_eq!(Way::from_str(way.name(), false), Ok(way));
         }

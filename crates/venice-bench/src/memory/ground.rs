@@ -12,7 +12,7 @@ use crate::kernel_swap::fuse_loop::FuseLoopSwap;
 use crate::kernel_swap::ram_disk::RamDiskSwap;
 use crate::kernel_swap::swap_file::SwapFile;
 use crate::kernel_swap::zram::ZramSwap;
-use crate::launch::Launch;
+use crate::launch::{Launch, ONE_COPY};
 use crate::progress::Phase;
 use crate::rack::{Port, Rack};
 
@@ -91,7 +91,8 @@ impl Ground {
     ) -> Result<T> {
         let Budget { local_bytes, remote_bytes } = budget;
         let rack = self.rack(port, remote_bytes)?;
-        run(&Launch::OnRack { rack, local_bytes, remote_bytes, extra })
+        let kept = ONE_COPY;
+        run(&Launch::OnRack { rack, local_bytes, remote_bytes, kept, extra })
     }
 
     /// The rack of `port`, larger than before where it lends too little.

@@ -1,5 +1,5 @@
-//! The programs: each with two copies of its far memory, a part of its memory local, and every
-//! result checked.
+//! The programs: each with two copies of its far memory, or coded 2+1, a part of its memory local,
+//! and every result checked.
 
 use std::process::Command;
 use std::sync::PoisonError;
@@ -21,10 +21,14 @@ const BATCH: u64 = 500;
 /// A background save after so many of them.
 const SAVE_AFTER: u64 = 50;
 
+const TWO_COPIES: [&str; 2] = ["--copies", "2"];
+/// On three of the four nodes.
+const CODED: [&str; 2] = ["--coding", "2+1"];
+
 /// Starts a program of the soak while no donor is being injured.
-fn start(soak: &Soak, local: &str, remote: &str, program: &Command) -> Running {
+fn start(soak: &Soak, kept: [&str; 2], local: &str, remote: &str, program: &Command) -> Running {
     let _open = soak.gate.read().unwrap_or_else(PoisonError::into_inner);
-    let options = ["--local", local, "--remote", remote, "--copies", "2"];
+    let options = ["--local", local, "--remote", remote, kept[0], kept[1]];
     let mut running = soak.rack.run(&options, program);
     wait_for("a program to have borrowed", LIMIT, || {
         let pid = running.pid();
@@ -44,7 +48,7 @@ pub fn stress(soak: &Soak) {
         command.args(["--vm", "1", "--vm-bytes", "40M", "--vm-keep", "--vm-method", "all"]);
         command.args(["--verify", "--oomable", "--timeout", "5", "--seed"]);
         command.arg((split_mix(&mut seed) >> 32).to_string()).current_dir(dir.path());
-        let outcome = start(soak, "12MiB", "64MiB", &command).finish(LIMIT);
+        let outcome = start(soak, TWO_COPIES, "12MiB", "64MiB", &command).finish(LIMIT);
         outcome.expect_code(0);
         assert!(!outcome.stderr.contains("fail:"), "stress-ng: {}", outcome.stderr);
         soak.tally.stress_runs.fetch_add(1, Ordering::Relaxed);
@@ -63,8 +67,8 @@ pub fn sqlite(soak: &Soak) {
     command.args(["-batch", "-bail", ":memory:"]).arg(format!(".read {}", script.display()));
     let right = command.output().expect("there is a sqlite3");
     assert!(right.status.success(), "sqlite3: {}", String::from_utf8_lossy(&right.stderr));
-    while !soak.is_over() {
-        let outcome: Outcome = start(soak, "8MiB", "48MiB", &command).finish(LIMIT);
+    for kept in [CODED, TWO_COPIES].into_iter().cycle().take_while(|_| !soak.is_over()) {
+        let outcome: Outcome = start(soak, kept, "8MiB", "64MiB", &command).finish(LIMIT);
         outcome.expect_code(0);
         assert!(outcome.stdout == right.stdout, "sqlite3 says something else: {}", outcome.stderr);
         soak.tally.sqlite_runs.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +78,7 @@ pub fn sqlite(soak: &Soak) {
 /// A Redis is written and read all the time, and saves in the background.
 pub fn redis(soak: &Soak) {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let server = start(soak, "8MiB", "96MiB", &redis::server(dir.path()));
+    let server = start(soak, TWO_COPIES, "8MiB", "96MiB", &redis::server(dir.path()));
     let mut client = redis::Client::connect(&redis::socket(dir.path()));
     let mut generations = vec![1; KEYS as usize];
     let mut dice = soak.plan.seed ^ 0x5eed;

@@ -1,5 +1,5 @@
 //! Data integrity over time: programs that know what every byte must be, with two copies of their
-//! far memory, on a rack whose donors are killed, stalled and drained one after the other.
+//! far memory or coded 2+1, on a rack whose donors are killed, stalled and drained one after the other.
 //!
 //! [`jobs`] are the programs, [`injuries`] what happens to the donors. One seed says what happens to
 //! whom and when, and what the programs do; how that falls together is the machine's.

@@ -1,6 +1,9 @@
 //! Reads of coded pages: as many fragments at once as give the page, its own first; another for each
 //! that does not come.
 
+#[cfg(test)]
+mod tests;
+
 use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
 use crate::paged::PAGE;
 use crate::paged::coding::{Codec, Coding, Pieces};
