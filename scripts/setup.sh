@@ -43,6 +43,7 @@ look() {
         need redis-server redis-server
         need memcached memcached
         need mariadbd mariadb-server-core # the server alone: no service comes with it
+        need_file /usr/include/db.h libdb5.3-dev # Berkeley DB, which `venice bench memory` compiles
         need ip iproute2
         # The peers that `venice demo` and `venice bench` measure beside Venice: swap on a file,
         # on zram, and on a FUSE file under a loop device.

@@ -17,7 +17,7 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
     let plots = folder.path().join("plots");
     let mut command = Command::new(venice_binary());
     command
-        .args(["bench", "memory", "--quick", "--only", "memcached,grep,fft,btree"])
+        .args(["bench", "memory", "--quick", "--only", "memcached,grep,fft,berkeley-db"])
         .args(["--modes", "venice-shm,venice-window", "--limit", "300"])
         .args(["--size", "32MiB", "--fft", "16MiB", "--value-sizes", "64KiB"])
         .args(["--requests", "100", "--clients", "1,3"])

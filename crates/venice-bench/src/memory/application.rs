@@ -9,6 +9,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
+use super::berkeley_db;
+use super::ground::Lacking;
 use super::sample::{Sample, Timing};
 use super::serve;
 use super::work::{self, Shape, Work, WorkReport};
@@ -35,8 +37,8 @@ pub enum Application {
     Grep,
     /// A complex transform in six steps, as SPLASH-2 has it.
     Fft,
-    /// Random reads and updates of a B-tree, four to one, as the paper has of Berkeley DB.
-    Btree,
+    /// Berkeley DB, in memory: random reads and updates, four to one.
+    BerkeleyDb,
 }
 
 impl Application {
@@ -49,7 +51,7 @@ impl Application {
         Self::Components,
         Self::Grep,
         Self::Fft,
-        Self::Btree,
+        Self::BerkeleyDb,
     ];
 
     /// The name in arguments and reports.
@@ -63,7 +65,7 @@ impl Application {
             Self::Components => "components",
             Self::Grep => "grep",
             Self::Fft => "fft",
-            Self::Btree => "btree",
+            Self::BerkeleyDb => "berkeley-db",
         }
     }
 }
@@ -71,7 +73,7 @@ impl Application {
 /// How large the applications are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Bytes of data of redis, memcached, grep and the B-tree.
+    /// Bytes of data of redis, memcached, grep and Berkeley DB.
     pub data_bytes: u64,
     /// Vertices of PageRank's graph.
     pub graph_vertices: u32,
@@ -96,6 +98,7 @@ pub struct Sizes {
 pub(super) enum Load {
     Redis,
     Memcached { value_bytes: u64 },
+    BerkeleyDb,
     BuiltIn { application: Application, work: Work, bytes: u64 },
 }
 
@@ -115,7 +118,7 @@ impl Load {
                 Application::Components => loads.push(built_in(Work::Components, 0)),
                 Application::Grep => loads.push(built_in(Work::Grep, sizes.data_bytes)),
                 Application::Fft => loads.push(built_in(Work::Fft, sizes.fft_bytes)),
-                Application::Btree => loads.push(built_in(Work::Btree, sizes.data_bytes)),
+                Application::BerkeleyDb => loads.push(Load::BerkeleyDb),
             }
         }
         loads
@@ -125,6 +128,7 @@ impl Load {
         match self {
             Load::Redis => Application::Redis,
             Load::Memcached { .. } => Application::Memcached,
+            Load::BerkeleyDb => Application::BerkeleyDb,
             Load::BuiltIn { application, .. } => *application,
         }
     }
@@ -137,23 +141,32 @@ impl Load {
         }
     }
 
-    /// Draws what it loads, a graph, into a file of `folder`.
+    /// Makes the file it starts from in `folder`, where it has one: the graph that it loads, or the
+    /// program. The inner error is what this machine lacks for it.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn prepare(&self, sizes: &Sizes, folder: &Path) -> Result<Option<PathBuf>> {
-        let Load::BuiltIn { work, .. } = self else { return Ok(None) };
-        if !work.has_graph() {
-            return Ok(None);
+    pub(super) fn prepare(
+        &self,
+        sizes: &Sizes,
+        folder: &Path,
+    ) -> Result<Result<Option<PathBuf>, Lacking>> {
+        match self {
+            Load::Redis | Load::Memcached { .. } => Ok(Ok(None)),
+            Load::BerkeleyDb => Ok(berkeley_db::build(folder)?.map(Some)),
+            Load::BuiltIn { work, .. } if !work.has_graph() => Ok(Ok(None)),
+            Load::BuiltIn { work, .. } => {
+                let graph = folder.join(format!("{}.graph", self.application().name()));
+                let web = Shape { vertices: sizes.graph_vertices, edges: sizes.graph_edges };
+                let _phase = Phase::waiting(format!("prepare {}", self.name()));
+                work::draw_graph(*work, web, sizes.r_mat_scale, &graph)?;
+                Ok(Ok(Some(graph)))
+            }
         }
-        let graph = folder.join(format!("{}.graph", self.application().name()));
-        let web = Shape { vertices: sizes.graph_vertices, edges: sizes.graph_edges };
-        let _phase = Phase::waiting(format!("prepare {}", self.name()));
-        work::draw_graph(*work, web, sizes.r_mat_scale, &graph)?;
-        Ok(Some(graph))
     }
 
-    /// Runs it once. A run of a program that takes longer than `limit` is ended.
+    /// Runs it once, from what was `prepared`. A run of a program that takes longer than `limit` is
+    /// ended.
     ///
     /// # Errors
     /// When the program fails or takes too long, and on an interrupt.
@@ -161,7 +174,7 @@ impl Load {
         &self,
         launch: &Launch<'_>,
         sizes: &Sizes,
-        graph: Option<&Path>,
+        prepared: Option<&Path>,
         limit: Duration,
         label: &str,
     ) -> Result<Sample> {
@@ -171,6 +184,12 @@ impl Load {
             Load::Memcached { value_bytes } => {
                 serve::memcached(launch, sizes, *value_bytes, limit, folder.path(), label)
             }
+            Load::BerkeleyDb => {
+                let _phase = Phase::waiting(label);
+                let mut command = launch.command(prepared.context("it was compiled")?);
+                command.args([sizes.data_bytes, sizes.rounds].map(|number| number.to_string()));
+                run_work(&self.name(), command, limit, folder.path())
+            }
             Load::BuiltIn { application, work, bytes } => {
                 let _phase = Phase::waiting(label);
                 let program = std::env::current_exe().context("cannot find the running program")?;
@@ -179,7 +198,7 @@ impl Load {
                 command
                     .args(["bench", "work", name.get_name(), "--size", &bytes.to_string()])
                     .args(["--rounds", &sizes.rounds.to_string()]);
-                if let Some(graph) = graph {
+                if let Some(graph) = prepared {
                     command.arg("--graph").arg(graph);
                 }
                 run_work(application.name(), command, limit, folder.path())

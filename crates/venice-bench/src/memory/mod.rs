@@ -2,10 +2,12 @@
 //!
 //! Every application ([`application`]) runs on local memory first, then with less of it and the rest from
 //! elsewhere, in every way the machine has ([`mode`], [`ground`]). The built-in ones are processes of
-//! their own ([`work`]); redis and memcached are Debian's ([`serve`]). Results and memory are compared
-//! with those of the run on local memory: a wrong byte anywhere fails the benchmark.
+//! their own ([`work`]); redis and memcached are Debian's ([`serve`]), and so is the library of the Berkeley
+//! DB program ([`berkeley_db`]). Results and memory are compared with those of the run on local memory: a
+//! wrong byte anywhere fails the benchmark.
 
 mod application;
+mod berkeley_db;
 mod closing;
 mod graph_job;
 mod ground;
@@ -79,7 +81,7 @@ pub struct CommonArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Data of redis, memcached, grep and btree [default: 128MiB; --quick: 40MiB].
+    /// Data of redis, memcached, grep and berkeley-db [default: 128MiB; --quick: 40MiB].
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
 

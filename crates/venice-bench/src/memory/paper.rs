@@ -38,7 +38,7 @@ pub struct PaperArgs {
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Only these applications (Figure 3 has one: btree).
+    /// Only these applications (Figure 3 has one: berkeley-db).
     #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...")]
     pub only: Vec<Application>,
 }
@@ -147,7 +147,7 @@ impl Figure {
 
 fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
     let only = match figure {
-        Figure::Three => vec![Application::Btree],
+        Figure::Three => vec![Application::BerkeleyDb],
         Figure::Fifteen if args.only.is_empty() => Application::ALL.into(),
         Figure::Fifteen => args.only.clone(),
     };

@@ -78,9 +78,15 @@ impl<'a> Run<'a> {
     fn measure(&mut self, load: &Load, ground: &mut Ground) -> Result<()> {
         let Plan { sizes, limit, .. } = self.plan;
         let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
-        let graph = load.prepare(sizes, folder.path())?;
+        let prepared = match load.prepare(sizes, folder.path())? {
+            Ok(prepared) => prepared,
+            Err(Lacking(reason)) => {
+                self.skip(load, reason);
+                return Ok(());
+            }
+        };
         let label = self.label(&format!("{}, local", load.name()));
-        let local = match load.run(&Launch::Local, sizes, graph.as_deref(), *limit, &label) {
+        let local = match load.run(&Launch::Local, sizes, prepared.as_deref(), *limit, &label) {
             Ok(local) => local,
             Err(error) => {
                 interrupt::check()?;
@@ -97,7 +103,7 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 let outcome = ground.on(mode, budget, |launch| {
-                    load.run(launch, sizes, graph.as_deref(), *limit, &label)
+                    load.run(launch, sizes, prepared.as_deref(), *limit, &label)
                 });
                 interrupt::check()?;
                 let place = Place::of(load.application(), mode, share, budget);
@@ -105,6 +111,14 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What it takes is not there: it has no run, on local memory either.
+    fn skip(&mut self, load: &Load, reason: String) {
+        self.done += 1 + self.plan.modes.len() * self.plan.shares.len();
+        let name = Some(load.name());
+        let (mode, local_share, fate) = (Mode::Local, None, Fate::Skipped);
+        self.leave_out(Unmeasured { name, mode, local_share, fate, reason });
     }
 
     fn is_skipped(&self, mode: Mode) -> bool {

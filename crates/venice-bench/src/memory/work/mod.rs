@@ -6,7 +6,6 @@
 //! has to give the same digests wherever its pages were in between.
 
 mod bfs;
-mod btree;
 mod components;
 mod digest;
 mod fft;
@@ -41,8 +40,6 @@ pub enum Work {
     Grep,
     /// A complex transform in six steps, there and back.
     Fft,
-    /// Random reads and updates in a B-tree, four to one.
-    Btree,
     /// PageRank in supersteps over 50 partitions, with messages between them.
     Topk,
 }
@@ -115,7 +112,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
         Work::Bfs => Graph::r_mat(scale, bfs::EDGE_FACTOR),
         Work::Components => Graph::uniform(components::shape(scale)),
         Work::Topk => Graph::crowd(web),
-        Work::Grep | Work::Fft | Work::Btree => {
+        Work::Grep | Work::Fft => {
             unreachable!("{work:?} has no graph")
         }
     };
@@ -157,7 +154,6 @@ pub fn execute_work(args: WorkArgs) -> Result<()> {
         Work::Components => measure::<components::Components>(&args),
         Work::Grep => measure::<grep::Grep>(&args),
         Work::Fft => measure::<fft::Fft>(&args),
-        Work::Btree => measure::<btree::Btree>(&args),
         Work::Topk => measure::<topk::TopK>(&args),
     }?;
     let text = serde_json::to_string(&report).context("cannot form the report")?;
