@@ -226,6 +226,8 @@ EXAMPLES:
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
   venice run --local 1GiB --faults in-thread -- ./simulate
                                               numbers in large arrays: no switch at a fault
+  venice run --local 1GiB --coding 4+2 -- ./simulate
+                                              two nodes may die, for half as much memory again
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
