@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use venice_recipient::paged::{Region, Space, SpaceError};
+use venice_recipient::paged::{PageSize, Region, Space, SpaceError};
 use venice_recipient::{Copies, RemoteMemory};
 
 use crate::Error;
@@ -39,13 +39,22 @@ impl PagedMemory {
         Ok(PagedMemory { shared: Arc::new(Shared { space, remote }) })
     }
 
-    /// A region of zeros, `len_bytes` rounded up to whole pages.
+    /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB.
     ///
     /// # Errors
     /// [`Error::NoRoom`]: all regions together would be more than was borrowed; [`Error::Refused`]
     /// by the kernel.
     pub fn map(&self, len_bytes: u64) -> Result<PagedRegion, Error> {
-        let region = self.shared.space.map(len_bytes)?;
+        self.map_by(len_bytes, PageSize::Small)
+    }
+
+    /// As [`PagedMemory::map`], of a region that comes and goes by pages of `page_size`: large ones
+    /// are for what is used by runs of pages.
+    ///
+    /// # Errors
+    /// As for [`PagedMemory::map`].
+    pub fn map_by(&self, len_bytes: u64, page_size: PageSize) -> Result<PagedRegion, Error> {
+        let region = self.shared.space.map(len_bytes, page_size)?;
         Ok(PagedRegion { region, _shared: self.shared.clone() })
     }
 

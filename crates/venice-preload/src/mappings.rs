@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{Hint, PAGE, Pager, Structure, is_manageable};
+use venice_memory::paged::{Hint, PAGE, PageSize, Pager, Structure, is_manageable};
 
 use crate::the_pager::pager;
 use crate::{c, patch};
@@ -199,7 +199,7 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
                 drop(structure);
                 return pager.heed(addr, len_bytes, hint);
             }
-            outcome = advise_managed(&mut structure, addr, len_bytes, advice);
+            outcome = advise_managed(pager, &mut structure, addr, len_bytes, advice);
         }
     }
     // SAFETY: what the program asked for.
@@ -208,6 +208,7 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
 
 /// Advice on managed memory that is more than a hint; `None`: the kernel may have it.
 fn advise_managed(
+    pager: &Pager,
     structure: &mut Structure,
     addr: usize,
     len_bytes: usize,
@@ -218,8 +219,18 @@ fn advise_managed(
             Some(structure.discard(addr, len_bytes, sys::MADV_DONTNEED))
         }
         sys::MADV_DONTNEED_LOCKED => Some(structure.discard(addr, len_bytes, advice)),
-        // Pages of 4 KiB are what is paged.
-        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE => Some(Ok(())),
+        // The kernel's own large pages are not what is paged.
+        sys::MADV_HUGEPAGE => {
+            if pager.block().heeds_large() {
+                structure.choose_page_size(addr, len_bytes, PageSize::Large);
+            }
+            Some(Ok(()))
+        }
+        sys::MADV_NOHUGEPAGE => {
+            structure.choose_page_size(addr, len_bytes, PageSize::Small);
+            None
+        }
+        sys::MADV_COLLAPSE => Some(Ok(())),
         sys::MADV_WIPEONFORK | sys::MADV_DONTFORK | sys::MADV_GUARD_INSTALL => {
             structure.release_to_kernel(addr, len_bytes);
             None

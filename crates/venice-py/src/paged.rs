@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use venice_client::{PagedMemory, PagedRegion};
@@ -27,9 +27,10 @@ pub struct Region {
 
 #[pymethods]
 impl Paged {
-    fn map(&self, py: Python<'_>, len_bytes: u64) -> PyResult<Region> {
+    fn map(&self, py: Python<'_>, len_bytes: u64, page_size: &str) -> PyResult<Region> {
         let paged = self.0.get(py)?;
-        let mapped = py.detach(|| paged.map(len_bytes));
+        let page_size = page_size.parse().map_err(PyValueError::new_err)?;
+        let mapped = py.detach(|| paged.map_by(len_bytes, page_size));
         let region = mapped.map_err(|error| raised(py, &error))?;
         Ok(Region { region: Some(region), process: std::process::id() })
     }

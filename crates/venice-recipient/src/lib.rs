@@ -51,5 +51,5 @@ pub use venice_memory::paged::run_block::{Fate, PortKind};
 
 /// Regions over borrowed memory ([`RemoteMemory::memory`]), paged within a budget.
 pub mod paged {
-    pub use venice_memory::paged::{Region, Space, SpaceError};
+    pub use venice_memory::paged::{PageSize, Region, Space, SpaceError};
 }

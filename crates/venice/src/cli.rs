@@ -228,6 +228,8 @@ EXAMPLES:
                                               numbers in large arrays: no switch at a fault
   venice run --local 1GiB --coding 4+2 -- ./simulate
                                               two nodes may die, for half as much memory again
+  venice run --local 1GiB --page-size 64k -- ./stencil
+                                              pages of 64 KiB: long runs, wherever they begin
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3

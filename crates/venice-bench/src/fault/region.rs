@@ -56,6 +56,12 @@ impl Region {
         Ok(Self { base, pages, umap: None })
     }
 
+    /// Asks for large pages, whatever is large to who serves them.
+    pub(crate) fn ask_for_large_pages(&self) {
+        // SAFETY: the range was mapped when this was made. Refusal is fine.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes(), libc::MADV_HUGEPAGE) };
+    }
+
     /// Pages that UMap serves.
     ///
     /// # Errors

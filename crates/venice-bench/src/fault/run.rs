@@ -46,7 +46,7 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
             run_worker(way, args, &Launch::Local, &[]).map(Ok)
         }
         Way::Umap => run_on_umap(way, args),
-        Way::VeniceShm | Way::VeniceShmInThread | Way::VeniceShmOnePage => {
+        Way::VeniceShm | Way::VeniceShmInThread | Way::VeniceShmOnePage | Way::VeniceShmLarge => {
             run_on_rack(way, args, Port::Shm).map(Ok)
         }
         Way::VeniceShmTwoCopies
@@ -54,6 +54,7 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
         | Way::VeniceShmCoded
         | Way::VeniceShmCodedDegraded => run_on_rack(way, args, Port::Shm).map(Ok),
         Way::VeniceUdp
+        | Way::VeniceUdpLarge
         | Way::VeniceUdpTwoCopies
         | Way::VeniceUdpCoded
         | Way::VeniceUdpCodedDegraded => run_on_rack(way, args, Port::Udp).map(Ok),
@@ -103,6 +104,7 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
         extra: match way {
             Way::VeniceShmOnePage => &["--read-ahead", "off"],
             Way::VeniceShmInThread => &["--faults", "in-thread"],
+            Way::VeniceShmLarge | Way::VeniceUdpLarge => &["--page-size", "64k"],
             _ => &[],
         },
     };
@@ -240,15 +242,15 @@ fn worker_command(
     match way {
         Way::UffdFloor => drop(command.args(["--floor", "handler"])),
         Way::SigbusFloor => drop(command.args(["--floor", "sigbus"])),
+        Way::VeniceShmLarge | Way::VeniceUdpLarge => drop(command.arg("--large-pages")),
         _ => {}
     }
     if let Some(library) = args.umap.as_ref().filter(|_| way == Way::Umap) {
         command.arg("--umap").arg(library);
         UmapMemory::configure(&mut command, args.local.0);
     }
-    if way == Way::VeniceShmOnePage {
-        command.args(["--patterns", Pattern::Sequential.name()]);
-    }
+    let patterns: Vec<&str> = patterns(way).iter().map(|pattern| pattern.name()).collect();
+    command.args(["--patterns", &patterns.join(",")]);
     if !helpers.is_empty() {
         let pids: Vec<String> = helpers.iter().map(u32::to_string).collect();
         command.args(["--helpers", &pids.join(",")]);
@@ -256,10 +258,21 @@ fn worker_command(
     Ok(command)
 }
 
+/// The orders that say something of a way.
+fn patterns(way: Way) -> &'static [Pattern] {
+    match way {
+        Way::VeniceShmOnePage => &[Pattern::Sequential],
+        Way::VeniceShm | Way::VeniceShmLarge | Way::VeniceUdp | Way::VeniceUdpLarge => {
+            &[Pattern::Random, Pattern::Sequential, Pattern::Runs]
+        }
+        _ => &[Pattern::Random, Pattern::Sequential],
+    }
+}
+
 /// Generous: filling at a tenth of a slow disk's speed, and the cases at twice their length.
 fn time_limit(args: &FaultArgs) -> Duration {
     let pages = (args.size.0 / PAGE_BYTES) as f64;
-    Duration::from_secs_f64(60.0 + pages / 2_000.0 + 8.0 * 2.0 * (args.seconds + 1.0))
+    Duration::from_secs_f64(60.0 + pages / 2_000.0 + 12.0 * 2.0 * (args.seconds + 1.0))
 }
 
 fn read_report(folder: &TempDir, json: &PathBuf) -> Result<WorkerReport> {

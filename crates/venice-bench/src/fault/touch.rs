@@ -25,7 +25,12 @@ pub enum Pattern {
     Random,
     /// One page after the other.
     Sequential,
+    /// [`RUN_PAGES`] pages in a row, anywhere each time.
+    Runs,
 }
+
+/// Pages of a run ([`Pattern::Runs`]), which begins at a multiple of as many: 64 KiB.
+pub(crate) const RUN_PAGES: u64 = 16;
 
 /// What is done with a word of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -44,6 +49,7 @@ impl Pattern {
         match self {
             Self::Random => "random",
             Self::Sequential => "sequential",
+            Self::Runs => "runs",
         }
     }
 }

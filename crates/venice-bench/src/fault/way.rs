@@ -35,6 +35,8 @@ pub enum Way {
     VeniceShmInThread,
     /// Venice over shared memory, with read-ahead off: one page for each fault.
     VeniceShmOnePage,
+    /// Venice over shared memory by pages of 64 KiB (`--page-size 64k`).
+    VeniceShmLarge,
     /// Venice over shared memory, with two copies.
     VeniceShmTwoCopies,
     /// The same with one donor dead: the other copy is read.
@@ -51,6 +53,8 @@ pub enum Way {
     VeniceUdpCoded,
     /// The same with one donor of six dead.
     VeniceUdpCodedDegraded,
+    /// Venice over udp by pages of 64 KiB.
+    VeniceUdpLarge,
     /// UMap, from a file in memory.
     Umap,
     /// Kernel swap to donors over shared memory.
@@ -66,14 +70,16 @@ pub enum Way {
 impl Way {
     /// The ways that are measured where none are named, in the order they run: of those that keep
     /// more than one copy each takes as long as all others of its port.
-    pub const BY_DEFAULT: [Self; 12] = [
+    pub const BY_DEFAULT: [Self; 14] = [
         Self::Resident,
         Self::UffdFloor,
         Self::SigbusFloor,
         Self::VeniceShm,
         Self::VeniceShmInThread,
         Self::VeniceShmOnePage,
+        Self::VeniceShmLarge,
         Self::VeniceUdp,
+        Self::VeniceUdpLarge,
         Self::Umap,
         Self::VeniceSwapShm,
         Self::VeniceSwapUdp,
@@ -103,6 +109,7 @@ impl Way {
             Self::VeniceShm => "venice-shm",
             Self::VeniceShmInThread => "venice-shm-in-thread",
             Self::VeniceShmOnePage => "venice-shm-one-page",
+            Self::VeniceShmLarge => "venice-shm-large",
             Self::VeniceShmTwoCopies => "venice-shm-two-copies",
             Self::VeniceShmTwoCopiesDegraded => "venice-shm-two-copies-degraded",
             Self::VeniceShmCoded => "venice-shm-coded",
@@ -111,6 +118,7 @@ impl Way {
             Self::VeniceUdpTwoCopies => "venice-udp-two-copies",
             Self::VeniceUdpCoded => "venice-udp-coded",
             Self::VeniceUdpCodedDegraded => "venice-udp-coded-degraded",
+            Self::VeniceUdpLarge => "venice-udp-large",
             Self::Umap => "umap",
             Self::VeniceSwapShm => "venice-swap-shm",
             Self::VeniceSwapUdp => "venice-swap-udp",

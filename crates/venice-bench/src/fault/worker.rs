@@ -14,7 +14,7 @@ use venice_wire::ByteSize;
 use super::floor::{FloorRegion, SOURCE_PAGE};
 use super::region::Region;
 use super::sigbus_floor::SigbusRegion;
-use super::touch::{CaseReport, Operation, Pattern, Spent, Tally, Touch};
+use super::touch::{CaseReport, Operation, Pattern, RUN_PAGES, Spent, Tally, Touch};
 use super::{PAGE_BYTES, cpu_time};
 use crate::pattern::Random;
 use crate::resident::PeakSampler;
@@ -45,6 +45,10 @@ pub struct WorkerArgs {
     /// Have UMap serve the faults: its shared library.
     #[arg(long, value_name = "LIBRARY", conflicts_with = "floor")]
     pub umap: Option<PathBuf>,
+
+    /// Ask for large pages instead of small ones.
+    #[arg(long)]
+    pub large_pages: bool,
 
     /// Processes whose processor time is counted as that of helpers.
     #[arg(long, value_delimiter = ',')]
@@ -119,6 +123,9 @@ impl<'a> Bench<'a> {
             None => Region::map(self.pages)?,
             Some(library) => Region::by_umap(library, self.pages)?,
         };
+        if self.args.large_pages {
+            region.ask_for_large_pages();
+        }
         let start = Instant::now();
         (0..self.pages).for_each(|page| region.fill_page(page));
         let fill_s = start.elapsed().as_secs_f64();
@@ -157,12 +164,19 @@ impl<'a> Bench<'a> {
             // resident.
             let seed = case.number * 2 + thread as u64 + 1;
             let mut random = Random::new(seed);
-            let mut taken = 0;
+            let (mut taken, mut run) = (0, 0);
             let mut order = std::iter::from_fn(|| {
+                let at = taken % RUN_PAGES;
                 taken += 1;
                 Some(match case.pattern {
                     Pattern::Random => random.below(self.pages),
                     Pattern::Sequential => (first_page(thread) + taken - 1) % self.pages,
+                    Pattern::Runs => {
+                        if at == 0 {
+                            run = random.below(self.pages / RUN_PAGES) * RUN_PAGES;
+                        }
+                        run + at
+                    }
                 })
             });
             touch.run(region, &mut order, WARM_UP, seed);
@@ -327,6 +341,7 @@ mod tests {
             patterns: vec![Pattern::Random, Pattern::Sequential],
             floor: None,
             umap: None,
+            large_pages: false,
             helpers: vec![],
             json: json.clone(),
         })

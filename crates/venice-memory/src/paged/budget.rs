@@ -57,7 +57,8 @@ pub(super) fn low_watermark(limit_pages: u64) -> u64 {
     limit_pages.saturating_sub(2 * slack(limit_pages))
 }
 
-fn slack(limit_pages: u64) -> u64 {
+/// Pages between the watermarks, and between the upper one and the budget.
+pub(super) fn slack(limit_pages: u64) -> u64 {
     (limit_pages / 32).clamp(64, 4096).min(limit_pages / 4)
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::access_pattern::Pattern;
 use super::budget::high_watermark;
+use super::page_size::PageSize;
 use super::page_table::{PageNumber, State};
 use super::pager::{Pager, Structure};
 use super::pages_of;
@@ -161,6 +162,15 @@ impl Structure {
         let pager = self.pager;
         for part in self.guarded().regions.parts(pages) {
             pager.table.set_pattern(part, pattern);
+        }
+    }
+
+    /// The size of the pages that the range is brought in by from now on. What is here of it stays as
+    /// it is.
+    pub fn choose_page_size(&mut self, addr: usize, len_bytes: usize, size: PageSize) {
+        let pager = self.pager;
+        for part in self.guarded().regions.parts(pages_of(addr, len_bytes)) {
+            pager.table.set_page_size(part, size);
         }
     }
 

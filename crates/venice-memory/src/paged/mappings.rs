@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::access_pattern::Pattern;
+use super::page_size::PageSize;
 use super::page_table::{Entry, PageNumber, PageTable, State};
 use super::pager::{Pager, Structure};
 use super::slots::Slots;
@@ -41,6 +42,7 @@ impl Structure {
         // SAFETY: advice that changes no contents.
         let _ = unsafe { sys::madvise(addr, len_bytes, sys::MADV_NOHUGEPAGE) };
         pager.table.set_in_thread(pages.clone(), is_in_thread);
+        pager.table.set_page_size(pages.clone(), pager.block.page_size());
         if pager.uffd_of(pages.start).register(addr, len_bytes).is_ok() {
             self.guarded().regions.insert(pages);
         }
@@ -70,9 +72,7 @@ impl Structure {
             }
         }
         if outcome.is_ok() {
-            self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
-            self.pager.table.set_in_thread(pages.clone(), false);
-            self.guarded().regions.remove(pages);
+            self.say_nothing(pages);
         }
         outcome
     }
@@ -82,8 +82,15 @@ impl Structure {
         let pages = pages_of(addr, len_bytes);
         self.claim_all(pages.clone());
         self.drop_all_even_late(pages.clone());
-        self.pager.table.set_pattern(pages.clone(), Pattern::Normal);
-        self.pager.table.set_in_thread(pages.clone(), false);
+        self.say_nothing(pages);
+    }
+
+    /// The pages are not managed any more, and nothing is said of them.
+    fn say_nothing(&mut self, pages: Range<PageNumber>) {
+        let table = &self.pager.table;
+        table.set_pattern(pages.clone(), Pattern::Normal);
+        table.set_page_size(pages.clone(), PageSize::Small);
+        table.set_in_thread(pages.clone(), false);
         self.guarded().regions.remove(pages);
     }
 
@@ -162,30 +169,35 @@ impl Structure {
         if new_pages.start == old.start {
             self.restore_all(old.start..old.start + kept);
             self.drop_all(old.start + kept..old.end);
-            self.pager.table.set_in_thread(old.start + kept..old.end, false);
-            self.guarded().regions.remove(old.start + kept..old.end);
+            self.say_nothing(old.start + kept..old.end);
             if new_count > old.len() {
                 let more_bytes = (new_count - old.len()) * PAGE;
                 self.adopt_as(address_of(old.end), more_bytes, was_in_thread);
-                let pattern = self.pager.table.pattern(old.end - 1);
-                self.pager.table.set_pattern(old.end..new_pages.end, pattern);
+                self.say_as_of(old.end - 1, old.end..new_pages.end);
             }
             return;
         }
         let reaches = self.pager.in_thread.as_ref().is_some_and(|it| it.reaches(new));
         self.adopt_as(new, new_count * PAGE, was_in_thread && reaches);
-        self.pager.table.copy_patterns(old.start..old.start + kept, new_pages.start);
+        self.pager.table.copy_said(old.start..old.start + kept, new_pages.start);
+        self.say_as_of(old.start + kept - 1, new_pages.start + kept..new_pages.end);
         for offset in 0..kept {
             self.pager.move_entry(old.start + offset, new_pages.start + offset);
         }
         self.drop_all(old.start + kept..old.end);
         if flags & MREMAP_DONTUNMAP == 0 {
-            self.pager.table.set_in_thread(old.clone(), false);
-            self.guarded().regions.remove(old);
+            self.say_nothing(old);
         } else {
             let uffd = self.pager.uffd_of(old.start);
             let _ = uffd.register(address_of(old.start), old.len() * PAGE);
         }
+    }
+
+    /// What was said of `page` is said of a mapping that grew by `pages`.
+    fn say_as_of(&mut self, page: PageNumber, pages: Range<PageNumber>) {
+        let table = &self.pager.table;
+        table.set_pattern(pages.clone(), table.pattern(page));
+        table.set_page_size(pages, table.page_size(page));
     }
 
     /// Brings a range home and leaves it to the kernel for good (`MADV_WIPEONFORK`, for one).
@@ -208,8 +220,7 @@ impl Structure {
             let _ = self.pager.uffd_of(part.start).unregister(start, len_bytes);
             self.claim_all(part.clone());
             self.drop_all(part.clone());
-            self.pager.table.set_in_thread(part.clone(), false);
-            self.guarded().regions.remove(part);
+            self.say_nothing(part);
         }
     }
 

@@ -12,7 +12,8 @@
 //!    with what lies ahead of it (`read_ahead`).
 //!
 //! What the program says about its memory beforehand is in `hints`. Faults on large mappings may be
-//! served by the thread itself that touches them (`in_thread`).
+//! served by the thread itself that touches them (`in_thread`). Where pages are large (`page_size`),
+//! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory.
 //!
 //! `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
@@ -47,6 +48,7 @@ mod lock;
 pub mod loss;
 mod mappings;
 mod page_set;
+mod page_size;
 mod page_table;
 mod pager;
 mod presence;
@@ -77,6 +79,7 @@ pub use fork::ForkedChild;
 pub use hints::Hint;
 pub use in_thread::signal;
 pub use mappings::is_manageable;
+pub use page_size::PageSize;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use slab_window::SlabSource;
 pub use space::{Region, Space, SpaceError};

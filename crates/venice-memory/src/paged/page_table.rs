@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::access_pattern::{Pattern, Patterns};
 use super::page_set::PageSet;
+use super::page_size::{PageSize, large_page_around};
 use super::sys::{self, SysResult};
 
 /// A page's number: its address divided by 4096.
@@ -242,6 +243,7 @@ struct Leaf {
     live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
     patterns: Patterns<{ LEAF_PAGES / 32 }>,
     in_thread: PageSet<{ LEAF_PAGES / 64 }>,
+    large: PageSet<{ LEAF_PAGES / 64 }>,
 }
 
 /// The table.
@@ -329,17 +331,41 @@ impl PageTable {
         self.for_each_leaf(pages, |leaf, indexes| leaf.patterns.set(indexes, pattern));
     }
 
-    /// Says of the pages from `to` on what was said of those of `from`. Only under the structure
-    /// lock.
-    pub fn copy_patterns(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
+    /// Says of the pages from `to` on what was said of those of `from`: pattern and size. Only under
+    /// the structure lock.
+    pub fn copy_said(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
+        let said = |page| (self.pattern(page), self.page_size(page));
         let mut start = from.start;
         while start < from.end {
-            let pattern = self.pattern(start);
-            let is_other = |page: &PageNumber| self.pattern(*page) != pattern;
+            let (pattern, size) = said(start);
+            let is_other = |page: &PageNumber| said(*page) != (pattern, size);
             let end = (start..from.end).find(is_other).unwrap_or(from.end);
-            self.set_pattern(to + (start - from.start)..to + (end - from.start), pattern);
+            let pages = to + (start - from.start)..to + (end - from.start);
+            self.set_pattern(pages.clone(), pattern);
+            self.set_page_size(pages, size);
             start = end;
         }
+    }
+
+    /// Of which size the page is that `page` is part of.
+    pub fn page_size(&self, page: PageNumber) -> PageSize {
+        let is_large = |leaf: &Leaf| leaf.large.contains(page % LEAF_PAGES);
+        if self.leaf(page).is_some_and(is_large) { PageSize::Large } else { PageSize::Small }
+    }
+
+    /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
+    pub fn set_page_size(&self, pages: std::ops::Range<PageNumber>, size: PageSize) {
+        let is_large = size == PageSize::Large;
+        self.for_each_leaf(pages, |leaf, indexes| leaf.large.set(indexes, is_large));
+    }
+
+    /// The large page that `page` is in, as far as there is one.
+    pub fn large_page_of(&self, page: PageNumber) -> std::ops::Range<PageNumber> {
+        let whole = large_page_around(page);
+        let is_large = |page: &PageNumber| self.page_size(*page) == PageSize::Large;
+        let below = (whole.start..page).rev().take_while(is_large).count();
+        let above = (page + 1..whole.end).take_while(is_large).count();
+        page - below..page + 1 + above
     }
 
     /// Are faults on `page` served in the thread that touches it?
@@ -473,7 +499,8 @@ mod tests {
         table.cover(0..2 * LEAF_PAGES).unwrap();
         let border = LEAF_PAGES - 3..LEAF_PAGES + 5;
         table.set_pattern(border.clone(), Pattern::Random);
-        table.copy_patterns(border.start - 1..border.end + 1, 100);
+        table.set_page_size(border.clone(), PageSize::Large);
+        table.copy_said(border.start - 1..border.end + 1, 100);
         for (page, pattern) in [
             (border.end - 1, Pattern::Random),
             (border.end, Pattern::Normal),
@@ -484,7 +511,13 @@ mod tests {
             (9 * LEAF_PAGES, Pattern::Normal),
         ] {
             assert_eq!(table.pattern(page), pattern, "page {page}");
+            let is_large = table.page_size(page) == PageSize::Large;
+            assert_eq!(is_large, pattern == Pattern::Random, "page {page}");
         }
+        // At its edges a large page has what there is.
+        assert_eq!(table.large_page_of(103), 101..109);
+        assert_eq!(table.large_page_of(border.start), border.start..LEAF_PAGES);
+        assert_eq!(table.large_page_of(border.end - 1), LEAF_PAGES..border.end);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod donor;
 mod fault_times;
 mod layout;
 mod leaving;
+mod page_sizes;
 mod port_kind;
 mod replicas;
 mod silence;
@@ -51,7 +52,7 @@ const LIVES_OF_A_REPLICA: usize = 16;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN11");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN12");
 
 /// A process of this run.
 #[derive(Debug)]
@@ -102,6 +103,8 @@ pub struct Counters {
     pub read_ahead_used: AtomicU64,
     /// Of these, pages that left without any of that.
     pub read_ahead_unused: AtomicU64,
+    /// Pages of 4 KiB brought in beside the one that was touched, as parts of the same large page.
+    pub large_in: AtomicU64,
     /// Pages brought in because the program said that it will need them.
     pub wanted_in: AtomicU64,
     /// Pages taken out before others, or at once, because the program said so.
@@ -161,6 +164,10 @@ pub struct RunBlock {
     is_window: AtomicU32,
     /// 1: faults on large mappings are served in the thread that touches them.
     faults_in_thread: AtomicU32,
+    /// The [`PageSize`](super::PageSize) of what nobody says anything else of.
+    page_size: AtomicU32,
+    /// 1: the program's word on large pages is heeded.
+    large_by_advice: AtomicU32,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::page_table::Entry;
 use super::run_block::{MAX_SLABS, Owner, Process, RunBlockMap};
 
+/// Rows of slots looked at for a free one, a slab's worth of the shortest.
+const ROWS_LOOKED_AT: u32 = 256;
+
 /// The slots as one process sees them.
 #[derive(Debug)]
 pub struct Slots {
@@ -71,6 +74,42 @@ impl Slots {
             }
             slot = (slot + 1) % usable;
             looked += 1;
+        }
+        None
+    }
+
+    /// Takes this slot if it is free; `true`: it is held by this process.
+    pub fn take_this(&self, block: &RunBlockMap, slot: u32) -> bool {
+        let usable = block.slab_count() as u32 * block.slab_slots();
+        if slot >= usable || !self.is_writable(block, slot) {
+            return false;
+        }
+        let word = &block.holders()[slot as usize];
+        let taken =
+            word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if taken {
+            block.slots_used.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Takes the slot `at` places into `count` free ones, of which the first is a multiple of
+    /// `count`: those that belong beside it will be free. `None`: there are none so near the last one
+    /// taken.
+    pub fn take_in_free_row(&self, block: &RunBlockMap, at: u32, count: u32) -> Option<u32> {
+        let usable = block.slab_count() as u32 * block.slab_slots();
+        let mut row = self.cursor.load(Ordering::Relaxed).next_multiple_of(count);
+        for _ in 0..ROWS_LOOKED_AT.min(usable / count) {
+            if row >= usable {
+                row = 0;
+            }
+            let slots = &block.holders()[row as usize..(row + count) as usize];
+            let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+            if slots.iter().all(is_free) && self.take_this(block, row + at) {
+                self.cursor.store((row + count) % usable, Ordering::Relaxed);
+                return Some(row + at);
+            }
+            row += count;
         }
         None
     }
@@ -216,6 +255,25 @@ mod tests {
         slots.give_up(&block, 3);
         slots.give_up(&block, 4);
         assert_eq!(slots.take_run(&block, 9), Some(3..5));
+    }
+
+    #[test]
+    fn what_belongs_together_finds_free_rows() {
+        let block = block_with(&["a", "b"]);
+        let slots = Slots::new(0);
+        assert_eq!(slots.take(&block), Some(0));
+        assert_eq!(slots.take_in_free_row(&block, 5, 16), Some(21));
+        assert!(slots.take_this(&block, 22) && !slots.take_this(&block, 22));
+        assert_eq!(slots.take_in_free_row(&block, 0, 16), Some(32));
+        assert!(!slots.take_this(&block, 2 * SLAB_SLOTS), "there is no such slot");
+        assert_eq!(slots.take(&block), Some(48), "what is taken one by one goes on behind");
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 5);
+        for slot in (48..2 * SLAB_SLOTS).step_by(16) {
+            slots.take_this(&block, slot);
+        }
+        assert_eq!(slots.take_in_free_row(&block, 0, 16), None);
+        block.donors()[1].lose(super::super::run_block::Fate::Died);
+        assert!(!slots.take_this(&block, 2 * SLAB_SLOTS - 1));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::duty::FIRST;
 use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
+use super::page_size::PageSize;
 use super::pager::{Pager, PagerError, PagerSetup, Serves};
 use super::run_block::Owner;
 use super::slots;
@@ -135,11 +136,16 @@ impl Space {
         Ok(())
     }
 
-    /// A region of zeros, `len_bytes` rounded up to whole pages.
+    /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB; they come and go by pages
+    /// of `page_size`.
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`], [`SpaceError::Map`].
-    pub fn map(self: &Arc<Space>, len_bytes: u64) -> Result<Region, SpaceError> {
+    pub fn map(
+        self: &Arc<Space>,
+        len_bytes: u64,
+        page_size: PageSize,
+    ) -> Result<Region, SpaceError> {
         let len_bytes = len_bytes.max(1).next_multiple_of(PAGE as u64);
         let capacity = self.far.len_bytes();
         let taken = self.mapped_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |mapped| {
@@ -149,7 +155,7 @@ impl Space {
             let free_bytes = capacity - mapped;
             return Err(SpaceError::NoRoom { asked_bytes: len_bytes, free_bytes });
         }
-        match self.map_and_adopt(len_bytes as usize) {
+        match self.map_and_adopt(len_bytes as usize, page_size) {
             Ok(addr) => Ok(Region { space: self.clone(), addr, len_bytes: len_bytes as usize }),
             Err(source) => {
                 self.mapped_bytes.fetch_sub(len_bytes, Ordering::AcqRel);
@@ -173,13 +179,14 @@ impl Space {
         self.far.len_bytes()
     }
 
-    fn map_and_adopt(&self, len_bytes: usize) -> Result<usize, Errno> {
+    fn map_and_adopt(&self, len_bytes: usize, page_size: PageSize) -> Result<usize, Errno> {
         let addr = sys::map_private(len_bytes)? as usize;
         sys::unlock(addr, len_bytes);
         // SAFETY: advice about fresh memory.
         unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTFORK)? };
         let mut structure = self.pager.hold_structure();
         structure.adopt(addr, len_bytes);
+        structure.choose_page_size(addr, len_bytes, page_size);
         if structure.touches(addr, len_bytes) {
             return Ok(addr);
         }
@@ -204,7 +211,7 @@ impl Space {
         pager.is_ending.store(true, Ordering::Release);
         pager.evictor_bell.store(1, Ordering::Release);
         sys::futex_wake(&pager.evictor_bell, 1, false);
-        let page = self.map_and_adopt(PAGE).ok();
+        let page = self.map_and_adopt(PAGE, PageSize::Small).ok();
         let fault = page.map(|page| {
             std::thread::spawn(move || {
                 // SAFETY: mapped above; unmapped when this has ended.

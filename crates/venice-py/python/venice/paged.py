@@ -55,14 +55,20 @@ class Paged(Closing):
         """How much of them is in this machine's memory."""
         return self._inner.resident_bytes()
 
-    def array(self, shape: Shape, dtype: DTypeLike = float) -> "np.ndarray[Any, Any]":
-        """An array of zeros; an ordinary `numpy.ndarray`, but for where it lies."""
+    def array(
+        self, shape: Shape, dtype: DTypeLike = float, *, page_size: str = "4k"
+    ) -> "np.ndarray[Any, Any]":
+        """An array of zeros; an ordinary `numpy.ndarray`, but for where it lies.
+
+        It comes and goes by pages of `page_size`, "4k" or "64k": large ones are for what is used
+        by runs of pages.
+        """
         np = _numpy()
         kind = np.dtype(dtype)
         if kind.hasobject:
             raise TypeError("arrays of Python objects cannot lie in borrowed memory")
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        region = self._inner.map(prod(shape) * kind.itemsize)
+        region = self._inner.map(prod(shape) * kind.itemsize, page_size)
         return np.ndarray(shape, kind, buffer=region)
 
 

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::{
     Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow,
@@ -79,6 +80,9 @@ pub struct RunArgs {
     /// Pages to bring in ahead of a scan: on, off, or at most so many [default: on]
     #[arg(long, value_name = "on|off|PAGES", value_parser = read_ahead)]
     read_ahead: Option<u32>,
+    /// How much of its memory comes and goes at once [default: 4k]
+    #[arg(long, value_enum)]
+    page_size: Option<PageSizes>,
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
@@ -111,6 +115,30 @@ enum Faults {
     Handler,
     /// The thread that touches it
     InThread,
+}
+
+/// By pages of which size a program's memory is paged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum PageSizes {
+    /// 4 KiB
+    #[default]
+    #[value(name = "4k")]
+    Small,
+    /// 64 KiB where the program says MADV_HUGEPAGE (numpy does, of large arrays), else 4 KiB
+    Advised,
+    /// 64 KiB, but where it says MADV_NOHUGEPAGE: for programs that use memory by runs of pages
+    #[value(name = "64k")]
+    Large,
+}
+
+impl PageSizes {
+    fn put_into(self, block: &RunBlockMap) {
+        match self {
+            PageSizes::Small => block.set_page_size(PageSize::Small, false),
+            PageSizes::Advised => block.set_page_size(PageSize::Small, true),
+            PageSizes::Large => block.set_page_size(PageSize::Large, true),
+        }
+    }
 }
 
 fn read_ahead(text: &str) -> Result<u32, String> {
@@ -246,6 +274,9 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     if args.read_ahead.is_some() {
         return usage("--read-ahead is of --mode paged: in a window nothing is read ahead".into());
     }
+    if args.page_size.is_some() {
+        return usage("--page-size is of --mode paged: in a window nothing is brought in".into());
+    }
     if args.reclaim_to.is_some() {
         return usage("--reclaim-to is of --mode paged: mapped memory stays where it is".into());
     }
@@ -323,6 +354,7 @@ fn set_up(
     if let Some(link) = loan.link() {
         block.set_link(&link);
     }
+    args.page_size.unwrap_or_default().put_into(&block);
     if args.mode == Mode::Window {
         block.set_window();
     }

@@ -49,6 +49,10 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.read_ahead_used),
         get(&counters.read_ahead_unused),
     ));
+    let beside = get(&counters.large_in);
+    if block.heeds_large() {
+        remark(format!("venice: {beside} pages came beside another of the same large page"));
+    }
     remark(format!(
         "venice: by advice of the program: pages in {}, out {}",
         pages(&counters.wanted_in),

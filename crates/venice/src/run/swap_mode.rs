@@ -82,6 +82,11 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
+    if args.page_size.is_some() {
+        let said = "--page-size is of --mode paged: with --mode swap the kernel chooses how much it \
+                    swaps at once (sysctl vm.page-cluster)";
+        return Err(Usage(said.to_owned()).into());
+    }
     if args.reclaim_to.is_some() {
         let said = "--reclaim-to is of --mode paged: what a swap device holds moves to other nodes";
         return Err(Usage(said.to_owned()).into());

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::super::page_size::{LARGE_PAGES, PageSize, large_page_around};
 use super::super::page_table::{PageNumber, State};
 use super::super::pager::{Guarded, Pager};
 use super::super::slots::Slots;
@@ -194,10 +195,31 @@ fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> 
     {
         return Some(slot);
     }
-    let fresh = slots.take(&pager.block)?;
+    let fresh = fresh_slot(slots, pager, page)?;
     slots.forget(&pager.block, entry);
     entry.set_slot(Some(fresh));
     Some(fresh)
+}
+
+/// A free slot. Pages of a large page lie side by side, if they can, so that they come back at once.
+fn fresh_slot(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
+    if pager.table.page_size(page) == PageSize::Small {
+        return slots.take(&pager.block);
+    }
+    let (whole, count) = (large_page_around(page), LARGE_PAGES as u32);
+    let at = |page: PageNumber| page as u32 % count;
+    let in_row_of = |other: PageNumber| {
+        let slot = pager.table.entry(other)?.slot()?;
+        (slot % count == at(other)).then(|| slot - at(other) + at(page))
+    };
+    // Pages leave in order: the one before has just been seen to.
+    let mut others = (whole.start..page).rev().chain(page + 1..whole.end);
+    if let Some(slot) = others.find_map(in_row_of)
+        && slots.take_this(&pager.block, slot)
+    {
+        return Some(slot);
+    }
+    slots.take_in_free_row(&pager.block, at(page), count).or_else(|| slots.take(&pager.block))
 }
 
 /// As [`slot_to_write`]; with far memory used up, copies of resident pages make room: what is

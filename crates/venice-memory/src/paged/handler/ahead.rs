@@ -20,44 +20,54 @@ impl Handler {
     /// earlier is seen to.
     pub(super) fn ahead_of(&self, fault: &Fault) -> Steps {
         let pager = self.pager;
-        let limit = pager.limit_pages.load(Ordering::Relaxed);
-        let room = limit.saturating_sub(pager.resident().load(Ordering::Relaxed)) as usize;
+        let room = self.room();
         if fault.why == Why::Wanted {
             let wanted = pager.wanted.pages_from(fault.page).min(room);
             return Steps::after(fault.page, 1, wanted.saturating_sub(1));
         }
         let pattern = pager.table.pattern(fault.page);
-        let most = pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
-        let most = match pattern {
-            Pattern::Random => return Steps::default(),
-            Pattern::Sequential => (most * IN_ORDER_FACTOR).min(MAX_WINDOW - 1),
-            Pattern::Normal => most,
-        };
+        let Some(most) = self.most_ahead(pattern) else { return Steps::default() };
         let limit = room.min(most + 1);
         let plan = pager.read_ahead.hold().on_fault(fault.thread, fault.page, pattern, limit);
-        self.note_passed(plan.passed);
-        self.give_up(plan.given_up);
+        self.note_passed(plan.passed.pages());
+        self.give_up(plan.given_up.pages());
         if pattern == Pattern::Sequential {
             self.leave_behind(fault.page);
         }
         plan.ahead
     }
 
-    /// The program has gone past pages that came ahead of it: they are like others.
-    fn note_passed(&self, passed: Steps) {
-        if passed.count() == 0 {
-            return;
+    /// Pages that the budget has room for.
+    pub(super) fn room(&self) -> usize {
+        let limit = self.pager.limit_pages.load(Ordering::Relaxed);
+        limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize
+    }
+
+    /// How many pages may come ahead of one that is used as `pattern` says; `None`: nothing is to be
+    /// made of such a fault.
+    pub(super) fn most_ahead(&self, pattern: Pattern) -> Option<usize> {
+        let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
+        match pattern {
+            Pattern::Random => None,
+            Pattern::Sequential => Some((most * IN_ORDER_FACTOR).min(MAX_WINDOW - 1)),
+            Pattern::Normal => Some(most),
         }
+    }
+
+    /// The program has gone past pages that came ahead of it: they are like others.
+    pub(super) fn note_passed(&self, passed: impl Iterator<Item = PageNumber>) {
         let is_used = |page: &PageNumber| {
             self.pager.table.entry(*page).is_some_and(|entry| entry.use_ahead())
         };
-        let used = passed.pages().filter(is_used).count();
-        self.pager.block.counters.read_ahead_used.fetch_add(used as u64, Ordering::Relaxed);
+        let used = passed.filter(is_used).count();
+        if used > 0 {
+            self.pager.block.counters.read_ahead_used.fetch_add(used as u64, Ordering::Relaxed);
+        }
     }
 
     /// Pages came ahead of a stream that ended: they leave before others.
-    fn give_up(&self, given_up: Steps) {
-        for page in given_up.pages() {
+    pub(super) fn give_up(&self, given_up: impl Iterator<Item = PageNumber>) {
+        for page in given_up {
             let entry = self.pager.table.entry(page);
             if entry.is_some_and(|entry| entry.is_ahead() && entry.make_cold()) {
                 self.pager.behind.hold().push(page..page + 1);
@@ -66,7 +76,7 @@ impl Handler {
     }
 
     /// What lies just behind a page that is read in order will not be read again.
-    fn leave_behind(&self, page: PageNumber) {
+    pub(super) fn leave_behind(&self, page: PageNumber) {
         let table = &self.pager.table;
         let is_behind = |page: &PageNumber| {
             table.pattern(*page) == Pattern::Sequential
@@ -97,7 +107,7 @@ impl Handler {
     }
 
     /// Claims a far page if it is in `slot`.
-    fn claim_slot(&self, page: PageNumber, slot: u32) -> bool {
+    pub(super) fn claim_slot(&self, page: PageNumber, slot: u32) -> bool {
         let Some(entry) = self.pager.table.entry(page) else { return false };
         if entry.slot() != Some(slot) || !entry.claim(State::Far) {
             return false;
@@ -138,7 +148,13 @@ impl Handler {
     /// Asks for what is far of `ahead` by frames.
     pub(super) fn ask_ahead(&mut self, fault: &Fault, ahead: Steps) {
         let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
-        for page in ahead.pages() {
+        self.ask(why, ahead.pages());
+        self.far.flush();
+    }
+
+    /// Asks for what is far of `pages` by frames, which go out when the caller has them sent.
+    pub(super) fn ask(&mut self, why: Why, pages: impl Iterator<Item = PageNumber>) {
+        for page in pages {
             let Some(token) = self.free_token() else { break };
             if !self.claim_ahead(page, State::Far) {
                 continue;
@@ -156,7 +172,6 @@ impl Handler {
                 }
             }
         }
-        self.far.flush();
     }
 
     /// A page is there that nobody has touched yet, as far as is known.

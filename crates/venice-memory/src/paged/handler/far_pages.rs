@@ -19,6 +19,9 @@ impl Handler {
             return self.defer(fault);
         };
         match self.far.fetch(&self.pager.block, slot, token) {
+            Fetch::Ready(source) if self.is_large(&fault) => {
+                self.bring_large(fault, entry, State::Far, source);
+            }
             Fetch::Ready(source) => {
                 let ahead = self.ahead_of(&fault);
                 self.install_ready(fault, entry, source, slot, ahead);
@@ -27,6 +30,9 @@ impl Handler {
                 self.awaited[token as usize] =
                     Awaited { page: fault.page, started_ns: fault.started_ns, why: fault.why };
                 self.awaited_count += 1;
+                if self.is_large(&fault) {
+                    return self.ask_large(&fault);
+                }
                 let ahead = self.ahead_of(&fault);
                 self.ask_ahead(&fault, ahead);
             }

@@ -8,6 +8,7 @@
 mod ahead;
 mod children;
 mod far_pages;
+mod large;
 mod serve;
 mod whereabouts;
 
@@ -62,6 +63,8 @@ enum Why {
     Touched,
     /// It lies ahead of one that was touched.
     Ahead,
+    /// It is part of the same large page as one that was touched.
+    Beside,
     /// The program said that it will need it.
     Wanted,
 }
@@ -418,6 +421,7 @@ impl Handler {
         counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
         match why {
             Why::Wanted => counters.wanted_in.fetch_add(pages as u64, Ordering::Relaxed),
+            Why::Beside => counters.large_in.fetch_add(pages as u64, Ordering::Relaxed),
             _ => counters.read_ahead.fetch_add(ahead as u64, Ordering::Relaxed),
         };
     }

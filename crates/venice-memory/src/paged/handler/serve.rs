@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::super::budget;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::staging::Frame;
 use super::super::sys::{self, Errno, SysResult};
@@ -56,10 +57,10 @@ impl Handler {
                 State::Zero | State::Staged | State::Far => {}
             }
             let slot = if state == State::Far { entry.slot() } else { None };
-            self.wait_for_room(slot);
+            self.wait_for_room(slot, self.room_wanted(&fault) as u64);
             // Its frame is to be there for a child that is forked until then, and may be gone
             // for one that is forked later: no fork is read in between.
-            let _apart = (state == State::Staged).then(|| pager.keep_readers_out());
+            let apart = (state == State::Staged).then(|| pager.keep_readers_out());
             if !self.claim(fault.page, entry, state) {
                 continue;
             }
@@ -67,11 +68,16 @@ impl Handler {
             if self.is_in_thread {
                 self.count_fault(fault.why, &counters.in_thread_faults);
             }
-            return match state {
+            match state {
                 State::Zero => self.bring_zeros(fault, entry),
                 State::Staged => self.bring_staged(fault, entry),
                 _ => self.bring_far(fault, entry),
-            };
+            }
+            drop(apart);
+            if state == State::Staged && self.is_large(&fault) {
+                self.complete_large(fault.page);
+            }
+            return;
         }
     }
 
@@ -100,6 +106,10 @@ impl Handler {
 
     fn bring_zeros(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
+        if self.is_large(&fault) {
+            pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
+            return self.bring_large(fault, entry, State::Zero, pager.zeros);
+        }
         let ahead = self.ahead_of(&fault);
         let ahead = if ahead.stride() == 1 { ahead.count() } else { 0 };
         let mut count = 1;
@@ -216,13 +226,16 @@ impl Handler {
         }
     }
 
-    /// Waits while the budget is used up and the evictor can do something about it. A page that is
-    /// lost with its donor takes no room, and the program is to hear of it at once.
-    fn wait_for_room(&self, slot: Option<u32>) {
+    /// Waits while the budget has no room for `wanted` pages and the evictor can do something about
+    /// it. A page that is lost with its donor takes no room, and the program is to hear of it at once.
+    fn wait_for_room(&self, slot: Option<u32>, wanted: u64) {
         let pager = self.pager;
         let is_lost = || slot.is_some_and(|slot| !pager.block.slot_is_alive(slot));
         let full = || {
-            pager.resident().load(Ordering::Relaxed) >= pager.limit_pages.load(Ordering::Relaxed)
+            let limit = pager.limit_pages.load(Ordering::Relaxed);
+            // The evictor makes no more room than that in a small budget.
+            let wanted = wanted.min(budget::slack(limit)).max(1);
+            pager.resident().load(Ordering::Relaxed) + wanted > limit
         };
         if !full() {
             return;

@@ -1,0 +1,290 @@
+//! Large pages: with the page that was touched comes what is away of the large page that it is in.
+//!
+//! Pages that lie in a row where they are (zeros, frames of the staging area, slots of a mapped slab)
+//! are a *stretch* and come in one call. What is asked for by frames comes page by page, the one that
+//! was touched first. Read-ahead goes by large pages; their numbers lie far below those of any small
+//! page of a program, so that streams of the one are not taken for the other's.
+
+use std::ops::Range;
+
+use super::super::access_pattern::Pattern;
+use super::super::page_size::{LARGE_PAGES, PageSize, large_page_around};
+use super::super::page_table::{Entry, PageNumber, State};
+use super::super::read_ahead::Steps;
+use super::super::staging::Frame;
+use super::super::sys::SysResult;
+use super::super::transfer::Fetch;
+use super::super::{PAGE, address_of};
+use super::{Fault, Handler, Why};
+
+/// All that a page may be while it is away.
+const AWAY: [State; 3] = [State::Zero, State::Staged, State::Far];
+
+impl Handler {
+    /// Is more than one page to come with that of `fault`, because it is part of a large one?
+    pub(super) fn is_large(&self, fault: &Fault) -> bool {
+        fault.why == Why::Touched && self.pager.table.page_size(fault.page) == PageSize::Large
+    }
+
+    /// How many pages must have room before the one of `fault` is brought in.
+    pub(super) fn room_wanted(&self, fault: &Fault) -> usize {
+        if self.is_large(fault) { LARGE_PAGES } else { 1 }
+    }
+
+    /// What comes with `page`: all of the large page, or `page` alone where the budget has no room.
+    fn extent(&self, page: PageNumber) -> Range<PageNumber> {
+        let whole = self.pager.table.large_page_of(page);
+        if self.room() < whole.len() { page..page + 1 } else { whole }
+    }
+
+    /// Brings in the page of `fault`, which was claimed as one of zeros or is at `source`, with its
+    /// large page, and what lies ahead of that.
+    pub(super) fn bring_large(&mut self, fault: Fault, entry: &Entry, state: State, source: usize) {
+        let extent = self.extent(fault.page);
+        let stretch = self.stretch_around(fault.page, state, extent.clone());
+        let at = fault.page - stretch.start;
+        let first = if state == State::Zero { source } else { source - at * PAGE };
+        if state == State::Far {
+            self.far.hold_for(stretch.len());
+        }
+        let (address, len_bytes) = (address_of(stretch.start), stretch.len() * PAGE);
+        let outcome =
+            self.hand_over(&fault, |uffd, wake| uffd.copy(address, first, len_bytes, wake));
+        let done = outcome.map_or(0, |bytes| bytes / PAGE);
+        // The page itself is what counts: the large one may span mappings that differ.
+        let retry = || self.pager.uffd().copy(address + at * PAGE, source, PAGE, true).is_ok();
+        let is_late = done <= at && stretch.len() > 1 && retry();
+        self.let_forks_pass();
+        self.release_but(&stretch, fault.page, done, state);
+        let came = done + usize::from(is_late);
+        if came > 0 {
+            self.count_came(came, state, Why::Beside);
+        }
+        if done <= at && !is_late {
+            return self.give_back(fault, entry, state, outcome);
+        }
+        self.release(fault.page, entry, State::Resident);
+        self.bring_beside(extent);
+        self.bring_ahead_of_large(&fault, state);
+    }
+
+    /// Asks by frames for the rest of the large page of `fault`, and for what lies ahead of it.
+    pub(super) fn ask_large(&mut self, fault: &Fault) {
+        let extent = self.extent(fault.page);
+        let around = (fault.page + 1..extent.end).chain(extent.start..fault.page);
+        self.ask(Why::Beside, around);
+        self.bring_ahead_of_large(fault, State::Far);
+        self.far.flush();
+        self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
+    }
+
+    /// Brings in the rest of the large page that `page` is in, which is there already.
+    pub(super) fn complete_large(&mut self, page: PageNumber) {
+        let extent = self.extent(page);
+        self.bring_beside(extent);
+    }
+
+    fn bring_beside(&mut self, extent: Range<PageNumber>) {
+        if self.far.is_mapped() {
+            return self.bring_stretches(extent, &AWAY, Why::Beside);
+        }
+        self.ask(Why::Beside, extent.clone());
+        self.far.flush();
+        self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
+    }
+
+    /// Brings in large pages ahead of that of `fault`: what of them is in `state` as its page was.
+    fn bring_ahead_of_large(&mut self, fault: &Fault, state: State) {
+        let ahead = self.ahead_of_large(fault);
+        if state == State::Zero && ahead.stride() != 1 {
+            return;
+        }
+        for number in ahead.pages() {
+            let first = number * LARGE_PAGES;
+            if self.pager.table.page_size(first) == PageSize::Small {
+                continue;
+            }
+            let pages = self.pager.table.large_page_of(first);
+            if state == State::Far && !self.far.is_mapped() {
+                self.ask(Why::Ahead, pages);
+            } else {
+                self.bring_stretches(pages, &[state], Why::Ahead);
+            }
+        }
+    }
+
+    /// As [`Handler::ahead_of`], in numbers of large pages.
+    fn ahead_of_large(&self, fault: &Fault) -> Steps {
+        let pager = self.pager;
+        let pattern = pager.table.pattern(fault.page);
+        let Some(most) = self.most_ahead(pattern) else { return Steps::default() };
+        let limit = ((most + 1) / LARGE_PAGES).min(1 + self.room() / LARGE_PAGES);
+        let number = fault.page / LARGE_PAGES;
+        let plan = pager.read_ahead.hold().on_fault(fault.thread, number, pattern, limit);
+        let small =
+            |steps: Steps| steps.pages().flat_map(|number| large_page_around(number * LARGE_PAGES));
+        self.note_passed(small(plan.passed));
+        self.give_up(small(plan.given_up));
+        if pattern == Pattern::Sequential {
+            self.leave_behind(large_page_around(fault.page).start);
+        }
+        plan.ahead
+    }
+
+    /// Brings in what of `pages` is in one of `states`, stretch by stretch.
+    fn bring_stretches(&mut self, pages: Range<PageNumber>, states: &[State], why: Why) {
+        let mut page = pages.start;
+        while page < pages.end {
+            page = self.bring_stretch(page..pages.end, states, why).unwrap_or(page + 1);
+        }
+    }
+
+    /// Brings in the stretch at the start of `pages`, if that is in one of `states`; where it ends.
+    fn bring_stretch(
+        &mut self,
+        pages: Range<PageNumber>,
+        states: &[State],
+        why: Why,
+    ) -> Option<PageNumber> {
+        let pager = self.pager;
+        let entry = pager.table.entry(pages.start)?;
+        let state = entry.state();
+        if !states.contains(&state) {
+            return None;
+        }
+        // As for a page that was touched there: no fork is read until it is where it belongs.
+        let apart = (state == State::Staged).then(|| pager.keep_readers_out());
+        let must_stay = state == State::Staged && pager.fork.is_open();
+        if must_stay || !self.claim(pages.start, entry, state) {
+            return None;
+        }
+        let stretch = self.stretch_around(pages.start, state, pages);
+        let source = self.source_of(&stretch, state);
+        let done = source.map_or(0, |source| self.place(&stretch, state, source).unwrap_or(0));
+        if apart.is_none() {
+            self.let_forks_pass();
+        }
+        self.release_stretch(&stretch, done, state, why);
+        drop(apart);
+        if done > 0 {
+            self.count_came(done, state, why);
+        }
+        Some(stretch.end)
+    }
+
+    /// Places a stretch from `source` on; how many of its pages are there.
+    fn place(&self, stretch: &Range<PageNumber>, state: State, source: usize) -> SysResult<usize> {
+        let (to, len_bytes) = (address_of(stretch.start), stretch.len() * PAGE);
+        let outcome = match state {
+            State::Staged => self.pager.uffd_of(stretch.start).move_pages(to, source, len_bytes),
+            _ => self.pager.uffd().copy(to, source, len_bytes, false),
+        };
+        outcome.map(|bytes| bytes / PAGE)
+    }
+
+    /// The pages around `page`, which is claimed in `state`, that lie beside it there too, within a
+    /// range: claimed like it.
+    fn stretch_around(
+        &self,
+        page: PageNumber,
+        state: State,
+        within: Range<PageNumber>,
+    ) -> Range<PageNumber> {
+        let entry = self.pager.table.entry(page).expect("claimed");
+        let joins = |other: &PageNumber| {
+            let place = |of: u32| of.checked_add_signed((*other as isize - page as isize) as i32);
+            match state {
+                State::Zero => self.claim_ahead(*other, State::Zero),
+                State::Staged => {
+                    place(entry.frame()).is_some_and(|frame| self.claim_frame(*other, frame))
+                }
+                _ => {
+                    let slot = entry.slot().expect("a far page has a slot");
+                    let (before, after) = self.far.in_a_row(&self.pager.block, slot);
+                    let row = slot - before..=slot + after;
+                    let beside = place(slot).filter(|beside| row.contains(beside));
+                    beside.is_some_and(|beside| self.claim_slot(*other, beside))
+                }
+            }
+        };
+        let below = (within.start..page).rev().take_while(joins).count();
+        let above = (page + 1..within.end).take_while(joins).count();
+        page - below..page + 1 + above
+    }
+
+    /// Claims a staged page if it is in `frame`.
+    fn claim_frame(&self, page: PageNumber, frame: u32) -> bool {
+        let Some(entry) = self.pager.table.entry(page) else { return false };
+        if entry.frame() != frame || !entry.claim(State::Staged) {
+            return false;
+        }
+        // Before it was ours it may have come back and left again.
+        let is_there = entry.frame() == frame;
+        if !is_there {
+            self.release(page, entry, State::Staged);
+        }
+        is_there
+    }
+
+    /// The address of what a claimed stretch holds; `None`: its donors are dead.
+    fn source_of(&mut self, stretch: &Range<PageNumber>, state: State) -> Option<usize> {
+        let pager = self.pager;
+        let entry = pager.table.entry(stretch.start).expect("claimed");
+        match state {
+            State::Zero => Some(pager.zeros),
+            State::Staged => Some(pager.staging.address(entry.frame())),
+            _ => {
+                let slot = entry.slot().expect("a far page has a slot");
+                let Fetch::Ready(source) = self.far.fetch(&pager.block, slot, 0) else {
+                    return None;
+                };
+                self.far.hold_for(stretch.len());
+                Some(source)
+            }
+        }
+    }
+
+    /// Lets go of a stretch whose first `done` pages are there.
+    fn release_stretch(&self, stretch: &Range<PageNumber>, done: usize, state: State, why: Why) {
+        for (at, page) in stretch.clone().enumerate() {
+            if at >= done {
+                self.release_entry(page, state);
+                continue;
+            }
+            match state {
+                State::Staged => {
+                    let entry = self.pager.table.entry(page).expect("claimed");
+                    self.pager.staging.set(entry.frame(), Frame::Empty);
+                    self.release(page, entry, State::Resident);
+                }
+                State::Far if why == Why::Ahead => self.release_brought(page, why),
+                _ => self.release_entry(page, State::Resident),
+            }
+        }
+    }
+
+    /// As [`Handler::release_stretch`], but for `kept`.
+    fn release_but(
+        &self,
+        stretch: &Range<PageNumber>,
+        kept: PageNumber,
+        done: usize,
+        state: State,
+    ) {
+        for page in stretch.clone().filter(|&page| page != kept) {
+            let is_there = page - stretch.start < done;
+            self.release_entry(page, if is_there { State::Resident } else { state });
+        }
+    }
+
+    /// Counts pages that are there now. What was staged counted as resident all the while.
+    fn count_came(&self, pages: usize, state: State, why: Why) {
+        if state == State::Staged {
+            return;
+        }
+        self.arrived(pages);
+        if state == State::Far {
+            self.count_in(why, pages, pages);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! How much comes and goes at once: a page of 4 KiB, or a large page of several of them.
+//!
+//! A large page is so many pages in a row, aligned to their number. Page table, far slots and
+//! fingerprints stay those of 4 KiB pages, so whatever concerns a part of it (`munmap`, `mprotect`, a
+//! copy on write after a fork, a page that is lost) needs nothing of its own. At the edges of a region
+//! it has only as many pages as there are.
+
+use std::ops::Range;
+
+use super::PAGE;
+use super::page_table::PageNumber;
+
+/// Bytes that come and go at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[default]
+    Small = 0,
+    /// 64 KiB.
+    Large = 1,
+}
+
+/// Pages of 4 KiB in a large one.
+pub const LARGE_PAGES: usize = (64 << 10) / PAGE;
+
+impl PageSize {
+    /// Its pages of 4 KiB.
+    pub fn pages(self) -> usize {
+        match self {
+            PageSize::Small => 1,
+            PageSize::Large => LARGE_PAGES,
+        }
+    }
+
+    /// The size behind [`PageSize`]'s own number; any other is the small one.
+    pub fn of(number: u32) -> PageSize {
+        if number == PageSize::Large as u32 { PageSize::Large } else { PageSize::Small }
+    }
+}
+
+impl std::fmt::Display for PageSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PageSize::Small => "4k",
+            PageSize::Large => "64k",
+        })
+    }
+}
+
+impl std::str::FromStr for PageSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PageSize, String> {
+        let all = [PageSize::Small, PageSize::Large];
+        let named = all.into_iter().find(|size| size.to_string() == text);
+        named.ok_or_else(|| format!("there are no pages of {text:?}: 4k or 64k"))
+    }
+}
+
+/// The pages of the large page that `page` is in, if all of them are there.
+pub fn large_page_around(page: PageNumber) -> Range<PageNumber> {
+    let first = page / LARGE_PAGES * LARGE_PAGES;
+    first..first + LARGE_PAGES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for size in [PageSize::Small, PageSize::Large] {
+            assert_eq!(size.to_string().parse(), Ok(size));
+            assert_eq!(PageSize::of(size as u32), size);
+        }
+        assert!("2m".parse::<PageSize>().unwrap_err().contains("4k or 64k"));
+        assert_eq!(large_page_around(LARGE_PAGES + 3), LARGE_PAGES..2 * LARGE_PAGES);
+    }
+}
