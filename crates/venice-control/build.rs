@@ -3,8 +3,12 @@
 use std::error::Error;
 
 const PROTO_ROOT: &str = "proto";
-const PROTO_FILES: [&str; 3] =
-    ["venice/v1/rack.proto", "venice/v1/monitor_node.proto", "venice/v1/node_agent.proto"];
+const PROTO_FILES: [&str; 4] = [
+    "venice/v1/identity.proto",
+    "venice/v1/rack.proto",
+    "venice/v1/monitor_node.proto",
+    "venice/v1/node_agent.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={PROTO_ROOT}");

@@ -20,6 +20,13 @@ pub struct AgentConfig {
     pub name: String,
     /// `host:port` of the Monitor Node.
     pub monitor: String,
+    /// Directory of the node's certificate, as `venice join` made it.
+    pub identity: PathBuf,
+    /// Socket at which programs of this machine come into the rack; none where it is not said.
+    pub local_socket: Option<PathBuf>,
+    /// The group that is let in there besides root and the agent's own user, where the machine has
+    /// it.
+    pub socket_group: String,
     /// How much memory to lend, in whole slabs; in a file a number of bytes or a text as
     /// `"4GiB"`. It has no default.
     #[serde(deserialize_with = "size")]
@@ -93,6 +100,9 @@ impl Default for AgentConfig {
         Self {
             name: String::new(),
             monitor: "127.0.0.1:7470".into(),
+            identity: IDENTITY_DIR.into(),
+            local_socket: None,
+            socket_group: "venice".to_owned(),
             lend: ByteSize(0),
             listen: "127.0.0.1:0".into(),
             udp_listen: None,
@@ -119,6 +129,8 @@ impl Default for AgentConfig {
     }
 }
 
+/// Where a machine keeps its certificate.
+pub const IDENTITY_DIR: &str = "/var/lib/venice/identity";
 /// Far longer than it takes to move what a node lends, if there is anywhere to move it to.
 pub const TAKE_BACK_AFTER_S: f64 = 600.0;
 /// More queues than this serve nobody.

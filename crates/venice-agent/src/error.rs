@@ -1,5 +1,6 @@
 //! Why an agent stops.
 
+use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
 use venice_control::{ControlError, RackError};
 use venice_memory::donor::DonorError;
@@ -18,6 +19,9 @@ pub enum AgentError {
     /// The memory blocks to lend cannot be had.
     #[error(transparent)]
     Blocks(#[from] HotplugError),
+    /// The node's certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The control plane cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -43,7 +47,7 @@ pub enum AgentError {
         /// Its reason.
         source: RackError,
     },
-    /// The Monitor Node's address is none.
+    /// The Monitor Node cannot be called, or does not let this node in.
     #[error(transparent)]
     Control(ControlError),
     /// The system gives no random numbers.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use venice_control::server::AgentHandler;
-use venice_control::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
+use venice_control::server::{AgentHandler, Door};
+use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
 use crate::lender::Lender;
@@ -12,8 +12,18 @@ use crate::lender::Lender;
 #[derive(Debug)]
 pub(crate) struct Handler {
     pub(crate) lender: Arc<Lender>,
+    pub(crate) door: Arc<Door>,
     pub(crate) name: String,
     pub(crate) instance: u64,
+}
+
+impl Handler {
+    /// A grant that is over is nobody's fault; a living one with another key is.
+    fn note_wrong_keys(&self, caller: &Caller, leases: &[(GrantId, GrantKey)]) {
+        for lease in leases.iter().filter(|lease| self.lender.key_fits(lease) == Some(false)) {
+            self.door.refuse_key(caller, lease.0.0);
+        }
+    }
 }
 
 impl AgentHandler for Handler {
@@ -33,7 +43,16 @@ impl AgentHandler for Handler {
         self.lender.release(&grants).await
     }
 
-    async fn renew(&self, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+    async fn give_back(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+        self.note_wrong_keys(&caller, &leases);
+        let is_right = |lease: &&(GrantId, GrantKey)| self.lender.key_fits(lease) == Some(true);
+        let grants: Vec<GrantId> =
+            leases.iter().filter(is_right).map(|(grant, _)| *grant).collect();
+        self.lender.release(&grants).await
+    }
+
+    async fn renew(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+        self.note_wrong_keys(&caller, &leases);
         self.lender.renew(&leases)
     }
 

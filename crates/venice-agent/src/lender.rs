@@ -240,6 +240,11 @@ impl Lender {
         states
     }
 
+    /// Whether the key is the grant's; `None`: there is no such grant (any more).
+    pub(crate) fn key_fits(&self, (grant, key): &(GrantId, GrantKey)) -> Option<bool> {
+        self.state().core.grant(*grant).map(|view| view.key == *key)
+    }
+
     /// Ends leases when they are due, for ever.
     pub(crate) async fn watch_deadlines(self: Arc<Self>) {
         let mut is_watching = false;

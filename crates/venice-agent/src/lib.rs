@@ -12,6 +12,7 @@
 mod config;
 mod error;
 mod handler;
+mod identity;
 mod lender;
 mod lent_blocks;
 mod link_test;
@@ -23,7 +24,7 @@ mod relay_host;
 mod run;
 mod udp_host;
 
-pub use config::AgentConfig;
+pub use config::{AgentConfig, IDENTITY_DIR};
 pub use error::AgentError;
 pub use lent_blocks::return_blocks;
 pub use ready::{AgentReady, OnReady};

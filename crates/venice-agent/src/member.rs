@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use venice_control::client::MonitorClient;
 use venice_control::{
-    ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
+    ControlError, DoorReport, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError,
+    Registered,
 };
 
 use crate::AgentError;
+use crate::identity::NodeIdentity;
 use crate::lender::Lender;
 use crate::link_test::LinkTests;
 use crate::ports::FramePorts;
@@ -24,7 +26,7 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// One agent's membership in the rack.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) monitor: String,
+    pub(crate) identity: NodeIdentity,
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
@@ -56,18 +58,18 @@ impl Member {
                 }
                 Err(error) => error,
             };
-            self.fail_if_hopeless(&error)?;
             if !told {
-                tracing::warn!(%error, "not in the rack; trying on");
+                tracing::warn!(%error, "not in the rack");
                 told = true;
             }
+            self.fail_if_hopeless(error)?;
             sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
     async fn register(&self) -> Result<(MonitorClient, Registered), ControlError> {
-        let mut client = MonitorClient::connect(&self.monitor).await?;
+        let mut client = MonitorClient::connect(&self.identity.access).await?;
         let registered = client.register(self.registration.clone()).await?;
         Ok((client, registered))
     }
@@ -85,23 +87,22 @@ impl Member {
 
     /// An agent that never was in the rack gives up when it is told no. One that was goes on: it
     /// may hold memory that recipients use.
-    fn fail_if_hopeless(&self, error: &ControlError) -> Result<(), AgentError> {
+    fn fail_if_hopeless(&self, error: ControlError) -> Result<(), AgentError> {
         if self.registration.previous.is_some() {
             return Ok(());
         }
         match error {
             ControlError::Rack(RackError::NameTaken { name, control_addr }) => {
-                Err(AgentError::NameTaken {
-                    name: name.clone(),
-                    control_addr: control_addr.clone(),
-                })
+                Err(AgentError::NameTaken { name, control_addr })
             }
-            ControlError::Rack(reason) => {
-                Err(AgentError::Refused { monitor: self.monitor.clone(), source: reason.clone() })
-            }
-            ControlError::BadAddress { addr } => {
-                Err(AgentError::Control(ControlError::BadAddress { addr: addr.clone() }))
-            }
+            ControlError::Rack(reason) => Err(AgentError::Refused {
+                monitor: self.identity.access.monitor.clone(),
+                source: reason,
+            }),
+            ControlError::BadAddress { .. }
+            | ControlError::Stranger { .. }
+            | ControlError::NotAdmitted { .. }
+            | ControlError::Forbidden(_) => Err(AgentError::Control(error)),
             _ => Ok(()),
         }
     }
@@ -155,6 +156,7 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
+        self.identity.door.set_revoked(ack.revoked.iter().cloned().collect());
         let own = registered.identity.node;
         match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
             Some(learnt) => learnt,
@@ -187,6 +189,10 @@ impl Member {
             pressure: self.lender.pressure(),
             links: self.frames.with_relay(RelayHost::reports).unwrap_or_else(|| links.take()),
             port,
+            door: DoorReport {
+                refused: self.identity.door.refused(),
+                certificate_expires_s: self.identity.expires_s(),
+            },
         };
         client.heartbeat(report).await
     }

@@ -2,14 +2,15 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use venice_control::server::{self, serve_agent};
+use tokio::task::{JoinHandle, JoinSet};
+use venice_control::server::{self, LocalSocket, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_memory::donor::{SharedGrants, SlabPool};
 use venice_ports::PortError;
@@ -19,6 +20,7 @@ use venice_ports::verbs::{Device, VerbsServer};
 use venice_wire::SLAB_BYTES;
 
 use crate::handler::Handler;
+use crate::identity::{NodeIdentity, Voucher};
 use crate::lender::Lender;
 use crate::lent_blocks::LentBlocks;
 use crate::member::Member;
@@ -49,7 +51,9 @@ pub async fn run(
     on_ready.call(parts.ready.clone());
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let service = serve_agent(parts.listener, parts.handler, async {
+    let identity = parts.identity;
+    let _company = Company::start(&identity, parts.socket);
+    let service = serve_agent(parts.listener, identity.door, parts.handler, async {
         let _ = stopped.await;
     });
     let lending = Lending::start(parts.lender, parts.memory);
@@ -96,9 +100,33 @@ impl Drop for Lending {
     }
 }
 
+/// What goes on beside: certificates are renewed, and programs come in at the socket. Ends when it
+/// is dropped.
+struct Company {
+    _tasks: JoinSet<()>,
+}
+
+impl Company {
+    fn start(identity: &NodeIdentity, socket: Option<LocalSocket>) -> Self {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(identity.clone().keep());
+        if let Some(socket) = socket {
+            let voucher = Arc::new(Voucher::new(identity));
+            tasks.spawn(async move {
+                if let Err(error) = socket.serve(voucher).await {
+                    tracing::error!(%error, "the socket for this machine's programs broke off");
+                }
+            });
+        }
+        Self { _tasks: tasks }
+    }
+}
+
 /// An agent's parts, listening and ready to go.
 struct Parts {
     ready: AgentReady,
+    identity: NodeIdentity,
+    socket: Option<LocalSocket>,
     listener: TcpListener,
     handler: Arc<Handler>,
     lender: Arc<Lender>,
@@ -113,6 +141,9 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     raise_open_files();
 
     // Cheap things first: who cannot listen need not lock gigabytes to find out.
+    let identity = NodeIdentity::load(&config.identity, &config.name, &config.monitor)?;
+    let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
+    let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;
     let listener = server::bind(&addresses.control.to_string()).await?;
     let control_addr = listener.local_addr().unwrap_or(addresses.control);
     let sockets = UdpSocket::bind_queues(addresses.udp, config.queue_count())?;
@@ -153,18 +184,16 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
-    let handler = Handler { lender: Arc::clone(&lender), name: config.name.clone(), instance };
-    let member = Member {
-        monitor: config.monitor.clone(),
-        registration,
-        lender: Arc::clone(&lender),
-        frames,
-    };
+    let (door, name) = (Arc::clone(&identity.door), config.name.clone());
+    let handler = Handler { lender: Arc::clone(&lender), door, name, instance };
+    let member =
+        Member { identity: identity.clone(), registration, lender: Arc::clone(&lender), frames };
     let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");
     let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
-    Ok(Parts { ready, listener, handler: Arc::new(handler), lender, memory, blocks, member })
+    let handler = Arc::new(handler);
+    Ok(Parts { ready, identity, socket, listener, handler, lender, memory, blocks, member })
 }
 
 /// The relay and the address of its socket, where the rack has relays.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use common::*;
 use venice_agent::{AgentConfig, AgentError};
-use venice_control::client::{AgentClient, MonitorClient};
+use venice_control::client::MonitorClient;
 use venice_control::{Grant, LeaseState};
+use venice_identity_test::access;
 use venice_ports::shm::{MappedSlab, ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -94,10 +95,11 @@ async fn memory_given_back_can_be_lent_at_once() {
         let grants = grants.unwrap_or_else(|error| panic!("round {round}: {error}"));
         let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
         if round % 3 == 2 {
-            let mut donor = AgentClient::connect(&grants[0].control_addr, PATIENCE).await.unwrap();
+            let mut donor = agent_of(&grants[0]).await;
             // Nobody waits for the answer.
             let gone = Duration::from_millis(1);
-            let _ = tokio::time::timeout(gone, donor.release(&ids[..1])).await;
+            let _ =
+                tokio::time::timeout(gone, donor.give_back(&[(grants[0].id, grants[0].key)])).await;
         }
         client.release(&ids).await.unwrap();
     }
@@ -127,7 +129,7 @@ async fn a_lease_lives_by_renewal_and_ends_without() {
     eventually("the shm connection ends", || async { near.connection.is_closed().then_some(()) })
         .await;
     eventually("the Monitor Node forgets the grant", || async {
-        MonitorClient::connect(&at.to_string())
+        MonitorClient::connect(&access(at))
             .await
             .ok()?
             .grants()
@@ -203,7 +205,7 @@ async fn a_second_agent_of_the_same_name_is_refused_while_the_first_lives() {
     rack_with(at, 1, 2 * SLAB_BYTES).await;
     // Where other work keeps an agent from its heartbeats, it counts as down for a while.
     let grants = eventually("the third lends", || async {
-        let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+        let mut client = MonitorClient::connect(&access(at)).await.ok()?;
         client.request_memory(request(2 * SLAB_BYTES, 2)).await.ok()
     });
     let grants = grants.await;
@@ -218,7 +220,7 @@ async fn links_are_tested() {
     let _two = agent(dir.path(), "two", at).await;
     for (from, to) in [("one", "two"), ("two", "one")] {
         let row = eventually(&format!("a test of {from} to {to}"), || async {
-            let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+            let mut client = MonitorClient::connect(&access(at)).await.ok()?;
             let rows = client.links().await.ok()?;
             rows.into_iter().find(|row| (row.from.as_str(), row.to.as_str()) == (from, to))
         })
@@ -230,7 +232,7 @@ async fn links_are_tested() {
         assert_eq!((row.forged, row.replayed, row.unsealed, row.unknown_key), (0, 0, 0, 0));
     }
     eventually("the tests' own traffic to be seen", || async {
-        let mut client = MonitorClient::connect(&at.to_string()).await.ok()?;
+        let mut client = MonitorClient::connect(&access(at)).await.ok()?;
         let rows = client.links().await.ok()?;
         rows.into_iter().find(|row| row.bytes_per_s > Some(0.0)).map(drop)
     })

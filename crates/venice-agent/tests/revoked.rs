@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use common::*;
 use venice_agent::AgentConfig;
 use venice_control::Grant;
-use venice_control::client::AgentClient;
 use venice_fabric::FabricError;
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
@@ -46,8 +45,8 @@ async fn every_end_is_told(plain: bool) {
     drop(other);
 
     let far = use_it(&kept, None);
-    let mut donor = AgentClient::connect(&kept.control_addr, PATIENCE).await.unwrap();
-    donor.release(&[kept.id]).await.unwrap();
+    let mut donor = agent_of(&kept).await;
+    donor.give_back(&[(kept.id, kept.key)]).await.unwrap();
     expect_told(far, &kept);
 
     let last = eventually("memory that is free again", || async {

@@ -1,5 +1,6 @@
 //! The front door: a rack, and what is to be had from it.
 
+use venice_control::client::Access;
 use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Wish};
 
 use crate::Error;
@@ -13,7 +14,7 @@ const MOST_UNDER_WAY: usize = 256;
 /// A rack: its Monitor Node's address, and how its donors are reached.
 #[derive(Clone, Debug)]
 pub struct Rack {
-    monitor: String,
+    access: Access,
     port: PortKind,
 }
 
@@ -57,7 +58,15 @@ impl Rack {
     /// [`Error::Unreachable`]: there is none, or its Monitor Node does not answer.
     pub fn connect() -> Result<Rack, Error> {
         let found = venice_recipient::local_rack::find()?;
-        Rack::answering(found.monitor, found.port)
+        Rack::answering(found.access, found.port)
+    }
+
+    /// The rack that is reached so, for processes that hold a certificate of their own.
+    ///
+    /// # Errors
+    /// As [`connect`](Rack::connect).
+    pub fn connect_by(access: Access) -> Result<Rack, Error> {
+        Rack::answering(access, venice_recipient::local_rack::port()?)
     }
 
     /// The rack whose Monitor Node is at `monitor`, `host:port`.
@@ -66,12 +75,12 @@ impl Rack {
     /// [`Error::Unreachable`].
     pub fn connect_to(monitor: &str) -> Result<Rack, Error> {
         let port = venice_recipient::local_rack::port()?;
-        Rack::answering(monitor.to_string(), port)
+        Rack::answering(venice_recipient::local_rack::access(monitor), port)
     }
 
     /// `host:port` of its Monitor Node.
     pub fn monitor(&self) -> &str {
-        &self.monitor
+        &self.access.monitor
     }
 
     /// What its nodes have free, in bytes.
@@ -79,7 +88,7 @@ impl Rack {
     /// # Errors
     /// [`Error::Unreachable`].
     pub fn free_bytes(&self) -> Result<u64, Error> {
-        Ok(venice_recipient::free_bytes(&self.monitor)?)
+        Ok(venice_recipient::free_bytes(&self.access)?)
     }
 
     /// Borrows `len_bytes`, rounded up to whole slabs of 16 MiB.
@@ -143,15 +152,15 @@ impl Rack {
             ..Wish::default()
         };
         Request {
-            monitor: self.monitor.clone(),
+            access: self.access.clone(),
             port: options.port.unwrap_or(self.port),
             node: options.node.clone(),
             wish,
         }
     }
 
-    fn answering(monitor: String, port: PortKind) -> Result<Rack, Error> {
-        let rack = Rack { monitor, port };
+    fn answering(access: Access, port: PortKind) -> Result<Rack, Error> {
+        let rack = Rack { access, port };
         rack.free_bytes().map(|_| rack)
     }
 }

@@ -17,7 +17,7 @@ fn options(port: PortKind) -> MemoryOptions {
 }
 
 fn borrowed(daemons: &Daemons, port: PortKind, len_bytes: u64) -> Memory {
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     rack.get_memory(len_bytes, &options(port)).unwrap()
 }
 
@@ -110,7 +110,7 @@ fn many_are_under_way_by_datagrams() {
 
 fn a_lost_donor_is_an_error_for_what_it_held(port: PortKind) {
     let mut daemons = Daemons::start(2, 2);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut one_copy = options(port);
     one_copy.copies = Some(1);
     let memory = rack.get_memory(2 * SLAB_BYTES, &one_copy).unwrap();
@@ -149,7 +149,7 @@ fn a_lost_donor_by_datagrams_is_an_error_for_what_it_held() {
 /// Memory and a cache go on while donors go, one after the other, and have their copies back.
 fn with_copies_nothing_is_lost(port: PortKind) {
     let mut daemons = Daemons::start(4, 6);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     let memory = rack.get_memory(4 * SLAB_BYTES, &options(port)).unwrap();
     let mut two = options(port);
     two.copies = Some(2);
@@ -212,7 +212,7 @@ fn with_copies_no_memory_by_datagrams_is_lost() {
 #[test]
 fn copies_that_cannot_be_are_refused() {
     let daemons = Daemons::start(1, 4);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut wanted = options(PortKind::Shm);
     assert_eq!(rack.get_memory(SLAB_BYTES, &wanted).unwrap().copies().copies, 1, "one node");
     wanted.copies = Some(2);
@@ -228,7 +228,7 @@ fn copies_that_cannot_be_are_refused() {
 #[test]
 fn a_cache_outlives_one_of_its_donors() {
     let mut daemons = Daemons::start(2, 2);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     let cache =
         rack.object_cache(4 * SLAB_BYTES, &options(PortKind::Udp), &CacheOptions::default());
     let cache = cache.unwrap();
@@ -258,7 +258,7 @@ fn a_cache_outlives_one_of_its_donors() {
 #[test]
 fn what_cannot_be_is_an_error_that_says_so() {
     let daemons = Daemons::start(1, 2);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     assert_eq!(rack.free_bytes(), Ok(2 * SLAB_BYTES));
     let error = rack.get_memory(3 * SLAB_BYTES, &options(PortKind::Shm)).unwrap_err();
     assert!(matches!(error, Error::NoRoom(_)), "{error}");

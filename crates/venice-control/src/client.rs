@@ -1,8 +1,13 @@
-//! Callers of the two services, in plain types.
+//! Callers of the services, in plain types.
 
 mod agent;
 mod channel;
+mod gate;
+mod local;
+mod login;
 mod monitor;
 
 pub use agent::AgentClient;
+pub use gate::{GateClient, MonitorIdentity, join};
+pub use login::{Access, Login};
 pub use monitor::MonitorClient;

@@ -1,9 +1,15 @@
 //! Between the plain types and the generated ones. What a peer left out or made up is an error.
 
+mod identity;
+mod rows;
+
+pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
+pub(crate) use rows::*;
+
 use crate::proto;
 use tonic::Status;
+use venice_rack::door::DoorReport;
 use venice_rack::pressure::{PressureLevel, PressureReport};
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
@@ -176,6 +182,10 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             xdp: request.xdp.map(xdp_in),
         },
         pressure: pressure_in(request.pressure.unwrap_or_default()),
+        door: DoorReport {
+            refused: refused_in(request.refused.unwrap_or_default()),
+            certificate_expires_s: request.certificate_expires_s,
+        },
     })
 }
 
@@ -191,6 +201,8 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         mapped: report.port.mapped.into_iter().map(|grant| grant.0).collect(),
         xdp: report.port.xdp.map(xdp_out),
         pressure: Some(pressure_out(report.pressure)),
+        refused: Some(refused_out(report.door.refused)),
+        certificate_expires_s: report.door.certificate_expires_s,
     }
 }
 
@@ -345,7 +357,8 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
         addr: relay.addr,
     };
     let relays = response.relays.into_iter().map(relay_in).collect();
-    Ok(HeartbeatAck { peers, relays, is_draining: response.draining })
+    let revoked = response.revoked.into_iter().map(revocation_in).collect();
+    Ok(HeartbeatAck { peers, relays, is_draining: response.draining, revoked })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
@@ -365,6 +378,7 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
         peers: ack.peers.into_iter().map(peer_out).collect(),
         relays: ack.relays.into_iter().map(relay_out).collect(),
         draining: ack.is_draining,
+        revoked: ack.revoked.into_iter().map(revocation_out).collect(),
     }
 }
 
@@ -477,87 +491,3 @@ pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
     let wanted_within_ms = notice.and_then(|notice| notice.within_ms);
     proto::LeaseStatus { live: true, remaining_ms, reason: reason.into(), wanted_within_ms }
 }
-
-/// Rows have the same fields on both sides.
-macro_rules! same_fields {
-    ($to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }) => {
-        pub(crate) fn $to_proto(row: $row) -> proto::$row {
-            let $row { $($field),+ } = row;
-            proto::$row { $($field),+ }
-        }
-
-        pub(crate) fn $from_proto(row: proto::$row) -> $row {
-            let proto::$row { $($field),+ } = row;
-            $row { $($field),+ }
-        }
-    };
-}
-
-same_fields!(
-    node_row_out,
-    node_row_in,
-    NodeRow {
-        name,
-        node_id,
-        pid,
-        state,
-        lent_bytes,
-        free_bytes,
-        granted_bytes,
-        epoch,
-        control_addr,
-        udp_addr,
-        shm_socket,
-        last_heartbeat_ms,
-        protection,
-        replayed,
-        forged,
-        unsealed,
-        unknown_key,
-        xdp_received,
-        xdp_sent,
-        xdp_lost,
-        topology,
-        position,
-        relay_addr,
-        link,
-        role,
-        pressure,
-        available_bytes,
-        stall_ratio,
-        draining,
-    }
-);
-same_fields!(
-    resource_row_out,
-    resource_row_in,
-    ResourceRow { node, kind, address, bytes, free_bytes, slab_bytes, capabilities }
-);
-same_fields!(
-    grant_row_out,
-    grant_row_in,
-    GrantRow { id, donor, recipient, home, hops, bytes, state, lease_s, age_s, purpose }
-);
-same_fields!(
-    link_row_out,
-    link_row_in,
-    LinkRow {
-        from,
-        to,
-        port,
-        state,
-        latency_us,
-        loss_ratio,
-        bandwidth_mbps,
-        bytes_per_s,
-        protection,
-        replayed,
-        forged,
-        unsealed,
-        unknown_key,
-        via,
-        hops,
-        emulated,
-        reported_by,
-    }
-);

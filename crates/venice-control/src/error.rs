@@ -40,6 +40,35 @@ pub enum ControlError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// This process has nothing to show: nobody here vouches for it.
+    #[error(
+        "this machine gives no way into the rack ({0}): run this on a machine of the rack, as root \
+         or as a member of the group venice; a machine joins with `venice join TOKEN`"
+    )]
+    NoLogin(String),
+    /// Who answers is not who was called.
+    #[error("what answers at {addr} is not the rack's {peer}: {why}")]
+    Stranger {
+        /// Who was called.
+        peer: PeerKind,
+        /// Where.
+        addr: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The peer does not let this process in.
+    #[error("the {peer} at {addr} does not let this in: {why}")]
+    NotAdmitted {
+        /// Who was called.
+        peer: PeerKind,
+        /// Where.
+        addr: String,
+        /// Its reason, and what to do.
+        why: String,
+    },
+    /// The peer knows who calls, and does not let it do this.
+    #[error("{0}")]
+    Forbidden(String),
     /// The address does not read as `host:port`.
     #[error("{addr:?} is no address of the form HOST:PORT")]
     BadAddress {
@@ -84,6 +113,15 @@ impl std::fmt::Display for PeerKind {
     }
 }
 
+/// The peer's certificate is not the one that was to be there.
+#[derive(Debug, Error)]
+pub(crate) enum Stranger {
+    #[error("it is {found}, not {wanted}")]
+    Other { found: String, wanted: String },
+    #[error("its certificate was not made by this rack's authority, or not for this purpose ({0})")]
+    Untrusted(rustls::Error),
+}
+
 fn unreachable_text(peer: &PeerKind, addr: &str) -> String {
     match peer {
         PeerKind::MonitorNode => {
@@ -102,10 +140,18 @@ impl ControlError {
         let addr = addr.to_owned();
         match status.code() {
             Code::DeadlineExceeded | Code::Cancelled => ControlError::TimedOut { peer, addr },
+            Code::Unavailable | Code::Unknown if cause::<Stranger>(&status).is_some() => {
+                let why = cause::<Stranger>(&status).map(ToString::to_string).unwrap_or_default();
+                ControlError::Stranger { peer, addr, why }
+            }
             Code::Unavailable => {
                 let refused = is_refused(&status);
                 ControlError::Unreachable { peer, addr, refused, source: Box::new(status) }
             }
+            Code::Unauthenticated => {
+                ControlError::NotAdmitted { peer, addr, why: status.message().to_owned() }
+            }
+            Code::PermissionDenied => ControlError::Forbidden(status.message().to_owned()),
             _ => ControlError::Peer { peer, addr, message: status.message().to_owned() },
         }
     }
@@ -126,16 +172,18 @@ impl From<RackError> for ControlError {
 /// True when somewhere down the chain of causes a connection was refused, or a host said that it
 /// has no such socket.
 pub(crate) fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && io.kind() == std::io::ErrorKind::ConnectionRefused
-        {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
+    })
+}
+
+/// The first of the kind `E` down the chain of causes.
+pub(crate) fn cause<'a, E: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a E> {
+    std::iter::successors(Some(error), |error| error.source()).find_map(|it| it.downcast_ref())
 }
 
 /// The status that carries a Monitor Node's error.
@@ -166,6 +214,8 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
             (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
         // To its caller it is as if nobody answered any more.
+        RackError::Forbidden(reason) => return Status::permission_denied(reason.clone()),
+        RackError::BadToken(why) => return Status::unauthenticated(why.clone()),
         RackError::Stopping => return Status::unavailable(error.to_string()),
     };
     status_with(code, error.to_string(), kind)

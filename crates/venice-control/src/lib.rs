@@ -12,11 +12,15 @@
 pub mod client;
 mod convert;
 mod error;
+pub mod identity;
 pub mod proto;
 pub mod server;
 pub mod store;
 
 pub use error::ControlError;
+pub use venice_rack::caller::{Caller, User};
+pub use venice_rack::door::{DoorReport, RefusedCounts};
+pub use venice_rack::revocation::{Revocation, Revocations};
 pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,

@@ -1,9 +1,17 @@
-//! The two services, over handlers in plain types.
+//! The services, over handlers in plain types.
+//!
+//! [`Door`] says who calls; each service says who may do what.
 
 mod agent;
+mod door;
+mod gate;
 mod listen;
+mod local;
 mod monitor;
 
 pub use agent::{AgentHandler, serve_agent};
+pub use door::Door;
+pub use gate::{GateHandler, NewToken, Shown, TokenRow};
 pub use listen::{ServeError, bind};
+pub use local::{Entered, LocalHandler, LocalSocket, Visiting};
 pub use monitor::{MonitorHandler, serve_monitor};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use venice_control::identity::Lifetimes;
 use venice_fabric::{Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 
@@ -58,6 +59,13 @@ pub struct MonitorConfig {
     /// UDP goes without protection in this rack: for a network that nobody else can reach. Its
     /// agents have to be told so too.
     pub plain: bool,
+    /// Socket at which programs of this machine come in; none where it is not said. Root, and the
+    /// Monitor Node's own user, come in there as administrators.
+    pub local_socket: Option<PathBuf>,
+    /// The group that is let in there besides, where the machine has it.
+    pub socket_group: String,
+    /// Seconds that the certificates of nodes are good for; those of programs no longer than a day.
+    pub certificate_s: f64,
     /// Called when the Monitor Node listens.
     #[serde(skip)]
     pub on_ready: OnReady,
@@ -73,6 +81,9 @@ impl Default for MonitorConfig {
             lease_s: 10.0,
             donor_timeout_s: 2.0,
             plain: false,
+            local_socket: None,
+            socket_group: "venice".to_owned(),
+            certificate_s: 30.0 * 86_400.0,
             on_ready: OnReady::default(),
         }
     }
@@ -80,6 +91,8 @@ impl Default for MonitorConfig {
 
 /// A day: longer times are taken for mistakes.
 const LONGEST_S: f64 = 86_400.0;
+/// Ten years: half of what the authority itself is good for.
+const LONGEST_CERTIFICATE_S: f64 = 10.0 * 365.0 * 86_400.0;
 /// A recipient waits no longer, however long the lease.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -107,6 +120,16 @@ impl MonitorConfig {
         }
     }
 
+    /// Where the rack's authority is kept.
+    pub(crate) fn identity_dir(&self) -> PathBuf {
+        self.state_dir.join(crate::IDENTITY_DIR)
+    }
+
+    pub(crate) fn lifetimes(&self) -> Lifetimes {
+        let node = Duration::from_secs_f64(self.certificate_s);
+        Lifetimes { node, user: node.min(Lifetimes::default().user) }
+    }
+
     /// Time for one call to a donor: no longer than leaves room for another try.
     pub(crate) fn donor_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.donor_timeout_s.min(self.lease_s / 4.0))
@@ -125,6 +148,12 @@ impl MonitorConfig {
                     "{key} is {seconds}: it has to be between 0.001 and {LONGEST_S} seconds"
                 )));
             }
+        }
+        if !(1.0..=LONGEST_CERTIFICATE_S).contains(&self.certificate_s) {
+            return Err(MonitorError::Config(format!(
+                "certificate_s is {}: it has to be between 1 and {LONGEST_CERTIFICATE_S} seconds",
+                self.certificate_s
+            )));
         }
         if self.missed_heartbeats == 0 {
             return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use venice_control::client::AgentClient;
+use venice_control::client::{AgentClient, Login};
 use venice_control::{ControlError, DonorStatus, Pong, PrepareRequest};
 use venice_rack::monitor::CallError;
 use venice_wire::GrantId;
@@ -27,25 +27,31 @@ pub(crate) enum Answer {
 
 /// Connections to the donors, by address.
 pub(crate) struct Donors {
+    login: Login,
     timeout: Duration,
     clients: Mutex<BTreeMap<String, AgentClient>>,
 }
 
 impl Donors {
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, clients: Mutex::default() }
+    pub(crate) fn new(login: Login, timeout: Duration) -> Self {
+        Self { login, timeout, clients: Mutex::default() }
     }
 
-    /// Calls the agent at `addr`. A connection left from before may be dead without anybody having
+    /// Calls the agent of the node `name` at `addr`. A connection left from before may be dead without anybody having
     /// noticed: then once more over a new one. Every call may be repeated.
-    pub(crate) async fn call(&self, addr: &str, call: Call) -> Result<Answer, CallError> {
+    pub(crate) async fn call(
+        &self,
+        name: &str,
+        addr: &str,
+        call: Call,
+    ) -> Result<Answer, CallError> {
         if let Some(client) = self.known(addr) {
             match perform(client, call.clone()).await {
                 Err(ControlError::Unreachable { .. }) => self.forget(addr),
                 done => return done.map_err(|error| call_error(addr, &error)),
             }
         }
-        let done = match AgentClient::connect(addr, self.timeout).await {
+        let done = match AgentClient::connect(&self.login, name, addr, self.timeout).await {
             Ok(client) => {
                 self.remember(addr, client.clone());
                 perform(client, call).await
@@ -85,7 +91,10 @@ fn call_error(addr: &str, error: &ControlError) -> CallError {
     tracing::debug!(addr, %error, "a call to a donor failed");
     match error {
         ControlError::Refused(refusal) => CallError::Refused(refusal.clone()),
-        ControlError::Unreachable { refused: true, .. } => CallError::Gone,
+        // Its port is another's by now.
+        ControlError::Unreachable { refused: true, .. } | ControlError::Stranger { .. } => {
+            CallError::Gone
+        }
         _ => CallError::NoAnswer,
     }
 }

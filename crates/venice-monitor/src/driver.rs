@@ -6,15 +6,17 @@ use crate::error::MonitorError;
 use crate::records::RecordStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use venice_control::identity::Authority;
+use venice_control::server::Door;
 use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, RackError, Registered, ResourceRow,
+    NodeRegistration, NodeRow, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
-use venice_rack::monitor::{Action, CallError, Event, MonitorCore, Token};
+use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, MonitorCore, Token};
 use venice_wire::GrantId;
 
 /// A standstill that an operator wants to know of.
@@ -23,15 +25,29 @@ const WORTH_TELLING: Duration = Duration::from_secs(1);
 const INPUTS_AT_ONCE: usize = 64;
 
 type Reply<T> = oneshot::Sender<T>;
+/// Somebody who waits for no more than that it is done.
+type Done = Reply<Result<(), RackError>>;
 type GrantsReply = Reply<Result<Vec<Grant>, RackError>>;
 
 /// What comes in.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
-    Heartbeat(HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
+    /// Of the node of that name, as its certificate says.
+    Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
     Request(MemoryRequest, GrantsReply),
     Release(Vec<GrantId>, Reply<()>),
-    Drain { name: String, undo: bool, reply: Reply<Result<(), RackError>> },
+    Drain {
+        name: String,
+        undo: bool,
+        reply: Done,
+    },
+    NewToken(JoinTokenRecord, Done),
+    Join {
+        token: (u64, [u8; 32]),
+        name: String,
+        reply: Done,
+    },
+    Revoke(String, Done),
     List(Listing),
     Stop,
 }
@@ -42,10 +58,29 @@ pub(crate) enum Listing {
     Resources(Reply<Vec<ResourceRow>>),
     Grants(Reply<Vec<GrantRow>>),
     Links(Reply<Vec<LinkRow>>),
+    Tokens(Reply<Vec<JoinTokenRecord>>),
+    Revocations(Reply<Vec<Revocation>>),
+}
+
+/// Who holds the keys to the door, to be told when somebody is turned out.
+#[derive(Clone)]
+pub(crate) struct Wardens {
+    pub(crate) door: Arc<Door>,
+    pub(crate) authority: Arc<Authority>,
+}
+
+impl Wardens {
+    /// Nobody of these comes in any more, and those who are in do nothing more.
+    pub(crate) fn turn_out(&self, revoked: &Revocations) {
+        for revocation in revoked.list() {
+            self.authority.sign_after(revocation.until_ms);
+        }
+        self.door.set_revoked(revoked.clone());
+    }
 }
 
 /// A call that has come back.
-struct Done {
+struct Returned {
     donor: Identity,
     call: Call,
     result: Result<Answer, CallError>,
@@ -56,11 +91,12 @@ pub(crate) struct Driver {
     store: RecordStore,
     clock: Clock,
     donors: Arc<Donors>,
-    calls: JoinSet<Done>,
+    calls: JoinSet<Returned>,
     next_token: u64,
     registrations: BTreeMap<Token, Reply<Result<Registered, RackError>>>,
     releases: BTreeMap<Token, Reply<()>>,
-    drains: BTreeMap<Token, Reply<Result<(), RackError>>>,
+    waiting: BTreeMap<Token, Done>,
+    wardens: Wardens,
     /// A request may be asked for more than once while it is in its handshake.
     requests: BTreeMap<u128, Vec<GrantsReply>>,
 }
@@ -70,18 +106,21 @@ impl Driver {
         core: MonitorCore,
         store: RecordStore,
         clock: Clock,
-        donor_timeout: Duration,
+        donors: Donors,
+        wardens: Wardens,
     ) -> Self {
+        wardens.turn_out(core.revocations());
         Self {
             core,
             store,
             clock,
-            donors: Arc::new(Donors::new(donor_timeout)),
+            donors: Arc::new(donors),
             calls: JoinSet::new(),
             next_token: 0,
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
-            drains: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            wardens,
             requests: BTreeMap::new(),
         }
     }
@@ -134,9 +173,14 @@ impl Driver {
                 self.registrations.insert(token, reply);
                 self.core.handle_register(now_ns, token, node);
             }
-            Input::Heartbeat(report, reply) => {
+            Input::Heartbeat(name, report, reply) => {
+                let ack = if self.core.name_of(report.identity.node) == name {
+                    self.core.handle_heartbeat(now_ns, report)
+                } else {
+                    Err(RackError::NotRegistered)
+                };
                 // A caller that has gone away needs no answer; so below.
-                let _ = reply.send(self.core.handle_heartbeat(now_ns, report));
+                let _ = reply.send(ack);
             }
             Input::Request(request, reply) => {
                 self.requests.entry(request.client_id).or_default().push(reply);
@@ -147,9 +191,20 @@ impl Driver {
                 self.releases.insert(token, reply);
                 self.core.handle_release(token, &ids);
             }
+            Input::NewToken(record, reply) => {
+                let token = self.wait_for(reply);
+                self.core.handle_new_token(wall_ms(), token, record);
+            }
+            Input::Join { token: join, name, reply } => {
+                let token = self.wait_for(reply);
+                self.core.handle_join(wall_ms(), token, join, &name);
+            }
+            Input::Revoke(name, reply) => {
+                let token = self.wait_for(reply);
+                self.core.handle_revoke(now_ns, wall_ms(), token, &name);
+            }
             Input::Drain { name, undo, reply } => {
-                let token = self.token();
-                self.drains.insert(token, reply);
+                let token = self.wait_for(reply);
                 self.core.handle_drain(now_ns, token, &name, !undo);
             }
             Input::List(listing) => self.list(now_ns, listing),
@@ -163,7 +218,15 @@ impl Driver {
             Listing::Resources(reply) => drop(reply.send(self.core.resource_rows())),
             Listing::Grants(reply) => drop(reply.send(self.core.grant_rows(now_ns))),
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
+            Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
+            Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),
         }
+    }
+
+    fn wait_for(&mut self, reply: Done) -> Token {
+        let token = self.token();
+        self.waiting.insert(token, reply);
+        token
     }
 
     fn token(&mut self) -> Token {
@@ -192,13 +255,18 @@ impl Driver {
                 Action::ReplyRelease { token } => {
                     self.releases.remove(&token).map(|reply| reply.send(()));
                 }
-                Action::ReplyDrain { token, result } => {
-                    self.drains.remove(&token).map(|reply| reply.send(result));
+                Action::ReplyDone { token, result } => {
+                    self.waiting.remove(&token).map(|reply| reply.send(result));
                 }
                 Action::ReplyRegister { token, result } => {
                     self.registrations.remove(&token).map(|reply| reply.send(result));
                 }
-                Action::Note(event) => log(&event),
+                Action::Note(event) => {
+                    if matches!(event, Event::NodeRevoked { .. }) {
+                        self.wardens.turn_out(self.core.revocations());
+                    }
+                    log(&event);
+                }
             }
         }
         Ok(())
@@ -206,9 +274,10 @@ impl Driver {
 
     fn call(&mut self, donor: Identity, addr: String, call: Call) {
         let donors = Arc::clone(&self.donors);
+        let name = self.core.name_of(donor.node);
         self.calls.spawn(async move {
-            let result = donors.call(&addr, call.clone()).await;
-            Done { donor, call, result }
+            let result = donors.call(&name, &addr, call.clone()).await;
+            Returned { donor, call, result }
         });
     }
 
@@ -223,8 +292,8 @@ impl Driver {
     }
 
     /// Tells the core what came of a call.
-    fn hear(&mut self, done: Done) {
-        let Done { donor, call, result } = done;
+    fn hear(&mut self, returned: Returned) {
+        let Returned { donor, call, result } = returned;
         let now_ns = self.clock.now_ns();
         match call {
             Call::Prepare(request) => {
@@ -248,6 +317,12 @@ impl Driver {
     }
 }
 
+/// The time of day, in milliseconds since 1970.
+pub(crate) fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
     match result? {
         Answer::Status(status) => Ok(status),
@@ -265,6 +340,10 @@ fn log(event: &Event) {
         Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
         Event::NodeDrains { name, drains: false } => {
             tracing::info!(node = name, "is drained no longer");
+        }
+        Event::NodeAdmitted { name } => tracing::info!(node = name, "may join: its token is used"),
+        Event::NodeRevoked { name } => {
+            tracing::warn!(node = name, "turned out: its certificates are void");
         }
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");

@@ -1,6 +1,7 @@
 //! Why a Monitor Node stops.
 
 use thiserror::Error;
+use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
 use venice_control::store::StoreError;
 
@@ -13,6 +14,9 @@ pub enum MonitorError {
     /// It cannot listen, or the service broke off.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The rack's authority cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

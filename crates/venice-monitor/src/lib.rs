@@ -10,30 +10,41 @@ mod config;
 mod donors;
 mod driver;
 mod error;
+mod gate;
+mod init;
 mod keys;
 mod records;
+mod renewal;
 mod service;
 
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
+pub use init::init;
 
 use clock::Clock;
-use driver::{Driver, Input};
+use donors::Donors;
+use driver::{Driver, Input, Wardens};
 use keys::SystemKeys;
 use records::RecordStore;
 use service::Service;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use venice_control::server::{bind, serve_monitor};
+use venice_control::Caller;
+use venice_control::client::Login;
+use venice_control::identity::{Authority, Holder};
+use venice_control::server::{Door, LocalSocket, bind, serve_monitor};
 use venice_rack::monitor::MonitorCore;
 
 /// Calls that wait for the driver; more have to wait for room.
 const INPUT_QUEUE: usize = 1024;
 /// How long calls in progress may go on after the shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// The rack's authority in the state directory.
+pub const IDENTITY_DIR: &str = "identity";
 /// File of the store in the state directory.
 const STORE_FILE: &str = "rack.redb";
 
@@ -51,20 +62,38 @@ pub async fn run(
     let keys = SystemKeys::new()?;
     let listener = bind(&config.listen).await?;
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
+    let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
+    let authority = Arc::new(authority);
+    let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
+    let door = Door::new(holder.clone())?;
+    let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
+    let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;
     let (store, records) = RecordStore::open(config.state_dir.join(STORE_FILE)).await?;
 
     let clock = Clock::start();
     let count = records.len();
     let core = MonitorCore::recover(config.settings(), Box::new(keys), clock.now_ns(), records);
     let (inputs, received) = mpsc::channel(INPUT_QUEUE);
-    let driver = Driver::new(core, store, clock, config.donor_timeout());
+    let donors = Donors::new(Login::held(holder.clone()), config.donor_timeout());
+    let wardens = Wardens { door: Arc::clone(&door), authority: Arc::clone(&authority) };
+    let driver = Driver::new(core, store, clock, donors, wardens);
     // A set, so that the driver does not outlive us when we are dropped.
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run(received));
 
     let (stop, stopped) = oneshot::channel();
-    let service = Arc::new(Service::new(inputs.clone()));
-    let serving = serve_monitor(listener, service, async {
+    let service = Arc::new(Service::new(inputs.clone(), Arc::clone(&authority), addr));
+    let mut company = JoinSet::new();
+    company.spawn(renewal::keep(holder, authority));
+    if let Some(socket) = socket {
+        let service = Arc::clone(&service);
+        company.spawn(async move {
+            if let Err(error) = socket.serve(service).await {
+                tracing::error!(%error, "the socket for this machine's programs broke off");
+            }
+        });
+    }
+    let serving = serve_monitor(listener, door, service, async {
         // Told to stop, or its caller is gone: both end it.
         let _ = stopped.await;
     });

@@ -52,6 +52,11 @@ fn store_change(change: Change) -> StoreChange {
         }
         Change::PutGrant(grant) => put(grant_key(grant.id), Record::Grant(grant)),
         Change::DeleteGrant(id) => StoreChange { key: grant_key(id), value: None },
+        Change::PutToken(token) => put(token_key(token.id), Record::Token(token)),
+        Change::DeleteToken(id) => StoreChange { key: token_key(id), value: None },
+        Change::PutRevocation(revocation) => {
+            put(format!("revocation/{}", revocation.node), Record::Revocation(revocation))
+        }
         Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
     }
 }
@@ -59,4 +64,8 @@ fn store_change(change: Change) -> StoreChange {
 /// With leading zeros, so that the order of keys is that of numbers.
 fn grant_key(id: GrantId) -> String {
     format!("grant/{:020}", id.0)
+}
+
+fn token_key(id: u64) -> String {
+    format!("token/{id:016x}")
 }

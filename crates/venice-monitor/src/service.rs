@@ -1,7 +1,10 @@
 //! The gRPC service: every call goes to the driver and waits for its answer.
 
 use crate::driver::{Input, Listing};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
+use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
     Grant, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow, MemoryRequest, NodeRegistration,
@@ -11,11 +14,18 @@ use venice_wire::GrantId;
 
 pub(crate) struct Service {
     inputs: mpsc::Sender<Input>,
+    pub(crate) authority: Arc<Authority>,
+    /// Where the Monitor Node answers.
+    pub(crate) addr: SocketAddr,
 }
 
 impl Service {
-    pub(crate) fn new(inputs: mpsc::Sender<Input>) -> Self {
-        Self { inputs }
+    pub(crate) fn new(
+        inputs: mpsc::Sender<Input>,
+        authority: Arc<Authority>,
+        addr: SocketAddr,
+    ) -> Self {
+        Self { inputs, authority, addr }
     }
 
     /// `None` when the Monitor Node is stopping.
@@ -25,7 +35,18 @@ impl Service {
         answer.await.ok()
     }
 
-    async fn list<T>(&self, listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing) -> Vec<T> {
+    /// Waits until it is done and durable.
+    pub(crate) async fn ask_done(
+        &self,
+        input: impl FnOnce(oneshot::Sender<Result<(), RackError>>) -> Input,
+    ) -> Result<(), RackError> {
+        self.ask(input).await.unwrap_or_else(stopping)
+    }
+
+    pub(crate) async fn list<T>(
+        &self,
+        listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing,
+    ) -> Vec<T> {
         self.ask(|reply| Input::List(listing(reply))).await.unwrap_or_default()
     }
 }
@@ -39,8 +60,12 @@ impl MonitorHandler for Service {
         self.ask(|reply| Input::Register(node, reply)).await.unwrap_or_else(stopping)
     }
 
-    async fn heartbeat(&self, report: HeartbeatReport) -> Result<HeartbeatAck, RackError> {
-        self.ask(|reply| Input::Heartbeat(report, reply)).await.unwrap_or_else(stopping)
+    async fn heartbeat(
+        &self,
+        name: String,
+        report: HeartbeatReport,
+    ) -> Result<HeartbeatAck, RackError> {
+        self.ask(|reply| Input::Heartbeat(name, report, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn request_memory(&self, request: MemoryRequest) -> Result<Vec<Grant>, RackError> {
@@ -52,7 +77,7 @@ impl MonitorHandler for Service {
     }
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {
-        self.ask(|reply| Input::Drain { name, undo, reply }).await.unwrap_or_else(stopping)
+        self.ask_done(|reply| Input::Drain { name, undo, reply }).await
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {

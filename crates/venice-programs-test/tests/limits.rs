@@ -104,6 +104,7 @@ fn a_second_agent_of_the_same_name_is_refused() {
         .arg("20")
         .arg(venice_binary())
         .args(["agent", "--name", "node1", "--monitor", &monitor, "--lend", "16MiB"])
+        .env("VENICE_IDENTITY", rack.run_dir().join("node1/identity"))
         .env("VENICE_RUN_DIR", dir.path())
         .env("VENICE_LOG", "error")
         .stdin(Stdio::null())

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use venice_control::client::MonitorClient;
+use venice_control::client::{Access, Login, MonitorClient};
 use venice_control::{Grant, MemoryRequest};
 use venice_fabric::InitiatorConfig;
 use venice_ports::monotonic_ns;
@@ -78,7 +78,8 @@ fn socket() -> UdpSocket {
 /// A grant of the rack's, borrowed by the test itself.
 fn borrow(rack: &Rack) -> Grant {
     let status = rack.json(&["status"]);
-    let monitor = status["monitor"]["addr"].as_str().unwrap().to_owned();
+    let login = Login::at_sockets(vec![rack.run_dir().join("monitor.sock")]);
+    let access = Access::new(status["monitor"]["addr"].as_str().unwrap(), login);
     let request = MemoryRequest {
         client_id: u128::from(monotonic_ns()),
         recipient: "test".into(),
@@ -90,7 +91,7 @@ fn borrow(rack: &Rack) -> Grant {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let granted = runtime.block_on(async {
-        MonitorClient::connect(&monitor).await.unwrap().request_memory(request).await
+        MonitorClient::connect(&access).await.unwrap().request_memory(request).await
     });
     granted.unwrap().remove(0)
 }

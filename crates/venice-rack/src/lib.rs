@@ -7,6 +7,8 @@
 //! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
 //! * [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! * [`attention::Attention`] is the time by which others' silence is judged.
+//! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
+//!   refused.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
 //! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
@@ -16,11 +18,14 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod caller;
 pub mod donor;
+pub mod door;
 pub mod monitor;
 pub mod placement;
 pub mod pressure;
 pub mod rat;
+pub mod revocation;
 pub mod rows;
 pub mod rrt;
 pub mod tst;

@@ -14,6 +14,7 @@
 //! * What donors report overrules the table, if the report is new enough to know (revisions).
 
 mod action;
+mod admission;
 mod asking;
 mod distance;
 mod drain;
@@ -25,9 +26,11 @@ mod recovery;
 mod release;
 
 pub use action::{Action, CallError, Change, Event, Record, Token};
+pub use admission::JoinTokenRecord;
 
 use crate::NS_PER_MS;
 use crate::rat::{GrantRecord, Rat};
+use crate::revocation::Revocations;
 use crate::rrt::Rrt;
 use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
@@ -100,6 +103,10 @@ pub struct MonitorCore {
     release_waiters: BTreeMap<Token, BTreeSet<GrantId>>,
     /// Registrations that wait until it is known whether the name's holder lives.
     waiting_registrations: BTreeMap<NodeId, Vec<(Token, NodeRegistration)>>,
+    /// Join tokens, by number.
+    tokens: BTreeMap<u64, JoinTokenRecord>,
+    /// Who was turned out.
+    revoked: Revocations,
     next_grant: u64,
     /// Grant numbers below this may be given without another record.
     grant_limit: u64,
@@ -138,6 +145,9 @@ impl MonitorCore {
             Change::DeleteGrant(id) => {
                 self.rat.remove(*id);
             }
+            Change::PutToken(record) => drop(self.tokens.insert(record.id, record.clone())),
+            Change::DeleteToken(id) => drop(self.tokens.remove(id)),
+            Change::PutRevocation(revocation) => self.revoked.put(revocation.clone()),
         }
         // Changes made at one go are written at one go.
         if let Some(Action::Store(changes)) = self.actions.back_mut() {
@@ -168,7 +178,8 @@ impl MonitorCore {
         self.rrt.get(donor.node).is_some_and(|node| node.up && node.record.identity == donor)
     }
 
-    fn name_of(&self, node: NodeId) -> String {
+    /// A node's name; empty where there is no such node.
+    pub fn name_of(&self, node: NodeId) -> String {
         self.rrt.get(node).map(|entry| entry.record.name.clone()).unwrap_or_default()
     }
 

@@ -66,6 +66,11 @@ pub struct NodeRow {
     pub stall_ratio: Option<f64>,
     /// It is to be empty: nothing more is placed on it.
     pub draining: bool,
+    /// When its certificate ends, in seconds since 1970; `None` when no heartbeat has come since
+    /// the Monitor Node started.
+    pub certificate_expires_s: Option<u64>,
+    /// Callers that its door has refused since its agent started.
+    pub refused: u64,
 }
 
 /// A line of `venice resources`: the Resource Registration Table.

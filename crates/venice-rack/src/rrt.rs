@@ -1,5 +1,6 @@
 //! The Resource Registration Table: the nodes, what they offer, and whether they live.
 
+use crate::door::DoorReport;
 use crate::pressure::{PressureLevel, PressureReport};
 use crate::types::{
     DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceKind, ResourceSpec,
@@ -102,6 +103,8 @@ pub struct NodeEntry {
     pub port: PortReport,
     /// How short of memory its machine is, by its newest report.
     pub pressure: PressureReport,
+    /// What its door has seen; `None` until it reports.
+    pub door: Option<DoorReport>,
 }
 
 impl NodeEntry {
@@ -118,6 +121,7 @@ impl NodeEntry {
             reserved_slabs: 0,
             port: PortReport::default(),
             pressure: PressureReport::default(),
+            door: None,
         }
     }
 

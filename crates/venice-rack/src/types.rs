@@ -1,6 +1,8 @@
 //! What recipients, donors and the Monitor Node tell each other.
 
+use crate::door::DoorReport;
 use crate::pressure::PressureReport;
+use crate::revocation::Revocation;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
@@ -152,6 +154,8 @@ pub struct HeartbeatReport {
     pub port: PortReport,
     /// How short of memory its machine is.
     pub pressure: PressureReport,
+    /// What its door has seen.
+    pub door: DoorReport,
 }
 
 /// What a node's UDP port has seen.
@@ -221,6 +225,8 @@ pub struct HeartbeatAck {
     pub relays: Vec<RelayPeer>,
     /// The node is to be empty: what it lends is to go elsewhere.
     pub is_draining: bool,
+    /// Whom its door is not to let in.
+    pub revoked: Vec<Revocation>,
 }
 
 /// Another node of the rack, as a link test needs it.
@@ -526,6 +532,12 @@ pub enum RackError {
     /// may help.
     #[error("the donors have room, but failed or did not answer in time")]
     HandshakeFailed,
+    /// A join token is worth nothing (any more), for the reason given.
+    #[error("{0}")]
+    BadToken(String),
+    /// The caller is known and may not do this, for the reason given.
+    #[error("{0}")]
+    Forbidden(String),
     /// The Monitor Node is being shut down.
     #[error("the Monitor Node is stopping")]
     Stopping,

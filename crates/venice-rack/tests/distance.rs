@@ -129,6 +129,7 @@ fn the_tables_say_how_far_and_by_which_way() {
         purpose: String::new(),
     };
     let report = HeartbeatReport {
+        door: Default::default(),
         identity: donor,
         instance: 2,
         memory: DonorReport { status: status(2), held: vec![held] },
@@ -194,6 +195,7 @@ fn the_way_names_every_relay_between() {
     };
     let flows = vec![FlowReport { with: FlowPeer::Grant(grant), bytes_per_s: 1.0 }];
     let report = HeartbeatReport {
+        door: Default::default(),
         identity: far,
         instance: 3,
         memory: DonorReport { status: status(2), held: vec![held] },

@@ -54,7 +54,7 @@ impl Rack {
                 Action::SendPrepare { donor, request, .. } => {
                     done.shares.push((donor.node.0, request.slabs));
                 }
-                Action::ReplyDrain { result, .. } => done.drains.push(result),
+                Action::ReplyDone { result, .. } => done.drains.push(result),
                 Action::ReplyRequest { result, .. } => done.refused = result.err(),
                 _ => {}
             }
@@ -140,7 +140,7 @@ fn an_answer_comes_after_the_record() {
     assert!(
         answers
             .into_iter()
-            .any(|action| { action == Action::ReplyDrain { token: Token(7), result: Ok(()) } })
+            .any(|action| { action == Action::ReplyDone { token: Token(7), result: Ok(()) } })
     );
 }
 
@@ -150,6 +150,7 @@ fn the_node_hears_of_it_with_its_next_report() {
     let hears = |rack: &mut Rack, revision| {
         let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision };
         let report = HeartbeatReport {
+            door: Default::default(),
             identity: Identity { node: NodeId(1), epoch: 1 },
             instance: 5,
             memory: DonorReport { status, held: vec![] },

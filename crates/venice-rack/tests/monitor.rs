@@ -91,6 +91,7 @@ impl Rack {
         let memory = DonorReport { status: status(free, revision), held };
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
+            door: Default::default(),
             identity: donor,
             instance,
             memory,
@@ -385,7 +386,7 @@ fn stored(action: &Action) -> Option<Vec<Record>> {
         Change::PutNode(node) => Record::Node(node),
         Change::PutGrant(grant) => Record::Grant(grant),
         Change::PutGrantLimit(limit) => Record::GrantLimit(limit),
-        Change::DeleteGrant(_) => panic!("nothing ends here"),
+        other => panic!("nothing ends here, nobody joins: {other:?}"),
     };
     Some(changes.iter().map(record).collect())
 }
@@ -454,6 +455,7 @@ fn silence_is_death_and_a_report_is_life() {
     };
     let memory = DonorReport { status: status(8, 0), held: vec![] };
     let report = HeartbeatReport {
+        door: Default::default(),
         identity: other,
         instance: 2,
         memory,
@@ -541,6 +543,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
     }
     let second = register("node2", 2, place("mesh:2", 1)).unwrap();
     let report = HeartbeatReport {
+        door: Default::default(),
         identity: first.identity,
         instance: 1,
         memory: DonorReport { status: status(8, 0), held: vec![] },

@@ -28,6 +28,7 @@ fn rack(peers: &[&str], pools: &[&str]) -> MonitorCore {
 fn report(core: &mut MonitorCore, node: u32, level: PressureLevel, total: u32, revision: u64) {
     let status = DonorStatus { total_slabs: total, free_slabs: total, revision };
     let report = HeartbeatReport {
+        door: Default::default(),
         identity: Identity { node: NodeId(node), epoch: 1 },
         instance: 5,
         memory: DonorReport { status, held: vec![] },

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use venice_control::Grant;
+use venice_control::client::Access;
 use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
 use venice_ports::shm::ShmConnection;
 use venice_wire::SLAB_BYTES;
@@ -19,7 +20,7 @@ use crate::pairing::pair;
 /// What a recipient holds. It is kept by [`Leases`](crate::Leases).
 #[derive(Debug)]
 pub struct Holding {
-    pub(crate) monitor: String,
+    pub(crate) access: Access,
     pub(crate) wish: Wish,
     home: Option<String>,
     block: Arc<RunBlockMap>,
@@ -53,7 +54,7 @@ impl Holding {
         home: Option<&str>,
     ) -> Result<Arc<Holding>, RecipientError> {
         let shares = loan.shares();
-        let Loan { monitor, wish, grants, mut connections, .. } = loan;
+        let Loan { access, wish, grants, mut connections, .. } = loan;
         let counts: Vec<usize> = grants.iter().map(slabs_of).collect();
         let paired = pair(&counts, shares, block.data_fragments());
         let paired = paired.ok_or(RecipientError::NotPaired)?;
@@ -61,7 +62,7 @@ impl Holding {
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
         let (slabs, at_home) = (Mutex::default(), Mutex::default());
-        let holding = Holding { monitor, wish, home, block, held, slabs, at_home };
+        let holding = Holding { access, wish, home, block, held, slabs, at_home };
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
@@ -206,7 +207,7 @@ impl Holding {
             let kept = held.iter().filter(|held| !self.block.donors()[held.donor].is_given_back());
             kept.map(|held| held.grant.clone()).collect()
         };
-        release(&self.monitor, &grants).await;
+        release(&self.access, &grants).await;
     }
 
     /// With `relay`, the donor is reached through that.

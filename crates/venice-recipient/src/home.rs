@@ -2,7 +2,7 @@
 //! for its donors to that node's relay.
 
 use venice_control::NodeRow;
-use venice_control::client::MonitorClient;
+use venice_control::client::{Access, MonitorClient};
 use venice_fabric::Topology;
 use venice_memory::paged::run_block::PortKind;
 
@@ -24,11 +24,11 @@ pub struct Home {
 /// # Errors
 /// When the rack has no such home, or `port` does not fit how it is wired.
 pub fn find(
-    monitor: &str,
+    access: &Access,
     port: PortKind,
     node: Option<&str>,
 ) -> Result<Option<Home>, RecipientError> {
-    let rows = runtime()?.block_on(async { MonitorClient::connect(monitor).await?.nodes().await });
+    let rows = runtime()?.block_on(async { MonitorClient::connect(access).await?.nodes().await });
     choose(&rows?, port, node)
 }
 
@@ -117,6 +117,8 @@ mod tests {
             available_bytes: None,
             stall_ratio: None,
             draining: false,
+            certificate_expires_s: None,
+            refused: 0,
         }
     }
 

@@ -5,6 +5,7 @@
 //! more, or it has been silent for a whole lease) is marked so in the run block; the pagers look
 //! there before every access, and mark those themselves that they find lost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -14,14 +15,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use venice_control::Grant;
-use venice_control::client::AgentClient;
+use venice_control::client::{Access, AgentClient};
 use venice_control::{ControlError, LeaseState, Notice};
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::leaving::Leaving;
-use crate::loan::{ANSWER_WITHIN, runtime};
+use crate::loan::{agent_of, runtime};
 use crate::news::{LostDonor, News};
 use crate::rebuild;
 use crate::silence::Silences;
@@ -129,12 +130,22 @@ struct Renewals {
     next: Instant,
     /// By grant: its donor, when that was last heard, and whether it is being asked.
     grants: Vec<(usize, Instant, bool)>,
-    asked: JoinSet<(usize, Result<LeaseState, ControlError>)>,
+    /// Connections, by address: a handshake costs more than a renewal.
+    agents: BTreeMap<String, AgentClient>,
+    asked: JoinSet<Answer>,
+}
+
+/// What came of asking for a grant's lease, and over which connection.
+struct Answer {
+    index: usize,
+    outcome: Result<(LeaseState, AgentClient), ControlError>,
+    addr: String,
 }
 
 impl Renewals {
     fn new(lease: Duration) -> Renewals {
-        Renewals { lease, next: Instant::now(), grants: Vec::new(), asked: JoinSet::new() }
+        let (grants, agents, asked) = (Vec::new(), BTreeMap::new(), JoinSet::new());
+        Renewals { lease, next: Instant::now(), grants, agents, asked }
     }
 
     /// Asks for what is due and not lost; for use within the runtime.
@@ -150,8 +161,30 @@ impl Renewals {
             let (donor, _, is_asked) = &mut self.grants[index];
             if !holding.block().donors()[*donor].is_gone() && !*is_asked {
                 *is_asked = true;
-                let grant = held.grant.clone();
-                self.asked.spawn(async move { (index, renew(&grant).await) });
+                let (access, grant) = (holding.access.clone(), held.grant.clone());
+                let known = self.agents.get(&grant.control_addr).cloned();
+                self.asked.spawn(async move {
+                    let outcome = renew(&access, &grant, known).await;
+                    Answer { index, outcome, addr: grant.control_addr }
+                });
+            }
+        }
+    }
+
+    /// Keeps a connection that answers, and no other.
+    fn remember(
+        &mut self,
+        addr: String,
+        outcome: Result<(LeaseState, AgentClient), ControlError>,
+    ) -> Result<LeaseState, ControlError> {
+        match outcome {
+            Ok((state, agent)) => {
+                self.agents.insert(addr, agent);
+                Ok(state)
+            }
+            Err(error) => {
+                self.agents.remove(&addr);
+                Err(error)
             }
         }
     }
@@ -159,7 +192,8 @@ impl Renewals {
     /// `hear` is given what each donor that answers has to say about its memory.
     fn take_answers(&mut self, block: &RunBlockMap, mut hear: impl FnMut(usize, Option<Notice>)) {
         while let Some(answer) = self.asked.try_join_next() {
-            let Ok((index, outcome)) = answer else { continue };
+            let Ok(Answer { index, outcome, addr }) = answer else { continue };
+            let outcome = self.remember(addr, outcome);
             let (index, heard, is_asked) = &mut self.grants[index];
             *is_asked = false;
             let donor = &block.donors()[*index];
@@ -177,10 +211,18 @@ impl Renewals {
     }
 }
 
-async fn renew(grant: &Grant) -> Result<LeaseState, ControlError> {
-    let mut agent = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await?;
+/// Over the connection that is known, if there is one.
+async fn renew(
+    access: &Access,
+    grant: &Grant,
+    known: Option<AgentClient>,
+) -> Result<(LeaseState, AgentClient), ControlError> {
+    let mut agent = match known {
+        Some(agent) => agent,
+        None => agent_of(access, grant).await?,
+    };
     let states = agent.renew(&[(grant.id, grant.key)]).await?;
-    Ok(states.into_iter().next().unwrap_or(LeaseState::Unknown))
+    Ok((states.into_iter().next().unwrap_or(LeaseState::Unknown), agent))
 }
 
 /// Who hears the news, and of which donors that is known.

@@ -74,8 +74,8 @@ impl Leaving {
                 node.donors.remove(&donor);
                 node.slabs += slabs_of(&grant);
             }
-            let monitor = holding.monitor.clone();
-            self.releases.spawn(async move { release(&monitor, &[grant]).await });
+            let access = holding.access.clone();
+            self.releases.spawn(async move { release(&access, &[grant]).await });
         }
     }
 

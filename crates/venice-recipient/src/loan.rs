@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use venice_control::client::{AgentClient, MonitorClient};
+use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::{ControlError, Grant, MemoryRequest};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
@@ -49,8 +49,8 @@ pub struct Wish {
 /// What was borrowed: grants, which must be kept ([`Leases`](crate::Leases)) and given back.
 #[derive(Debug)]
 pub struct Loan {
-    /// The Monitor Node it came from: `host:port`.
-    pub monitor: String,
+    /// The rack it came from.
+    pub access: Access,
     /// What was wished for.
     pub wish: Wish,
     /// The grants.
@@ -68,22 +68,22 @@ pub struct Loan {
 ///
 /// # Errors
 /// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
-pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
+pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
     let runtime = runtime()?;
     let (grants, copies) = runtime.block_on(async {
         match wish.coding {
-            None => ask_for_all(monitor, wish).await,
-            Some(coding) => Ok((ask_for_fragments(monitor, wish, coding).await?, 1)),
+            None => ask_for_all(access, wish).await,
+            Some(coding) => Ok((ask_for_fragments(access, wish, coding).await?, 1)),
         }
     })?;
     let is_short = wish.coding.is_none() && wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
-    let (monitor, wish, connections) = (monitor.to_string(), wish.clone(), Vec::new());
-    let mut loan = Loan { monitor, wish, grants, connections, copies, is_short };
+    let (access, wish, connections) = (access.clone(), wish.clone(), Vec::new());
+    let mut loan = Loan { access, wish, grants, connections, copies, is_short };
     if port == PortKind::Shm
         && let Err(error) = loan.connect()
     {
         // The leases end by themselves if this does not get through.
-        runtime.block_on(release(&loan.monitor, &loan.grants));
+        runtime.block_on(release(&loan.access, &loan.grants));
         return Err(error);
     }
     Ok(loan)
@@ -93,9 +93,9 @@ pub fn borrow(monitor: &str, wish: &Wish, port: PortKind) -> Result<Loan, Recipi
 ///
 /// # Errors
 /// [`RecipientError`]: nobody answers.
-pub fn free_bytes(monitor: &str) -> Result<u64, RecipientError> {
+pub fn free_bytes(access: &Access) -> Result<u64, RecipientError> {
     let nodes = runtime()?.block_on(async {
-        let mut client = MonitorClient::connect(monitor).await?;
+        let mut client = MonitorClient::connect(access).await?;
         client.nodes().await
     })?;
     Ok(nodes.iter().filter(|node| node.state == "up").map(|node| node.free_bytes).sum())
@@ -108,8 +108,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
 }
 
 /// What was granted, and in how many copies.
-async fn ask_for_all(monitor: &str, wish: &Wish) -> Result<(Vec<Grant>, u32), RecipientError> {
-    let mut client = MonitorClient::connect(monitor).await?;
+async fn ask_for_all(access: &Access, wish: &Wish) -> Result<(Vec<Grant>, u32), RecipientError> {
+    let mut client = MonitorClient::connect(access).await?;
     let mut free = Vec::new();
     if wish.remote_bytes.is_none() || wish.copies.is_none() {
         free = free_slabs(&mut client, wish).await?;
@@ -140,11 +140,11 @@ async fn ask_for_all(monitor: &str, wish: &Wish) -> Result<(Vec<Grant>, u32), Re
 
 /// What was granted for coded memory: for each slab a share of every fragment.
 async fn ask_for_fragments(
-    monitor: &str,
+    access: &Access,
     wish: &Wish,
     coding: Coding,
 ) -> Result<Vec<Grant>, RecipientError> {
-    let mut client = MonitorClient::connect(monitor).await?;
+    let mut client = MonitorClient::connect(access).await?;
     let free = free_slabs(&mut client, wish).await?;
     let (shares, found) = (coding.fragments(), free.iter().filter(|&&free| free > 0).count());
     if found < shares {
@@ -249,18 +249,23 @@ impl Loan {
 
 /// Ends grants: at the Monitor Node, or where it is gone at the donors. What does not get through
 /// ends with its lease.
-pub(crate) async fn release(monitor: &str, grants: &[Grant]) {
+pub(crate) async fn release(access: &Access, grants: &[Grant]) {
     let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
-    if let Ok(mut monitor) = MonitorClient::connect(monitor).await
+    if let Ok(mut monitor) = MonitorClient::connect(access).await
         && monitor.release(&ids).await.is_ok()
     {
         return;
     }
     for grant in grants {
-        if let Ok(mut agent) = AgentClient::connect(&grant.control_addr, ANSWER_WITHIN).await {
-            let _ = agent.release(&[grant.id]).await;
+        if let Ok(mut agent) = agent_of(access, grant).await {
+            let _ = agent.give_back(&[(grant.id, grant.key)]).await;
         }
     }
+}
+
+/// A connection to a grant's donor.
+pub(crate) async fn agent_of(access: &Access, grant: &Grant) -> Result<AgentClient, ControlError> {
+    AgentClient::connect(&access.login, &grant.donor, &grant.control_addr, ANSWER_WITHIN).await
 }
 
 /// Fetches a grant's slabs, to be mapped.

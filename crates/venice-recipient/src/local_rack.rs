@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use venice_control::client::{Access, Login};
 use venice_memory::paged::run_block::PortKind;
 
 use crate::error::RecipientError;
@@ -15,11 +16,20 @@ pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";
 /// The record's file in the run directory.
 pub const RECORD_FILE: &str = "rack.json";
 
+/// The Monitor Node's socket for the programs of its machine, in the run directory.
+pub const MONITOR_SOCKET: &str = "monitor.sock";
+/// The agent's.
+pub const AGENT_SOCKET: &str = "agent.sock";
+/// The run directory of a machine whose daemons run as root.
+pub const SYSTEM_RUN_DIR: &str = "/run/venice";
+/// Run directories of a machine whose daemons are services.
+const SERVICE_RUN_DIRS: [&str; 3] = [SYSTEM_RUN_DIR, "/run/venice-monitor", "/run/venice-agent"];
+
 /// A rack, and how its donors are reached from here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct FoundRack {
-    /// `host:port` of the Monitor Node.
-    pub monitor: String,
+    /// The rack.
+    pub access: Access,
     /// The port.
     pub port: PortKind,
 }
@@ -32,9 +42,22 @@ pub fn run_dir() -> Option<PathBuf> {
         return Some(dir);
     }
     if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/run/venice"));
+        return Some(PathBuf::from(SYSTEM_RUN_DIR));
     }
     set("XDG_RUNTIME_DIR").map(|dir| dir.join("venice"))
+}
+
+/// The rack at this address, for a program that comes in at a socket of this machine: in the run
+/// directory, else where daemons that run as root have theirs.
+pub fn access(monitor: impl Into<String>) -> Access {
+    let mut dirs: Vec<PathBuf> = run_dir().into_iter().collect();
+    for dir in SERVICE_RUN_DIRS.map(PathBuf::from) {
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    let sockets = dirs.iter().flat_map(|dir| [dir.join(MONITOR_SOCKET), dir.join(AGENT_SOCKET)]);
+    Access::new(monitor, Login::at_sockets(sockets.collect()))
 }
 
 /// The rack that `VENICE_MONITOR` names, else that of this machine.
@@ -43,9 +66,10 @@ pub fn run_dir() -> Option<PathBuf> {
 /// [`RecipientError::NoRack`], [`RecipientError::DamagedRecord`].
 pub fn find() -> Result<FoundRack, RecipientError> {
     if let Some(monitor) = std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty()) {
-        return Ok(FoundRack { monitor, port: port()? });
+        return Ok(FoundRack { access: access(monitor), port: port()? });
     }
-    let found = read()?.map(|record| FoundRack { port: record.port, monitor: record.monitor.addr });
+    let found =
+        read()?.map(|record| FoundRack { port: record.port, access: access(record.monitor.addr) });
     found.ok_or_else(|| RecipientError::NoRack {
         variable: MONITOR_VARIABLE,
         looked: run_dir()

@@ -275,7 +275,7 @@ async fn borrow_elsewhere(
     nodes: &BTreeSet<String>,
     slabs: u64,
 ) -> Result<Vec<Grant>, RecipientError> {
-    let mut client = MonitorClient::connect(&holding.monitor).await?;
+    let mut client = MonitorClient::connect(&holding.access).await?;
     let wished = &holding.wish.donors;
     let rows = client.nodes().await?;
     let others = rows.iter().filter(|row| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use venice_control::client::Access;
 use venice_memory::paged::FarError;
 use venice_memory::paged::direct::{FarMemory, Lane};
 use venice_memory::paged::run_block::{Fate, PortKind};
@@ -19,7 +20,7 @@ use crate::news::News;
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The Monitor Node: `host:port`.
-    pub monitor: String,
+    pub access: Access,
     /// How the donors are reached.
     pub port: PortKind,
     /// The node this recipient belongs to, where nodes relay for each other; `None`: the first.
@@ -34,8 +35,8 @@ pub struct Request {
 /// use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
 ///
 /// let wish = Wish { remote_bytes: Some(64 << 20), purpose: "notes".into(), ..Wish::default() };
-/// let monitor = "127.0.0.1:7700".to_string();
-/// let request = Request { monitor, port: PortKind::Udp, node: None, wish };
+/// let access = venice_recipient::local_rack::access("127.0.0.1:7700");
+/// let request = Request { access, port: PortKind::Udp, node: None, wish };
 /// let memory = RemoteMemory::borrow(&request, |news| eprintln!("{news}"))?;
 /// let mut lane = memory.lane()?;
 /// lane.write(1000, b"far away")?;
@@ -57,10 +58,10 @@ impl RemoteMemory {
         request: &Request,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
-        let home = home::find(&request.monitor, request.port, request.node.as_deref())?;
+        let home = home::find(&request.access, request.port, request.node.as_deref())?;
         let (name, relay_addr) = home.map(|home| (home.name, home.relay_addr)).unzip();
         let wish = Wish { home: name.unwrap_or_default(), ..request.wish.clone() };
-        let loan = borrow(&request.monitor, &wish, request.port)?;
+        let loan = borrow(&request.access, &wish, request.port)?;
         RemoteMemory::over(loan, request.port, relay_addr.as_deref(), tell)
     }
 

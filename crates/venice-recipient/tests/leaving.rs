@@ -27,7 +27,7 @@ impl Borrowed {
             reclaim_to: to.to_vec(),
             ..Wish::default()
         };
-        let request = Request { monitor: rack.monitor.clone(), port, node: None, wish };
+        let request = Request { access: rack.access(), port, node: None, wish };
         let (tell, told) = mpsc::channel();
         let memory = RemoteMemory::borrow(&request, move |news| drop(tell.send(news))).unwrap();
         Borrowed { memory, told }

@@ -17,7 +17,7 @@ fn request(rack: &Rack, port: PortKind, slabs: u64) -> Request {
         purpose: "a test".into(),
         ..Wish::default()
     };
-    Request { monitor: rack.monitor.clone(), port, node: None, wish }
+    Request { access: rack.access(), port, node: None, wish }
 }
 
 /// What belongs at `offset`.

@@ -6,8 +6,8 @@ use venice_bench::{channels, demo, fault, memory};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, host_port, listing, paperwork, rack, run, runs, sim, swap,
-    window,
+    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, rack, run, runs, sim,
+    swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -97,6 +97,27 @@ enum Command {
     /// Look at what this machine has for Venice, what it lacks, and how to mend it
     #[command(after_help = HELP_DOCTOR)]
     Doctor(doctor::DoctorArgs),
+    /// Found a rack of several machines: an authority, and the first join token
+    #[command(after_help = identity::HELP_INIT)]
+    Init(identity::InitArgs),
+    /// Make this machine a node of a rack, by a join token
+    #[command(after_help = identity::HELP_JOIN)]
+    Join(identity::JoinArgs),
+    /// Make or list join tokens
+    #[command(after_help = identity::HELP_TOKEN)]
+    Token {
+        #[command(subcommand)]
+        what: identity::TokenCommand,
+    },
+    /// Turn a node out of the rack
+    #[command(after_help = identity::HELP_NODE)]
+    Node {
+        #[command(subcommand)]
+        what: identity::NodeCommand,
+    },
+    /// Show who one is to the rack, and who was refused
+    #[command(after_help = identity::HELP_IDENTITY)]
+    Identity(identity::IdentityArgs),
     /// Run the Monitor Node in the foreground
     #[command(after_help = HELP_MONITOR)]
     Monitor(daemon::MonitorArgs),
@@ -201,6 +222,11 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
+        Command::Init(args) => identity::init(args),
+        Command::Join(args) => identity::join(args),
+        Command::Token { what } => identity::token(what, monitor),
+        Command::Node { what } => identity::node(what, monitor),
+        Command::Identity(args) => identity::show(args, monitor),
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),

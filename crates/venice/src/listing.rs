@@ -5,6 +5,7 @@ use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow};
 
 use venice_fabric::{Position, Topology};
 
+use crate::admittance::left;
 use crate::rack::{self, Record, RunDir};
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -96,6 +97,8 @@ fn nodes_table(rows: &[NodeRow]) -> String {
         ("free", Align::Right),
         ("pressure", Align::Left),
         ("heartbeat", Align::Right),
+        ("certificate", Align::Right),
+        ("refused", Align::Right),
         ("place", Align::Left),
         ("past kernel", Align::Right),
         ("control", Align::Left),
@@ -112,6 +115,8 @@ fn nodes_table(rows: &[NodeRow]) -> String {
             terminal::bytes(row.free_bytes),
             if row.pressure == "none" { dash() } else { named(&row.pressure) },
             heartbeat(row.last_heartbeat_ms),
+            row.certificate_expires_s.map_or_else(dash, left),
+            if row.refused == 0 { dash() } else { row.refused.to_string() },
             place(row).unwrap_or_else(dash),
             past_kernel(row).unwrap_or_else(dash),
             row.control_addr.clone(),
@@ -119,7 +124,7 @@ fn nodes_table(rows: &[NodeRow]) -> String {
         ]
     };
     table_without(
-        &["role", "pressure", "place", "past kernel"],
+        &["role", "pressure", "refused", "place", "past kernel"],
         &columns,
         rows.iter().map(line).collect(),
     )

@@ -5,6 +5,7 @@
 //! Monitor Node's tables; `doctor` looks at the machine.
 #![forbid(unsafe_code)]
 
+mod admittance;
 mod cli;
 mod conversation;
 mod daemon;
@@ -12,6 +13,7 @@ mod doctor;
 mod drain;
 mod failure;
 mod host_port;
+mod identity;
 mod listing;
 mod paperwork;
 mod rack;

@@ -1,15 +1,21 @@
 //! Talking to the Monitor Node, with errors that fit on one line.
 
 use anyhow::anyhow;
-use venice_control::client::MonitorClient;
+use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{ControlError, GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_recipient::local_rack::access;
 
 /// A connection to a Monitor Node.
 pub struct Registry(MonitorClient);
 
 /// Connects to the Monitor Node at `addr`.
 pub async fn connect(addr: &str) -> anyhow::Result<Registry> {
-    MonitorClient::connect(addr).await.map(Registry).map_err(told)
+    MonitorClient::connect(&access(addr)).await.map(Registry).map_err(told)
+}
+
+/// Connects to its gate.
+pub async fn gate(addr: &str) -> anyhow::Result<GateClient> {
+    GateClient::connect(&access(addr)).await.map_err(told)
 }
 
 impl Registry {
@@ -40,7 +46,7 @@ impl Registry {
 }
 
 /// The error's own text says all a user needs; what the transport adds below it does not help.
-fn told(error: ControlError) -> anyhow::Error {
+pub fn told(error: ControlError) -> anyhow::Error {
     anyhow!("{error}")
 }
 

@@ -38,6 +38,7 @@ impl Drop for Daemon {
 fn monitor(place: &Place) -> (Daemon, String) {
     let ready = place.file("monitor-ready.json");
     let state = place.file("state");
+    place.venice(&["init", "--state-dir", state.to_str().unwrap()]).expect(0);
     let words = ["monitor", "--listen", "127.0.0.1:0", "--state-dir", state.to_str().unwrap()];
     let words = [&words[..], &["--ready-file", ready.to_str().unwrap()]].concat();
     let daemon = Daemon::start(place, &words);
@@ -63,7 +64,10 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     let place = Place::new();
     let (mut monitor, addr) = monitor(&place);
     let file = place.file("agent.toml");
-    let text = format!("name = \"donor\"\nlend = \"32MiB\"\nmonitor = \"{addr}\"\n");
+    let identity = place.join("donor", &addr);
+    let text = format!(
+        "name = \"donor\"\nlend = \"32MiB\"\nmonitor = \"{addr}\"\nidentity = \"{identity}\"\n"
+    );
     fs::write(&file, text).unwrap();
     let mut agent = Daemon::start(&place, &["agent", "--config", file.to_str().unwrap()]);
     wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
@@ -78,7 +82,9 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
 fn a_second_agent_of_the_same_name_is_refused() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
+    let identity = place.join("twin", &addr);
     let words = ["agent", "--name", "twin", "--lend", "16MiB", "--monitor", &addr];
+    let words = [&words[..], &["--identity", &identity, "--local-socket", "none"]].concat();
     let _first = Daemon::start(&place, &words);
     wait_until("the first is registered", || nodes(&place, &addr).len() == 1);
     let said = place.venice(&words).expect(1);
@@ -94,6 +100,7 @@ fn flags_overrule_the_environment_and_that_the_file() {
     fs::write(&file, "name = \"from-file\"\nlend = \"64MiB\"\n").unwrap();
     let words = ["agent", "--config", file.to_str().unwrap(), "--lend", "16MiB"];
     let mut command = place.command(&words);
+    command.env("VENICE_IDENTITY", place.join("from-environment", &addr));
     command.env("VENICE_MONITOR", &addr).env("VENICE_NODE_NAME", "from-environment");
     command.env("VENICE_LEND", "32MiB").stdin(Stdio::null()).stderr(Stdio::null());
     let _agent = Daemon(command.spawn().unwrap());

@@ -52,6 +52,7 @@ struct Lending<'a> {
     place: &'a Place,
     state_dir: PathBuf,
     monitor: String,
+    identity: String,
     agent: Child,
 }
 
@@ -60,8 +61,9 @@ impl<'a> Lending<'a> {
         place.up(1);
         let monitor = place.status()["monitor"]["addr"].as_str().unwrap().to_string();
         let state_dir = place.file("agent");
-        let agent = start_agent(place, &state_dir, &monitor);
-        Lending { place, state_dir, monitor, agent }
+        let identity = place.join("blocks", &monitor);
+        let agent = start_agent(place, &state_dir, &monitor, &identity);
+        Lending { place, state_dir, monitor, identity, agent }
     }
 
     /// The agent's row in the Resource Registration Table, once it is there.
@@ -89,11 +91,11 @@ impl Drop for Lending<'_> {
     }
 }
 
-fn start_agent(place: &Place, state_dir: &Path, monitor: &str) -> Child {
+fn start_agent(place: &Place, state_dir: &Path, monitor: &str, identity: &str) -> Child {
     let log = fs::File::create(place.file("agent.log")).unwrap();
     let words = ["agent", "--name", "blocks", "--lend-blocks", "1MiB", "--state-dir"];
     let mut command = place.command(&words);
-    command.arg(state_dir).args(["--monitor", monitor]);
+    command.arg(state_dir).args(["--monitor", monitor, "--identity", identity]);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     command.spawn().unwrap()
 }
@@ -159,7 +161,7 @@ fn a_killed_agents_block_comes_back() {
     assert!(!is_online(&states[0]), "nobody is there to bring it back");
 
     // The next agent brings it back before it takes its own, which may be the same.
-    lending.agent = start_agent(&place, &lending.state_dir, &lending.monitor);
+    lending.agent = start_agent(&place, &lending.state_dir, &lending.monitor, &lending.identity);
     let log = place.file("agent.log");
     wait_until("the next agent has its block", || {
         fs::read_to_string(&log).is_ok_and(|text| text.contains("taken offline"))
@@ -180,9 +182,12 @@ fn a_killed_agents_block_comes_back() {
 #[test]
 fn more_than_the_machine_can_spare_is_refused() {
     let place = Place::new();
-    let state_dir = place.file("agent");
-    let words = ["agent", "--name", "n", "--lend-blocks", "1000TiB", "--state-dir"];
-    let words = [&words[..], &[state_dir.to_str().unwrap(), "--monitor", "127.0.0.1:1"]].concat();
+    place.up(1);
+    let monitor = place.status()["monitor"]["addr"].as_str().unwrap().to_string();
+    let (state_dir, identity) = (place.file("agent"), place.join("n", &monitor));
+    let words = ["agent", "--name", "n", "--lend-blocks", "1000TiB", "--identity", &identity];
+    let words = [&words[..], &["--state-dir", state_dir.to_str().unwrap()]].concat();
+    let words = [&words[..], &["--monitor", &monitor]].concat();
     let said = place.venice(&words).expect(1);
     let complaint = said.complaint();
     assert!(

@@ -14,6 +14,7 @@ use venice_agent::{AgentConfig, AgentError, AgentReady};
 use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{Grant, LeaseState, MemoryRequest};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerIndex, PeerState, Revocation};
+use venice_identity_test::access;
 use venice_monitor::{MonitorConfig, MonitorError};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::SealedAs;
@@ -49,6 +50,7 @@ pub async fn monitor(dir: &Path, listen: &str, lease_s: f64) -> (Daemon<MonitorE
 }
 
 pub fn monitor_config(dir: &Path, lease_s: f64) -> MonitorConfig {
+    venice_identity_test::install(&dir.join("monitor"));
     MonitorConfig {
         listen: "127.0.0.1:0".into(),
         state_dir: dir.join("monitor"),
@@ -75,6 +77,7 @@ pub fn agent_config(dir: &Path, name: &str, monitor: SocketAddr) -> AgentConfig 
     AgentConfig {
         name: name.into(),
         monitor: monitor.to_string(),
+        identity: venice_identity_test::node(dir, name),
         lend: ByteSize::mib(32),
         shm_socket: Some(dir.join(format!("{name}.sock"))),
         ..AgentConfig::default()
@@ -122,7 +125,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(
 /// Connects, and waits until so many nodes are up with so many bytes free altogether.
 pub async fn rack_with(monitor: SocketAddr, nodes: usize, free_bytes: u64) -> MonitorClient {
     eventually(&format!("{nodes} nodes up, {free_bytes} bytes free"), || async {
-        let mut client = MonitorClient::connect(&monitor.to_string()).await.ok()?;
+        let mut client = MonitorClient::connect(&access(monitor)).await.ok()?;
         let rows = client.nodes().await.ok()?;
         let up = rows.iter().filter(|row| row.state == "up");
         let (count, free) = up.fold((0, 0), |(n, free), row| (n + 1, free + row.free_bytes));
@@ -225,6 +228,12 @@ impl Far {
 }
 
 pub async fn renew(grant: &Grant) -> LeaseState {
-    let mut agent = AgentClient::connect(&grant.control_addr, PATIENCE).await.unwrap();
+    let mut agent = agent_of(grant).await;
     agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0]
+}
+
+/// A connection to a grant's donor.
+pub async fn agent_of(grant: &Grant) -> AgentClient {
+    let login = venice_identity_test::login();
+    AgentClient::connect(&login, &grant.donor, &grant.control_addr, PATIENCE).await.unwrap()
 }

@@ -1,6 +1,7 @@
 //! A caller of a node's agent.
 
-use super::channel;
+use super::channel::{self, Whom};
+use super::login::Login;
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
 use crate::proto::{self, StepResponse, node_agent_client::NodeAgentClient};
@@ -18,13 +19,20 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// Connects to the agent at `addr` (`host:port`). `timeout` bounds the connection and each
-    /// call made over it.
+    /// Connects to the agent of the node `name` at `addr` (`host:port`). `timeout` bounds the
+    /// connection and each call made over it.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::BadAddress`].
-    pub async fn connect(addr: &str, timeout: Duration) -> Result<Self, ControlError> {
-        let channel = channel::open(PeerKind::Agent, addr, timeout, timeout).await?;
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::Stranger`] when another
+    /// node does, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
+    pub async fn connect(
+        login: &Login,
+        name: &str,
+        addr: &str,
+        timeout: Duration,
+    ) -> Result<Self, ControlError> {
+        let whom = Whom::Agent(name.to_owned());
+        let channel = channel::open(whom, addr, login, timeout, timeout).await?;
         Ok(Self { addr: addr.to_owned(), inner: NodeAgentClient::new(channel) })
     }
 
@@ -75,6 +83,19 @@ impl AgentClient {
         self.step(response)
     }
 
+    /// Gives back grants whose keys one has.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached.
+    pub async fn give_back(
+        &mut self,
+        leases: &[(GrantId, GrantKey)],
+    ) -> Result<DonorStatus, ControlError> {
+        let request = proto::GiveBackRequest { leases: leases_out(leases) };
+        let response = self.inner.give_back(request).await;
+        self.step(response)
+    }
+
     /// Starts leases anew; the answers are in the order asked.
     ///
     /// # Errors
@@ -83,8 +104,7 @@ impl AgentClient {
         &mut self,
         leases: &[(GrantId, GrantKey)],
     ) -> Result<Vec<LeaseState>, ControlError> {
-        let lease = |(id, key): &(GrantId, GrantKey)| proto::Lease { grant: id.0, key: key.0 };
-        let request = proto::RenewLeasesRequest { leases: leases.iter().map(lease).collect() };
+        let request = proto::RenewLeasesRequest { leases: leases_out(leases) };
         let response = self.inner.renew_leases(request).await.map_err(|s| self.error(s))?;
         let states: Vec<_> =
             response.into_inner().leases.into_iter().map(convert::lease_in).collect();
@@ -119,4 +139,8 @@ impl AgentClient {
     fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::Agent, &self.addr, status)
     }
+}
+
+fn leases_out(leases: &[(GrantId, GrantKey)]) -> Vec<proto::Lease> {
+    leases.iter().map(|(id, key)| proto::Lease { grant: id.0, key: key.0 }).collect()
 }

@@ -1,6 +1,7 @@
 //! A caller of the Monitor Node.
 
-use super::channel;
+use super::channel::{self, Whom};
+use super::login::Access;
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
 use crate::proto::{self, monitor_node_client::MonitorNodeClient};
@@ -25,15 +26,17 @@ pub struct MonitorClient {
 }
 
 impl MonitorClient {
-    /// Connects to the Monitor Node at `addr` (`host:port`), waiting at most 3 s. The connection
-    /// heals by itself when the Monitor Node restarts.
+    /// Connects to a rack's Monitor Node, waiting at most 3 s. The connection heals by itself when
+    /// the Monitor Node restarts.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::BadAddress`].
-    pub async fn connect(addr: &str) -> Result<Self, ControlError> {
-        let channel =
-            channel::open(PeerKind::MonitorNode, addr, CONNECT_TIMEOUT, CALL_TIMEOUT).await?;
-        Ok(Self { addr: addr.to_owned(), inner: MonitorNodeClient::new(channel) })
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::Stranger`] when another
+    /// rack's does, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
+    pub async fn connect(access: &Access) -> Result<Self, ControlError> {
+        let Access { monitor: addr, login } = access;
+        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
+        Ok(Self { addr: addr.clone(), inner: MonitorNodeClient::new(channel) })
     }
 
     /// The address connected to.

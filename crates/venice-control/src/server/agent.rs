@@ -1,6 +1,7 @@
 //! The NodeAgent service over an [`AgentHandler`].
 
-use super::listen::{ServeError, incoming};
+use super::door::Door;
+use super::listen::ServeError;
 use crate::convert;
 use crate::error::refusal_status;
 use crate::proto::{
@@ -11,6 +12,7 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
+use venice_rack::caller::Caller;
 use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
@@ -36,9 +38,17 @@ pub trait AgentHandler: Send + Sync + 'static {
     /// Takes grants back. Answer when the slabs are free again.
     fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
 
+    /// Takes those grants back whose keys are right. Answer when the slabs are free again.
+    fn give_back(
+        &self,
+        caller: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> impl Future<Output = DonorStatus> + Send;
+
     /// Starts leases anew; one answer for each, in order.
     fn renew(
         &self,
+        caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Vec<LeaseState>> + Send;
 
@@ -46,28 +56,43 @@ pub trait AgentHandler: Send + Sync + 'static {
     fn ping(&self) -> impl Future<Output = Pong> + Send;
 }
 
-/// Serves the agent's calls until `shutdown` completes.
+/// Serves the agent's calls until `shutdown` completes, to those whom `door` lets in.
 ///
 /// # Errors
 /// [`ServeError::Serve`] when the service breaks off.
 pub async fn serve_agent<H: AgentHandler>(
     listener: TcpListener,
+    door: Arc<Door>,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let guests = door.guests(listener)?;
     tonic::transport::Server::builder()
-        .add_service(NodeAgentServer::new(Service { handler }))
-        .serve_with_incoming_shutdown(incoming(listener), shutdown)
+        .add_service(NodeAgentServer::new(Service { handler, door }))
+        .serve_with_incoming_shutdown(guests, shutdown)
         .await
         .map_err(ServeError::Serve)
 }
 
 struct Service<H> {
     handler: Arc<H>,
+    door: Arc<Door>,
+}
+
+impl<H> Service<H> {
+    /// The handshake is led by the Monitor Node alone.
+    fn admit_monitor<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let is_monitor = |caller: &Caller| *caller == Caller::Monitor;
+        self.door.admit_if(request, "the Monitor Node", is_monitor).map(drop)
+    }
 }
 
 fn step(status: DonorStatus) -> Response<StepResponse> {
     Response::new(StepResponse { status: Some(convert::status_out(status)) })
+}
+
+fn leases_in(leases: Vec<proto::Lease>) -> Vec<(GrantId, GrantKey)> {
+    leases.into_iter().map(|lease| (GrantId(lease.grant), GrantKey(lease.key))).collect()
 }
 
 #[tonic::async_trait]
@@ -76,6 +101,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::PrepareGrantRequest>,
     ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
         let request = convert::prepare_in(request.into_inner());
         self.handler.prepare(request).await.map(step).map_err(|refusal| refusal_status(&refusal))
     }
@@ -84,6 +110,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::CommitGrantRequest>,
     ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
         let proto::CommitGrantRequest { grant, donor_epoch } = request.into_inner();
         let committed = self.handler.commit(GrantId(grant), donor_epoch).await;
         committed.map(step).map_err(|refusal| refusal_status(&refusal))
@@ -93,6 +120,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::AbortGrantRequest>,
     ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
         Ok(step(self.handler.abort(GrantId(request.into_inner().grant)).await))
     }
 
@@ -100,25 +128,35 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::AgentReleaseRequest>,
     ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
         let grants = request.into_inner().grants.into_iter().map(GrantId).collect();
         Ok(step(self.handler.release(grants).await))
+    }
+
+    async fn give_back(
+        &self,
+        request: Request<proto::GiveBackRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let leases = leases_in(request.into_inner().leases);
+        Ok(step(self.handler.give_back(caller, leases).await))
     }
 
     async fn renew_leases(
         &self,
         request: Request<proto::RenewLeasesRequest>,
     ) -> Result<Response<proto::RenewLeasesResponse>, Status> {
-        let leases = request.into_inner().leases;
-        let leases = leases.into_iter().map(|lease| (GrantId(lease.grant), GrantKey(lease.key)));
-        let states = self.handler.renew(leases.collect()).await;
+        let caller = self.door.admit(&request)?;
+        let states = self.handler.renew(caller, leases_in(request.into_inner().leases)).await;
         let leases = states.into_iter().map(convert::lease_out).collect();
         Ok(Response::new(proto::RenewLeasesResponse { leases }))
     }
 
     async fn ping(
         &self,
-        _request: Request<proto::PingRequest>,
+        request: Request<proto::PingRequest>,
     ) -> Result<Response<proto::PingResponse>, Status> {
+        self.door.admit(&request)?;
         let Pong { name, instance } = self.handler.ping().await;
         Ok(Response::new(proto::PingResponse { name, instance }))
     }

@@ -1,9 +1,9 @@
 //! Listening for gRPC.
 
+use crate::identity::IdentityError;
 use std::io;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 
 /// Why a service cannot be served.
 #[derive(Debug, Error)]
@@ -24,6 +24,9 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
+    /// Its certificate cannot be shown.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The service broke off.
     #[error("the gRPC service broke off")]
     Serve(#[source] tonic::transport::Error),
@@ -41,17 +44,5 @@ pub async fn bind(addr: &str) -> Result<TcpListener, ServeError> {
         } else {
             ServeError::Listen { addr, source }
         }
-    })
-}
-
-/// Connections of a listener, each without Nagle's delay.
-pub(super) fn incoming(
-    listener: TcpListener,
-) -> impl tokio_stream::Stream<Item = io::Result<tokio::net::TcpStream>> {
-    use tokio_stream::StreamExt as _;
-    TcpListenerStream::new(listener).map(|accepted| {
-        let stream = accepted?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
     })
 }

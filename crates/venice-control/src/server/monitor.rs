@@ -1,16 +1,20 @@
 //! The MonitorNode service over a [`MonitorHandler`].
 
-use super::listen::{ServeError, incoming};
+use super::door::Door;
+use super::gate::{GateHandler, GateService};
+use super::listen::ServeError;
 use crate::convert;
 use crate::error::rack_status;
 use crate::proto::{
     self,
+    gate_server::GateServer,
     monitor_node_server::{MonitorNode, MonitorNodeServer},
 };
 use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
+use venice_rack::caller::Caller;
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
@@ -25,9 +29,10 @@ pub trait MonitorHandler: Send + Sync + 'static {
         node: NodeRegistration,
     ) -> impl Future<Output = Result<Registered, RackError>> + Send;
 
-    /// An agent reports.
+    /// The agent of the node `name` reports.
     fn heartbeat(
         &self,
+        name: String,
         report: HeartbeatReport,
     ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
 
@@ -57,24 +62,33 @@ pub trait MonitorHandler: Send + Sync + 'static {
     fn links(&self) -> impl Future<Output = Vec<LinkRow>> + Send;
 }
 
-/// Serves the Monitor Node's calls until `shutdown` completes.
+/// Serves the Monitor Node's calls until `shutdown` completes, to those whom `door` lets in.
 ///
 /// # Errors
 /// [`ServeError::Serve`] when the service breaks off.
-pub async fn serve_monitor<H: MonitorHandler>(
+pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     listener: TcpListener,
+    door: Arc<Door>,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let guests = door.guests(listener)?;
+    let gate = GateService::new(Arc::clone(&handler), Arc::clone(&door));
     tonic::transport::Server::builder()
-        .add_service(MonitorNodeServer::new(Service { handler }))
-        .serve_with_incoming_shutdown(incoming(listener), shutdown)
+        .add_service(MonitorNodeServer::new(Service { handler, door }))
+        .add_service(GateServer::new(gate))
+        .serve_with_incoming_shutdown(guests, shutdown)
         .await
         .map_err(ServeError::Serve)
 }
 
 struct Service<H> {
     handler: Arc<H>,
+    door: Arc<Door>,
+}
+
+fn is_node(caller: &Caller, name: &str) -> bool {
+    matches!(caller, Caller::Node(node) if node == name)
 }
 
 #[tonic::async_trait]
@@ -83,6 +97,8 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RegisterNodeRequest>,
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
+        let name = request.get_ref().name.clone();
+        self.door.admit_if(&request, &format!("node {name}"), |who| is_node(who, &name))?;
         let node = convert::registration_in(request.into_inner())?;
         let registered = self.handler.register(node).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::registered_out(registered)))
@@ -92,8 +108,10 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::HeartbeatRequest>,
     ) -> Result<Response<proto::HeartbeatResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::Node(name) = caller else { return Err(self.door.forbid(&caller, "agents")) };
         let report = convert::heartbeat_in(request.into_inner())?;
-        let ack = self.handler.heartbeat(report).await.map_err(|e| rack_status(&e))?;
+        let ack = self.handler.heartbeat(name, report).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::ack_out(ack)))
     }
 
@@ -101,6 +119,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
+        self.door.admit(&request)?;
         let request = convert::request_in(request.into_inner())?;
         let grants = self.handler.request_memory(request).await.map_err(|e| rack_status(&e))?;
         let grants = grants.into_iter().map(convert::grant_out).collect();
@@ -111,6 +130,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ReleaseGrantsRequest>,
     ) -> Result<Response<proto::ReleaseGrantsResponse>, Status> {
+        self.door.admit(&request)?;
         let ids = request.into_inner().ids.into_iter().map(GrantId).collect();
         self.handler.release(ids).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::ReleaseGrantsResponse {}))
@@ -120,6 +140,13 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::DrainNodeRequest>,
     ) -> Result<Response<proto::DrainNodeResponse>, Status> {
+        let name = request.get_ref().name.clone();
+        let who = format!("root on {name}, or on the Monitor Node's machine");
+        let may = |caller: &Caller| match caller {
+            Caller::User(user) => user.is_admin || (user.uid == 0 && user.node == name),
+            _ => is_node(caller, &name),
+        };
+        self.door.admit_if(&request, &who, may)?;
         let proto::DrainNodeRequest { name, undo } = request.into_inner();
         self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::DrainNodeResponse {}))
@@ -127,16 +154,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
 
     async fn list_nodes(
         &self,
-        _request: Request<proto::ListNodesRequest>,
+        request: Request<proto::ListNodesRequest>,
     ) -> Result<Response<proto::ListNodesResponse>, Status> {
+        self.door.admit(&request)?;
         let nodes = self.handler.nodes().await.into_iter().map(convert::node_row_out).collect();
         Ok(Response::new(proto::ListNodesResponse { nodes }))
     }
 
     async fn list_resources(
         &self,
-        _request: Request<proto::ListResourcesRequest>,
+        request: Request<proto::ListResourcesRequest>,
     ) -> Result<Response<proto::ListResourcesResponse>, Status> {
+        self.door.admit(&request)?;
         let rows = self.handler.resources().await;
         let resources = rows.into_iter().map(convert::resource_row_out).collect();
         Ok(Response::new(proto::ListResourcesResponse { resources }))
@@ -144,16 +173,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
 
     async fn list_grants(
         &self,
-        _request: Request<proto::ListGrantsRequest>,
+        request: Request<proto::ListGrantsRequest>,
     ) -> Result<Response<proto::ListGrantsResponse>, Status> {
+        self.door.admit(&request)?;
         let grants = self.handler.grants().await.into_iter().map(convert::grant_row_out).collect();
         Ok(Response::new(proto::ListGrantsResponse { grants }))
     }
 
     async fn list_links(
         &self,
-        _request: Request<proto::ListLinksRequest>,
+        request: Request<proto::ListLinksRequest>,
     ) -> Result<Response<proto::ListLinksResponse>, Status> {
+        self.door.admit(&request)?;
         let links = self.handler.links().await.into_iter().map(convert::link_row_out).collect();
         Ok(Response::new(proto::ListLinksResponse { links }))
     }

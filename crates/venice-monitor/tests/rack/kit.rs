@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
-use venice_control::client::MonitorClient;
+use venice_control::Caller;
+use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::server::{AgentHandler, bind, serve_agent};
 use venice_control::{
     ControlError, DonorStatus, Grant, HeartbeatReport, Identity, LeaseState, MemoryRequest,
     NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind, ResourceSpec,
 };
+use venice_identity_test::{access, login, login_of};
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
 use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
@@ -30,6 +32,7 @@ pub struct Monitor {
 }
 
 pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
+    venice_identity_test::install(state_dir);
     MonitorConfig {
         listen: listen.to_owned(),
         state_dir: state_dir.to_owned(),
@@ -65,7 +68,7 @@ impl Monitor {
     }
 
     pub async fn client(&self) -> MonitorClient {
-        MonitorClient::connect(&self.addr).await.unwrap()
+        MonitorClient::connect(&access(&self.addr)).await.unwrap()
     }
 }
 
@@ -110,13 +113,14 @@ impl Agent {
         let control_addr = listener.local_addr().unwrap().to_string();
         let registration = donor.registration(control_addr, slabs);
 
-        let mut client = MonitorClient::connect(monitor_addr).await?;
+        let login = login_of(&Caller::Node(name.to_owned()));
+        let mut client = MonitorClient::connect(&Access::new(monitor_addr, login)).await?;
         let identity = client.register(registration.clone()).await?.identity;
         donor.core.lock().unwrap().set_epoch(identity.epoch);
         let mut tasks = JoinSet::new();
-        let handler = Arc::clone(&donor);
+        let (handler, door) = (Arc::clone(&donor), venice_identity_test::door(name));
         tasks.spawn(async move {
-            serve_agent(listener, handler, std::future::pending()).await.unwrap();
+            serve_agent(listener, door, handler, std::future::pending()).await.unwrap();
         });
         tasks.spawn(report_forever(Arc::clone(&donor), client, identity, registration));
         Ok(Self { donor, identity, tasks })
@@ -148,6 +152,7 @@ async fn report_forever(
             core.report()
         };
         let report = HeartbeatReport {
+            door: Default::default(),
             identity,
             instance: donor.instance,
             memory,
@@ -230,7 +235,11 @@ impl AgentHandler for Donor {
         core.status()
     }
 
-    async fn renew(&self, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+        self.release(leases.into_iter().map(|(grant, _)| grant).collect()).await
+    }
+
+    async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
         let mut core = self.core.lock().unwrap();
         let now_ns = self.now_ns();
         leases.into_iter().map(|(id, key)| core.handle_renew(now_ns, id, key)).collect()
@@ -260,8 +269,8 @@ pub fn keep(grants: &[Grant]) -> JoinSet<()> {
         tasks.spawn(async move {
             let timeout = Duration::from_secs(1);
             loop {
-                let client =
-                    venice_control::client::AgentClient::connect(&grant.control_addr, timeout);
+                let (login, addr) = (login(), &grant.control_addr);
+                let client = AgentClient::connect(&login, &grant.donor, addr, timeout);
                 if let Ok(mut client) = client.await {
                     let _ = client.renew(&[(grant.id, grant.key)]).await;
                 }

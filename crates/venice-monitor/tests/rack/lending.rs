@@ -5,6 +5,7 @@ use crate::kit::{Agent, Monitor, bounded, config, keep, request, states, until};
 use std::sync::atomic::Ordering;
 use venice_control::ControlError;
 use venice_control::server::ServeError;
+use venice_identity_test::access;
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
 use venice_wire::SLAB_BYTES;
@@ -194,10 +195,11 @@ async fn nobody_there_is_said_plainly() {
     let unused = tokio::net::TcpListener::bind(ANY_PORT).await.unwrap();
     let addr = unused.local_addr().unwrap().to_string();
     drop(unused);
-    let error = venice_control::client::MonitorClient::connect(&addr).await.unwrap_err();
+    let error = venice_control::client::MonitorClient::connect(&access(&addr)).await.unwrap_err();
     let expected = format!("no Monitor Node answers at {addr}: start one with `venice up`");
     assert_eq!(error.to_string(), expected);
     assert!(matches!(error, ControlError::Unreachable { refused: true, .. }), "{error:?}");
-    let error = venice_control::client::MonitorClient::connect("nonsense").await.unwrap_err();
+    let error =
+        venice_control::client::MonitorClient::connect(&access("nonsense")).await.unwrap_err();
     assert!(matches!(error, ControlError::BadAddress { .. }), "{error:?}");
 }

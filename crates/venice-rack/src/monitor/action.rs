@@ -1,6 +1,8 @@
 //! What the driver does for the Monitor Node, and what comes back.
 
+use super::admission::JoinTokenRecord;
 use crate::rat::GrantRecord;
+use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
 use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered};
 use serde::{Deserialize, Serialize};
@@ -70,8 +72,8 @@ pub enum Action {
         /// Which call.
         token: Token,
     },
-    /// Answer [`super::MonitorCore::handle_drain`].
-    ReplyDrain {
+    /// Answer a call that has no answer but that it is done, and durable.
+    ReplyDone {
         /// Which call.
         token: Token,
         /// The answer.
@@ -115,6 +117,16 @@ pub enum Event {
         /// To be empty?
         drains: bool,
     },
+    /// A machine may be this node.
+    NodeAdmitted {
+        /// Its name.
+        name: String,
+    },
+    /// A node was turned out.
+    NodeRevoked {
+        /// Its name.
+        name: String,
+    },
     /// A donor lends a grant that was not in the table.
     GrantAdopted {
         /// The donor's name.
@@ -135,6 +147,12 @@ pub enum Change {
     DeleteGrant(GrantId),
     /// Grant numbers below this one may have been given.
     PutGrantLimit(u64),
+    /// A join token is new, or used.
+    PutToken(JoinTokenRecord),
+    /// A join token is too old.
+    DeleteToken(u64),
+    /// A node was turned out.
+    PutRevocation(Revocation),
 }
 
 /// What [`super::MonitorCore::recover`] starts from: the last `Put` of everything not deleted.
@@ -146,6 +164,10 @@ pub enum Record {
     Grant(GrantRecord),
     /// Grant numbers below this one may have been given.
     GrantLimit(u64),
+    /// A join token.
+    Token(JoinTokenRecord),
+    /// A node that was turned out.
+    Revocation(Revocation),
 }
 
 /// Why a call to a donor did not succeed.

@@ -6,13 +6,13 @@ use crate::types::RackError;
 
 impl MonitorCore {
     /// An operator wants the node `name` empty, or (`drains` false) no longer. Answered by
-    /// [`Action::ReplyDrain`] once it is durable. It stands until it is taken back, across
+    /// [`Action::ReplyDone`] once it is durable. It stands until it is taken back, across
     /// restarts of the agent and of the Monitor Node. Shares that the node was asked for before are
     /// not called back.
     pub fn handle_drain(&mut self, now_ns: u64, token: Token, name: &str, drains: bool) {
         let Some(node) = self.rrt.by_name(name).map(|entry| entry.record.identity.node) else {
             let result = Err(RackError::UnknownNode(name.to_owned()));
-            self.actions.push_back(Action::ReplyDrain { token, result });
+            self.actions.push_back(Action::ReplyDone { token, result });
             return;
         };
         if let Some(entry) = self.rrt.get_mut(node)
@@ -23,7 +23,7 @@ impl MonitorCore {
             self.change(Change::PutNode(record));
             self.note(Event::NodeDrains { name: name.to_owned(), drains });
         }
-        self.actions.push_back(Action::ReplyDrain { token, result: Ok(()) });
+        self.actions.push_back(Action::ReplyDone { token, result: Ok(()) });
         self.advance_waiting(now_ns);
     }
 }

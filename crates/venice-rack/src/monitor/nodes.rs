@@ -163,7 +163,7 @@ impl MonitorCore {
         now_ns: u64,
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
-        let HeartbeatReport { identity, instance, memory, links, port, pressure } = report;
+        let HeartbeatReport { identity, instance, memory, links, port, pressure, door } = report;
         let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
@@ -171,6 +171,7 @@ impl MonitorCore {
         entry.last_heartbeat_ns = Some(now_ns);
         entry.port = port;
         entry.pressure = pressure;
+        entry.door = Some(door);
         if entry.update_status(memory.status) {
             self.reconcile(now_ns, identity, memory);
         }
@@ -182,7 +183,8 @@ impl MonitorCore {
         }
         self.advance_waiting(now_ns);
         let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
-        Ok(HeartbeatAck { peers, relays, is_draining: self.rrt.is_draining(identity.node) })
+        let is_draining = self.rrt.is_draining(identity.node);
+        Ok(HeartbeatAck { peers, relays, is_draining, revoked: self.revoked.list() })
     }
 
     /// The node lives.

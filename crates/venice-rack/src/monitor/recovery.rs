@@ -2,6 +2,7 @@
 
 use super::{Change, KeySource, MonitorCore, MonitorSettings, Record};
 use crate::rat::{GrantRecord, GrantState, Rat};
+use crate::revocation::Revocations;
 use crate::rrt::{NodeEntry, Rrt};
 use crate::tst::Tst;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,6 +24,8 @@ impl MonitorCore {
                 Record::Node(record) => core.rrt.insert(NodeEntry::new(record, now_ns)),
                 Record::Grant(grant) => core.rat.put(grant),
                 Record::GrantLimit(limit) => core.grant_limit = core.grant_limit.max(limit),
+                Record::Token(record) => drop(core.tokens.insert(record.id, record)),
+                Record::Revocation(revocation) => core.revoked.put(revocation),
             }
         }
         core.next_grant = core.grant_limit;
@@ -44,6 +47,8 @@ impl MonitorCore {
             sent_releases: BTreeSet::new(),
             release_waiters: BTreeMap::new(),
             waiting_registrations: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            revoked: Revocations::default(),
             next_grant: 1,
             // Numbers start at 1.
             grant_limit: 1,

@@ -246,7 +246,7 @@ impl World {
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
             Action::ReplyRelease { .. } | Action::Note(_) => {}
-            Action::ReplyDrain { token, .. } => {
+            Action::ReplyDone { token, .. } => {
                 let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
                 self.drained.extend(heard.map(|(index, _)| *index));
             }
@@ -268,6 +268,9 @@ impl World {
             }
             Change::PutGrantLimit(limit) => {
                 self.store.insert("limit".to_owned(), Record::GrantLimit(limit));
+            }
+            Change::PutToken(_) | Change::DeleteToken(_) | Change::PutRevocation(_) => {
+                unreachable!("nobody joins or is turned out here")
             }
         }
     }
@@ -386,6 +389,7 @@ impl World {
         let memory: DonorReport = donor.core.report();
         let identity = donor.identity.filter(|_| donor.alive)?;
         Some(HeartbeatReport {
+            door: Default::default(),
             identity,
             instance: donor.instance,
             memory,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use venice_agent::AgentConfig;
-use venice_control::client::MonitorClient;
+use venice_control::client::{Access, MonitorClient};
 use venice_monitor::MonitorConfig;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -29,6 +29,7 @@ impl Rack {
         let on_ready = venice_monitor::OnReady::new(move |addr: std::net::SocketAddr| {
             let _ = ready.send(addr.to_string());
         });
+        venice_identity_test::install(&dir.path().join("monitor"));
         let config = MonitorConfig {
             listen: "127.0.0.1:0".into(),
             state_dir: dir.path().join("monitor"),
@@ -48,6 +49,11 @@ impl Rack {
         rack
     }
 
+    /// The way to it.
+    pub fn access(&self) -> Access {
+        venice_identity_test::access(&self.monitor)
+    }
+
     /// What a node's machine has available, in MiB; an agent keeps a GiB free.
     pub fn set_available(&self, name: &str, mib: u64) {
         let (dir, text) = (self.dir.path().join(name), format!("MemAvailable: {} kB\n", mib << 10));
@@ -59,7 +65,7 @@ impl Rack {
     /// Has a node drained, or that taken back.
     pub fn drain(&self, name: &str, drains: bool) {
         within(&self.runtime, "an answer", async {
-            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            let mut client = MonitorClient::connect(&self.access()).await.unwrap();
             client.drain(name, !drains).await.unwrap();
         });
     }
@@ -67,7 +73,7 @@ impl Rack {
     /// Bytes of a node that are lent.
     pub fn granted_bytes(&self, name: &str) -> u64 {
         within(&self.runtime, "an answer", async {
-            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            let mut client = MonitorClient::connect(&self.access()).await.unwrap();
             let rows = client.nodes().await.unwrap();
             rows.iter().find(|row| row.name == name).unwrap().granted_bytes
         })
@@ -83,6 +89,7 @@ impl Rack {
             keep_free: Some(ByteSize::mib(1024)),
             proc_dir: self.dir.path().join(name),
             monitor: self.monitor.clone(),
+            identity: venice_identity_test::node(self.dir.path(), name),
             lend: ByteSize(slabs * SLAB_BYTES),
             shm_socket: Some(self.dir.path().join(format!("{name}.sock"))),
             on_ready: venice_agent::OnReady::new(move |_| {
@@ -101,7 +108,7 @@ impl Rack {
     fn wait_until_up(&self, count: usize) {
         within(&self.runtime, "all nodes up", async {
             loop {
-                if let Ok(mut client) = MonitorClient::connect(&self.monitor).await
+                if let Ok(mut client) = MonitorClient::connect(&self.access()).await
                     && let Ok(rows) = client.nodes().await
                     && rows.iter().filter(|row| row.state == "up").count() == count
                 {
@@ -120,7 +127,7 @@ impl Rack {
     /// Bytes free, all nodes together.
     pub fn free_bytes(&self) -> u64 {
         within(&self.runtime, "an answer", async {
-            let mut client = MonitorClient::connect(&self.monitor).await.unwrap();
+            let mut client = MonitorClient::connect(&self.access()).await.unwrap();
             client.nodes().await.unwrap().iter().map(|row| row.free_bytes).sum()
         })
     }

@@ -7,9 +7,11 @@ use anyhow::anyhow;
 use clap::Args;
 use venice_agent::{AgentConfig, AgentError, AgentReady, OnReady};
 use venice_fabric::{LinkModel, Topology};
+use venice_recipient::local_rack::AGENT_SOCKET;
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
+use super::local_socket::{local_socket, make_socket_dir};
 use super::{Ready, config_file, lend_size, run_daemon, start_log};
 use crate::failure::Usage;
 use crate::rack::explicit_address;
@@ -23,6 +25,17 @@ pub struct AgentArgs {
     /// The node's name, the same at every start [default: the host's name]
     #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
     name: Option<String>,
+    /// Directory of the node's certificate, as `venice join` made it [default:
+    /// /var/lib/venice/identity]
+    #[arg(long, value_name = "DIR", env = "VENICE_IDENTITY")]
+    identity: Option<PathBuf>,
+    /// Socket at which programs of this machine come into the rack: root, the agent's own user and
+    /// --socket-group; none: no such socket [default: agent.sock in the run directory]
+    #[arg(long, value_name = "PATH", env = "VENICE_LOCAL_SOCKET")]
+    local_socket: Option<PathBuf>,
+    /// Group that is let in there [default: venice]
+    #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
+    socket_group: Option<String>,
     /// How much memory to lend, for example 4GiB
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
@@ -142,6 +155,7 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
 fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     args.detach.apply()?;
     start_log();
+    make_socket_dir(config.local_socket.as_deref())?;
     if let Some(dir) = config.shm_socket.as_deref().and_then(Path::parent) {
         std::fs::create_dir_all(dir)
             .map_err(|error| anyhow!("making the directory {}: {error}", dir.display()))?;
@@ -175,6 +189,10 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     if config.name.is_empty() {
         config.name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     }
+    config.identity = args.identity.clone().unwrap_or(config.identity);
+    let socket = args.local_socket.clone().or(config.local_socket);
+    config.local_socket = local_socket(socket, AGENT_SOCKET);
+    config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);
     config.listen = args.listen.clone().unwrap_or(config.listen);

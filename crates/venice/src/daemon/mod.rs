@@ -3,6 +3,7 @@
 mod agent;
 mod config_file;
 mod detach;
+mod local_socket;
 mod monitor;
 mod ready;
 mod size;

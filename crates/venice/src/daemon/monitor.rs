@@ -7,8 +7,10 @@ use clap::Args;
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 
 use super::detach::DetachArgs;
+use super::local_socket::{local_socket, make_socket_dir};
 use super::{Ready, config_file, run_daemon, start_log};
 use crate::failure::Usage;
+use venice_recipient::local_rack::MONITOR_SOCKET;
 
 /// `venice monitor`
 #[derive(Args, Debug)]
@@ -22,6 +24,18 @@ pub struct MonitorArgs {
     /// Where the tables are kept [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// Socket at which programs of this machine come in: root and the Monitor Node's own user, as
+    /// administrators, and --socket-group; none: no such socket [default: monitor.sock in the run
+    /// directory]
+    #[arg(long, value_name = "PATH", env = "VENICE_LOCAL_SOCKET")]
+    local_socket: Option<PathBuf>,
+    /// Group that is let in there [default: venice]
+    #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
+    socket_group: Option<String>,
+    /// Seconds that the certificates of nodes are good for; they are renewed when a third is left
+    /// [default: 2592000, 30 days]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_CERTIFICATE_S")]
+    certificate_s: Option<f64>,
     /// Seconds between two heartbeats of an agent [default: 1]
     #[arg(long, value_name = "SECONDS", env = "VENICE_HEARTBEAT_INTERVAL_S")]
     heartbeat_interval_s: Option<f64>,
@@ -47,6 +61,7 @@ pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     let mut config = configuration(args)?;
     args.detach.apply()?;
     start_log();
+    make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |addr| {
         detach.tell_ready(&Ready { addr: Some(addr.to_string()), ..Ready::default() });
@@ -63,6 +78,10 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
     config.plain |= args.plain;
+    let socket = args.local_socket.clone().or(config.local_socket);
+    config.local_socket = local_socket(socket, MONITOR_SOCKET);
+    config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
+    config.certificate_s = args.certificate_s.unwrap_or(config.certificate_s);
     config.donor_timeout_s = args.donor_timeout_s.unwrap_or(config.donor_timeout_s);
     Ok(config)
 }

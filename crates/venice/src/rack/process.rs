@@ -11,6 +11,8 @@ use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use venice_recipient::local_rack::RUN_DIR_VARIABLE;
+
 use super::run_dir::RunDir;
 
 /// How long a process has for an orderly end before it is killed.
@@ -119,6 +121,8 @@ pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<C
             command.env_remove(key);
         }
     }
+    // A swap device's server comes into the rack at a socket in there.
+    command.env(RUN_DIR_VARIABLE, dir.path());
     command.spawn().with_context(|| format!("starting {name}"))
 }
 

@@ -78,6 +78,16 @@ impl RunDir {
         self.process_dir(name).join("shm.sock")
     }
 
+    /// The certificate of the node `name`.
+    pub fn identity_dir(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("identity")
+    }
+
+    /// The Monitor Node's socket for the programs of this machine.
+    pub fn monitor_socket_path(&self) -> PathBuf {
+        self.root.join(venice_recipient::local_rack::MONITOR_SOCKET)
+    }
+
     /// The store of the Monitor Node.
     pub fn monitor_state_dir(&self) -> PathBuf {
         self.process_dir("monitor").join("state")
@@ -136,6 +146,7 @@ impl RunDir {
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
+        remove_file(&self.monitor_socket_path())?;
         // Programs may still be there.
         let _ = fs::remove_dir(self.runs_dir());
         remove_file(&self.root.join("lock"))?;

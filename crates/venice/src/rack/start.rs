@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
+use venice_control::Caller;
+use venice_control::identity::Authority;
 
 use super::network::{INTERFACE, Network};
 use super::process::{self, Identity};
@@ -105,13 +108,32 @@ impl Starter<'_> {
         address.is_ok_and(|address| TcpListener::bind(address).is_err())
     }
 
+    /// The rack's authority, which its first start makes.
+    fn authority(&self) -> anyhow::Result<Authority> {
+        let dir = self.dir.monitor_state_dir().join(venice_monitor::IDENTITY_DIR);
+        if Authority::exists(&dir) {
+            return Ok(Authority::open(&dir)?);
+        }
+        Ok(Authority::create(&dir)?)
+    }
+
+    /// A certificate for a node, in place of the one it may have had.
+    fn certify(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let dir = self.dir.identity_dir(name);
+        self.authority()?.credential(&Caller::Node(name.to_string()))?.save(&dir)?;
+        Ok(dir)
+    }
+
     async fn try_monitor(&mut self) -> anyhow::Result<()> {
+        self.authority()?;
         let mut arguments = vec![
             "monitor".to_string(),
             "--listen".to_string(),
             self.record.monitor.addr.clone(),
             "--state-dir".to_string(),
             self.dir.monitor_state_dir().display().to_string(),
+            "--local-socket".to_string(),
+            self.dir.monitor_socket_path().display().to_string(),
         ];
         if self.record.plain {
             arguments.push("--plain".to_string());
@@ -142,6 +164,8 @@ impl Starter<'_> {
             ("--listen", self.again_or_any(ip, &agent.control_addr)),
             ("--udp-listen", self.again_or_any_udp(ip, &agent.udp_addr)),
             ("--shm-socket", socket.display().to_string()),
+            ("--identity", self.certify(&agent.name)?.display().to_string()),
+            ("--local-socket", "none".to_string()),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_string(), value])

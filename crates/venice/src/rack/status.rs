@@ -2,12 +2,14 @@
 
 use clap::Args;
 use serde::Serialize;
-use venice_control::NodeRow;
+use venice_control::client::MonitorIdentity;
+use venice_control::{NodeRow, RefusedCounts};
 use venice_fabric::LinkModel;
 
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
 use super::runs::{RunRow, lines, runs};
+use crate::admittance::refused_text;
 use crate::failure::EXIT_FAILURE;
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -54,6 +56,10 @@ struct MonitorStatus {
     pid: Option<u32>,
     state: StateWord,
     addr: String,
+    /// Callers that its door has refused, by reason; None when it cannot be asked.
+    refused: Option<RefusedCounts>,
+    /// When its certificate ends, in seconds since 1970.
+    certificate_expires_s: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,6 +76,10 @@ struct AgentStatus {
     forged: u64,
     unsealed: u64,
     unknown_key: u64,
+    /// Callers that its door has refused.
+    refused: u64,
+    /// When its certificate ends, in seconds since 1970.
+    certificate_expires_s: Option<u64>,
     control_addr: String,
     udp_addr: String,
     shm_socket: String,
@@ -117,7 +127,8 @@ fn nothing(dir: &RunDir) -> Status {
 
 fn gather(dir: &RunDir, record: &Record) -> Status {
     let lives = record.monitor.process.is_some_and(|process| process.is_alive(dir));
-    let rows = lives.then(|| block_on(ask(&record.monitor.addr)).ok()).flatten();
+    let asked = lives.then(|| block_on(ask(&record.monitor.addr)).ok()).flatten();
+    let (rows, identity) = asked.unzip();
     let monitor = MonitorStatus {
         name: "monitor",
         pid: record.monitor.process.filter(|_| lives).map(|process| process.pid),
@@ -127,6 +138,8 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
             (true, Some(_)) => "up",
         },
         addr: record.monitor.addr.clone(),
+        refused: identity.as_ref().map(|identity| identity.refused),
+        certificate_expires_s: identity.as_ref().map(|identity| identity.expires_s),
     };
     let agents = record.agents.iter().map(|agent| agent_status(dir, agent, rows.as_deref()));
     Status {
@@ -145,8 +158,9 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
     }
 }
 
-async fn ask(addr: &str) -> anyhow::Result<Vec<NodeRow>> {
-    registry::connect(addr).await?.nodes().await
+async fn ask(addr: &str) -> anyhow::Result<(Vec<NodeRow>, MonitorIdentity)> {
+    let nodes = registry::connect(addr).await?.nodes().await?;
+    Ok((nodes, registry::gate(addr).await?.show().await.map_err(registry::told)?))
 }
 
 fn agent_status(dir: &RunDir, agent: &AgentRecord, rows: Option<&[NodeRow]>) -> AgentStatus {
@@ -171,6 +185,8 @@ fn agent_status(dir: &RunDir, agent: &AgentRecord, rows: Option<&[NodeRow]>) -> 
         forged: row.map_or(0, |row| row.forged),
         unsealed: row.map_or(0, |row| row.unsealed),
         unknown_key: row.map_or(0, |row| row.unknown_key),
+        refused: row.map_or(0, |row| row.refused),
+        certificate_expires_s: row.and_then(|row| row.certificate_expires_s),
         control_addr: agent.control_addr.clone(),
         udp_addr: agent.udp_addr.clone(),
         shm_socket: dir.shm_socket_path(&agent.name).display().to_string(),
@@ -212,10 +228,11 @@ fn sheet(status: &Status) -> String {
     let link = status.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let routed = if status.source_routes { ", routed at the source" } else { "" };
     let dropped = dropped_line(&status.agents);
+    let refused = refused_line(status);
     let runs = lines(&status.runs);
     format!(
         "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}{xdp}, run directory \
-         {}{dropped}{runs}{hint}",
+         {}{dropped}{refused}{runs}{hint}",
         status.topology, status.run_dir
     )
 }
@@ -238,6 +255,20 @@ fn dropped_line(agents: &[AgentStatus]) -> String {
     match told.is_empty() {
         true => String::new(),
         false => format!("\nwarning: datagrams dropped: {}", told.join("; ")),
+    }
+}
+
+/// Who has refused callers: somebody who should not be there, or a certificate that is over.
+fn refused_line(status: &Status) -> String {
+    let monitor = status.monitor.iter().filter_map(|monitor| monitor.refused);
+    let monitor = monitor.filter(|refused| refused.total() > 0);
+    let monitor = monitor.map(|refused| format!("monitor {}", refused_text(&refused)));
+    let agents = status.agents.iter().filter(|agent| agent.refused > 0);
+    let agents = agents.map(|agent| format!("{} {}", agent.name, agent.refused));
+    let told: Vec<_> = monitor.chain(agents).collect();
+    match told.is_empty() {
+        true => String::new(),
+        false => format!("\nwarning: callers refused (the logs say whom): {}", told.join("; ")),
     }
 }
 

@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
+use venice_recipient::local_rack::access;
 use venice_recipient::{
     Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow,
     home,
@@ -168,13 +169,14 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.coding.is_some() && port == PortKind::Verbs {
         return Err(Usage(NO_CODING_BY_VERBS.into()).into());
     }
+    let access = access(&monitor);
     if args.mode == Mode::Window {
         check_window(args, port, &monitor)?;
     }
     if args.faults == Faults::InThread {
         check_in_thread(port, &monitor)?;
     }
-    let home = home::find(&monitor, port.into(), args.node.as_deref()).map_err(told)?;
+    let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
     let wish = Wish {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
@@ -186,7 +188,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
     };
     let limits = raise_descriptor_limit();
-    let loan = borrow(&monitor, &wish, port.into()).map_err(told)?;
+    let loan = borrow(&access, &wish, port.into()).map_err(told)?;
     if loan.is_short {
         remark(
             "venice: the rack has no room for two copies of this program's far memory on different \

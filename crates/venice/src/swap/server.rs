@@ -293,14 +293,15 @@ fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
         purpose: plan.purpose.clone(),
         ..Wish::default()
     };
-    let (monitor, port, node) = (plan.monitor.clone(), plan.port.into(), plan.node.clone());
+    let (port, node) = (plan.port.into(), plan.node.clone());
+    let access = venice_recipient::local_rack::access(&plan.monitor);
     let name = plan.name.clone();
     let tell = move |news: News| match news {
         News::Lost(donor) if donor.lost_slabs > 0 => tracing::error!("{name}: {donor}"),
         News::Rebuilt { .. } | News::GivenBack { .. } => tracing::info!("{name}: {news}"),
         news => tracing::warn!("{name}: {news}"),
     };
-    Ok(RemoteMemory::borrow(&Request { monitor, port, node, wish }, tell)?)
+    Ok(RemoteMemory::borrow(&Request { access, port, node, wish }, tell)?)
 }
 
 /// Bytes a second, over the last full second.

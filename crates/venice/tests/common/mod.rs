@@ -96,6 +96,14 @@ impl Place {
         self.venice(&words).expect(0)
     }
 
+    /// Has a machine join as the node `name`, by a token; what `--identity` takes.
+    pub fn join(&self, name: &str, monitor: &str) -> String {
+        let token = self.venice(&["token", "new", "--monitor", monitor]).expect(0).out;
+        let dir = self.file(&format!("identity-{name}")).display().to_string();
+        self.venice(&["join", "--name", name, "--identity", &dir, token.trim()]).expect(0);
+        dir
+    }
+
     /// `venice status --json`
     pub fn status(&self) -> Value {
         self.venice(&["status", "--json"]).expect(0).json()

@@ -1,0 +1,64 @@
+//! Certificates are renewed while everything goes on.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Far, agent_config, agent_of, monitor_config, rack_with, request, start_agent, start_monitor,
+};
+use venice_control::LeaseState;
+use venice_control::identity::Credential;
+use venice_monitor::MonitorConfig;
+use venice_wire::SLAB_BYTES;
+
+/// Long enough for a busy machine to renew in the third of it that is left for that.
+const LIFE: Duration = Duration::from_secs(6);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        MonitorConfig { certificate_s: LIFE.as_secs_f64(), ..monitor_config(dir.path(), 60.0) };
+    let (_monitor, at) = start_monitor(config).await;
+    let config = agent_config(dir.path(), "one", at);
+    // In place of the one that is good for a month.
+    let identity = venice_identity_test::node_for(dir.path(), "one", LIFE);
+    let _agent = start_agent(config).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
+    let mut renewing = agent_of(&grant).await;
+    let begin = Credential::load(&identity).unwrap().said().expires_s;
+    let mut far = Far::new(&grant);
+
+    let mut round = 0u8;
+    loop {
+        round = round.wrapping_add(1);
+        let (back, read) = tokio::task::spawn_blocking(move || {
+            far.write(0, &[round; 64]).unwrap();
+            let read = far.read(0, 64).unwrap();
+            (far, read)
+        })
+        .await
+        .unwrap();
+        far = back;
+        assert_eq!(read, [round; 64]);
+        // Over the connection of the beginning, and over one that is new each time.
+        let leases = [(grant.id, grant.key)];
+        for agent in [&mut renewing, &mut agent_of(&grant).await] {
+            let state = agent.renew(&leases).await.unwrap()[0];
+            assert!(matches!(state, LeaseState::Live { .. }), "{state:?}");
+        }
+        client.nodes().await.unwrap();
+        let expires_s = Credential::load(&identity).unwrap().said().expires_s;
+        // Two certificates later, whatever was there in the beginning is over.
+        if expires_s > begin + LIFE.as_secs() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let row = client.nodes().await.unwrap().remove(0);
+    assert_eq!(row.state, "up");
+    assert!(row.certificate_expires_s.unwrap() > begin);
+    assert_eq!(row.refused, 0);
+}

@@ -1,0 +1,168 @@
+//! A caller of the Monitor Node's gate.
+
+use super::channel::{self, Whom};
+use super::login::{Access, Login, no_login};
+use crate::convert::{refused_in, revocation_in};
+use crate::error::{ControlError, PeerKind};
+use crate::identity::{Credential, Fingerprint, JoinToken, KeyPem, TokenSecret};
+use crate::proto::{self, CertificateResponse, gate_client};
+use crate::server::{NewToken, TokenRow};
+use std::time::Duration;
+use tonic::Status;
+use tonic::transport::Channel;
+use venice_rack::door::RefusedCounts;
+use venice_rack::revocation::Revocation;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a Monitor Node says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MonitorIdentity {
+    /// The rack's authority.
+    pub authority: Fingerprint,
+    /// When the Monitor Node's certificate ends, in seconds since 1970.
+    pub expires_s: u64,
+    /// What its door has refused since it started.
+    pub refused: RefusedCounts,
+    /// Who was turned out.
+    pub revoked: Vec<Revocation>,
+}
+
+/// A connection to the gate.
+#[derive(Debug, Clone)]
+pub struct GateClient {
+    addr: String,
+    inner: gate_client::GateClient<Channel>,
+}
+
+/// Becomes the node `name` of the rack that made the token. The Monitor Node is known by its
+/// authority's fingerprint before anything is said to it.
+///
+/// # Errors
+/// [`ControlError::Stranger`] when another rack answers at the token's address;
+/// [`ControlError::NotAdmitted`] when the token is worth nothing.
+pub async fn join(token: &JoinToken, name: &str) -> Result<Credential, ControlError> {
+    let access = Access::new(&token.monitor, Login::nobody(token.authority)?);
+    let mut client = GateClient::connect(&access).await?;
+    let key = KeyPem::generate().map_err(no_login)?;
+    let request = proto::JoinRequest {
+        token_id: token.id,
+        token_secret: token.secret.0.to_vec(),
+        name: name.to_owned(),
+        request: key.request().map_err(no_login)?,
+    };
+    let answer = client.inner.join(request).await.map_err(|status| client.error(status))?;
+    credential(answer.into_inner(), key)
+}
+
+impl GateClient {
+    /// Connects to a rack's Monitor Node, as [`super::MonitorClient::connect`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect(access: &Access) -> Result<Self, ControlError> {
+        let Access { monitor: addr, login } = access;
+        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
+        Ok(Self { addr: addr.clone(), inner: gate_client::GateClient::new(channel) })
+    }
+
+    /// A node's next credential, with a new key.
+    ///
+    /// # Errors
+    /// [`ControlError`], so for all calls.
+    pub async fn renew(&mut self) -> Result<Credential, ControlError> {
+        let key = KeyPem::generate().map_err(no_login)?;
+        let request = key.request().map_err(no_login)?;
+        let answer = self.inner.renew_certificate(proto::RenewCertificateRequest { request }).await;
+        credential(answer.map_err(|status| self.error(status))?.into_inner(), key)
+    }
+
+    /// A certificate for a user of this node, and the authority's, DER.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn certify_user(
+        &mut self,
+        (uid, name): (u32, String),
+        request: Vec<u8>,
+    ) -> Result<(Vec<u8>, Vec<u8>), ControlError> {
+        let request = proto::CertifyUserRequest { uid, name, request };
+        let answer = self.inner.certify_user(request).await.map_err(|status| self.error(status))?;
+        let CertificateResponse { certificate, authority } = answer.into_inner();
+        Ok((certificate, authority))
+    }
+
+    /// Makes a join token that is good for so long, for one node or (empty) for any.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn new_token(
+        &mut self,
+        valid: Duration,
+        node: &str,
+    ) -> Result<NewToken, ControlError> {
+        let request = proto::NewTokenRequest { valid_s: valid.as_secs(), node: node.to_owned() };
+        let answer = self.inner.new_token(request).await.map_err(|status| self.error(status))?;
+        let proto::NewTokenResponse { id, secret, authority } = answer.into_inner();
+        let (Ok(secret), Ok(authority)) = (secret.try_into(), authority.try_into()) else {
+            return Err(self.odd("it gave a token of the wrong size"));
+        };
+        let (secret, authority) = (TokenSecret(secret), Fingerprint(authority));
+        Ok(NewToken { id, secret, authority })
+    }
+
+    /// The join tokens.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn tokens(&mut self) -> Result<Vec<TokenRow>, ControlError> {
+        let answer = self.inner.list_tokens(proto::ListTokensRequest {}).await;
+        let rows = answer.map_err(|status| self.error(status))?.into_inner().tokens.into_iter();
+        let row = |row: proto::TokenRow| {
+            let proto::TokenRow { id, node, expires_ms, used_by } = row;
+            TokenRow { id, node, expires_ms, used_by }
+        };
+        Ok(rows.map(row).collect())
+    }
+
+    /// Turns a node out.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownNode`].
+    pub async fn revoke(&mut self, name: &str) -> Result<(), ControlError> {
+        let request = proto::RevokeNodeRequest { name: name.to_owned() };
+        self.inner.revoke_node(request).await.map_err(|status| self.error(status))?;
+        Ok(())
+    }
+
+    /// What the Monitor Node says of itself.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn show(&mut self) -> Result<MonitorIdentity, ControlError> {
+        let answer = self.inner.show_identity(proto::ShowIdentityRequest {}).await;
+        let shown = answer.map_err(|status| self.error(status))?.into_inner();
+        Ok(MonitorIdentity {
+            authority: Fingerprint::of(&shown.authority),
+            expires_s: shown.expires_s,
+            refused: refused_in(shown.refused.unwrap_or_default()),
+            revoked: shown.revoked.into_iter().map(revocation_in).collect(),
+        })
+    }
+
+    fn odd(&self, message: &str) -> ControlError {
+        let (addr, message) = (self.addr.clone(), message.to_owned());
+        ControlError::Peer { peer: PeerKind::MonitorNode, addr, message }
+    }
+
+    fn error(&self, status: Status) -> ControlError {
+        ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
+    }
+}
+
+fn credential(answer: CertificateResponse, key: KeyPem) -> Result<Credential, ControlError> {
+    let CertificateResponse { certificate, authority } = answer;
+    Credential::new(certificate.into(), authority.into(), key).map_err(no_login)
+}

@@ -1,0 +1,36 @@
+//! Who was turned out, and what doors have refused.
+
+use crate::proto;
+use venice_rack::door::RefusedCounts;
+use venice_rack::revocation::Revocation;
+
+pub(crate) fn revocation_in(revocation: proto::Revocation) -> Revocation {
+    Revocation { node: revocation.node, until_ms: revocation.until_ms }
+}
+
+pub(crate) fn revocation_out(revocation: Revocation) -> proto::Revocation {
+    proto::Revocation { node: revocation.node, until_ms: revocation.until_ms }
+}
+
+pub(crate) fn refused_in(counts: proto::RefusedCounts) -> RefusedCounts {
+    let proto::RefusedCounts { no_tls, no_certificate, expired, revoked, foreign, .. } = counts;
+    let proto::RefusedCounts { forbidden, bad_token, wrong_key, .. } = counts;
+    let door =
+        RefusedCounts { no_tls, no_certificate, expired, revoked, ..RefusedCounts::default() };
+    RefusedCounts { foreign, forbidden, bad_token, wrong_key, ..door }
+}
+
+pub(crate) fn refused_out(counts: RefusedCounts) -> proto::RefusedCounts {
+    let RefusedCounts { no_tls, no_certificate, expired, revoked, foreign, .. } = counts;
+    let RefusedCounts { forbidden, bad_token, wrong_key, .. } = counts;
+    proto::RefusedCounts {
+        no_tls,
+        no_certificate,
+        expired,
+        revoked,
+        foreign,
+        forbidden,
+        bad_token,
+        wrong_key,
+    }
+}

@@ -1,0 +1,90 @@
+//! The rows of the tables.
+
+use crate::proto;
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+
+/// Rows have the same fields on both sides.
+macro_rules! same_fields {
+    ($to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }) => {
+        pub(crate) fn $to_proto(row: $row) -> proto::$row {
+            let $row { $($field),+ } = row;
+            proto::$row { $($field),+ }
+        }
+
+        pub(crate) fn $from_proto(row: proto::$row) -> $row {
+            let proto::$row { $($field),+ } = row;
+            $row { $($field),+ }
+        }
+    };
+}
+
+same_fields!(
+    node_row_out,
+    node_row_in,
+    NodeRow {
+        name,
+        node_id,
+        pid,
+        state,
+        lent_bytes,
+        free_bytes,
+        granted_bytes,
+        epoch,
+        control_addr,
+        udp_addr,
+        shm_socket,
+        last_heartbeat_ms,
+        protection,
+        replayed,
+        forged,
+        unsealed,
+        unknown_key,
+        xdp_received,
+        xdp_sent,
+        xdp_lost,
+        topology,
+        position,
+        relay_addr,
+        link,
+        role,
+        pressure,
+        available_bytes,
+        stall_ratio,
+        draining,
+        certificate_expires_s,
+        refused,
+    }
+);
+same_fields!(
+    resource_row_out,
+    resource_row_in,
+    ResourceRow { node, kind, address, bytes, free_bytes, slab_bytes, capabilities }
+);
+same_fields!(
+    grant_row_out,
+    grant_row_in,
+    GrantRow { id, donor, recipient, home, hops, bytes, state, lease_s, age_s, purpose }
+);
+same_fields!(
+    link_row_out,
+    link_row_in,
+    LinkRow {
+        from,
+        to,
+        port,
+        state,
+        latency_us,
+        loss_ratio,
+        bandwidth_mbps,
+        bytes_per_s,
+        protection,
+        replayed,
+        forged,
+        unsealed,
+        unknown_key,
+        via,
+        hops,
+        emulated,
+        reported_by,
+    }
+);

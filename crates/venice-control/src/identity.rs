@@ -1,0 +1,28 @@
+//! Who is who in a rack: an authority, the certificates it signs, and what they are worth.
+//!
+//! * [`Authority`] is the Monitor Node's: it signs for nodes, and on their word for users.
+//! * [`Credential`] is a key with its certificate; a process holds one in a [`Holder`] and may
+//!   change it while it runs.
+//! * [`Trust`] says whom a certificate names, or why it is worth nothing.
+//! * [`JoinToken`] lets a machine in once, and lets it know the Monitor Node for the right one.
+
+mod authority;
+mod credential;
+mod error;
+mod files;
+mod holder;
+mod pinned;
+mod random;
+mod role;
+mod token;
+mod trust;
+
+pub use authority::{Authority, Fingerprint, Lifetimes};
+pub use credential::{Credential, KeyPem, Said};
+pub use error::IdentityError;
+pub use holder::Holder;
+pub use token::{JoinToken, TokenSecret};
+pub use trust::{NotAdmitted, Trust};
+
+pub(crate) use pinned::pinned_client;
+pub(crate) use role::{MONITOR_DNS, NODE_DNS};

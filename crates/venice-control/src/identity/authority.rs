@@ -1,0 +1,214 @@
+//! The certificate authority of a rack: a key, a certificate over it, and the certificates that it
+//! signs for nodes and users.
+
+use super::credential::{Credential, KeyPem};
+use super::error::IdentityError;
+use super::files::{read, write_private, write_public};
+use super::role::{dns_of, uri_of};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
+    SerialNumber,
+};
+use ring::digest::{SHA256, digest};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use time::OffsetDateTime;
+use venice_rack::caller::Caller;
+
+/// How long a rack's authority is valid.
+const AUTHORITY_LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
+/// Certificates are valid from so long before they are made: clocks differ.
+const BACKDATED: Duration = Duration::from_secs(10 * 60);
+const CERTIFICATE_FILE: &str = "authority.crt";
+const KEY_FILE: &str = "authority.key";
+
+/// How long certificates are valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Of the Monitor Node and the nodes; renewed when a third of it is left.
+    pub node: Duration,
+    /// Of a program's user; renewed at half of it.
+    pub user: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self { node: Duration::from_secs(30 * 86_400), user: Duration::from_secs(86_400) }
+    }
+}
+
+/// SHA-256 over an authority's certificate: what a join token pins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl Fingerprint {
+    /// Of a certificate, DER.
+    pub fn of(certificate: &[u8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The authority.
+pub struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+    lifetimes: Lifetimes,
+    /// What is signed from now on is dated later than this, whatever the clock says.
+    signed_after_ms: AtomicU64,
+}
+
+impl Authority {
+    /// True where there is one in `dir`.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(CERTIFICATE_FILE).exists()
+    }
+
+    /// Makes an authority and keeps it in `dir`, which is made for its owner alone.
+    ///
+    /// # Errors
+    /// [`IdentityError::Exists`] where there is one; [`IdentityError::File`].
+    pub fn create(dir: &Path) -> Result<Self, IdentityError> {
+        if Self::exists(dir) {
+            return Err(IdentityError::Exists { dir: dir.to_owned() });
+        }
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "Venice rack");
+        let now = OffsetDateTime::now_utc();
+        (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
+        params.serial_number = Some(serial(now, 0)?);
+        let certificate = params.self_signed(&key)?;
+        // The certificate last: with it the authority is there.
+        write_private(&dir.join(KEY_FILE), key.serialize_pem().as_bytes())?;
+        write_public(&dir.join(CERTIFICATE_FILE), certificate.pem().as_bytes())?;
+        Self::open(dir)
+    }
+
+    /// Opens the authority in `dir`.
+    ///
+    /// # Errors
+    /// [`IdentityError::NoAuthority`], [`IdentityError::File`], [`IdentityError::Damaged`].
+    pub fn open(dir: &Path) -> Result<Self, IdentityError> {
+        if !Self::exists(dir) {
+            return Err(IdentityError::NoAuthority { dir: dir.to_owned() });
+        }
+        let damaged = |what: &str| IdentityError::Damaged {
+            path: dir.join(what),
+            why: "it is no PEM of the kind expected".to_owned(),
+        };
+        let certificate = CertificateDer::from_pem_slice(&read(&dir.join(CERTIFICATE_FILE))?)
+            .map_err(|_| damaged(CERTIFICATE_FILE))?;
+        let key = String::from_utf8(read(&dir.join(KEY_FILE))?).map_err(|_| damaged(KEY_FILE))?;
+        let key = KeyPair::from_pem(&key).map_err(|_| damaged(KEY_FILE))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        let (lifetimes, signed_after_ms) = (Lifetimes::default(), AtomicU64::new(0));
+        Ok(Self { certificate, issuer, lifetimes, signed_after_ms })
+    }
+
+    /// The same, signing for so long.
+    #[must_use]
+    pub fn with_lifetimes(self, lifetimes: Lifetimes) -> Self {
+        Self { lifetimes, ..self }
+    }
+
+    /// What is signed from now on is dated later than a revocation up to this moment, in
+    /// milliseconds since 1970, although the clock may have gone back.
+    pub fn sign_after(&self, revoked_ms: u64) {
+        self.signed_after_ms.fetch_max(revoked_ms, Ordering::Relaxed);
+    }
+
+    /// What a join token pins.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.certificate)
+    }
+
+    /// The authority's certificate, DER.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// A new key with a certificate that says `caller`.
+    ///
+    /// # Errors
+    /// [`IdentityError::Crypto`].
+    pub fn credential(&self, caller: &Caller) -> Result<Credential, IdentityError> {
+        let key = KeyPem::generate()?;
+        let certificate = self.sign(caller, key.pair())?;
+        Credential::new(certificate, self.certificate.clone(), key)
+    }
+
+    /// A certificate that says `caller` for the key that signed `request` (PKCS #10, DER). What
+    /// else the request asks for is passed over.
+    ///
+    /// # Errors
+    /// [`IdentityError::BadRequest`] for a request that is none, or whose signature is wrong.
+    pub fn answer(
+        &self,
+        caller: &Caller,
+        request: &[u8],
+    ) -> Result<CertificateDer<'static>, IdentityError> {
+        let request = CertificateSigningRequestParams::from_der(&request.into())
+            .map_err(|_| IdentityError::BadRequest)?;
+        self.sign(caller, &request.public_key)
+    }
+
+    fn sign(
+        &self,
+        caller: &Caller,
+        key: &impl PublicKeyData,
+    ) -> Result<CertificateDer<'static>, IdentityError> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.distinguished_name.push(DnType::CommonName, caller.to_string());
+        let uri = uri_of(caller).try_into().map_err(|_| IdentityError::BadRequest)?;
+        params.subject_alt_names.push(SanType::URI(uri));
+        if let Some(dns) = dns_of(caller) {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+            let dns = dns.try_into().map_err(|_| IdentityError::BadRequest)?;
+            params.subject_alt_names.push(SanType::DnsName(dns));
+        }
+        let now = OffsetDateTime::now_utc();
+        let life = match caller {
+            Caller::Monitor | Caller::Node(_) => self.lifetimes.node,
+            Caller::User(_) => self.lifetimes.user,
+        };
+        (params.not_before, params.not_after) = (now - BACKDATED, now + life);
+        let after_ms = self.signed_after_ms.load(Ordering::Relaxed);
+        params.serial_number = Some(serial(now, after_ms)?);
+        Ok(params.signed_by(key, &self.issuer)?.der().clone())
+    }
+}
+
+/// A serial number that says when it was given, in milliseconds since 1970, and is otherwise drawn
+/// at random: a revocation names a time.
+fn serial(now: OffsetDateTime, after_ms: u64) -> Result<SerialNumber, IdentityError> {
+    let millis = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
+    let millis = millis.max(after_ms.saturating_add(1));
+    let mut bytes = [0u8; 16];
+    // Not negative, and never with a zero in front.
+    bytes[..8].copy_from_slice(&(millis | 1 << 62).to_be_bytes());
+    super::random::fill(&mut bytes[8..])?;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+/// When a serial number was given, in milliseconds since 1970.
+pub(crate) fn issued_ms(serial: &[u8]) -> Option<u64> {
+    let first = serial.first_chunk::<8>().filter(|_| serial.len() == 16)?;
+    Some(u64::from_be_bytes(*first) & !(1 << 62))
+}

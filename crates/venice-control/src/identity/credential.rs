@@ -1,0 +1,182 @@
+//! A key with its certificate, and the certificate of the authority that both ends trust.
+
+use super::authority::issued_ms;
+use super::error::IdentityError;
+use super::files::{read, write_private};
+use super::role::caller_of;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use venice_rack::caller::Caller;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// File of a credential in its directory: key, certificate and authority, one after the other, so
+/// that they always fit each other.
+const FILE: &str = "identity.pem";
+
+/// A private key.
+pub struct KeyPem(KeyPair);
+
+impl KeyPem {
+    /// Draws a new one (ECDSA over P-256).
+    ///
+    /// # Errors
+    /// [`IdentityError::Crypto`].
+    pub fn generate() -> Result<Self, IdentityError> {
+        Ok(Self(KeyPair::generate()?))
+    }
+
+    /// A request for a certificate, signed with it (PKCS #10, DER). It names nobody: who is to be
+    /// certified the signer knows from elsewhere.
+    ///
+    /// # Errors
+    /// [`IdentityError::Crypto`].
+    pub fn request(&self) -> Result<Vec<u8>, IdentityError> {
+        let params = CertificateParams::default();
+        Ok(params.serialize_request(&self.0)?.der().to_vec())
+    }
+
+    pub(crate) fn pair(&self) -> &KeyPair {
+        &self.0
+    }
+}
+
+/// What a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// Whom it names.
+    pub caller: Caller,
+    /// When it was made, in milliseconds since 1970.
+    pub issued_ms: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires_s: u64,
+}
+
+impl Said {
+    /// Reads a certificate, DER. Whether it is worth anything is another question.
+    pub(crate) fn by(certificate: &[u8]) -> Option<Said> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let names = parsed.subject_alternative_name().ok()??;
+        let caller = names.value.general_names.iter().find_map(|name| match name {
+            GeneralName::URI(uri) => caller_of(uri),
+            _ => None,
+        })?;
+        let expires_s = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+        Some(Said { caller, issued_ms: issued_ms(parsed.raw_serial())?, expires_s })
+    }
+
+    /// Whether it is past its time.
+    pub fn is_over(&self) -> bool {
+        // Its last second is part of its time.
+        since_1970().as_secs() > self.expires_s
+    }
+
+    /// How long until a new one is to be had: when a third of its time is left.
+    pub fn renew_in(&self) -> Duration {
+        let renew_at = Duration::from_secs(self.expires_s).saturating_sub(self.life() / 3);
+        renew_at.saturating_sub(since_1970())
+    }
+
+    /// How long it was made for.
+    pub fn life(&self) -> Duration {
+        let made = Duration::from_millis(self.issued_ms);
+        Duration::from_secs(self.expires_s).saturating_sub(made)
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A key, its certificate, and the authority's certificate.
+pub struct Credential {
+    certificate: CertificateDer<'static>,
+    authority: CertificateDer<'static>,
+    key: KeyPem,
+    said: Said,
+}
+
+impl Credential {
+    /// Puts one together.
+    ///
+    /// # Errors
+    /// [`IdentityError::NamesNobody`] for a certificate that names no part of a rack.
+    pub fn new(
+        certificate: CertificateDer<'static>,
+        authority: CertificateDer<'static>,
+        key: KeyPem,
+    ) -> Result<Self, IdentityError> {
+        let said = Said::by(&certificate).ok_or(IdentityError::NamesNobody)?;
+        Ok(Self { certificate, authority, key, said })
+    }
+
+    /// Reads the one in `dir`.
+    ///
+    /// # Errors
+    /// [`IdentityError::NoCredential`], [`IdentityError::File`], [`IdentityError::Damaged`].
+    pub fn load(dir: &Path) -> Result<Self, IdentityError> {
+        let path = dir.join(FILE);
+        if !path.exists() {
+            return Err(IdentityError::NoCredential { dir: dir.to_owned() });
+        }
+        let text = read(&path)?;
+        let damaged =
+            |why: &str| IdentityError::Damaged { path: path.clone(), why: why.to_owned() };
+        let mut certificates = CertificateDer::pem_slice_iter(&text);
+        let mut next = || certificates.next().and_then(Result::ok);
+        let (Some(certificate), Some(authority)) = (next(), next()) else {
+            return Err(damaged("it does not hold two certificates"));
+        };
+        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it holds no key"))?;
+        let key = KeyPair::try_from(key.secret_der()).map_err(|_| damaged("its key is none"))?;
+        Self::new(certificate, authority, KeyPem(key))
+            .map_err(|_| damaged("its certificate names no part of a rack"))
+    }
+
+    /// Keeps it in `dir`, for its owner alone, in place of the one there.
+    ///
+    /// # Errors
+    /// [`IdentityError::File`].
+    pub fn save(&self, dir: &Path) -> Result<(), IdentityError> {
+        let mut text = self.key.0.serialize_pem();
+        for certificate in [&self.certificate, &self.authority] {
+            text.push_str(&pem_of(certificate));
+        }
+        write_private(&dir.join(FILE), text.as_bytes())
+    }
+
+    /// What its certificate says.
+    pub fn said(&self) -> &Said {
+        &self.said
+    }
+
+    /// The certificate, DER.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The authority's certificate, DER.
+    pub fn authority(&self) -> &CertificateDer<'static> {
+        &self.authority
+    }
+
+    pub(crate) fn key_der(&self) -> PrivateKeyDer<'static> {
+        let der = self.key.0.serialize_der();
+        PrivateKeyDer::try_from(der).expect("a key that was made here")
+    }
+}
+
+impl std::fmt::Debug for Credential {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credential").field("said", &self.said).finish_non_exhaustive()
+    }
+}
+
+fn pem_of(certificate: &CertificateDer<'_>) -> String {
+    let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new("CERTIFICATE", certificate.as_ref()), lines)
+}

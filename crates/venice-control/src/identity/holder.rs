@@ -1,0 +1,110 @@
+//! The credential that a process holds, and TLS with it. A new credential takes the place of the
+//! old one while everything goes on: connections that are open stay, those made later use it.
+
+use super::credential::Credential;
+use super::error::IdentityError;
+use super::trust::{AskOnly, Trust};
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What both ends speak inside TLS.
+const ALPN: &[u8] = b"h2";
+
+/// A credential in use. Clones share it.
+#[derive(Clone)]
+pub struct Holder(Arc<RwLock<Arc<InUse>>>);
+
+struct InUse {
+    credential: Credential,
+    certified: Arc<CertifiedKey>,
+    client: Arc<ClientConfig>,
+}
+
+impl Holder {
+    /// Begins with this one.
+    ///
+    /// # Errors
+    /// [`IdentityError::Tls`].
+    pub fn new(credential: Credential) -> Result<Self, IdentityError> {
+        Ok(Self(Arc::new(RwLock::new(Arc::new(InUse::new(credential)?)))))
+    }
+
+    /// From now on this one.
+    ///
+    /// # Errors
+    /// [`IdentityError::Tls`]; then it stays as it was.
+    pub fn replace(&self, credential: Credential) -> Result<(), IdentityError> {
+        let next = Arc::new(InUse::new(credential)?);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+
+    /// What the present certificate says.
+    pub fn said(&self) -> super::Said {
+        self.in_use().credential.said().clone()
+    }
+
+    /// The authority's certificate, DER.
+    pub fn authority(&self) -> CertificateDer<'static> {
+        self.in_use().credential.authority().clone()
+    }
+
+    /// TLS towards others.
+    pub(crate) fn client(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.in_use().client)
+    }
+
+    /// TLS for those who call, whom `trust` judges afterwards.
+    pub(crate) fn server(&self, trust: &Arc<Trust>) -> Result<Arc<ServerConfig>, IdentityError> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(AskOnly(Arc::clone(trust))));
+        let mut config = builder.with_cert_resolver(Arc::new(Present(self.clone())));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn in_use(&self) -> Arc<InUse> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl std::fmt::Debug for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.in_use().credential.fmt(f)
+    }
+}
+
+impl InUse {
+    fn new(credential: Credential) -> Result<Self, IdentityError> {
+        // The authority comes along for those who know only its fingerprint.
+        let chain = vec![credential.certificate().clone(), credential.authority().clone()];
+        let certified = CertifiedKey::from_der(chain.clone(), credential.key_der(), &provider())?;
+        let mut roots = RootCertStore::empty();
+        roots.add(credential.authority().clone())?;
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, credential.key_der())?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { credential, certified: Arc::new(certified), client: Arc::new(client) })
+    }
+}
+
+/// Shows the certificate in use.
+#[derive(Debug)]
+struct Present(Holder);
+
+impl ResolvesServerCert for Present {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.in_use().certified))
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

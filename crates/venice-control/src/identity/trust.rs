@@ -1,0 +1,163 @@
+//! Whether a caller's certificate is worth anything.
+
+use super::credential::Said;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::{Arc, PoisonError, RwLock};
+use thiserror::Error;
+use venice_rack::caller::Caller;
+use venice_rack::revocation::Revocations;
+
+/// Why somebody is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotAdmitted {
+    /// It showed no certificate.
+    #[error(
+        "it showed no certificate: a machine joins the rack with `venice join TOKEN`, and programs \
+         come in by its socket"
+    )]
+    NoCertificate,
+    /// Its certificate has ended.
+    #[error(
+        "the certificate of {0} has expired: look at the clocks of both machines, else join again \
+         with `venice join TOKEN`"
+    )]
+    Expired(Caller),
+    /// Its certificate is not valid yet.
+    #[error("the certificate of {0} is not valid yet: look at the clocks of both machines")]
+    NotYet(Caller),
+    /// Its node was turned out.
+    #[error(
+        "the certificate of {0} was revoked (`venice node revoke`): join again with a new token, \
+         if it is to be in the rack"
+    )]
+    Revoked(Caller),
+    /// Its certificate is another rack's, or nobody's.
+    #[error("its certificate was not made by this rack's authority: it belongs to another rack")]
+    Foreign,
+}
+
+/// The rack's authority as seen by a door, and who was turned out.
+pub struct Trust {
+    verifier: Arc<dyn ClientCertVerifier>,
+    revoked: RwLock<Revocations>,
+}
+
+impl Trust {
+    /// Trusts what the authority with this certificate signed.
+    ///
+    /// # Errors
+    /// When the certificate is none.
+    pub fn new(authority: &CertificateDer<'static>) -> Result<Self, Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { verifier, revoked: RwLock::default() })
+    }
+
+    /// Who was turned out, from now on.
+    pub fn set_revoked(&self, revoked: Revocations) {
+        *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
+    }
+
+    /// Whom the chain of a connection names, at this moment.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    pub fn judge(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        now: UnixTime,
+    ) -> Result<Said, NotAdmitted> {
+        let [certificate, rest @ ..] = chain.unwrap_or_default() else {
+            return Err(NotAdmitted::NoCertificate);
+        };
+        let said = Said::by(certificate).ok_or(NotAdmitted::Foreign)?;
+        match self.verifier.verify_client_cert(certificate, rest, now) {
+            Ok(_) => self.still(&said).map(|()| said),
+            Err(Error::InvalidCertificate(error)) => Err(match error {
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    NotAdmitted::Expired(said.caller)
+                }
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    NotAdmitted::NotYet(said.caller)
+                }
+                _ => NotAdmitted::Foreign,
+            }),
+            Err(_) => Err(NotAdmitted::Foreign),
+        }
+    }
+
+    /// Whether somebody who was let in has not been turned out since.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Revoked`].
+    pub fn still(&self, said: &Said) -> Result<(), NotAdmitted> {
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        if revoked.covers(&said.caller, said.issued_ms) {
+            return Err(NotAdmitted::Revoked(said.caller.clone()));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trust").field("revoked", &self.revoked).finish_non_exhaustive()
+    }
+}
+
+/// Lets TLS ask for a certificate and check that whoever shows it has its key. What it is worth is
+/// judged when the connection is up ([`Trust::judge`]): only then can the caller be told why not,
+/// and only behind it does somebody without a certificate come to the one call that is for them.
+#[derive(Debug)]
+pub(super) struct AskOnly(pub(super) Arc<Trust>);
+
+impl ClientCertVerifier for AskOnly {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verifier.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verifier.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.verifier.supported_verify_schemes()
+    }
+}

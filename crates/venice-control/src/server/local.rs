@@ -1,0 +1,156 @@
+//! A daemon's socket for the programs of its machine. Its mode says who reaches it: root, the
+//! daemon's own user, and a group. The kernel says who calls, and the daemon vouches for that.
+
+use super::listen::ServeError;
+use crate::error::rack_status;
+use crate::proto::{
+    self,
+    local_door_server::{LocalDoor, LocalDoorServer},
+};
+use nix::unistd::{Gid, Group, Uid, chown};
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+use venice_rack::types::RackError;
+
+/// Who calls at the socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visiting {
+    /// The user's number.
+    pub uid: u32,
+    /// Its name; the number where it has none.
+    pub name: String,
+    /// Root, or the daemon's own user.
+    pub is_owner: bool,
+}
+
+/// What a program goes away with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entered {
+    /// The certificate, DER.
+    pub certificate: Vec<u8>,
+    /// The authority's certificate, DER.
+    pub authority: Vec<u8>,
+    /// `host:port` of the Monitor Node.
+    pub monitor: String,
+}
+
+/// What a daemon does for those who call. Write the method as `async fn`.
+pub trait LocalHandler: Send + Sync + 'static {
+    /// A certificate for the key of `request` (PKCS #10, DER).
+    fn enter(
+        &self,
+        visiting: Visiting,
+        request: Vec<u8>,
+    ) -> impl Future<Output = Result<Entered, RackError>> + Send;
+}
+
+/// A socket that is listened on. Dropped, its file goes.
+#[derive(Debug)]
+pub struct LocalSocket {
+    listener: Option<UnixListener>,
+    path: PathBuf,
+}
+
+impl LocalSocket {
+    /// Listens at `path`, in place of a socket that a daemon before left there. `group` is let in
+    /// where the machine has it.
+    ///
+    /// # Errors
+    /// [`ServeError::Listen`], [`ServeError::PortTaken`] where somebody listens.
+    pub fn bind(path: &Path, group: &str) -> Result<Self, ServeError> {
+        let addr = path.display().to_string();
+        let failed = |source: io::Error| {
+            let addr = addr.clone();
+            match source.kind() {
+                io::ErrorKind::AddrInUse => ServeError::PortTaken { addr, source },
+                _ => ServeError::Listen { addr, source },
+            }
+        };
+        clear(path).map_err(failed)?;
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        let open_to = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        open_to(0o600).map_err(failed)?;
+        if let Ok(Some(group)) = Group::from_name(group) {
+            // Who is neither root nor of the group keeps the socket to itself.
+            if chown(path, None::<Uid>, Some(Gid::from_raw(group.gid.as_raw()))).is_ok() {
+                open_to(0o660).map_err(failed)?;
+            }
+        }
+        Ok(Self { listener: Some(listener), path: path.to_owned() })
+    }
+
+    /// Serves until dropped or broken.
+    ///
+    /// # Errors
+    /// [`ServeError::Serve`].
+    pub async fn serve<H: LocalHandler>(mut self, handler: Arc<H>) -> Result<(), ServeError> {
+        let listener = self.listener.take().expect("served once");
+        let served = tonic::transport::Server::builder()
+            .add_service(LocalDoorServer::new(Service { handler }))
+            .serve_with_incoming(UnixListenerStream::new(listener))
+            .await;
+        drop(self);
+        served.map_err(ServeError::Serve)
+    }
+}
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Takes away a socket that nobody listens on; what is no socket stays.
+fn clear(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is no socket"));
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(_) => fs::remove_file(path),
+    }
+}
+
+struct Service<H> {
+    handler: Arc<H>,
+}
+
+#[tonic::async_trait]
+impl<H: LocalHandler> LocalDoor for Service<H> {
+    async fn enter(
+        &self,
+        request: Request<proto::EnterRequest>,
+    ) -> Result<Response<proto::EnterResponse>, Status> {
+        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let peer =
+            peer.ok_or_else(|| Status::unauthenticated("the kernel does not say who calls"))?;
+        let visiting = visiting(peer.uid());
+        let entered = self.handler.enter(visiting, request.into_inner().request).await;
+        let Entered { certificate, authority, monitor } =
+            entered.map_err(|error| rack_status(&error))?;
+        Ok(Response::new(proto::EnterResponse { certificate, authority, monitor }))
+    }
+}
+
+fn visiting(uid: u32) -> Visiting {
+    let user = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let name = user.map(|user| user.name).filter(|name| !name.is_empty());
+    Visiting {
+        uid,
+        name: name.unwrap_or_else(|| uid.to_string()),
+        is_owner: uid == 0 || uid == Uid::effective().as_raw(),
+    }
+}

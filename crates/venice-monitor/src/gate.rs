@@ -1,0 +1,84 @@
+//! Who becomes part of the rack: the gate's calls, and those at the socket of this machine.
+
+use crate::driver::{Input, Listing, wall_ms};
+use crate::service::Service;
+use std::time::Duration;
+use venice_control::identity::{Authority, IdentityError, TokenSecret};
+use venice_control::server::{
+    Entered, GateHandler, LocalHandler, NewToken, Shown, TokenRow, Visiting,
+};
+use venice_control::{Caller, RackError, User};
+use venice_rack::monitor::JoinTokenRecord;
+
+/// A token is good for no longer.
+const LONGEST_TOKEN: Duration = Duration::from_secs(30 * 86_400);
+
+/// Why a key was not signed for.
+fn refused(error: &IdentityError) -> RackError {
+    RackError::BadRequest(error.to_string())
+}
+
+fn signed(
+    authority: &Authority,
+    caller: &Caller,
+    request: &[u8],
+) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+    let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
+    Ok((certificate.to_vec(), authority.certificate().to_vec()))
+}
+
+impl GateHandler for Service {
+    async fn join(&self, (id, secret): (u64, TokenSecret), name: String) -> Result<(), RackError> {
+        let token = (id, secret.hash());
+        self.ask_done(|reply| Input::Join { token, name, reply }).await
+    }
+
+    fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+        signed(&self.authority, caller, request)
+    }
+
+    async fn new_token(&self, valid_s: u64, node: String) -> Result<NewToken, RackError> {
+        if !(1..=LONGEST_TOKEN.as_secs()).contains(&valid_s) {
+            let days = LONGEST_TOKEN.as_secs() / 86_400;
+            let reason = format!("a join token is good for one second to {days} days");
+            return Err(RackError::BadRequest(reason));
+        }
+        let (id, secret) = TokenSecret::draw().map_err(|error| refused(&error))?;
+        let record = JoinTokenRecord {
+            id,
+            secret_hash: secret.hash(),
+            node,
+            expires_ms: wall_ms().saturating_add(valid_s * 1000),
+            used_by: String::new(),
+        };
+        self.ask_done(|reply| Input::NewToken(record, reply)).await?;
+        Ok(NewToken { id, secret, authority: self.authority.fingerprint() })
+    }
+
+    async fn tokens(&self) -> Vec<TokenRow> {
+        let row = |record: JoinTokenRecord| {
+            let JoinTokenRecord { id, node, expires_ms, used_by, .. } = record;
+            TokenRow { id, node, expires_ms, used_by }
+        };
+        self.list(Listing::Tokens).await.into_iter().map(row).collect()
+    }
+
+    async fn revoke(&self, name: String) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::Revoke(name, reply)).await
+    }
+
+    async fn show(&self) -> Shown {
+        let revoked = self.list(Listing::Revocations).await;
+        Shown { authority: self.authority.certificate().to_vec(), revoked }
+    }
+}
+
+impl LocalHandler for Service {
+    async fn enter(&self, visiting: Visiting, request: Vec<u8>) -> Result<Entered, RackError> {
+        let Visiting { uid, name, is_owner } = visiting;
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let caller = Caller::User(User { node, uid, name, is_admin: is_owner });
+        let (certificate, authority) = signed(&self.authority, &caller, &request)?;
+        Ok(Entered { certificate, authority, monitor: self.addr.to_string() })
+    }
+}

@@ -1,0 +1,146 @@
+//! Who may become a node, and who is turned out, as the Monitor Node decides it.
+
+mod common;
+
+use common::{OneTwoThree, S, registration, settings};
+use venice_rack::caller::Caller;
+use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, Record, Token};
+use venice_rack::types::RackError;
+
+/// The time of day at which it begins, in milliseconds since 1970.
+const NOON_MS: u64 = 1_800_000_000_000;
+const HASH: [u8; 32] = [7; 32];
+
+/// A Monitor Node and what it has had recorded.
+struct Rack {
+    core: MonitorCore,
+    records: Vec<Record>,
+}
+
+impl Rack {
+    fn new() -> Rack {
+        Rack::recover(Vec::new())
+    }
+
+    fn recover(records: Vec<Record>) -> Rack {
+        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, records.clone());
+        Rack { core, records }
+    }
+
+    /// Does all that is to be done; what it answered last, and whether that came after all that has
+    /// to be durable by then.
+    fn act(&mut self) -> Result<(), RackError> {
+        let mut answer = None;
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Store(changes) => {
+                    assert!(answer.is_none(), "answered before it was durable");
+                    self.records.extend(changes.into_iter().filter_map(|change| match change {
+                        Change::PutNode(node) => Some(Record::Node(node)),
+                        Change::PutToken(token) => Some(Record::Token(token)),
+                        Change::PutRevocation(revocation) => Some(Record::Revocation(revocation)),
+                        _ => None,
+                    }));
+                }
+                Action::ReplyDone { result, .. } => answer = Some(result),
+                _ => {}
+            }
+        }
+        answer.unwrap_or(Ok(()))
+    }
+
+    fn make(&mut self, id: u64, node: &str) {
+        let expires_ms = NOON_MS + 1000;
+        let (node, used_by) = (node.to_owned(), String::new());
+        let record = JoinTokenRecord { id, secret_hash: HASH, node, expires_ms, used_by };
+        self.core.handle_new_token(NOON_MS, Token(1), record);
+        self.act().unwrap();
+    }
+
+    fn join(&mut self, wall_ms: u64, token: (u64, [u8; 32]), name: &str) -> Result<(), RackError> {
+        self.core.handle_join(wall_ms, Token(2), token, name);
+        self.act()
+    }
+}
+
+fn why(result: Result<(), RackError>) -> String {
+    match result {
+        Err(RackError::BadToken(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_token_lets_in_one_machine_once() {
+    let mut rack = Rack::new();
+    rack.make(1, "");
+    assert!(why(rack.join(NOON_MS, (1, [8; 32]), "node1")).contains("no such join token"));
+    assert!(why(rack.join(NOON_MS, (2, HASH), "node1")).contains("no such join token"));
+    rack.join(NOON_MS, (1, HASH), "node1").unwrap();
+    assert!(why(rack.join(NOON_MS, (1, HASH), "node2")).contains("used before, by node1"));
+    // Nor after a restart of the Monitor Node.
+    let mut again = Rack::recover(rack.records);
+    assert!(why(again.join(NOON_MS, (1, HASH), "node2")).contains("used before, by node1"));
+}
+
+#[test]
+fn a_token_ends_and_may_be_for_one_name() {
+    let mut rack = Rack::new();
+    rack.make(1, "");
+    assert!(why(rack.join(NOON_MS + 1000, (1, HASH), "node1")).contains("no such join token"));
+    assert!(rack.core.tokens(NOON_MS + 1000).is_empty());
+    rack.make(2, "node7");
+    assert!(why(rack.join(NOON_MS, (2, HASH), "node8")).contains("lets in node7 and not node8"));
+    rack.join(NOON_MS, (2, HASH), "node7").unwrap();
+}
+
+#[test]
+fn nobody_joins_under_the_name_of_a_node_that_lives() {
+    let mut rack = Rack::new();
+    rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
+    rack.act().unwrap();
+    rack.make(1, "");
+    let result = rack.join(NOON_MS, (1, HASH), "node1");
+    assert!(matches!(result, Err(RackError::NameTaken { .. })), "{result:?}");
+    // The token is good for another name still.
+    rack.join(NOON_MS, (1, HASH), "node2").unwrap();
+    for name in ["", "a\nb", &"x".repeat(256)] {
+        let result = rack.join(NOON_MS, (1, HASH), name);
+        assert!(matches!(result, Err(RackError::BadRequest(_))), "{name:?}: {result:?}");
+    }
+}
+
+#[test]
+fn a_node_turned_out_is_down_at_once_and_out_for_good() {
+    let mut rack = Rack::new();
+    rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
+    rack.act().unwrap();
+    rack.core.handle_revoke(S, NOON_MS, Token(3), "node1");
+    let mut told = false;
+    while let Some(action) = rack.core.poll_action() {
+        match action {
+            Action::Store(changes) => {
+                let record = |change| match change {
+                    Change::PutRevocation(revocation) => Record::Revocation(revocation),
+                    other => panic!("{other:?}"),
+                };
+                rack.records.extend(changes.into_iter().map(record));
+            }
+            Action::Note(Event::NodeRevoked { .. }) => told = true,
+            Action::ReplyDone { result, .. } => {
+                assert!(told, "the doors hear of it before it is called done");
+                result.unwrap();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(rack.core.node_rows(S)[0].state, "down");
+    let again = Rack::recover(rack.records);
+    let node1 = Caller::Node("node1".into());
+    assert!(again.core.revocations().covers(&node1, NOON_MS));
+    assert!(!again.core.revocations().covers(&node1, NOON_MS + 1));
+
+    rack = Rack::new();
+    rack.core.handle_revoke(S, NOON_MS, Token(3), "nobody");
+    assert_eq!(rack.act(), Err(RackError::UnknownNode("nobody".into())));
+}

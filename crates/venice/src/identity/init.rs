@@ -1,0 +1,75 @@
+//! `venice init`: a new rack.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::duration;
+use crate::registry::block_on;
+use crate::terminal;
+
+/// Texts below `venice init --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice init --address 10.0.0.1:7470         on the machine that is to be the Monitor Node
+  venice monitor --listen 10.0.0.1:7470       start it there
+  venice join TOKEN                           on the first machine of the rack, as told by init
+  venice token new                            for each further one
+
+The authority's key stays in the state directory, readable by its owner alone: whoever has it can
+make nodes of the rack. A rack of `venice up` does all this by itself.";
+
+/// `venice init`
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Where the other machines will reach the Monitor Node
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7470", value_parser = crate::host_port::check)]
+    address: String,
+    /// Where the Monitor Node keeps its tables [default: /var/lib/venice/monitor]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "VENICE_STATE_DIR",
+        default_value = "/var/lib/venice/monitor",
+        hide_default_value = true
+    )]
+    state_dir: PathBuf,
+    /// How long the first join token is good: 90s, 30min, 12h, 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+    valid: Duration,
+    /// Print an object: token, address, authority (SHA-256), state_dir
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Made {
+    token: String,
+    address: String,
+    authority: String,
+    state_dir: String,
+}
+
+/// Makes the rack's authority and the first token.
+pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
+    let made = venice_monitor::init(&args.state_dir, &args.address, args.valid);
+    let token = block_on(async { Ok(made.await?) })?;
+    let made = Made {
+        token: token.to_string(),
+        address: args.address.clone(),
+        authority: token.authority.to_string(),
+        state_dir: args.state_dir.display().to_string(),
+    };
+    if args.json {
+        return terminal::say_json(&made).map(|()| 0);
+    }
+    terminal::say(format!(
+        "A new rack: its authority is in {}, fingerprint {}.\n\
+         Start its Monitor Node:     venice monitor --listen {} --state-dir {}\n\
+         On its first machine:       venice join {}",
+        made.state_dir, made.authority, made.address, made.state_dir, made.token
+    ))?;
+    Ok(0)
+}

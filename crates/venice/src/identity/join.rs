@@ -1,0 +1,88 @@
+//! `venice join`: this machine becomes a node of a rack.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use venice_control::identity::JoinToken;
+
+use crate::admittance::left;
+use crate::failure::Usage;
+use crate::registry::{block_on, told};
+use crate::terminal;
+
+/// Texts below `venice join --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice join TOKEN                           as a node of this host's name
+  venice join --name node7 TOKEN
+  echo TOKEN | venice join -                  not to be seen in the process list
+
+A token comes from `venice init` or `venice token new` and is good for one machine. It names the
+rack's authority: a Monitor Node of another rack at the same address is told nothing.";
+
+/// `venice join`
+#[derive(Args, Debug)]
+pub struct JoinArgs {
+    /// The token; - reads it from standard input
+    #[arg(value_name = "TOKEN")]
+    token: String,
+    /// What the node is to be called [default: the host's name]
+    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
+    name: Option<String>,
+    /// Where its certificate and key are to be kept
+    #[arg(long, value_name = "DIR", env = "VENICE_IDENTITY", default_value = venice_agent::IDENTITY_DIR)]
+    identity: PathBuf,
+    /// Print an object: node, monitor, expires_s (seconds since 1970), identity
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Joined {
+    node: String,
+    monitor: String,
+    expires_s: u64,
+    identity: String,
+}
+
+/// Joins.
+pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
+    let text = match args.token.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("reading the token")?,
+        token => token.to_string(),
+    };
+    let token: JoinToken = text.parse().map_err(|error| Usage(format!("{error}")))?;
+    let name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let join = async { venice_control::client::join(&token, &name).await.map_err(told) };
+    let credential = block_on(join)?;
+    credential.save(&args.identity).map_err(|error| {
+        let path = args.identity.display();
+        anyhow::anyhow!(error)
+            .context(format!("the token is used up, and its certificate cannot be kept in {path}"))
+    })?;
+    let joined = Joined {
+        node: name,
+        monitor: token.monitor,
+        expires_s: credential.said().expires_s,
+        identity: args.identity.display().to_string(),
+    };
+    if args.json {
+        return terminal::say_json(&joined).map(|()| 0);
+    }
+    terminal::say(format!(
+        "This machine is {} of the rack at {}; its certificate is in {}, good for {} and renewed \
+         by the agent.\nStart its agent: venice agent --name {} --monitor {} --lend SIZE",
+        joined.node,
+        joined.monitor,
+        joined.identity,
+        left(joined.expires_s),
+        joined.node,
+        joined.monitor
+    ))?;
+    Ok(0)
+}

@@ -1,0 +1,48 @@
+//! `venice node`: turning nodes out.
+
+use clap::{Args, Subcommand};
+
+use crate::rack;
+use crate::registry::{self, block_on, told};
+use crate::terminal;
+
+/// Texts below `venice node --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice drain node7                          first, if what it lends is to be kept
+  venice node revoke node7                    its certificates, and its users', are void at once
+  venice token new --node node7               to let it in again
+
+For root on the Monitor Node's machine.";
+
+/// `venice node ...`
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Turn a node out of the rack
+    Revoke(RevokeArgs),
+}
+
+/// `venice node revoke`
+#[derive(Args, Debug)]
+pub struct RevokeArgs {
+    /// Which node
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Print an object: node, revoked
+    #[arg(long)]
+    json: bool,
+}
+
+/// Turns a node out.
+pub fn execute(command: &NodeCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let NodeCommand::Revoke(RevokeArgs { node, json }) = command;
+    let addr = rack::monitor_address(monitor)?;
+    block_on(async { registry::gate(&addr).await?.revoke(node).await.map_err(told) })?;
+    match json {
+        true => terminal::say_json(&serde_json::json!({ "node": node, "revoked": true }))?,
+        false => terminal::say(format!(
+            "{node} is turned out: its certificates are void. What it lent is lost to its borrowers."
+        ))?,
+    }
+    Ok(0)
+}

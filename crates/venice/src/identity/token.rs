@@ -1,0 +1,119 @@
+//! `venice token`: what machines join with.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use venice_control::identity::JoinToken;
+
+use super::duration;
+use crate::admittance::left;
+use crate::rack;
+use crate::registry::{self, block_on, told};
+use crate::terminal::{self, Align};
+
+/// Texts below `venice token --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice token new                            for one machine, good for a day
+  venice token new --node node7 --valid 30min for node7 only
+  venice token list
+
+For root on the Monitor Node's machine.";
+
+/// `venice token ...`
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Make a token: good for one machine, once
+    New(NewArgs),
+    /// List the tokens, without what one joins with
+    List(ListArgs),
+}
+
+/// `venice token new`
+#[derive(Args, Debug)]
+pub struct NewArgs {
+    /// The only node it is to let in [default: any]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    node: String,
+    /// How long it is good: 90s, 30min, 12h, 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+    valid: Duration,
+    /// Where machines reach the Monitor Node [default: as this command does]
+    #[arg(long, value_name = "ADDR", value_parser = crate::host_port::check)]
+    address: Option<String>,
+    /// Print an object: token
+    #[arg(long)]
+    json: bool,
+}
+
+/// `venice token list`
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Print an array of objects: id, node, expires_ms (since 1970), used_by
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Made {
+    token: String,
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    node: String,
+    expires_ms: u64,
+    used_by: String,
+}
+
+/// Makes or lists.
+pub fn execute(command: &TokenCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let addr = rack::monitor_address(monitor)?;
+    match command {
+        TokenCommand::New(args) => new(args, &addr),
+        TokenCommand::List(args) => list(args, &addr),
+    }
+}
+
+fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
+    let made = block_on(async {
+        registry::gate(addr).await?.new_token(args.valid, &args.node).await.map_err(told)
+    })?;
+    let token = JoinToken {
+        id: made.id,
+        secret: made.secret,
+        authority: made.authority,
+        monitor: args.address.clone().unwrap_or_else(|| addr.to_string()),
+    };
+    match args.json {
+        true => terminal::say_json(&Made { token: token.to_string() })?,
+        false => terminal::say(token.to_string())?,
+    }
+    Ok(0)
+}
+
+fn list(args: &ListArgs, addr: &str) -> anyhow::Result<i32> {
+    let tokens = block_on(async { registry::gate(addr).await?.tokens().await.map_err(told) })?;
+    let rows: Vec<Row> = tokens
+        .into_iter()
+        .map(|token| Row {
+            id: format!("{:016x}", token.id),
+            node: token.node,
+            expires_ms: token.expires_ms,
+            used_by: token.used_by,
+        })
+        .collect();
+    if args.json {
+        return terminal::say_json(&rows).map(|()| 0);
+    }
+    let columns = ["id", "for", "good for", "used by"].map(|name| (name, Align::Left));
+    let or = |text: &str, none: &str| if text.is_empty() { none } else { text }.to_string();
+    let line = |row: &Row| {
+        let node = or(&row.node, "any");
+        vec![row.id.clone(), node, left(row.expires_ms / 1000), or(&row.used_by, "-")]
+    };
+    terminal::say(terminal::table(&columns, rows.iter().map(line).collect()))?;
+    Ok(0)
+}
