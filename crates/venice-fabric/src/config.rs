@@ -71,7 +71,7 @@ pub struct TargetConfig {
 impl Default for LinkConfig {
     fn default() -> Self {
         Self {
-            window: 64,
+            window: 128,
             ack_delay_ns: MS / 2,
             replay_min_ns: 2 * MS,
             replay_max_ns: 200 * MS,

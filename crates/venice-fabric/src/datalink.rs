@@ -8,6 +8,7 @@
 //! judgement that the other side is down. The accepting end is in [`crate::target`].
 
 mod caller;
+mod lent;
 mod numbers;
 mod receive;
 mod round_trip;
@@ -20,12 +21,16 @@ use venice_wire::{
     Channel, Frame, GrantId, HeaderRepr, Integrity, LinkId, NodeId, Opcode, Sequence,
 };
 
-pub use self::stats::{DropStats, LinkStats};
 pub(crate) use self::{
     caller::{Caller, Verdict},
     numbers::LinkNumbers,
     receive::Parked,
     round_trip::RoundTrip,
+    send::KeptParts,
+};
+pub use self::{
+    lent::{LendingMemory, Lent},
+    stats::{DropStats, LinkStats},
 };
 use self::{
     receive::{Arrival, ReceiveWindow},
@@ -204,14 +209,26 @@ impl Link {
     /// Queues a sequenced frame with the first `payload_len` staged bytes; there must be room.
     #[inline]
     pub(crate) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
-        self.send.push(header, payload_len, false);
+        self.send.push(header, payload_len);
     }
 
     /// Queues a sequenced frame whose `payload_len` bytes stay where they are until the frame is
     /// acknowledged: [`Link::poll_transmit`] asks for them. There must be room.
     #[inline]
-    pub(crate) fn push_lent(&mut self, header: HeaderRepr, payload_len: usize) {
-        self.send.push(header, payload_len, true);
+    pub(crate) fn push_asked_for(&mut self, header: HeaderRepr, payload_len: usize) {
+        self.send.push_asked_for(header, payload_len);
+    }
+
+    /// Queues a sequenced frame whose payload is lent; there must be room.
+    #[inline]
+    pub(crate) fn push_lent(&mut self, header: HeaderRepr, lent: Lent) {
+        self.send.push_lent(header, lent);
+    }
+
+    /// Copies what is lent to frames that are not acknowledged: the memory is about to change, or to
+    /// go.
+    pub(crate) fn copy_all_lent(&mut self) {
+        self.send.copy_all_lent();
     }
 
     /// Whether a frame can be written at once, without being queued: the link is eager, has nothing
@@ -404,7 +421,7 @@ impl Link {
     }
 
     /// Writes the next frame to send into `buf`; returns its length. `lender` fills in a payload
-    /// that was lent to the frame of this transaction.
+    /// that the frame of this transaction asks for.
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
@@ -449,7 +466,7 @@ impl Link {
     }
 
     /// As [`Link::poll_transmit`], if the next frame has a long payload that is kept here for a
-    /// replay: it is made complete where it is, see [`Link::kept`]. Its position and length.
+    /// replay, or lent: its header is written, see [`Link::kept`]. Its position and length.
     pub(crate) fn poll_transmit_kept(&mut self, now_ns: u64) -> Option<(Sequence, usize)> {
         let id = self.id?;
         if self.pong_due.is_some() || !self.notices.is_empty() || self.nak_due {
@@ -464,7 +481,7 @@ impl Link {
     }
 
     /// The frame at a position that [`Link::poll_transmit_kept`] has told, until it is acknowledged.
-    pub(crate) fn kept(&self, sequence: Sequence) -> Option<&[u8]> {
+    pub(crate) fn kept(&self, sequence: Sequence) -> Option<KeptParts<'_>> {
         self.send.kept(sequence)
     }
 

@@ -86,7 +86,7 @@ pub mod topology;
 
 pub use config::{InitiatorConfig, LinkConfig, TargetConfig};
 pub use crma::{Atomic, Completion};
-pub use datalink::{DropStats, LinkStats};
+pub use datalink::{DropStats, LendingMemory, Lent, LinkStats};
 pub use emulation::{EmulatedLink, LinkModel, ParseLinkModelError};
 pub use error::{AccessError, DownReason, FabricError, PeerState};
 pub use initiator::{Initiator, MappedWindow, PeerIndex, Revocation};
@@ -98,6 +98,8 @@ pub use ramt::RamtStats;
 pub use rdma::{RdmaCompletion, RdmaDirection, RdmaRejected, ScatterGather, WindowRange};
 pub use routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
 pub use switch::{HopState, HopStats, InjectError, Switch, SwitchConfig, SwitchStats};
-pub use target::{DonorMapping, GrantedMemory, KeptFrame, PeerAddr, Target, Transmission};
+pub use target::{
+    DonorMapping, GrantedMemory, KeptBytes, KeptFrame, PeerAddr, Target, Transmission,
+};
 pub use topology::{Position, Topology, TopologyError, TopologyLink};
 pub use venice_wire::Refusal;

@@ -151,7 +151,7 @@ impl Peer {
         self.bulk_outstanding += 1;
         self.bulk_window.issued(header.transaction, now_ns);
         if request.is_write() {
-            self.caller.link.push_lent(header, len.into());
+            self.caller.link.push_asked_for(header, len.into());
         } else {
             self.caller.link.push(header, 0);
         }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use venice_wire::{Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
 
 pub use self::{
-    kept::{KeptFrame, Transmission},
+    kept::{KeptBytes, KeptFrame, Transmission},
     memory::GrantedMemory,
 };
 use self::{
@@ -120,6 +120,8 @@ impl Target {
         self.revoked.push(grant);
         let mut told = 0;
         for (at, entry) in self.links.iter_mut() {
+            // The memory is to go, and not when the last answer has arrived.
+            entry.link.iter_mut().for_each(Link::copy_all_lent);
             if entry.opened.revoke(grant, now_ns) {
                 told += 1;
                 if !std::mem::replace(&mut entry.is_queued, true) {
@@ -433,7 +435,7 @@ impl Entry {
             let link = link.id().unwrap_or_default();
             return Some(Transmission::Kept(KeptFrame { at, link, sequence, len }));
         }
-        let lender = |_, _: &mut [u8]| unreachable!("answers are staged, never lent");
+        let lender = |_, _: &mut [u8]| unreachable!("answers do not ask for their payloads");
         link.poll_transmit(now_ns, lender, buf).map(Transmission::Written)
     }
 }

@@ -13,16 +13,18 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
+use venice_fabric::{InitiatorConfig, TargetConfig};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealKeys, SealedAs, node_key};
 use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
+use lent::LentBytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use wire::{FAR, FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire, enter};
 
+mod lent;
 mod wire;
 
 const MEMORY_BYTES: usize = 64 << 20;
@@ -33,23 +35,6 @@ const ROUNDS: usize = 5;
 const LENGTH_NS: u64 = 400_000_000;
 const SECRET: NodeSecret = NodeSecret([1; 32]);
 const NAME: KeyName = KeyName::Grant(GrantId(1));
-
-/// Plain memory, each queue its own.
-struct Lent(Vec<u8>);
-
-impl GrantedMemory for Lent {
-    fn read(&mut self, _: GrantId, _: GrantKey, at: u64, into: &mut [u8]) -> Result<(), Refusal> {
-        let range = at as usize..at as usize + into.len();
-        into.copy_from_slice(self.0.get(range).ok_or(Refusal::OutOfRange)?);
-        Ok(())
-    }
-
-    fn write(&mut self, _: GrantId, _: GrantKey, at: u64, from: &[u8]) -> Result<(), Refusal> {
-        let range = at as usize..at as usize + from.len();
-        self.0.get_mut(range).ok_or(Refusal::OutOfRange)?.copy_from_slice(from);
-        Ok(())
-    }
-}
 
 fn main() {
     if !rustix::process::geteuid().is_root() {
@@ -156,7 +141,7 @@ fn transfer(way: Way) -> Rate {
         target.link.window = 256;
         let keys = is_sealed.then(|| Arc::new(SECRET) as Arc<dyn SealKeys + Send + Sync>);
         let service = UdpService { sockets, target, keys, xdp: None };
-        let server = UdpServer::serve(service, || Lent(vec![1; MEMORY_BYTES])).unwrap();
+        let server = UdpServer::serve(service, || LentBytes::new(vec![1; MEMORY_BYTES])).unwrap();
         tell.send(server.local_addr()).unwrap();
         server
     });

@@ -2,7 +2,8 @@
 
 use crate::{
     Channel, GrantId, GrantKey, HEADER_BYTES, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId, Opcode,
-    Sequence, VERSION, WireError, checksum::checksum_without,
+    Sequence, VERSION, WireError,
+    checksum::{Checksum, checksum_without},
 };
 
 /// Bit of `flags`: this frame was sent before and is replayed. For captures and statistics; it
@@ -117,6 +118,43 @@ impl HeaderRepr {
         fill: impl FnOnce(&mut [u8]),
         buf: &mut [u8],
     ) -> Result<usize, WireError> {
+        let needed = HEADER_BYTES + payload_len;
+        let frame = self.room(payload_len, needed, buf)?;
+        fill(&mut frame[HEADER_BYTES..]);
+        self.write_fields(payload_len as u16, frame);
+        let is_unchecked = self.flags & UNCHECKED_FLAG != 0;
+        let checksum = if is_unchecked { 0 } else { checksum(frame) };
+        put(frame, offset::CHECKSUM, checksum.to_le_bytes());
+        Ok(needed)
+    }
+
+    /// Like [`HeaderRepr::emit`], for a payload of `payload_len` bytes that is sent from another
+    /// place: writes the header to the front of `buf`, and has the payload fed to the checksum by
+    /// `feed` if there is to be one. Returns the length of the whole frame in bytes.
+    ///
+    /// # Errors
+    /// As [`HeaderRepr::emit`].
+    pub fn emit_apart(
+        &self,
+        payload_len: usize,
+        feed: impl FnOnce(&mut Checksum),
+        buf: &mut [u8],
+    ) -> Result<usize, WireError> {
+        let head = self.room(payload_len, HEADER_BYTES, buf)?;
+        self.write_fields(payload_len as u16, head);
+        let is_unchecked = self.flags & UNCHECKED_FLAG != 0;
+        let checksum = if is_unchecked { 0 } else { checksum_of_parts(head, feed) };
+        put(head, offset::CHECKSUM, checksum.to_le_bytes());
+        Ok(HEADER_BYTES + payload_len)
+    }
+
+    /// The first `needed` bytes of `buf`, if a frame with such a payload may be written there.
+    fn room<'a>(
+        &self,
+        payload_len: usize,
+        needed: usize,
+        buf: &'a mut [u8],
+    ) -> Result<&'a mut [u8], WireError> {
         if payload_len > MAX_PAYLOAD_BYTES {
             return Err(WireError::PayloadTooLong(payload_len));
         }
@@ -124,15 +162,8 @@ impl HeaderRepr {
             let (channel, opcode) = (self.channel as u8, self.opcode as u8);
             return Err(WireError::UnknownOpcode { channel, opcode });
         }
-        let needed = HEADER_BYTES + payload_len;
         let len = buf.len();
-        let frame = buf.get_mut(..needed).ok_or(WireError::BufferTooSmall { len, needed })?;
-        fill(&mut frame[HEADER_BYTES..]);
-        self.write_fields(payload_len as u16, frame);
-        let is_unchecked = self.flags & UNCHECKED_FLAG != 0;
-        let checksum = if is_unchecked { 0 } else { checksum(frame) };
-        put(frame, offset::CHECKSUM, checksum.to_le_bytes());
-        Ok(needed)
+        buf.get_mut(..needed).ok_or(WireError::BufferTooSmall { len, needed })
     }
 
     fn write_fields(&self, payload_len: u16, frame: &mut [u8]) {
@@ -158,6 +189,14 @@ impl HeaderRepr {
 
 fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
     frame[at..at + N].copy_from_slice(&bytes);
+}
+
+/// CRC-32C over a header and a payload that `feed` has elsewhere.
+fn checksum_of_parts(head: &[u8], feed: impl FnOnce(&mut Checksum)) -> u32 {
+    let mut checksum = Checksum::new();
+    checksum.update_without(offset::CHECKSUM, head);
+    feed(&mut checksum);
+    checksum.value()
 }
 
 /// CRC-32C over the whole frame, the checksum field itself left out.

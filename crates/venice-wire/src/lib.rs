@@ -36,6 +36,7 @@ mod sealed;
 mod sequence;
 
 pub use byte_size::{ByteSize, ParseByteSizeError};
+pub use checksum::Checksum;
 pub use error::WireError;
 pub use frame::{Frame, Integrity};
 pub use header::{HeaderRepr, REPLAY_FLAG, UNCHECKED_FLAG};

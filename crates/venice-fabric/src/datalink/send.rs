@@ -4,6 +4,7 @@ use venice_wire::{
     HEADER_BYTES, HeaderRepr, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError,
 };
 
+use super::lent::Lent;
 use crate::config::MIN_WINDOW;
 
 /// A ring of frames. `oldest..unsent` are on their way, `unsent..end` wait for credit. All of them
@@ -20,6 +21,8 @@ pub(super) struct SendWindow {
     credits: u32,
     /// How many slots are marked [`Slot::replay_due`].
     replays_due: u32,
+    /// How many slots hold a payload that is lent.
+    loans: u32,
     /// Whether frames are kept until acknowledged; else only until sent.
     keeps_sent: bool,
 }
@@ -28,11 +31,29 @@ pub(super) struct SendWindow {
 struct Slot {
     header: Option<HeaderRepr>,
     payload_len: u16,
-    /// The payload stays with whoever queued the frame, and is asked for when it is sent.
-    is_lent: bool,
+    payload: Payload,
     sent_at_ns: u64,
     sends: u32,
     replay_due: bool,
+}
+
+/// Where a frame's payload is.
+#[derive(Clone, Debug)]
+enum Payload {
+    /// Behind the room for its header.
+    Here,
+    /// With whoever queued the frame; it is asked for at every sending.
+    AskedFor,
+    /// In memory that is lent until the frame is acknowledged, or is sent again: then a copy is.
+    Lent(Lent),
+}
+
+/// A frame that is sent from where its parts are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptParts<'a> {
+    /// The header, and the payload unless that is lent.
+    pub head: &'a [u8],
+    pub lent: Option<&'a Lent>,
 }
 
 /// What an acknowledgement told.
@@ -52,7 +73,7 @@ impl SendWindow {
         let empty = Slot {
             header: None,
             payload_len: 0,
-            is_lent: false,
+            payload: Payload::Here,
             sent_at_ns: 0,
             sends: 0,
             replay_due: false,
@@ -65,6 +86,7 @@ impl SendWindow {
             end: Sequence(0),
             credits: capacity.min(MIN_WINDOW.into()),
             replays_due: 0,
+            loans: 0,
             keeps_sent,
         }
     }
@@ -78,6 +100,8 @@ impl SendWindow {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.payload = Payload::Here);
+        self.loans = 0;
         (self.oldest, self.unsent, self.end) = (Sequence(0), Sequence(0), Sequence(0));
         self.slots.iter_mut().for_each(|slot| slot.replay_due = false);
         self.replays_due = 0;
@@ -138,16 +162,34 @@ impl SendWindow {
         &mut self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..MAX_FRAME_BYTES]
     }
 
-    /// Queues a frame with the first `payload_len` staged bytes, or with as many that are not
-    /// copied here but asked for when the frame is sent.
+    /// Queues a frame with the first `payload_len` staged bytes.
     #[inline]
-    pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize, is_lent: bool) {
+    pub(super) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
+        self.queue(header, payload_len, Payload::Here);
+    }
+
+    /// Queues a frame with `payload_len` bytes that are not copied here but asked for when the frame
+    /// is sent.
+    #[inline]
+    pub(super) fn push_asked_for(&mut self, header: HeaderRepr, payload_len: usize) {
+        self.queue(header, payload_len, Payload::AskedFor);
+    }
+
+    /// Queues a frame whose payload is lent.
+    #[inline]
+    pub(super) fn push_lent(&mut self, header: HeaderRepr, lent: Lent) {
+        self.loans += 1;
+        self.queue(header, lent.len_bytes(), Payload::Lent(lent));
+    }
+
+    #[inline]
+    fn queue(&mut self, header: HeaderRepr, payload_len: usize, payload: Payload) {
         assert!(self.room() > 0 && payload_len <= MAX_PAYLOAD_BYTES, "the caller checks both");
         let at = self.index(self.end);
         self.slots[at] = Slot {
             header: Some(HeaderRepr { sequence: self.end, ..header }),
             payload_len: payload_len as u16,
-            is_lent,
+            payload,
             sent_at_ns: 0,
             sends: 0,
             replay_due: false,
@@ -200,25 +242,68 @@ impl SendWindow {
         buf: &mut [u8],
     ) -> Result<usize, WireError> {
         let at = self.index(sequence);
-        let header = self.slots[at].note_sending(now_ns, freshen);
-        let payload_len = usize::from(self.slots[at].payload_len);
-        if self.slots[at].is_lent {
-            return header.emit_with(payload_len, |room| lender(header.transaction, room), buf);
+        if self.slots[at].sends > 0 {
+            self.copy_lent(at);
         }
-        header.emit(&self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..][..payload_len], buf)
+        let slot = &mut self.slots[at];
+        let header = slot.note_sending(now_ns, freshen);
+        let payload_len = usize::from(slot.payload_len);
+        let staged = &self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..][..payload_len];
+        let written = match &slot.payload {
+            Payload::Here => header.emit(staged, buf),
+            Payload::AskedFor => {
+                header.emit_with(payload_len, |room| lender(header.transaction, room), buf)
+            }
+            Payload::Lent(lent) => header.emit_with(payload_len, |room| lent.copy_to(room), buf),
+        };
+        if !self.keeps_sent {
+            self.end_loan(at);
+        }
+        written
     }
 
-    /// The frame to send now, if it is a new one whose payload of at least `least_len` bytes is kept
-    /// here.
+    /// Copies everything that is lent here, because it is about to change: what was read before
+    /// is answered as it was.
+    pub(super) fn copy_all_lent(&mut self) {
+        if self.loans == 0 {
+            return;
+        }
+        let first = if self.keeps_sent { self.oldest } else { self.unsent };
+        for n in 0..self.end.since(first) {
+            self.copy_lent(self.index(first.plus(n)));
+        }
+        assert_eq!(self.loans, 0, "no other slot holds any");
+    }
+
+    fn copy_lent(&mut self, at: usize) {
+        if let Payload::Lent(lent) = &self.slots[at].payload {
+            let staged = &mut self.frames[at * MAX_FRAME_BYTES..][HEADER_BYTES..];
+            lent.copy_to(&mut staged[..lent.len_bytes()]);
+            self.end_loan(at);
+        }
+    }
+
+    #[inline]
+    fn end_loan(&mut self, at: usize) {
+        if let Payload::Lent(_) = self.slots[at].payload {
+            self.slots[at].payload = Payload::Here;
+            self.loans -= 1;
+        }
+    }
+
+    /// The frame to send now, if it is a new one whose payload of at least `least_len` bytes stays
+    /// where it is.
     pub(super) fn next_kept(&mut self, least_len: usize) -> Option<Sequence> {
         let slot = &self.slots[self.index(self.unsent)];
-        let is_such = !slot.is_lent && usize::from(slot.payload_len) >= least_len;
+        let is_asked_for = matches!(slot.payload, Payload::AskedFor);
+        let is_such = !is_asked_for && usize::from(slot.payload_len) >= least_len;
         let may_be_sent = self.keeps_sent && self.replays_due == 0 && self.unsent != self.end;
         if may_be_sent && is_such { self.next().map(|(sequence, _)| sequence) } else { None }
     }
 
-    /// Writes the header of the frame at `sequence`, whose payload is kept here, before it; returns
-    /// the frame's length.
+    /// Writes the header of the frame at `sequence`, whose payload stays where it is, into its room;
+    /// returns the frame's length. If somebody changes a payload that is lent before it is sent, the
+    /// other side finds that the checksum is wrong, and is sent what is copied here then.
     pub(super) fn emit_in_place(
         &mut self,
         sequence: Sequence,
@@ -229,17 +314,24 @@ impl SendWindow {
         let header = self.slots[at].note_sending(now_ns, freshen);
         let payload_len = usize::from(self.slots[at].payload_len);
         let room = &mut self.frames[at * MAX_FRAME_BYTES..][..MAX_FRAME_BYTES];
-        header.emit_with(payload_len, |_| (), room)
+        match &self.slots[at].payload {
+            Payload::Lent(lent) => header.emit_apart(payload_len, |sum| lent.feed(sum), room),
+            Payload::Here | Payload::AskedFor => header.emit_with(payload_len, |_| (), room),
+        }
     }
 
     /// The frame that [`SendWindow::emit_in_place`] has written, until it is acknowledged.
-    pub(super) fn kept(&self, sequence: Sequence) -> Option<&[u8]> {
+    pub(super) fn kept(&self, sequence: Sequence) -> Option<KeptParts<'_>> {
         if sequence.since(self.oldest) >= self.unsent.since(self.oldest) {
             return None;
         }
         let at = self.index(sequence);
-        let len = HEADER_BYTES + usize::from(self.slots[at].payload_len);
-        Some(&self.frames[at * MAX_FRAME_BYTES..][..len])
+        let (payload_len, lent) = match &self.slots[at].payload {
+            Payload::Lent(lent) => (0, Some(lent)),
+            Payload::Here | Payload::AskedFor => (usize::from(self.slots[at].payload_len), None),
+        };
+        let head = &self.frames[at * MAX_FRAME_BYTES..][..HEADER_BYTES + payload_len];
+        Some(KeptParts { head, lent })
     }
 
     /// Frees everything before `ack`. An `ack` for what was never sent, or an old one, changes
@@ -258,6 +350,7 @@ impl SendWindow {
         for n in 0..frames {
             let at = self.index(self.oldest.plus(n));
             self.replays_due -= u32::from(std::mem::take(&mut self.slots[at].replay_due));
+            self.end_loan(at);
         }
         self.oldest = ack;
         Some(Acknowledged { frames, round_trip_ns })
@@ -331,138 +424,4 @@ impl Slot {
 }
 
 #[cfg(test)]
-mod tests {
-    use venice_wire::{Channel, Frame, NodeId, Opcode};
-
-    use super::*;
-
-    fn window_with(frames: u32) -> SendWindow {
-        let mut window = SendWindow::new(8, true);
-        window.open(8);
-        for n in 0..frames {
-            window.stage()[0] = n as u8;
-            let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
-            window.push(header, 1, false);
-        }
-        window
-    }
-
-    /// Sends all that can be sent at `now_ns`; returns the positions.
-    fn send_all(window: &mut SendWindow, now_ns: u64) -> Vec<u32> {
-        let mut sent = Vec::new();
-        let mut buf = [0; 128];
-        while let Some((sequence, is_replay)) = window.next() {
-            let len = window.emit(sequence, now_ns, |_| (), |_, _| (), &mut buf).unwrap();
-            let frame = Frame::parse(&buf[..len]).unwrap();
-            assert_eq!(frame.sequence(), sequence);
-            assert_eq!(frame.payload(), [sequence.0 as u8]);
-            assert_eq!(frame.flags() & REPLAY_FLAG != 0, is_replay);
-            sent.push(sequence.0);
-        }
-        sent
-    }
-
-    #[test]
-    fn a_payload_that_was_lent_is_asked_for_at_every_sending() {
-        let mut window = SendWindow::new(8, true);
-        let header = HeaderRepr::new(Channel::Rdma, Opcode::Write, NodeId(1), NodeId(2));
-        window.push(HeaderRepr { transaction: 5, ..header }, 3, true);
-        let mut buf = [0; 128];
-        for n in 0..2 {
-            let (sequence, _) = window.next().unwrap();
-            let lender = |transaction, room: &mut [u8]| room.fill(transaction as u8 + n);
-            let len = window.emit(sequence, 0, |_| (), lender, &mut buf).unwrap();
-            assert_eq!(Frame::parse(&buf[..len]).unwrap().payload(), [5 + n; 3]);
-            window.replay_ends();
-        }
-    }
-
-    #[test]
-    fn credits_bound_what_is_on_its_way() {
-        let mut window = window_with(6);
-        window.open(4);
-        assert_eq!(send_all(&mut window, 0), [0, 1, 2, 3]);
-        assert_eq!(window.acknowledge(Sequence(2), 9).unwrap().frames, 2);
-        assert_eq!(send_all(&mut window, 0), [4, 5]);
-    }
-
-    /// On a reliable port a slot is free once its frame is sent, and credits still bound what is
-    /// on its way.
-    #[test]
-    fn without_replay_a_frame_is_kept_until_it_is_sent() {
-        let mut window = SendWindow::new(4, false);
-        window.open(2);
-        let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
-        for n in 0..4 {
-            window.stage()[0] = n;
-            window.push(header, 1, false);
-        }
-        assert_eq!(window.room(), 0);
-        assert_eq!(send_all(&mut window, 0), [0, 1]);
-        assert_eq!(window.room(), 2);
-        window.replay_missing(Sequence(0), 0, 99, 5);
-        assert_eq!(send_all(&mut window, 99), [] as [u32; 0]);
-        for n in 4..6 {
-            window.stage()[0] = n;
-            window.push(header, 1, false);
-        }
-        assert_eq!(window.acknowledge(Sequence(2), 9).unwrap().frames, 2);
-        assert_eq!(send_all(&mut window, 0), [2, 3]);
-        window.acknowledge(Sequence(4), 9).unwrap();
-        assert_eq!(send_all(&mut window, 0), [4, 5]);
-    }
-
-    #[test]
-    fn a_frame_sent_from_where_it_is_kept_stays_until_it_is_acknowledged() {
-        let mut window = window_with(2);
-        assert_eq!(window.next_kept(2), None, "too short");
-        let sequence = window.next_kept(1).unwrap();
-        assert_eq!(window.kept(sequence.plus(1)), None, "not sent yet");
-        let len = window.emit_in_place(sequence, 0, |header| header.ack = Sequence(7)).unwrap();
-        let frame = Frame::parse(window.kept(sequence).unwrap()).unwrap();
-        assert_eq!(
-            (frame.as_bytes().len(), frame.ack(), frame.payload()),
-            (len, Sequence(7), &[0][..])
-        );
-        window.replay_ends();
-        assert_eq!(window.next_kept(1), None, "replays come first");
-        assert_eq!(send_all(&mut window, 0), [0, 1], "and are the same bytes");
-        window.acknowledge(Sequence(1), 0);
-        assert_eq!(window.kept(sequence), None);
-    }
-
-    #[test]
-    fn only_frames_sent_once_measure_the_round_trip() {
-        let mut window = window_with(2);
-        send_all(&mut window, 100);
-        assert_eq!(window.acknowledge(Sequence(1), 130).unwrap().round_trip_ns, Some(30));
-        window.replay_ends();
-        assert_eq!(send_all(&mut window, 200), [1]);
-        assert_eq!(window.acknowledge(Sequence(2), 230).unwrap().round_trip_ns, None);
-    }
-
-    #[test]
-    fn acknowledgements_of_the_past_and_of_the_unsent_are_ignored() {
-        let mut window = window_with(4);
-        assert_eq!(window.acknowledge(Sequence(1), 0), None, "nothing was sent yet");
-        send_all(&mut window, 0);
-        assert!(window.acknowledge(Sequence(3), 0).is_some());
-        assert_eq!(window.acknowledge(Sequence(2), 0), None);
-        assert_eq!(window.acknowledge(Sequence(5), 0), None);
-        assert_eq!(window.room(), 7);
-    }
-
-    #[test]
-    fn a_nak_replays_exactly_what_is_missing() {
-        let mut window = window_with(8);
-        send_all(&mut window, 0);
-        window.acknowledge(Sequence(1), 0);
-        // 1 is missing, 2 and 4 arrived, 3 is missing, 5 and later not heard of.
-        window.replay_missing(Sequence(1), 0b101, 10, 5);
-        assert_eq!(send_all(&mut window, 10), [1, 3]);
-        window.replay_missing(Sequence(1), 0b101, 12, 5);
-        assert_eq!(send_all(&mut window, 12), [] as [u32; 0], "those are on their way");
-        window.replay_missing(Sequence(1), 0, 99, 5);
-        assert_eq!(send_all(&mut window, 99), [1, 2, 3, 4, 5, 6, 7]);
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use venice_wire::{GrantId, GrantKey, Refusal};
 
-use crate::Atomic;
+use crate::{Atomic, Lent};
 
 /// The memory behind a [`Target`](crate::Target). Each call is one access by a recipient, and must check that the
 /// grant is live, the key is its key, and the range lies inside it, before it touches a byte.
@@ -18,6 +18,23 @@ pub trait GrantedMemory {
         addr: u64,
         into: &mut [u8],
     ) -> Result<(), Refusal>;
+
+    /// Lends `len` bytes from `addr` on, so that a bulk read is answered from where they are. `None`:
+    /// they cannot be lent, and are to be read instead. What is lent stays where it is, but need not
+    /// stay as it is: an answer whose checksum is wrong because of that is sent again, from a copy.
+    ///
+    /// # Errors
+    /// Why the access is refused.
+    fn lend(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<Lent>, Refusal> {
+        let _ = (grant, key, addr, len);
+        Ok(None)
+    }
 
     /// Stores `from` at `addr`.
     ///

@@ -8,7 +8,7 @@ use super::{
     opened::{OpenedGrants, Revoked},
 };
 use crate::{
-    Atomic,
+    Atomic, Lent,
     datalink::{Accepted, Link},
     qpair::QPairs,
 };
@@ -96,6 +96,11 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
                 let header = self.link.header(channel, Opcode::Data);
                 self.link.push(HeaderRepr { transaction, ..header }, len);
             }
+            Ok(Answer::Lent(lent)) => {
+                *self.done_due = None;
+                let header = self.link.header(channel, Opcode::Data);
+                self.link.push_lent(HeaderRepr { transaction, ..header }, lent);
+            }
             Ok(Answer::Done) => *self.done_due = Some((channel, transaction)),
             Err(refusal) => {
                 *self.done_due = None;
@@ -129,14 +134,16 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
         let Self { link, memory, .. } = self;
         Ok(match request.opcode() {
             Opcode::Read if len == 0 || len > MAX_PAYLOAD_BYTES => Err(Refusal::Malformed),
-            Opcode::Read => {
-                memory.read(grant, key, addr, &mut link.stage()[..len]).map(|()| Answer::Data(len))
-            }
+            Opcode::Read => self.read(request),
             Opcode::Write if len == 0 || len != payload.len() => Err(Refusal::Malformed),
-            Opcode::Write => memory.write(grant, key, addr, payload).map(|()| Answer::Done),
+            Opcode::Write => {
+                link.copy_all_lent();
+                memory.write(grant, key, addr, payload).map(|()| Answer::Done)
+            }
             opcode @ (Opcode::FetchAdd | Opcode::CompareSwap) => {
                 let atomic = Atomic::parse(opcode, payload)
                     .filter(|_| len == Atomic::BYTES && addr.is_multiple_of(Atomic::BYTES as u64));
+                link.copy_all_lent();
                 atomic.ok_or(Refusal::Malformed).and_then(|atomic| {
                     let old = memory.atomic(grant, key, addr, atomic)?;
                     link.stage()[..Atomic::BYTES].copy_from_slice(&old.to_le_bytes());
@@ -146,12 +153,30 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
             _ => return Err(Broken),
         })
     }
+
+    /// Bulk is answered from where it is; a single access is a batch of its own, and its answer goes
+    /// sooner in one piece.
+    fn read(&mut self, request: &Frame<'_>) -> Result<Answer, Refusal> {
+        let (grant, key, addr) = (request.grant(), request.key(), request.address());
+        let len = usize::from(request.access_len());
+        let is_bulk = request.channel() == Channel::Rdma && len >= LENT_MIN_BYTES;
+        if is_bulk && let Some(lent) = self.memory.lend(grant, key, addr, len)? {
+            return Ok(Answer::Lent(lent));
+        }
+        self.memory.read(grant, key, addr, &mut self.link.stage()[..len])?;
+        Ok(Answer::Data(len))
+    }
 }
 
 /// What a request that was carried out is answered with.
 enum Answer {
     /// So many bytes, which are staged in the link.
     Data(usize),
+    /// These bytes, from where they are.
+    Lent(Lent),
     /// That it is done; it may wait and go with others.
     Done,
 }
+
+/// A shorter answer is copied in less time than it takes to lend it.
+const LENT_MIN_BYTES: usize = 1024;

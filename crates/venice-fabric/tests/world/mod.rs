@@ -6,12 +6,14 @@
 mod split_mix;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use venice_fabric::{
-    AccessError, GrantedMemory, Initiator, InitiatorConfig, LinkConfig, PeerAddr, PeerIndex,
-    Refusal, ScatterGather, Target, TargetConfig, Transmission,
+    AccessError, GrantedMemory, Initiator, InitiatorConfig, LendingMemory, LinkConfig, PeerAddr,
+    PeerIndex, Refusal, ScatterGather, Target, TargetConfig, Transmission,
 };
-use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
+use venice_wire::{Checksum, GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
 pub use split_mix::Rng;
 
@@ -106,16 +108,48 @@ impl Network {
 #[derive(Debug)]
 pub struct Lent {
     pub bytes: Vec<u8>,
+    /// The same bytes, as answers are sent from there.
+    shared: Arc<Shared>,
     pub written: Vec<(u64, Vec<u8>)>,
     pub reads: u64,
     /// The grants that lead here, all to the same bytes.
     pub grants: Vec<GrantId>,
 }
 
+/// The bytes that answers are sent from.
+#[derive(Debug)]
+struct Shared(Mutex<Vec<u8>>);
+
+impl LendingMemory for Shared {
+    fn copy_to(&self, offset: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.0.lock().unwrap()[offset..][..into.len()]);
+    }
+
+    fn feed(&self, range: Range<usize>, checksum: &mut Checksum) {
+        checksum.update(&self.0.lock().unwrap()[range]);
+    }
+
+    fn address(&self, offset: usize) -> *const u8 {
+        &raw const self.0.lock().unwrap()[offset]
+    }
+}
+
 impl Lent {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let bytes = vec![0; LENT_BYTES as usize];
-        Self { bytes, written: Vec::new(), reads: 0, grants: vec![GRANT] }
+        let shared = Arc::new(Shared(Mutex::new(bytes.clone())));
+        Self { bytes, shared, written: Vec::new(), reads: 0, grants: vec![GRANT] }
+    }
+
+    /// How many answers are lent something of it.
+    pub fn loans(&self) -> usize {
+        Arc::strong_count(&self.shared) - 1
+    }
+
+    /// Stores bytes that no frame brought.
+    pub fn change(&mut self, at: usize, from: &[u8]) {
+        self.bytes[at..at + from.len()].copy_from_slice(from);
+        self.shared.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
     }
 
     fn check(
@@ -150,6 +184,19 @@ impl GrantedMemory for Lent {
         Ok(())
     }
 
+    fn lend(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<venice_fabric::Lent>, Refusal> {
+        let at = self.check(grant, key, addr, len)?;
+        self.reads += 1;
+        let memory = Arc::clone(&self.shared) as Arc<dyn LendingMemory>;
+        Ok(Some(venice_fabric::Lent::new(memory, at..at + len)))
+    }
+
     fn write(
         &mut self,
         grant: GrantId,
@@ -158,7 +205,7 @@ impl GrantedMemory for Lent {
         from: &[u8],
     ) -> Result<(), Refusal> {
         let at = self.check(grant, key, addr, from.len())?;
-        self.bytes[at..at + from.len()].copy_from_slice(from);
+        self.change(at, from);
         self.written.push((addr, from.to_vec()));
         Ok(())
     }
@@ -309,11 +356,13 @@ impl World {
                 let target = &mut self.donors[n].target;
                 let Some((to, sent)) = target.poll_transmit_kept(now_ns, &mut buf) else { break };
                 assert_eq!(to, RECIPIENT_ADDR);
-                let bytes = match sent {
-                    Transmission::Written(len) => &buf[..len],
-                    Transmission::Kept(frame) => target.kept(&frame).expect("sent just now"),
-                }
-                .to_vec();
+                let len = match sent {
+                    Transmission::Written(len) => len,
+                    Transmission::Kept(frame) => {
+                        target.kept(&frame).expect("sent just now").copy_to(&mut buf)
+                    }
+                };
+                let bytes = buf[..len].to_vec();
                 self.send(Place::Donor(n), Place::Recipient, &bytes);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use venice_fabric::{Atomic, GrantedMemory, Refusal};
+use venice_fabric::{Atomic, GrantedMemory, Lent, Refusal};
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -24,7 +24,8 @@ pub struct GrantTable {
 struct Entry {
     key: GrantKey,
     /// None once the grant is over. Held for reading during an access, so that whoever takes them
-    /// out knows that no access goes on.
+    /// out knows that no access goes on; an answer that was begun may still be sent from where its
+    /// bytes are.
     slabs: RwLock<Vec<Slab>>,
 }
 
@@ -147,6 +148,16 @@ impl Entry {
             done += piece.len;
         }
         Ok(())
+    }
+
+    /// `None`: the bytes lie in two slabs.
+    fn lend(&self, key: GrantKey, addr: u64, len: usize) -> Result<Option<Lent>, Refusal> {
+        self.check_key(key)?;
+        let slabs = self.slabs();
+        check_range(&slabs, addr, len)?;
+        let (slab, offset) = ((addr / SLAB_BYTES) as usize, (addr % SLAB_BYTES) as usize);
+        let is_whole = len <= SLAB_BYTES as usize - offset;
+        Ok(is_whole.then(|| slabs[slab].lend(offset..offset + len)))
     }
 
     fn write(&self, key: GrantKey, addr: u64, from: &[u8]) -> Result<(), Refusal> {
@@ -297,6 +308,16 @@ impl GrantedMemory for SharedGrants {
         into: &mut [u8],
     ) -> Result<(), Refusal> {
         self.entry(grant)?.read(key, addr, into)
+    }
+
+    fn lend(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<Lent>, Refusal> {
+        self.entry(grant)?.lend(key, addr, len)
     }
 
     fn write(

@@ -1,16 +1,18 @@
 //! One slab: a sealed, locked, zeroed piece of this machine's memory that can be lent.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
-use venice_fabric::Atomic;
-use venice_wire::SLAB_BYTES;
+use venice_fabric::{Atomic, LendingMemory, Lent};
+use venice_wire::{Checksum, SLAB_BYTES};
 
 use super::DonorError;
 
@@ -24,15 +26,22 @@ pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize)
 #[derive(Debug)]
 pub struct Slab {
     fd: OwnedFd,
+    mapping: Arc<Mapping>,
+}
+
+/// Where the slab is mapped: as long as the slab is there, or something of it is lent to an answer
+/// that has not arrived.
+#[derive(Debug)]
+struct Mapping {
     base: NonNull<u8>,
 }
 
-// SAFETY: a Slab is the only owner of its mapping in this process; the pointer is as good on
+// SAFETY: a Mapping is the only owner of its pages in this process; the pointer is as good on
 // one thread as on another.
-unsafe impl Send for Slab {}
-// SAFETY: through a shared Slab bytes are only copied in and out, and those are shared with the
+unsafe impl Send for Mapping {}
+// SAFETY: through a shared Mapping bytes are only copied in and out, and those are shared with the
 // recipient's processes anyway: two copies at once mix the bytes and harm nothing else.
-unsafe impl Sync for Slab {}
+unsafe impl Sync for Mapping {}
 
 impl Slab {
     /// Makes a slab of zeroes.
@@ -88,11 +97,11 @@ impl Slab {
         }
         .map_err(memory("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
-        Ok(Self { fd, base })
+        Ok(Self { fd, mapping: Arc::new(Mapping { base }) })
     }
 
     fn lock(&self) -> Result<(), DonorError> {
-        let base = self.base;
+        let base = self.mapping.base;
         // Huge pages are a bonus that most machines do not give to shared memory.
         // SAFETY: advice about our own whole mapping; it does not change its contents.
         let _ = unsafe { madvise(base.as_ptr().cast(), SLAB_LEN.get(), Advice::LinuxHugepage) };
@@ -111,18 +120,17 @@ impl Slab {
     /// # Panics
     /// When the range leaves the slab; the caller has checked it.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
-        assert!(offset <= SLAB_LEN.get() && into.len() <= SLAB_LEN.get() - offset);
-        // SAFETY: the range lies in the mapping (asserted above), `into` is private memory of
-        // this process and so cannot overlap. A recipient on this host may write the same bytes
-        // at the same time; then the copy holds some mixture of old and new, as with any
-        // unsynchronised accesses to shared memory, and no reference to them is ever formed.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.base.as_ptr().add(offset),
-                into.as_mut_ptr(),
-                into.len(),
-            );
-        }
+        self.mapping.copy_to(offset, into);
+    }
+
+    /// Lends bytes of the slab: they stay mapped, and its memory is the kernel's again only when
+    /// they are given back.
+    ///
+    /// # Panics
+    /// When the range leaves the slab; the caller has checked it.
+    pub fn lend(&self, range: Range<usize>) -> Lent {
+        assert!(range.end <= SLAB_LEN.get());
+        Lent::new(Arc::clone(&self.mapping) as Arc<dyn LendingMemory>, range)
     }
 
     /// Copies bytes into the slab.
@@ -131,11 +139,11 @@ impl Slab {
     /// When the range leaves the slab; the caller has checked it.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= SLAB_LEN.get() && from.len() <= SLAB_LEN.get() - offset);
-        // SAFETY: as in `read`.
+        // SAFETY: as in `Mapping::copy_to`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 from.as_ptr(),
-                self.base.as_ptr().add(offset),
+                self.mapping.base.as_ptr().add(offset),
                 from.len(),
             );
         }
@@ -153,7 +161,7 @@ impl Slab {
         // starts on a page). What else touches them here does so through raw copies, and other
         // processes that map the slab are as with any shared memory; a plain copy at the same time
         // sees or leaves some mixture, but forms no reference.
-        let word = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) };
+        let word = unsafe { AtomicU64::from_ptr(self.mapping.base.as_ptr().add(offset).cast()) };
         match atomic {
             Atomic::FetchAdd(add) => fetch_add_little_endian(word, add),
             Atomic::CompareSwap { expected, new } => {
@@ -175,7 +183,43 @@ fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
     u64::from_le(old.unwrap_or_else(|found| found))
 }
 
-impl Drop for Slab {
+impl LendingMemory for Mapping {
+    fn copy_to(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset <= SLAB_LEN.get() && into.len() <= SLAB_LEN.get() - offset);
+        // SAFETY: the range lies in the mapping (asserted above), `into` is private memory of
+        // this process and so cannot overlap. A recipient on this host may write the same bytes
+        // at the same time; then the copy holds some mixture of old and new, as with any
+        // unsynchronised accesses to shared memory.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.base.as_ptr().add(offset),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    fn feed(&self, range: Range<usize>, checksum: &mut Checksum) {
+        assert!(range.start <= range.end && range.end <= SLAB_LEN.get());
+        // SAFETY: the range lies in the mapping (asserted above), which lives as long as `self`. It
+        // is the one place where bytes of a slab are referred to: somebody else who has the slab may
+        // write to them meanwhile, which Rust's rules leave open and no copy into the checksum's hands
+        // would be quick enough to avoid. The routine loads each byte into registers and lets none
+        // decide where it goes on or what it reads next, so the worst is a sum that fits no bytes:
+        // the other side refuses the frame and is sent a copy.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) };
+        checksum.update(bytes);
+    }
+
+    fn address(&self, offset: usize) -> *const u8 {
+        assert!(offset < SLAB_LEN.get());
+        // SAFETY: inside the mapping (asserted above).
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own whole mapping; nobody can use it after the drop. A recipient's mapping
         // of the same memfd lives on untouched.
@@ -199,6 +243,18 @@ mod tests {
         let mut back = [0u8; 13];
         slab.read(4090, &mut back);
         assert_eq!(&back, b"across a page");
+    }
+
+    #[test]
+    fn what_is_lent_outlives_the_slab() {
+        let slab = Slab::new().unwrap();
+        slab.write(8, b"as it was");
+        let lent = slab.lend(8..17);
+        slab.write(8, b"as it is ");
+        drop(slab);
+        let mut bytes = [0; 9];
+        lent.copy_to(&mut bytes);
+        assert_eq!(&bytes, b"as it is ");
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl UdpDonors {
         let seed = random_u64().map_err(|errno| Errno(errno.raw_os_error()))?;
         let mut config = InitiatorConfig::new(node, seed);
         config.max_windows = config.max_windows.max(MAX_REPLICAS as u32);
+        // Each buffer is a page of the program's budget, and single pages need no more.
+        config.link.window = 64;
         // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
         let is_sealed = block.donors().iter().all(|donor| donor.seal().is_some());
         let local = unspecified_like(first);

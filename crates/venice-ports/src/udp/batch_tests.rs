@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use super::incoming::Incoming;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, TRAIN_FRAMES};
 use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
 use super::socket::UdpSocket as PortSocket;
@@ -61,6 +61,26 @@ fn datagrams_go_out_as_they_are() {
         if UdpSocket::bind("[::1]:0").is_ok() {
             goes_out_as_it_is("[::1]:0", cuts);
         }
+    }
+}
+
+/// The beginning of one more would cost as much as a whole one.
+#[test]
+fn what_is_gathered_is_whole_trains_of_the_longest_frames() {
+    let to = RawAddress::encode("127.0.0.1:9".parse().unwrap());
+    let (secret, name) = (NodeSecret([1; 32]), KeyName::Grant(GrantId(1)));
+    let mut sealer = Sealer::new(name, &node_key(&secret, name)).unwrap();
+    for is_sealed in [false, true] {
+        let (mut out, mut frames) = (Outgoing::new(true), 0);
+        while !out.is_full() {
+            if is_sealed {
+                out.push_sealed(&to, MAX_FRAME_BYTES, LIMIT, &mut sealer);
+            } else {
+                push(&mut out, &to, &[0; MAX_FRAME_BYTES]);
+            }
+            frames += 1;
+        }
+        assert!(frames > 0 && frames % TRAIN_FRAMES == 0, "{frames}, {is_sealed}");
     }
 }
 

@@ -14,7 +14,7 @@ use super::UdpSocket;
 use super::alarm::Alarm;
 use super::incoming::Incoming;
 use super::offload::datagram_limit;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, TRAIN_FRAMES};
 use super::peers::{Peer, Seal, hand_on, sender_of};
 use super::raw_address::RawAddress;
 use super::spin::Spin;
@@ -28,7 +28,7 @@ use crate::{PortError, monotonic_ns};
 /// Batches taken in one [`UdpDriver::pump`], so that it comes back under any load.
 const BATCHES_PER_PUMP: usize = 4;
 /// Frames to one peer in a row while others wait: a train is little dearer than one datagram.
-const FRAMES_PER_RUN: usize = 16;
+const FRAMES_PER_RUN: usize = TRAIN_FRAMES;
 
 /// An [`Initiator`] and its socket.
 ///

@@ -1,15 +1,16 @@
 //! Many datagrams per system call, going out: `sendmmsg`, and runs of equal datagrams to one
 //! address as one message that the kernel, or the network card, cuts up (`UDP_SEGMENT`). One that
 //! goes alone goes by `sendto`, which costs less. Frames that the fabric keeps for a replay are sent
-//! from where they are kept.
+//! from where they are kept, and payloads that are lent from where they are.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use venice_fabric::KeptFrame;
+use venice_fabric::{KeptBytes, KeptFrame};
 use venice_wire::{
-    MAX_HOP_BYTES, MAX_SEALED_PIECES, SEAL_OVERHEAD_BYTES, SEAL_TAG_BYTES, SEALED_HEADER_BYTES,
+    MAX_FRAME_BYTES, MAX_HOP_BYTES, MAX_SEALED_PIECES, SEAL_OVERHEAD_BYTES, SEAL_TAG_BYTES,
+    SEALED_HEADER_BYTES,
 };
 
 use super::raw_address::RawAddress;
@@ -18,16 +19,19 @@ use crate::seal::Sealer;
 
 /// Room for the longest message, however it is sealed.
 const SLOT_BYTES: usize = MAX_HOP_BYTES + MAX_SEALED_PIECES as usize * SEAL_OVERHEAD_BYTES;
-/// What is gathered before it has to be sent.
-const GATHERED_BYTES: usize = 128 << 10;
+/// Frames of the longest kind that a train takes.
+pub(super) const TRAIN_FRAMES: usize = TRAIN_BYTES / MAX_FRAME_BYTES;
+/// What is gathered before it has to be sent: two whole trains of the longest frames, for the
+/// beginning of a third would cost as much as a whole one.
+const GATHERED_BYTES: usize = 2 * TRAIN_FRAMES * MAX_FRAME_BYTES;
 /// Messages gathered before they have to be sent.
 const GATHERED_MESSAGES: usize = 32;
 /// Messages of one batch, with room for the pieces of the last one.
 const MESSAGES: usize = GATHERED_MESSAGES + MAX_SEALED_PIECES as usize;
 /// More at once, in a train or out of it, are a stream's.
 pub(super) const FEW_DATAGRAMS: usize = 4;
-/// Kept frames gathered before they have to be sent.
-const GATHERED_KEPT: usize = 64;
+/// Kept frames gathered before they have to be sent: whole trains, too.
+const GATHERED_KEPT: usize = 2 * TRAIN_FRAMES;
 /// Datagrams in one train: `UDP_MAX_SEGMENTS` of the kernels that began it.
 const TRAIN_DATAGRAMS: usize = 64;
 /// Bytes in one train: what IP can carry, with room for every header.
@@ -39,7 +43,8 @@ pub(super) struct Outgoing {
     used: usize,
     /// Frames that are not in the buffer.
     kept: Vec<KeptFrame>,
-    kept_bytes: usize,
+    /// Where the parts of one that goes alone come together.
+    lone: Box<[u8]>,
     trains: [Train; MESSAGES],
     count: usize,
     /// What the kernel is told of each train.
@@ -92,18 +97,18 @@ impl Outgoing {
             buffer: vec![0; GATHERED_BYTES + SLOT_BYTES].into_boxed_slice(),
             used: 0,
             kept: Vec::with_capacity(GATHERED_KEPT),
-            kept_bytes: 0,
+            lone: vec![0; MAX_FRAME_BYTES].into_boxed_slice(),
             trains: [none; MESSAGES],
             count: 0,
             told: vec![nothing; MESSAGES].into_boxed_slice(),
             headers: vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice(),
-            iovecs: vec![IoVec::EMPTY; MESSAGES + GATHERED_KEPT].into_boxed_slice(),
+            iovecs: vec![IoVec::EMPTY; MESSAGES + 2 * GATHERED_KEPT].into_boxed_slice(),
             cuts_to,
         }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.used + self.kept_bytes > GATHERED_BYTES
+        self.used >= GATHERED_BYTES
             || self.count >= GATHERED_MESSAGES
             || self.kept.len() >= GATHERED_KEPT
     }
@@ -131,7 +136,6 @@ impl Outgoing {
         assert!(!self.is_full(), "the caller checks for room");
         let (start, len) = (self.kept.len(), frame.len_bytes());
         self.kept.push(frame);
-        self.kept_bytes += len;
         self.add(Train { to: *to, is_kept: true, start, len, each: len, is_closed: false }, limit);
     }
 
@@ -208,17 +212,17 @@ impl Outgoing {
     }
 
     /// Offers datagram after datagram to another way than the socket; what `take` takes is
-    /// forgotten. It ends with the first that it does not take, or a train, so that none is
-    /// overtaken. `kept`: as for [`Outgoing::send_with`].
+    /// forgotten. It ends with the first that it does not take, one in parts, or a train, so that none
+    /// is overtaken. `kept`: as for [`Outgoing::send_with`].
     pub(super) fn divert<'a>(
         &mut self,
-        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        kept: impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
         mut take: impl FnMut(&RawAddress, &[u8]) -> bool,
     ) {
         let mut take_train = |train: &Train| {
             if train.is_kept {
-                let datagram = kept(&self.kept[train.start]);
-                datagram.is_none_or(|datagram| take(&train.to, datagram))
+                let frame = kept(&self.kept[train.start]);
+                frame.is_none_or(|frame| frame.lent.is_none() && take(&train.to, frame.head))
             } else {
                 take(&train.to, &self.buffer[train.start..][..train.len])
             }
@@ -233,7 +237,7 @@ impl Outgoing {
     }
 
     fn forget(&mut self) {
-        (self.count, self.used, self.kept_bytes) = (0, 0, 0);
+        (self.count, self.used) = (0, 0);
         self.kept.clear();
     }
 
@@ -249,7 +253,7 @@ impl Outgoing {
     pub(super) fn send_with<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
-        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        kept: impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
     ) -> rustix::io::Result<()> {
         let sent = match self.trains[..self.count] {
             [] => Ok(()),
@@ -263,7 +267,7 @@ impl Outgoing {
     fn send_all<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
-        kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        kept: &impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
     ) -> rustix::io::Result<()> {
         let count = self.lay_out(kept);
         let mut sent = 0;
@@ -289,23 +293,25 @@ impl Outgoing {
     }
 
     /// Makes a header for each train; returns how many there are to send.
-    fn lay_out<'a>(&mut self, kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>) -> usize {
+    fn lay_out<'a>(&mut self, kept: &impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>) -> usize {
         let (mut count, mut laid) = (0, 0);
         for index in 0..self.count {
             let train = self.trains[index];
             let (first, mut len) = (laid, 0);
-            let mut lay = |bytes: &[u8]| {
-                self.iovecs[laid] =
-                    IoVec { base: bytes.as_ptr().cast_mut().cast(), len: bytes.len() };
-                (laid, len) = (laid + 1, len + bytes.len());
+            let mut lay = |address: *const u8, more: usize| {
+                self.iovecs[laid] = IoVec { base: address.cast_mut().cast(), len: more };
+                (laid, len) = (laid + 1, len + more);
             };
             if train.is_kept {
-                self.kept[train.places()].iter().filter_map(kept).for_each(&mut lay);
+                for frame in self.kept[train.places()].iter().filter_map(kept) {
+                    lay(frame.head.as_ptr(), frame.head.len());
+                    frame.lent.iter().for_each(|lent| lay(lent.address(), lent.len_bytes()));
+                }
                 if laid == first {
                     continue;
                 }
             } else {
-                lay(&self.buffer[train.start..][..train.len]);
+                lay(self.buffer[train.start..].as_ptr(), train.len);
             }
             let control = Control::segment(train.each as u16);
             self.told[count] = Told { to: train.to, control };
@@ -349,13 +355,20 @@ impl Outgoing {
 
     /// Sends a train's datagrams one by one.
     fn send_singly<'a>(
-        &self,
+        &mut self,
         socket: BorrowedFd<'_>,
         train: &Train,
-        kept: &impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        kept: &impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
     ) -> rustix::io::Result<()> {
         if train.is_kept {
-            for datagram in self.kept[train.places()].iter().filter_map(kept) {
+            for frame in self.kept[train.places()].iter().filter_map(kept) {
+                let datagram = match frame.lent {
+                    None => frame.head,
+                    Some(_) => {
+                        let len = frame.copy_to(&mut self.lone);
+                        &self.lone[..len]
+                    }
+                };
                 if !send_one(socket, datagram, &train.to)? {
                     break;
                 }

@@ -4,7 +4,7 @@
 use venice_wire::{GrantId, GrantKey};
 
 use super::client::window_addr;
-use super::memory::Grant;
+use super::memory::{Bytes, Grant};
 use super::node::Node;
 use super::sabotage::Sabotage;
 use super::{Event, Rack};
@@ -87,6 +87,7 @@ impl Rack<'_> {
         let salt = self.scenario.seed ^ self.now_ns;
         let region = self.oracle.add_region(salt, workload.region_bytes, workload.counters.into());
         let bytes = vec![0; workload.window_bytes() as usize];
+        let bytes = Bytes::new(bytes);
         let grant = Grant { key, recipient, region, bytes, is_ending: false };
         let lent = &mut self.nodes[usize::from(donor)].lent;
         lent.grants.insert(id, grant);
@@ -126,7 +127,8 @@ impl Rack<'_> {
         for node in &self.nodes {
             for (id, grant) in &node.lent.grants {
                 let tell = |what| format!("memory of node {}: {what}", node.number);
-                let (bytes, words) = self.scenario.workload.split_window(&grant.bytes);
+                let bytes = grant.bytes.lock();
+                let (bytes, words) = self.scenario.workload.split_window(&bytes);
                 let region = self.oracle.region(grant.region);
                 let result = region.history.check_memory(bytes).map_err(tell);
                 let counted = region.counters.check_memory(&words).map_err(tell);

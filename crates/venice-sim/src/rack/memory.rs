@@ -1,9 +1,11 @@
 //! A donor's memory: grants with keys, each a few pages that somebody watches.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use venice_fabric::{Atomic, GrantedMemory, Refusal};
-use venice_wire::{GrantId, GrantKey};
+use venice_fabric::{Atomic, GrantedMemory, LendingMemory, Refusal};
+use venice_wire::{Checksum, GrantId, GrantKey};
 
 use super::sabotage::{Sabotage, Saboteur};
 use crate::checkers::{Oracle, RegionId};
@@ -21,10 +23,37 @@ pub(super) struct Grant {
     pub key: GrantKey,
     pub recipient: u16,
     pub region: RegionId,
-    /// The region, then its words for atomics.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<Bytes>,
     /// Recipients are being told that it is not shared any more.
     pub is_ending: bool,
+}
+
+/// A region, then its words for atomics. Bulk reads are answered from here.
+#[derive(Debug)]
+pub(super) struct Bytes(Mutex<Vec<u8>>);
+
+impl Bytes {
+    pub fn new(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(bytes)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().expect("nobody panics with it")
+    }
+}
+
+impl LendingMemory for Bytes {
+    fn copy_to(&self, offset: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.lock()[offset..offset + into.len()]);
+    }
+
+    fn feed(&self, range: Range<usize>, checksum: &mut Checksum) {
+        checksum.update(&self.lock()[range]);
+    }
+
+    fn address(&self, offset: usize) -> *const u8 {
+        &raw const self.lock()[offset]
+    }
 }
 
 /// The memory as the target gets it: every access is told to the oracle.
@@ -60,7 +89,7 @@ impl Lent {
             return Err(Refusal::WrongKey);
         }
         let end = addr.checked_add(len as u64).ok_or(Refusal::OutOfRange)?;
-        if end > grant.bytes.len() as u64 {
+        if end > grant.bytes.lock().len() as u64 {
             return Err(Refusal::OutOfRange);
         }
         Ok((grant, addr as usize))
@@ -76,11 +105,23 @@ impl GrantedMemory for Watched<'_> {
         into: &mut [u8],
     ) -> Result<(), Refusal> {
         let (grant, at) = self.lent.check(grant, key, addr, into.len())?;
-        into.copy_from_slice(&grant.bytes[at..at + into.len()]);
+        grant.bytes.copy_to(at, into);
         if self.saboteur.strikes(Sabotage::StaleRead) {
             into.fill(0);
         }
         Ok(())
+    }
+
+    fn lend(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<venice_fabric::Lent>, Refusal> {
+        let (grant, at) = self.lent.check(grant, key, addr, len)?;
+        let memory = Arc::clone(&grant.bytes) as Arc<dyn LendingMemory>;
+        Ok(Some(venice_fabric::Lent::new(memory, at..at + len)))
     }
 
     fn write(
@@ -94,16 +135,16 @@ impl GrantedMemory for Watched<'_> {
         if self.saboteur.strikes(Sabotage::DropWrite) {
             return Ok(());
         }
-        grant.bytes[at..at + from.len()].copy_from_slice(from);
+        grant.bytes.lock()[at..at + from.len()].copy_from_slice(from);
         self.oracle.executed(self.now_ns, grant.region, addr as u32, from);
         if self.saboteur.strikes(Sabotage::FlipBit) {
-            grant.bytes[at] ^= 1;
+            grant.bytes.lock()[at] ^= 1;
         }
         if let Some((region, addr, bytes)) = self.saboteur.repeat_write(grant.region, addr, from) {
             self.oracle.executed(self.now_ns, region, addr as u32, &bytes);
             let old = self.lent.grants.values_mut().find(|grant| grant.region == region);
             if let Some(grant) = old {
-                grant.bytes[addr as usize..][..bytes.len()].copy_from_slice(&bytes);
+                grant.bytes.lock()[addr as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
         }
         Ok(())
@@ -117,7 +158,8 @@ impl GrantedMemory for Watched<'_> {
         atomic: Atomic,
     ) -> Result<u64, Refusal> {
         let (grant, at) = self.lent.check(grant, key, addr, Atomic::BYTES)?;
-        let (word, _) = grant.bytes[at..].split_first_chunk_mut().expect("the length was checked");
+        let mut bytes = grant.bytes.lock();
+        let (word, _) = bytes[at..].split_first_chunk_mut().expect("the length was checked");
         let old = u64::from_le_bytes(*word);
         let new = atomic.apply(old).unwrap_or(old);
         let is_twice = self.saboteur.strikes(Sabotage::RepeatAtomic);

@@ -273,7 +273,8 @@ impl Default for Protocol {
     fn default() -> Self {
         let link = venice_fabric::LinkConfig::default();
         Self {
-            window: link.window,
+            // Kept seeds replay what they found with it.
+            window: 64,
             ack_delay: Nanos(link.ack_delay_ns),
             replay_min: Nanos(link.replay_min_ns),
             replay_max: Nanos(link.replay_max_ns),

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
+use venice_memory::donor::{SharedGrants, Slab};
 use venice_ports::random_u64;
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::MEMORY_BYTES;
 
@@ -39,52 +40,67 @@ pub(super) const MAILBOX: usize = 0;
 
 const LINE_BYTES: usize = 64;
 
-/// One grant of [`MEMORY_BYTES`].
-pub(super) struct Lent(Box<[u8]>);
+/// One grant of [`MEMORY_BYTES`], as an agent has it.
+pub(super) struct Lent(SharedGrants);
 
 impl Lent {
-    pub(super) fn new() -> Self {
-        Self(vec![0x5a; MEMORY_BYTES].into())
+    pub(super) fn new() -> Result<Self> {
+        let slabs = (0..MEMORY_BYTES / SLAB_BYTES as usize).map(|_| Slab::unlocked());
+        let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+        let filling = vec![0x5a; SLAB_BYTES as usize];
+        slabs.iter().for_each(|slab| slab.write(0, &filling));
+        let grants = SharedGrants::default();
+        grants.lock().insert(GRANT, KEY, slabs);
+        Ok(Self(grants))
     }
 
     /// No memory at all.
     pub(super) fn empty() -> Self {
-        Self(Box::default())
+        Self(SharedGrants::default())
     }
 
     /// What the donor's thread does with its mailbox: an answer to each new word.
     pub(super) fn answer_mailbox(&mut self) {
-        let Some(mailbox) = self.0.get_mut(MAILBOX..MAILBOX + 2 * LINE_BYTES) else { return };
-        let (word, answer) = mailbox.split_at_mut(LINE_BYTES);
+        let mut lines = [0; 2 * LINE_BYTES];
+        if self.0.read(GRANT, KEY, MAILBOX as u64, &mut lines).is_err() {
+            return;
+        }
+        let (word, answer) = lines.split_at(LINE_BYTES);
         if word[..8] != answer[..8] {
-            answer.copy_from_slice(word);
+            let at = (MAILBOX + LINE_BYTES) as u64;
+            self.0.write(GRANT, KEY, at, word).expect("it is in the grant");
         }
-    }
-
-    fn range(&mut self, key: GrantKey, addr: u64, len: usize) -> Result<&mut [u8], Refusal> {
-        if key != KEY {
-            return Err(Refusal::WrongKey);
-        }
-        let start = usize::try_from(addr).map_err(|_| Refusal::OutOfRange)?;
-        let end = start.checked_add(len).ok_or(Refusal::OutOfRange)?;
-        self.0.get_mut(start..end).ok_or(Refusal::OutOfRange)
     }
 }
 
 impl GrantedMemory for Lent {
     fn read(
         &mut self,
-        _: GrantId,
+        grant: GrantId,
         key: GrantKey,
         addr: u64,
         into: &mut [u8],
     ) -> Result<(), Refusal> {
-        into.copy_from_slice(self.range(key, addr, into.len())?);
-        Ok(())
+        self.0.read(grant, key, addr, into)
     }
 
-    fn write(&mut self, _: GrantId, key: GrantKey, addr: u64, from: &[u8]) -> Result<(), Refusal> {
-        self.range(key, addr, from.len())?.copy_from_slice(from);
-        Ok(())
+    fn lend(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<venice_fabric::Lent>, Refusal> {
+        self.0.lend(grant, key, addr, len)
+    }
+
+    fn write(
+        &mut self,
+        grant: GrantId,
+        key: GrantKey,
+        addr: u64,
+        from: &[u8],
+    ) -> Result<(), Refusal> {
+        self.0.write(grant, key, addr, from)
     }
 }

@@ -48,14 +48,14 @@ impl RingBed {
         let (near_port, far_port) = RingPort::pair(&config)?;
         let arrived = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&arrived);
-        let serve = move |(port, target): (RingPort, Target), stop: &AtomicBool| {
+        let serve = move |(port, target, lent): (RingPort, Target, Lent), stop: &AtomicBool| {
             // A ring that breaks is seen at the near end.
-            let _ = Donor { port, target, lent: Lent::new(), talker: far, told }.serve(stop);
+            let _ = Donor { port, target, lent, talker: far, told }.serve(stop);
         };
         let prepare = move || {
             let mut config = donor()?;
             config.link = LinkConfig { checksum: false, replay: false, ..config.link };
-            Ok(((), (far_port, Target::new(config))))
+            Ok(((), (far_port, Target::new(config), Lent::new()?)))
         };
         let (far, ()) = FarEnd::start(None, ends.far_cpu, prepare, serve)?;
         let mut driver = RingDriver::new(recipient()?)?;

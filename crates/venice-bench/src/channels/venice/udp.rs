@@ -96,7 +96,9 @@ impl UdpBed {
                 Protection::Sealed => Some(Arc::new(SECRET)),
             };
             let service = UdpService { sockets: vec![socket], target: donor()?, keys, xdp };
-            let server = UdpServer::serve(service, Lent::new).context("the donor's thread")?;
+            let mut lent = Some(Lent::new().context("the donor's memory")?);
+            let memory = || lent.take().expect("one socket has one thread");
+            let server = UdpServer::serve(service, memory).context("the donor's thread")?;
             Ok((address, server))
         };
         let serve = |server: UdpServer, stop: &AtomicBool| {

@@ -80,7 +80,7 @@ struct Office {
 impl Office {
     fn new(model: LinkModel, pattern: AppPattern, channel: Option<ChannelKind>) -> Result<Self> {
         let config = QPairConfig { end: patterns::END, ..QPairConfig::messages() };
-        let pair = Pair::new(model, config, patterns::talker(Role::Serve), Lent::new())?;
+        let pair = Pair::new(model, config, patterns::talker(Role::Serve), Lent::new()?)?;
         let worker = Worker::new(pattern, channel, patterns::talker(Role::Idle));
         let length_ns = if pattern == AppPattern::Copy { COPIES_NS } else { LENGTH_NS };
         Ok(Self { pair, worker, length_ns })

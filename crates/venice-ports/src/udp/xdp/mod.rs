@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use venice_fabric::KeptFrame;
+use venice_fabric::{KeptBytes, KeptFrame};
 
 use super::UdpSocket;
 use super::outgoing::Outgoing;
@@ -269,7 +269,7 @@ impl Xdp {
         &mut self,
         now_ns: u64,
         outgoing: &mut Outgoing,
-        kept: impl Fn(&KeptFrame) -> Option<&'a [u8]>,
+        kept: impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
     ) {
         if outgoing.is_stream() {
             self.note_stream(now_ns);
