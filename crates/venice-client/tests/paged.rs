@@ -90,7 +90,7 @@ fn run(memory: &PagedMemory, steps: &[Step]) {
 
 fn regions_hold_what_was_written(test: &str, port: PortKind) {
     let daemons = Daemons::start(2, 4);
-    let rack = Rack::connect_to(&daemons.monitor).unwrap();
+    let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut options = MemoryOptions::default();
     options.port = Some(port);
     let memory = match rack.paged_memory(3 * SLAB_BYTES, LOCAL_BYTES, &options) {

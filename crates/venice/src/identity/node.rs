@@ -6,7 +6,7 @@ use crate::rack;
 use crate::registry::{self, block_on, told};
 use crate::terminal;
 
-/// Texts below `venice node --help`.
+/// Texts below `venice node --help`, and those of its commands.
 pub const HELP: &str = "\
 EXAMPLES:
   venice drain node7                          first, if what it lends is to be kept
@@ -19,6 +19,7 @@ For root on the Monitor Node's machine.";
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
     /// Turn a node out of the rack
+    #[command(after_help = HELP)]
     Revoke(RevokeArgs),
 }
 

@@ -12,7 +12,7 @@ use crate::rack;
 use crate::registry::{self, block_on, told};
 use crate::terminal::{self, Align};
 
-/// Texts below `venice token --help`.
+/// Texts below `venice token --help`, and those of its commands.
 pub const HELP: &str = "\
 EXAMPLES:
   venice token new                            for one machine, good for a day
@@ -25,8 +25,10 @@ For root on the Monitor Node's machine.";
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
     /// Make a token: good for one machine, once
+    #[command(after_help = HELP)]
     New(NewArgs),
     /// List the tokens, without what one joins with
+    #[command(after_help = HELP)]
     List(ListArgs),
 }
 
