@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -34,8 +34,6 @@ pub struct ForkWindow {
     child_fd: AtomicI32,
     parent_socket: AtomicI32,
     nudge_fd: AtomicI32,
-    /// The handler that read of the fork, and serves the child.
-    watcher: AtomicUsize,
     /// Children being made whole.
     copying: AtomicU32,
 }
@@ -47,7 +45,6 @@ impl Default for ForkWindow {
             child_fd: AtomicI32::new(-1),
             parent_socket: AtomicI32::new(-1),
             nudge_fd: AtomicI32::new(-1),
-            watcher: AtomicUsize::new(0),
             copying: AtomicU32::new(0),
         }
     }
@@ -77,12 +74,7 @@ impl ForkWindow {
         matches!(self.state.load(Ordering::Acquire), PREPARED | TO_BE_WHOLE)
     }
 
-    /// Has this handler anything to watch for here?
-    pub fn is_watched_by(&self, handler: usize) -> bool {
-        self.is_watching() && self.watcher.load(Ordering::Relaxed) == handler
-    }
-
-    /// Has some handler anything to watch for here?
+    /// Has the handler anything to watch for here?
     pub fn is_watching(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING | CANNOT_PAGE)
     }
@@ -113,16 +105,14 @@ impl ForkWindow {
         fds[1].fd = self.nudge_fd.load(Ordering::Acquire);
     }
 
-    /// `handler` read that a fork made `child`. `true`: it must make the child whole, and then
-    /// say so ([`ForkWindow::made_whole`]); until then evictor and other handlers stand still.
+    /// The handler read that a fork made `child`. `true`: it must make the child whole, and then
+    /// say so ([`ForkWindow::made_whole`]); until then the evictor, and threads that serve
+    /// themselves, stand still.
     #[must_use]
-    pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd, handler: usize) -> bool {
+    pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd) -> bool {
         let begins = |from, to| {
             self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
         };
-        if self.state.load(Ordering::Acquire) == PREPARED {
-            self.watcher.store(handler, Ordering::Relaxed);
-        }
         if !begins(PREPARED, OPEN) {
             self.copying.store(1, Ordering::SeqCst);
             if begins(TO_BE_WHOLE, BEING_MADE_WHOLE) {

@@ -20,9 +20,9 @@
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
 //! regions; `window` maps the slabs into the program, with no pager at all.
 //!
-//! The rules that keep this from waiting for itself: the handlers (`duty`) wait for each other only
-//! for a system call's time, and for no thread of the program; threads of the program wait for the
-//! handlers only by faulting; the pager's own memory is never managed (raw mappings, locked), nor
+//! The rules that keep this from waiting for itself: the handler waits for threads that serve themselves only
+//! for a system call's time, and for no other thread of the program; those wait for the handler only
+//! by faulting; the pager's own memory is never managed (raw mappings, locked), nor
 //! are its threads' stacks.
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
@@ -32,7 +32,6 @@ pub mod budget;
 pub mod coding;
 mod descriptors;
 pub mod direct;
-mod duty;
 mod evictor;
 mod far;
 mod first_out;

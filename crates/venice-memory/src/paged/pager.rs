@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use super::attach;
 use super::budget;
 use super::descriptors::Descriptors;
-use super::duty::Duty;
 use super::far::FarError;
 use super::first_out::FirstOut;
 use super::fork_mark::ForkMark;
@@ -124,9 +123,10 @@ pub struct Pager {
     pub(super) evictor_bell: AtomicU32,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
-    /// Who serves faults.
-    pub(super) duty: Duty,
-    /// Who serves those on large mappings, if not they.
+    /// Is the userfaultfd's queue being read just now? Kept until it is known whether a `fork` was
+    /// read, where threads serve themselves.
+    pub(super) reading: Spin<()>,
+    /// Who serves faults on large mappings, if not the handler.
     pub(super) in_thread: Option<InThread>,
     pub(super) read_ahead: Spin<ReadAhead>,
     /// Where pages are that a stream has left behind for good.
@@ -135,7 +135,7 @@ pub struct Pager {
     pub(super) wanted: Wanted,
     /// Calls that wait for pages to have left.
     pub(super) page_outs: PageOuts,
-    /// The processor the first handler follows the program on; `NO_CPU`: none yet.
+    /// The processor the handler follows the program on; `NO_CPU`: none yet.
     pub(super) followed_cpu: AtomicUsize,
     /// Is the evictor in the middle of a turn?
     pub(super) evictor_busy: AtomicU32,
@@ -233,7 +233,7 @@ impl Pager {
             lending: Lending::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
-            duty: Duty::default(),
+            reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
             behind: Spin::default(),
@@ -320,19 +320,19 @@ impl Pager {
         }
     }
 
-    /// Does the first handler serve all faults, with nobody beside it?
+    /// Does the handler serve all faults, with nobody beside it?
     pub(super) fn is_served_by_one(&self) -> bool {
-        self.in_thread.is_none() && self.duty.is_alone()
+        self.in_thread.is_none()
     }
 
-    /// Keeps other handlers from reading what comes next, a fork above all, and lets a copy into
+    /// Keeps the handler from reading what comes next, a fork above all, and lets a copy into
     /// a forked child end first. A handler that serves alone need not ask.
     pub(super) fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
         loop {
             if self.is_served_by_one() {
                 return None;
             }
-            let reading = self.duty.reading().hold();
+            let reading = self.reading.hold();
             if !self.fork.is_copying() {
                 return Some(reading);
             }
@@ -343,9 +343,9 @@ impl Pager {
 
     /// In the child of a fork: what its parent's handlers had in hand is over.
     pub(super) fn forget_handlers(&self) {
-        self.duty.reset();
         // SAFETY: whoever held them is a thread of the parent.
         unsafe {
+            self.reading.forget_holder(());
             self.read_ahead.forget_holder(ReadAhead::default());
             self.behind.forget_holder(FirstOut::default());
         }

@@ -11,7 +11,6 @@ use std::thread::JoinHandle;
 
 use super::PAGE;
 use super::direct::FarMemory;
-use super::duty::FIRST;
 use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
@@ -114,7 +113,7 @@ impl Space {
         let pager = self.pager;
         let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
         let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
-        let handler = Handler::new(pager, FIRST, far().map_err(PagerError::Far)?);
+        let handler = Handler::new(pager, far().map_err(PagerError::Far)?);
         let writing = far().and_then(|far| far.writing(&pager.block, owner));
         let evictor = Evictor::new(pager, writing.map_err(PagerError::Far)?);
         self.spawn("venice-handler", move || handler::run_until_ended(handler))?;

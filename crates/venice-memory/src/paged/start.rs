@@ -2,13 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::duty::MAX_HANDLERS;
 use super::evictor::{self, Evictor};
 use super::far::Far;
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup};
-use super::run_block::{Owner, PortKind};
-use super::{sys, thread};
+use super::run_block::Owner;
+use super::thread;
 
 /// Makes a pager and starts its threads. It must be called by the program's only thread.
 ///
@@ -20,25 +19,15 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
     Ok(pager)
 }
 
-/// Starts the handlers and the evictor, and readies who serves in the program's threads.
+/// Starts the handler and the evictor, and readies who serves in the program's threads.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
     let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
     let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
-    for number in 0..handlers(pager) {
-        let handler = Box::leak(Box::new(Handler::new(pager, number, far()?))) as *mut Handler;
-        thread::spawn(handler::run, handler as usize).map_err(kernel)?;
-    }
+    let handler = Box::leak(Box::new(Handler::new(pager, far()?))) as *mut Handler;
+    thread::spawn(handler::run, handler as usize).map_err(kernel)?;
     let evictor = Box::leak(Box::new(Evictor::new(pager, far()?.writing(&pager.block, owner)?)))
         as *mut Evictor;
     thread::spawn(evictor::run, evictor as usize).map_err(kernel)?;
     pager.in_thread.as_ref().map_or(Ok(()), |in_thread| Ok(in_thread.begin(pager)?))
-}
-
-/// One for each processor, where a handler does by itself all that a fault needs. An emulated link
-/// is one link and carries one page at a time; and over the other ports a handler mostly waits, and
-/// each would want links of its own to every donor.
-fn handlers(pager: &Pager) -> usize {
-    let alone = pager.block.port() != PortKind::Shm || pager.block.link().is_some();
-    if alone { 1 } else { sys::allowed_cpus().clamp(1, MAX_HANDLERS) }
 }

@@ -78,7 +78,6 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const CLONE: usize = 56;
     pub const SCHED_SETAFFINITY: usize = 203;
-    pub const SCHED_GETAFFINITY: usize = 204;
     pub const FUTEX: usize = 202;
     pub const OPENAT: usize = 257;
     pub const EVENTFD2: usize = 290;
@@ -406,17 +405,6 @@ pub fn current_cpu() -> Option<usize> {
     // SAFETY: the kernel writes one number.
     unsafe { syscall(nr::GETCPU, [&raw mut cpu as usize, 0, 0, 0, 0, 0]) }.ok()?;
     Some(cpu as usize)
-}
-
-/// Number of processors the calling thread may run on; 1 if the kernel does not say.
-pub fn allowed_cpus() -> usize {
-    let mut mask = [0u64; 128];
-    let arguments = [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes at most the whole mask.
-    match unsafe { syscall(nr::SCHED_GETAFFINITY, arguments) } {
-        Ok(_) => mask.iter().map(|word| word.count_ones() as usize).sum(),
-        Err(_) => 1,
-    }
 }
 
 /// Blocks every signal for this thread and returns the former mask.

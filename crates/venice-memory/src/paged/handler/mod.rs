@@ -1,9 +1,9 @@
-//! The fault handlers: threads that bring in what the program touches.
+//! The fault handler: the thread that brings in what the program touches, and what threads do that
+//! serve their own faults ([`in_thread`](super::in_thread)).
 //!
-//! One serves alone while faults come from one processor; helpers join it while they come from
-//! several ([`duty`](super::duty)). A handler waits for nobody but the other handlers, each for
-//! a system call's time, and the evictor, and for that one only while no thread of the program
-//! holds the structure lock (that thread may be waiting for us).
+//! It waits for nobody but those threads, each for a system call's time, and the evictor, and for
+//! that one only while no thread of the program holds the structure lock (that thread may be waiting
+//! for us). Several handlers of one queue wake each other for nothing (docs/decisions/0026).
 
 mod ahead;
 mod children;
@@ -15,7 +15,6 @@ mod whereabouts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::PAGE;
-use super::duty::{FIRST, Share};
 use super::far::Far;
 use super::fork_window::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
@@ -27,10 +26,7 @@ use super::sys::{self, PollFd, SysResult};
 use super::thread::{self, processor_of};
 use super::transfer::MAX_IN_FLIGHT;
 use super::uffd::{Event, Uffd};
-use whereabouts::{Advice, Whereabouts};
-
-/// The number of those who serve in the program's threads.
-const NOBODY: usize = usize::MAX;
+use whereabouts::Whereabouts;
 
 /// How long the handler looks for frames before it sleeps.
 const SPIN_NS: u64 = 60_000;
@@ -38,11 +34,6 @@ const SPIN_NS: u64 = 60_000;
 const TIME_FIRST: u64 = 256;
 /// See [`TIME_FIRST`].
 const TIME_ONE_IN: u64 = 16;
-
-/// How long one of several handlers waits for a fault before it looks whether it is needed.
-const REVIEW_MS: i32 = 5;
-/// How often it looks while there are faults.
-const REVIEW_NS: u64 = 10_000_000;
 
 /// A fault being served.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +72,8 @@ struct Awaited {
 /// The handler's own state.
 pub struct Handler {
     pager: &'static Pager,
-    /// Its number; [`FIRST`] is never off duty.
-    number: usize,
     far: Far,
     whereabouts: Whereabouts,
-    share: Share,
-    reviewed_ns: u64,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
@@ -104,16 +91,12 @@ pub extern "C" fn run(handler: usize) -> ! {
     // SAFETY: `start::threads` leaked it for this thread alone.
     let handler = unsafe { &mut *(handler as *mut Handler) };
     loop {
-        if handler.number != FIRST {
-            handler.wait_for_call();
-        }
-        while handler.turn() {}
+        handler.turn();
     }
 }
 
-/// The thread's body where a pager ends before its process does; it serves alone.
+/// The thread's body where a pager ends before its process does.
 pub fn run_until_ended(mut handler: Handler) {
-    assert_eq!(handler.number, FIRST, "nobody calls a second one");
     while !handler.pager.is_ending() {
         handler.turn();
     }
@@ -121,24 +104,20 @@ pub fn run_until_ended(mut handler: Handler) {
 
 impl Handler {
     /// A handler that has not started yet.
-    pub fn new(pager: &'static Pager, number: usize, far: Far) -> Handler {
-        pager.duty.enter(number);
-        Handler { deferred: Vec::with_capacity(1024), ..Handler::unused(pager, number, far) }
+    pub fn new(pager: &'static Pager, far: Far) -> Handler {
+        Handler { deferred: Vec::with_capacity(1024), ..Handler::unused(pager, far) }
     }
 
     /// One for whoever touches a page that is served in his thread. It allocates nothing.
     pub fn in_thread(pager: &'static Pager, far: Far) -> Handler {
-        Handler { is_in_thread: true, ..Handler::unused(pager, NOBODY, far) }
+        Handler { is_in_thread: true, ..Handler::unused(pager, far) }
     }
 
-    fn unused(pager: &'static Pager, number: usize, far: Far) -> Handler {
+    fn unused(pager: &'static Pager, far: Far) -> Handler {
         Handler {
             pager,
-            number,
             far,
             whereabouts: Whereabouts::default(),
-            share: Share::default(),
-            reviewed_ns: 0,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::new(),
             reads_block: false,
@@ -159,29 +138,15 @@ impl Handler {
         !self.is_refused
     }
 
-    /// Off duty, until the first handler wants help.
-    fn wait_for_call(&mut self) {
-        let duty = &self.pager.duty;
-        duty.wait_for_call(self.number);
-        self.go_to(duty.home(self.number));
-        duty.is_useless(self.number, &mut self.share);
-        self.reviewed_ns = sys::monotonic_ns();
-    }
-
-    /// Waits for something to do and does it. `false`: this handler is off duty.
-    fn turn(&mut self) -> bool {
-        let watches = self.pager.fork.is_watched_by(self.number);
+    /// Waits for something to do and does it.
+    fn turn(&mut self) {
+        let watches = self.pager.fork.is_watching();
         let only_faults = self.far.is_mapped() && self.deferred.is_empty() && !watches;
-        let is_alone = self.pager.duty.is_alone();
-        if self.number == FIRST {
-            self.block_on_reads(only_faults && self.pager.is_served_by_one());
-        }
-        if only_faults && !is_alone {
-            return self.share_faults();
-        }
-        if only_faults && self.pager.is_served_by_one() {
+        let only_reads = only_faults && self.pager.is_served_by_one();
+        self.block_on_reads(only_reads);
+        if only_reads {
             self.serve_event();
-            return true;
+            return;
         }
         let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 3 + WATCHED_FDS];
         fds[0].fd = self.pager.uffd().fd;
@@ -200,42 +165,11 @@ impl Handler {
         if fds[0].revents != 0 {
             self.serve_event();
         }
-        if self.pager.fork.is_watched_by(self.number) {
+        if self.pager.fork.is_watching() {
             self.serve_forked_children();
         }
         self.take_arrivals();
         self.retry_deferred();
-        true
-    }
-
-    /// Faults come from several processors. One from this processor wakes this handler at the
-    /// least cost, and mostly it is the one that gets it. `false`: it is not needed any more.
-    fn share_faults(&mut self) -> bool {
-        if self.serve_event() {
-            return true;
-        }
-        let mut queue = [PollFd { fd: self.pager.uffd().fd, events: sys::POLLIN, revents: 0 }];
-        let is_idle = sys::poll(&mut queue, REVIEW_MS) == 0;
-        let now_ns = sys::monotonic_ns();
-        if !is_idle && now_ns < self.reviewed_ns + REVIEW_NS {
-            return true;
-        }
-        self.reviewed_ns = now_ns;
-        let duty = &self.pager.duty;
-        if self.number != FIRST && duty.is_dismissed(self.number) {
-            duty.leave(self.number);
-            return false;
-        }
-        if duty.is_useless(self.number, &mut self.share) {
-            if self.number != FIRST {
-                duty.leave(self.number);
-                return false;
-            }
-            if let Some(cpu) = duty.take_over() {
-                self.go_to(cpu);
-            }
-        }
-        true
     }
 
     /// The faulting thread waits, so this processor has nothing better to do than to look for
@@ -259,30 +193,24 @@ impl Handler {
         }
     }
 
-    /// Serves the next thing that the userfaultfd tells; `false`: nothing.
-    fn serve_event(&mut self) -> bool {
-        match self.next_event() {
-            Some(Event::Fault { address, write, thread }) => {
-                let started_ns = sys::monotonic_ns();
-                self.heed_origin(thread, started_ns);
-                self.pager.duty.count(self.number);
-                self.serve(self.fault(address, write, thread, started_ns));
-                true
-            }
-            Some(Event::Fork { .. } | Event::Other) => true,
-            None => false,
+    /// Serves the next thing that the userfaultfd tells, if there is any.
+    fn serve_event(&mut self) {
+        if let Some(Event::Fault { address, write, thread }) = self.next_event() {
+            let started_ns = sys::monotonic_ns();
+            self.follow(thread, started_ns);
+            self.serve(self.fault(address, write, thread, started_ns));
         }
     }
 
-    /// The next message; a fork is seen to at once. Nobody else reads until it is known what was
-    /// read, so whoever has placed a page meanwhile can tell a fork that it does not know of
-    /// ([`Handler::let_forks_pass`]).
+    /// The next message; a fork is seen to at once. Until it is known what was read, threads that
+    /// serve themselves and have placed a page meanwhile can tell that there may be a fork that they
+    /// do not know of ([`Handler::let_forks_pass`]).
     fn next_event(&mut self) -> Option<Event> {
         let pager = self.pager;
         let reading = pager.keep_readers_out();
         let event = pager.uffd().read_event();
         if let Some(Event::Fork { child }) = event {
-            let whole = pager.fork.adopt_child(&pager.descriptors, child, self.number);
+            let whole = pager.fork.adopt_child(&pager.descriptors, child);
             drop(reading);
             if whole {
                 self.make_whole(child);
@@ -293,40 +221,23 @@ impl Handler {
         event
     }
 
-    /// Goes where faults come from, or calls for help there.
-    fn heed_origin(&mut self, thread: u32, now_ns: u64) {
-        let duty = &self.pager.duty;
-        let is_served = |cpu| duty.is_home(cpu);
-        match self.whereabouts.on_fault(thread, now_ns, processor_of, is_served) {
-            Advice::Stay => {}
-            Advice::Move(cpu) => self.go_to(cpu),
-            Advice::Call(cpu) if self.number == FIRST && duty.can_call() => {
-                // Whoever shares the queue must not wait in it for a message that is gone.
-                self.block_on_reads(false);
-                duty.call(cpu);
-            }
-            Advice::Call(_) => {}
-        }
-    }
-
-    fn go_to(&mut self, cpu: usize) {
+    /// Goes where faults come from.
+    fn follow(&mut self, thread: u32, now_ns: u64) {
+        let Some(cpu) = self.whereabouts.on_fault(thread, now_ns, processor_of) else { return };
         sys::pin_to_cpu(cpu);
         self.whereabouts.moved_to(cpu);
-        self.pager.duty.set_home(self.number, cpu);
-        if self.number == FIRST {
-            self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
-        }
+        self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
     }
 
     /// To be called between the placement of pages and their release, while they are still busy.
     ///
-    /// If another handler has just read that the program forked behind our back, these pages may
-    /// have been placed after the fork, in the parent alone. The reader copies them into the child
-    /// from where they came from; for that they must stay busy until it is done.
+    /// If the handler has just read that the program forked behind our back, pages that a thread has
+    /// placed by itself may have been placed after the fork, in the parent alone. The handler copies
+    /// them into the child from where they came from; for that they must stay busy until it is done.
     fn let_forks_pass(&self) {
         let pager = self.pager;
         if !pager.is_served_by_one() {
-            pager.duty.reading().wait_until_free();
+            pager.reading.wait_until_free();
             pager.fork.wait_while_copying();
         }
     }

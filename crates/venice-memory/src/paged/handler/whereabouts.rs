@@ -1,6 +1,6 @@
-//! Where faults come from, and what a handler makes of it.
+//! Where faults come from, and where the handler goes.
 //!
-//! A handler on the faulting thread's own processor runs as soon as that thread sleeps; on any
+//! One on the faulting thread's own processor runs as soon as that thread sleeps; on any
 //! other it must be woken across processors, which costs more than the page (docs/benchmarks.md).
 
 /// Threads whose processors are remembered.
@@ -11,19 +11,6 @@ const ASK_EVERY_NS: u64 = 5_000_000;
 const ASK_PAUSE_NS: u64 = 500_000;
 /// So many faults in a row from elsewhere, and the handler moves there.
 const MOVE_AFTER: u32 = 16;
-/// So many of the last 32 from elsewhere, and a helper is called there.
-const CALL_AFTER: u32 = 6;
-
-/// What to do after a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Nothing.
-    Stay,
-    /// Go to this processor.
-    Move(usize),
-    /// Faults come from here and from this processor.
-    Call(usize),
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -32,39 +19,29 @@ struct Known {
     asked_ns: u64,
 }
 
-/// What one handler knows of the threads whose faults it serves.
+/// What the handler knows of the threads whose faults it serves.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
     known: [Known; THREADS],
     asked_ns: u64,
     home: Option<usize>,
-    /// A bit for each of the last faults, the latest lowest; set: it came from elsewhere.
+    /// How many of the last faults, in a row, came from elsewhere.
     elsewhere: u32,
 }
 
 impl Whereabouts {
-    /// A fault of `thread`. `processor_of` asks where a thread is; `is_served` tells whether a
-    /// handler is on a processor.
+    /// A fault of `thread`; the processor to go to, if it is another one. `processor_of` asks where
+    /// a thread is.
     pub fn on_fault(
         &mut self,
         thread: u32,
         now_ns: u64,
         processor_of: impl FnOnce(u32) -> Option<usize>,
-        is_served: impl FnOnce(usize) -> bool,
-    ) -> Advice {
-        let Some(cpu) = self.look_up(thread, now_ns, processor_of) else { return Advice::Stay };
-        let Some(home) = self.home else { return Advice::Move(cpu) };
-        if cpu != home && is_served(cpu) {
-            return Advice::Stay;
-        }
-        self.elsewhere = self.elsewhere << 1 | u32::from(cpu != home);
-        if self.elsewhere.trailing_ones() >= MOVE_AFTER {
-            Advice::Move(cpu)
-        } else if cpu != home && self.elsewhere.count_ones() >= CALL_AFTER {
-            Advice::Call(cpu)
-        } else {
-            Advice::Stay
-        }
+    ) -> Option<usize> {
+        let cpu = self.look_up(thread, now_ns, processor_of)?;
+        let Some(home) = self.home else { return Some(cpu) };
+        self.elsewhere = if cpu == home { 0 } else { self.elsewhere + 1 };
+        (self.elsewhere >= MOVE_AFTER).then_some(cpu)
     }
 
     /// The handler is there now.
@@ -104,38 +81,24 @@ mod tests {
     #[test]
     fn it_follows_a_thread_that_moves() {
         let mut where_ = Whereabouts::default();
-        assert_eq!(where_.on_fault(7, MS, |_| Some(1), |_| false), Advice::Move(1));
+        assert_eq!(where_.on_fault(7, MS, |_| Some(1)), Some(1));
         where_.moved_to(1);
-        assert_eq!(where_.on_fault(7, 2 * MS, |_| panic!("known"), |_| false), Advice::Stay);
-        let mut advice = Advice::Stay;
-        let mut faults = 0;
-        while !matches!(advice, Advice::Move(_)) {
+        assert_eq!(where_.on_fault(7, 2 * MS, |_| panic!("known")), None);
+        let mut faults = 1;
+        while where_.on_fault(7, 9 * MS, |_| Some(2)).is_none() {
             faults += 1;
-            advice = where_.on_fault(7, 9 * MS, |_| Some(2), |_| false);
-            assert!(faults <= MOVE_AFTER);
         }
-        assert_eq!(advice, Advice::Move(2));
+        assert_eq!(faults, MOVE_AFTER);
     }
 
     #[test]
-    fn it_calls_for_help_when_two_processors_fault_and_only_then() {
+    fn it_stays_while_two_processors_take_turns() {
         let mut where_ = Whereabouts::default();
         where_.moved_to(0);
-        let mut now_ns = 0;
-        let mut fault = |where_: &mut Whereabouts, thread: u32, is_served| {
-            now_ns += MS;
-            where_.on_fault(thread, now_ns, |thread| Some(thread as usize), |_| is_served)
-        };
-        for _ in 0..40 {
-            assert_eq!(fault(&mut where_, 0, false), Advice::Stay);
-        }
-        for _ in 0..CALL_AFTER - 1 {
-            assert_eq!(fault(&mut where_, 1, false), Advice::Stay);
-            assert_eq!(fault(&mut where_, 0, false), Advice::Stay);
-        }
-        assert_eq!(fault(&mut where_, 1, false), Advice::Call(1));
-        for _ in 0..40 {
-            assert_eq!(fault(&mut where_, 1, true), Advice::Stay, "it has a handler");
+        for fault in 0..200u32 {
+            let thread = fault % 2;
+            let advice = where_.on_fault(thread, MS * u64::from(fault), |_| Some(thread as usize));
+            assert_eq!(advice, None, "fault {fault}");
         }
     }
 
@@ -148,7 +111,7 @@ mod tests {
                 asked += 1;
                 Some(0)
             };
-            where_.on_fault(fault % 100, 1 + fault as u64 * 1000, count, |_| true);
+            where_.on_fault(fault % 100, 1 + fault as u64 * 1000, count);
         }
         assert!(asked <= 21, "{asked} questions in 10 ms");
     }
