@@ -112,6 +112,23 @@ fn what_the_program_says_of_its_memory_comes_first() {
     assert_eq!(beside("4k", "huge"), 0, "nobody asked for large pages");
 }
 
+/// One that has used up what there is far away is told so, and does not wait for room for a whole
+/// large page at every touch.
+#[test]
+fn a_program_without_room_is_told() {
+    if paged_mode_is_missing("a_program_without_room_is_told") {
+        return;
+    }
+    let program = CProgram::compile("fill");
+    for size in ["4k", "64k"] {
+        let options = ["--local", "16MiB", "--remote", "32MiB", "--page-size", size];
+        let running = Rack::shared(Port::Shm).run(&options, &program.command(&["128"]));
+        let outcome = running.finish(PROGRAM_LIMIT);
+        let told = outcome.stderr.contains("far memory is used up");
+        assert!(told && outcome.stdout.is_empty(), "{size}: {}", outcome.stderr);
+    }
+}
+
 fn a_donor_dies(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;

@@ -136,7 +136,7 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.arrived(1);
-                self.count_in(awaited.why, 1, usize::from(awaited.why == Why::Ahead));
+                self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
                 match awaited.why {
                     Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
                     _ => self.release(awaited.page, entry, State::Resident),

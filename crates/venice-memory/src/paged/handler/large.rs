@@ -57,9 +57,8 @@ impl Handler {
         self.let_forks_pass();
         self.release_but(&stretch, fault.page, done, state);
         let came = done + usize::from(is_late);
-        if came > 0 {
-            self.count_came(came, state, Why::Beside);
-        }
+        let is_there = done > at || is_late;
+        self.count_came(came, came - usize::from(is_there), state, Why::Beside);
         if done <= at && !is_late {
             return self.give_back(fault, entry, state, outcome);
         }
@@ -166,9 +165,7 @@ impl Handler {
         }
         self.release_stretch(&stretch, done, state, why);
         drop(apart);
-        if done > 0 {
-            self.count_came(done, state, why);
-        }
+        self.count_came(done, done, state, why);
         Some(stretch.end)
     }
 
@@ -277,14 +274,15 @@ impl Handler {
         }
     }
 
-    /// Counts pages that are there now. What was staged counted as resident all the while.
-    fn count_came(&self, pages: usize, state: State, why: Why) {
-        if state == State::Staged {
+    /// Counts pages that are there now, all but one of them, or all, `unasked`. What was staged
+    /// counted as resident all the while.
+    fn count_came(&self, pages: usize, unasked: usize, state: State, why: Why) {
+        if pages == 0 || state == State::Staged {
             return;
         }
         self.arrived(pages);
         if state == State::Far {
-            self.count_in(why, pages, pages);
+            self.count_in(why, pages, unasked);
         }
     }
 }

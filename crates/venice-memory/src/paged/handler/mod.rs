@@ -332,7 +332,7 @@ impl Handler {
         counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
         match why {
             Why::Wanted => counters.wanted_in.fetch_add(pages as u64, Ordering::Relaxed),
-            Why::Beside => counters.large_in.fetch_add(pages as u64, Ordering::Relaxed),
+            Why::Beside => counters.large_in.fetch_add(ahead as u64, Ordering::Relaxed),
             _ => counters.read_ahead.fetch_add(ahead as u64, Ordering::Relaxed),
         };
     }

@@ -13,6 +13,9 @@ use super::{Fault, Handler};
 /// How long a fault waits at most for the evictor to make room before the budget is
 /// overdrawn: a page too many is better than a deadlock.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
+/// After so many turns of the evictor, a millisecond each at most, that made no room, a large page
+/// does without it.
+const TURNS_IN_VAIN: u32 = 4;
 
 /// How often one who serves in a thread looks whether a page is still busy before it gives the
 /// processor away each time.
@@ -227,29 +230,37 @@ impl Handler {
     }
 
     /// Waits while the budget has no room for `wanted` pages and the evictor can do something about
-    /// it. A page that is lost with its donor takes no room, and the program is to hear of it at once.
-    fn wait_for_room(&self, slot: Option<u32>, wanted: u64) {
+    /// it; for more than one, only as long as it makes room at all. A page that is lost with its donor
+    /// takes no room, and the program is to hear of it at once.
+    fn wait_for_room(&self, slot: Option<u32>, mut wanted: u64) {
         let pager = self.pager;
         let is_lost = || slot.is_some_and(|slot| !pager.block.slot_is_alive(slot));
-        let full = || {
+        let full = |wanted: u64| {
             let limit = pager.limit_pages.load(Ordering::Relaxed);
             // The evictor makes no more room than that in a small budget.
             let wanted = wanted.min(budget::slack(limit)).max(1);
             pager.resident().load(Ordering::Relaxed) + wanted > limit
         };
-        if !full() {
+        if !full(wanted) {
             return;
         }
+        let (mut least, mut in_vain) = (u64::MAX, 0);
         let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
         let hopeless = || {
             pager.lock.is_held_by_program()
                 || pager.fork.is_watching()
                 || pager.evictor_stuck.load(Ordering::Relaxed) != 0
         };
-        while full() && !hopeless() && !is_lost() {
+        while full(wanted) && !hopeless() && !is_lost() {
             let seen = pager.evictor_progress.load(Ordering::Acquire);
             pager.ring_if_needed(u64::MAX);
             sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);
+            let resident = pager.resident().load(Ordering::Relaxed);
+            in_vain = if resident < least { 0 } else { in_vain + 1 };
+            least = least.min(resident);
+            if in_vain >= TURNS_IN_VAIN {
+                wanted = 1;
+            }
             if sys::monotonic_ns() > patience_ends_ns {
                 return;
             }
