@@ -1,7 +1,7 @@
 //! The donor's memory as frames reach it: one grant.
 
 use anyhow::{Context, Result};
-use venice_fabric::{GrantedMemory, InitiatorConfig, Refusal, TargetConfig};
+use venice_fabric::{GrantedMemory, InitiatorConfig, TargetConfig};
 use venice_memory::donor::{SharedGrants, Slab};
 use venice_ports::random_u64;
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
@@ -41,66 +41,25 @@ pub(super) const MAILBOX: usize = 0;
 const LINE_BYTES: usize = 64;
 
 /// One grant of [`MEMORY_BYTES`], as an agent has it.
-pub(super) struct Lent(SharedGrants);
-
-impl Lent {
-    pub(super) fn new() -> Result<Self> {
-        let slabs = (0..MEMORY_BYTES / SLAB_BYTES as usize).map(|_| Slab::unlocked());
-        let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
-        let filling = vec![0x5a; SLAB_BYTES as usize];
-        slabs.iter().for_each(|slab| slab.write(0, &filling));
-        let grants = SharedGrants::default();
-        grants.lock().insert(GRANT, KEY, slabs);
-        Ok(Self(grants))
-    }
-
-    /// No memory at all.
-    pub(super) fn empty() -> Self {
-        Self(SharedGrants::default())
-    }
-
-    /// What the donor's thread does with its mailbox: an answer to each new word.
-    pub(super) fn answer_mailbox(&mut self) {
-        let mut lines = [0; 2 * LINE_BYTES];
-        if self.0.read(GRANT, KEY, MAILBOX as u64, &mut lines).is_err() {
-            return;
-        }
-        let (word, answer) = lines.split_at(LINE_BYTES);
-        if word[..8] != answer[..8] {
-            let at = (MAILBOX + LINE_BYTES) as u64;
-            self.0.write(GRANT, KEY, at, word).expect("it is in the grant");
-        }
-    }
+pub(super) fn lent() -> Result<SharedGrants> {
+    let slabs = (0..MEMORY_BYTES / SLAB_BYTES as usize).map(|_| Slab::unlocked());
+    let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+    let filling = vec![0x5a; SLAB_BYTES as usize];
+    slabs.iter().for_each(|slab| slab.write(0, &filling));
+    let grants = SharedGrants::default();
+    grants.lock().insert(GRANT, KEY, slabs);
+    Ok(grants)
 }
 
-impl GrantedMemory for Lent {
-    fn read(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        into: &mut [u8],
-    ) -> Result<(), Refusal> {
-        self.0.read(grant, key, addr, into)
+/// What the donor's thread does with its mailbox: an answer to each new word.
+pub(super) fn answer_mailbox(lent: &mut SharedGrants) {
+    let mut lines = [0; 2 * LINE_BYTES];
+    if lent.read(GRANT, KEY, MAILBOX as u64, &mut lines).is_err() {
+        return;
     }
-
-    fn lend(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        len: usize,
-    ) -> Result<Option<venice_fabric::Lent>, Refusal> {
-        self.0.lend(grant, key, addr, len)
-    }
-
-    fn write(
-        &mut self,
-        grant: GrantId,
-        key: GrantKey,
-        addr: u64,
-        from: &[u8],
-    ) -> Result<(), Refusal> {
-        self.0.write(grant, key, addr, from)
+    let (word, answer) = lines.split_at(LINE_BYTES);
+    if word[..8] != answer[..8] {
+        let at = (MAILBOX + LINE_BYTES) as u64;
+        lent.write(GRANT, KEY, at, word).expect("it is in the grant");
     }
 }

@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail};
 use venice_fabric::{CreditMode, EndConfig, LinkModel, MAX_MESSAGE_BYTES, QPairConfig, QPairKind};
+use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 
 use super::frames::{Driver, pump_until};
 use super::half;
-use super::lent::Lent;
 use super::rings::RingBed;
 use super::talk::{Role, Talker};
 use crate::channels::measure::{Effort, Ends, on_cpu};
@@ -140,7 +140,7 @@ fn stream(
     let mut bed = RingBed::lay(ends, model, far, Waiting::Spin)?;
     let mut near = Talker::new(near, setting.end, len);
     bed.connect(&mut near, setting.config())?;
-    let mut nothing = Lent::empty();
+    let mut nothing = SharedGrants::default();
     let mut before = bed.arrived_bytes();
     effort.bandwidth(|| {
         let driver = bed.driver();

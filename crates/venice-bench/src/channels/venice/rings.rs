@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use venice_fabric::{LinkConfig, LinkModel, PeerAddr, PeerIndex, QPairConfig, Target};
+use venice_memory::donor::SharedGrants;
 use venice_ports::monotonic_ns;
 use venice_ports::ring::{RingConfig, RingDriver, RingPort};
 
 use super::frames::{FrameBed, link_up, pump_until};
-use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
+use super::lent::{DONOR, GRANT, KEY, WINDOW, answer_mailbox, donor, lent, recipient};
 use super::talk::{Role, SERVICE, Talker};
 use super::{Bed, MEMORY_BYTES};
 use crate::channels::measure::Ends;
@@ -48,14 +49,15 @@ impl RingBed {
         let (near_port, far_port) = RingPort::pair(&config)?;
         let arrived = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&arrived);
-        let serve = move |(port, target, lent): (RingPort, Target, Lent), stop: &AtomicBool| {
+        let serve = move |(port, target, lent): (RingPort, Target, SharedGrants),
+                          stop: &AtomicBool| {
             // A ring that breaks is seen at the near end.
             let _ = Donor { port, target, lent, talker: far, told }.serve(stop);
         };
         let prepare = move || {
             let mut config = donor()?;
             config.link = LinkConfig { checksum: false, replay: false, ..config.link };
-            Ok(((), (far_port, Target::new(config), Lent::new()?)))
+            Ok(((), (far_port, Target::new(config), lent()?)))
         };
         let (far, ()) = FarEnd::start(None, ends.far_cpu, prepare, serve)?;
         let mut driver = RingDriver::new(recipient()?)?;
@@ -111,7 +113,7 @@ impl RingBed {
 struct Donor {
     port: RingPort,
     target: Target,
-    lent: Lent,
+    lent: SharedGrants,
     talker: Talker,
     told: Arc<AtomicU64>,
 }
@@ -132,7 +134,7 @@ impl Donor {
                     self.target.handle_frame(now_ns, from, frame, &mut self.lent);
                     any = true;
                 }
-                self.lent.answer_mailbox();
+                answer_mailbox(&mut self.lent);
                 any |= self.talker.act(now_ns, self.target.qpairs_mut(), &mut self.lent)?;
                 while let Some(buffer) = self.port.reserve()?
                     && let Some((_, len)) = self.target.poll_transmit(now_ns, buffer)

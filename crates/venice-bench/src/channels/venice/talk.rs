@@ -3,7 +3,8 @@
 use anyhow::{Result, anyhow, bail};
 use venice_fabric::{EndConfig, GrantedMemory, QPairError, QPairEvent, QPairId, QPairs};
 
-use super::lent::{GRANT, KEY, Lent};
+use super::lent::{GRANT, KEY};
+use venice_memory::donor::SharedGrants;
 
 /// The service that the far end listens for.
 pub(super) const SERVICE: u32 = 1;
@@ -125,7 +126,7 @@ impl Talker {
         &mut self,
         now_ns: u64,
         qpairs: &mut QPairs,
-        lent: &mut Lent,
+        lent: &mut SharedGrants,
     ) -> Result<bool> {
         self.settle(qpairs)?;
         let mut any = false;
@@ -162,7 +163,7 @@ impl Talker {
     }
 
     /// Does what the message of `len` bytes that has just come asks for.
-    fn serve(&mut self, len: usize, lent: &mut Lent) -> Result<()> {
+    fn serve(&mut self, len: usize, lent: &mut SharedGrants) -> Result<()> {
         let message = &self.received[..len];
         let done = match Question::decode(message) {
             Some(Question::Read { addr, len }) => {

@@ -12,7 +12,7 @@ use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket, Xdp, XdpInt
 use venice_wire::{KeyName, NodeSecret};
 
 use super::frames::{FrameBed, link_up};
-use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
+use super::lent::{DONOR, GRANT, KEY, WINDOW, donor, lent, recipient};
 use super::{Bed, MEMORY_BYTES};
 use crate::channels::measure::Ends;
 use crate::channels::path::{FarEnd, Path};
@@ -96,8 +96,8 @@ impl UdpBed {
                 Protection::Sealed => Some(Arc::new(SECRET)),
             };
             let service = UdpService { sockets: vec![socket], target: donor()?, keys, xdp };
-            let mut lent = Some(Lent::new().context("the donor's memory")?);
-            let memory = || lent.take().expect("one socket has one thread");
+            let mut memory = Some(lent().context("the donor's memory")?);
+            let memory = || memory.take().expect("one socket has one thread");
             let server = UdpServer::serve(service, memory).context("the donor's thread")?;
             Ok((address, server))
         };

@@ -7,11 +7,12 @@ use anyhow::{Result, bail};
 use venice_fabric::{
     EmulatedLink, Initiator, LinkConfig, LinkModel, PeerAddr, QPairConfig, Target,
 };
+use venice_memory::donor::SharedGrants;
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::MEMORY_BYTES;
 use super::kinds::{AppPattern, ChannelKind};
-use super::lent::{DONOR, GRANT, KEY, Lent, WINDOW, donor, recipient};
+use super::lent::{DONOR, GRANT, KEY, WINDOW, answer_mailbox, donor, lent, recipient};
 use super::messages::Setting;
 use super::patterns::{self, Adaptive};
 use super::talk::{Role, SERVICE, Talker};
@@ -36,9 +37,9 @@ pub(in crate::channels) fn both_ways_in_virtual_time(
     let config =
         QPairConfig { credit: setting.credit, end: setting.end, ..QPairConfig::messages() };
     let talker = || Talker::new(Role::Exchange(len), setting.end, len);
-    let mut pair = Pair::new(model, config, talker(), Lent::empty())?;
+    let mut pair = Pair::new(model, config, talker(), SharedGrants::default())?;
     let mut near = talker();
-    let mut nothing = Lent::empty();
+    let mut nothing = SharedGrants::default();
     let mut act = |now_ns, initiator: &mut Initiator, _| {
         near.act(now_ns, initiator.qpairs_mut(), &mut nothing).map(drop)
     };
@@ -80,7 +81,7 @@ struct Office {
 impl Office {
     fn new(model: LinkModel, pattern: AppPattern, channel: Option<ChannelKind>) -> Result<Self> {
         let config = QPairConfig { end: patterns::END, ..QPairConfig::messages() };
-        let pair = Pair::new(model, config, patterns::talker(Role::Serve), Lent::new()?)?;
+        let pair = Pair::new(model, config, patterns::talker(Role::Serve), lent()?)?;
         let worker = Worker::new(pattern, channel, patterns::talker(Role::Idle));
         let length_ns = if pattern == AppPattern::Copy { COPIES_NS } else { LENGTH_NS };
         Ok(Self { pair, worker, length_ns })
@@ -162,7 +163,7 @@ struct Pair {
     near: Initiator,
     far: Target,
     far_talker: Talker,
-    lent: Lent,
+    lent: SharedGrants,
     /// There and back.
     wires: [Wire; 2],
     /// How often the thread at the far end looks for messages, and when it does next: 0 is always.
@@ -171,7 +172,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(model: LinkModel, config: QPairConfig, far_talker: Talker, lent: Lent) -> Result<Self> {
+    fn new(
+        model: LinkModel,
+        config: QPairConfig,
+        far_talker: Talker,
+        lent: SharedGrants,
+    ) -> Result<Self> {
         let reliable = |link: LinkConfig| LinkConfig { checksum: false, replay: false, ..link };
         let (mut near, mut far) = (recipient()?, donor()?);
         // The same run every time.
@@ -218,7 +224,7 @@ impl Pair {
         if self.far.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.far.handle_timeout(now_ns);
         }
-        self.lent.answer_mailbox();
+        answer_mailbox(&mut self.lent);
         if self.far_wakes_ns <= now_ns {
             self.far_talker.act(now_ns, self.far.qpairs_mut(), &mut self.lent)?;
             self.far_wakes_ns = if self.far_nap_ns > 0 { now_ns + self.far_nap_ns } else { 0 };
