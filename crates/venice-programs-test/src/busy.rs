@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::{CProgram, Rack, Running, wait_for};
 
 /// How long the program may take to begin, and to end.
@@ -51,6 +53,17 @@ impl Busy {
         if !self.running.is_running() {
             panic!("the program ended:\n{}", self.running.said_on_stderr());
         }
+    }
+
+    /// Waits until its run says that all which donors wanted back is elsewhere; the run's row then.
+    /// A run tells how it is a few times a second: the node may be empty a moment before.
+    pub fn wait_until_all_is_moved(&mut self, rack: &Rack) -> Value {
+        wait_for("the run to say that all is moved", LIMIT, || {
+            self.expect_running();
+            let row = rack.run_row()?;
+            let leaving = row["leaving_donors"].as_array()?.len();
+            (leaving == 0 && row["moved"] == row["to_move"]).then_some(row)
+        })
     }
 
     /// Lets it check everything once more and end; what it said on stderr.

@@ -150,6 +150,11 @@ impl Rack {
         Running::spawn(command, true)
     }
 
+    /// The row of the first run in `venice status`: what it told last, a moment ago.
+    pub fn run_row(&self) -> Option<Value> {
+        self.json(&["status"])["runs"].as_array()?.first().cloned()
+    }
+
     /// The ids of all grants in the Monitor Node's table, in order.
     pub fn grant_ids(&self) -> Vec<String> {
         let mut ids: Vec<String> =

@@ -17,8 +17,7 @@ const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(20);
 fn wait_for_both_copies(rack: &Rack, busy: &mut Busy, gone: &str) {
     wait_for("both copies to be there", LIMIT, || {
         busy.expect_running();
-        let status = rack.json(&["status"]);
-        let run = status["runs"].as_array()?.first()?.clone();
+        let run = rack.run_row()?;
         let is_lost = run["lost_donors"].as_array()?.iter().any(|name| name == gone);
         (is_lost && run["short_slabs"] == 0).then_some(())
     });

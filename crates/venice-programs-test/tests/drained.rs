@@ -14,11 +14,6 @@ fn node(rack: &Rack, name: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
 }
 
-/// The row of the one run in `venice status`.
-fn run(rack: &Rack) -> Option<Value> {
-    rack.json(&["status"])["runs"].as_array()?.first().cloned()
-}
-
 fn is_in(name: &str, list: &Value) -> bool {
     list.as_array().is_some_and(|names| names.iter().any(|other| other == name))
 }
@@ -39,12 +34,9 @@ fn nodes_are_drained_under_a_program(test: &str, port: Port) {
         // For its maintenance it may end, and nobody notices.
         kill_now(rack.agent_pid(name));
     }
-    let row = run(&rack).unwrap();
-    assert_eq!(
-        (&row["lost_donors"], &row["leaving_donors"]),
-        (&Value::Array(vec![]), &Value::Array(vec![]))
-    );
-    assert_eq!((&row["lost_slabs"], &row["moved"]), (&0.into(), &row["to_move"]));
+    let row = busy.wait_until_all_is_moved(&rack);
+    assert_eq!((&row["lost_donors"], &row["lost_slabs"]), (&Value::Array(vec![]), &0.into()));
+    assert_ne!(row["moved"], 0, "{row}");
     let said = busy.stop();
     for name in ["node1", "node2"] {
         assert!(said.contains(&format!("node {name} is being drained")), "{said}");
@@ -73,7 +65,7 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
         assert!(rack.venice(&["drain", name, "--no-wait"]).status.success());
         wait_for("the move to begin", LIMIT, || {
             busy.expect_running();
-            let row = run(&rack)?;
+            let row = rack.run_row()?;
             let is_moving = is_in(name, &row["leaving_donors"]);
             (is_moving || node(&rack, name)["granted_bytes"] == 0).then_some(())
         });
@@ -83,7 +75,7 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
     kill_now(rack.agent_pid("node1"));
     wait_for("both copies to be there", LIMIT, || {
         busy.expect_running();
-        let row = run(&rack)?;
+        let row = rack.run_row()?;
         (!is_in("node1", &row["leaving_donors"]) && row["short_slabs"] == 0).then_some(())
     });
     // One of the two that everything moves to: of each slab the other copy is left, or the old one.
@@ -91,7 +83,7 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
     kill_now(rack.agent_pid("node3"));
     wait_for("the loss to be seen", LIMIT, || {
         busy.expect_running();
-        is_in("node3", &run(&rack)?["lost_donors"]).then_some(())
+        is_in("node3", &rack.run_row()?["lost_donors"]).then_some(())
     });
     let said = busy.stop();
     assert!(!said.contains("what only it held is lost"), "{said}");
