@@ -59,7 +59,7 @@ async fn what_is_not_lent_goes_to_the_machine_and_comes_back() {
     assert_eq!(far.read(5, 4), Ok(b"kept".to_vec()), "what is lent stays lent");
     assert!(matches!(renew(&grants[0]).await, LeaseState::Live { .. }));
     // What comes back meanwhile is the machine's too.
-    client.release(&[grants[0].id]).await.unwrap();
+    client.release(&leases(&grants[..1])).await.unwrap();
     node_until(&client, "what came back goes too", |row| row.lent_bytes == 0).await;
 
     available(dir.path(), 4000);

@@ -68,7 +68,7 @@ async fn memory_is_reached_over_shm_and_udp_and_given_back() {
     }
 
     let near = borrow(&grants[0]);
-    client.release(&[grants[0].id, grants[1].id]).await.unwrap();
+    client.release(&leases(&grants)).await.unwrap();
     rack_with(at, 2, 4 * SLAB_BYTES).await;
     eventually("the shm connection ends", || async { near.connection.is_closed().then_some(()) })
         .await;
@@ -93,7 +93,6 @@ async fn memory_given_back_can_be_lent_at_once() {
     for round in 0..12 {
         let grants = client.request_memory(request(4 * SLAB_BYTES, round)).await;
         let grants = grants.unwrap_or_else(|error| panic!("round {round}: {error}"));
-        let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
         if round % 3 == 2 {
             let mut donor = agent_of(&grants[0]).await;
             // Nobody waits for the answer.
@@ -101,7 +100,7 @@ async fn memory_given_back_can_be_lent_at_once() {
             let _ =
                 tokio::time::timeout(gone, donor.give_back(&[(grants[0].id, grants[0].key)])).await;
         }
-        client.release(&ids).await.unwrap();
+        client.release(&leases(&grants)).await.unwrap();
     }
 }
 
@@ -167,7 +166,7 @@ async fn the_data_plane_outlives_the_monitor_node() {
     let rows = client.grants().await.unwrap();
     assert_eq!((rows.len(), rows[0].id, rows[0].state.as_str()), (1, grants[0].id.0, "committed"));
     assert_eq!(far.read(0, 6), Ok(b"before".to_vec()));
-    client.release(&[grants[0].id]).await.unwrap();
+    client.release(&leases(&grants[..1])).await.unwrap();
     rack_with(at, 1, 2 * SLAB_BYTES).await;
 }
 

@@ -39,7 +39,7 @@ async fn every_end_is_told(plain: bool) {
     let far = use_it(&given_back, None);
     let kept = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap().remove(0);
     let mut other = use_it(&kept, None);
-    client.release(&[given_back.id]).await.unwrap();
+    client.release(&leases(std::slice::from_ref(&given_back))).await.unwrap();
     expect_told(far, &given_back);
     assert_eq!(other.read(0, 4), Ok(b"mine".to_vec()), "another grant of the same donor lives on");
     drop(other);
@@ -123,7 +123,7 @@ async fn the_end_is_told_through_relays() {
             far.write(0, b"mine").is_ok().then_some(far)
         })
         .await;
-        client.release(&[grant.id]).await.unwrap();
+        client.release(&leases(std::slice::from_ref(&grant))).await.unwrap();
         expect_told(far, &grant);
     }
 }

@@ -465,6 +465,14 @@ pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest
     }
 }
 
+pub(crate) fn leases_in(leases: Vec<proto::Lease>) -> Vec<(GrantId, GrantKey)> {
+    leases.into_iter().map(|lease| (GrantId(lease.grant), GrantKey(lease.key))).collect()
+}
+
+pub(crate) fn leases_out(leases: &[(GrantId, GrantKey)]) -> Vec<proto::Lease> {
+    leases.iter().map(|(grant, key)| proto::Lease { grant: grant.0, key: key.0 }).collect()
+}
+
 pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
     use proto::lease_status::Reason;
     let reason = match lease.reason() {

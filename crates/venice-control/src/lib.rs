@@ -20,6 +20,7 @@ pub mod store;
 pub use error::ControlError;
 pub use venice_rack::caller::{Caller, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
+pub use venice_rack::monitor::Kept;
 pub use venice_rack::revocation::{Revocation, Revocations};
 pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 pub use venice_rack::types::{

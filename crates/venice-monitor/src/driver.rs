@@ -16,8 +16,8 @@ use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
     NodeRegistration, NodeRow, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
-use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, MonitorCore, Token};
-use venice_wire::GrantId;
+use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
+use venice_wire::{GrantId, GrantKey};
 
 /// A standstill that an operator wants to know of.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(crate) enum Input {
     /// Of the node of that name, as its certificate says.
     Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
     Request(MemoryRequest, GrantsReply),
-    Release(Vec<GrantId>, Reply<()>),
+    Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
     Drain {
         name: String,
         undo: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Driver {
     calls: JoinSet<Returned>,
     next_token: u64,
     registrations: BTreeMap<Token, Reply<Result<Registered, RackError>>>,
-    releases: BTreeMap<Token, Reply<()>>,
+    releases: BTreeMap<Token, Reply<Kept>>,
     waiting: BTreeMap<Token, Done>,
     wardens: Wardens,
     /// A request may be asked for more than once while it is in its handshake.
@@ -186,10 +186,10 @@ impl Driver {
                 self.requests.entry(request.client_id).or_default().push(reply);
                 self.core.handle_request(now_ns, request);
             }
-            Input::Release(ids, reply) => {
+            Input::Release(leases, reply) => {
                 let token = self.token();
                 self.releases.insert(token, reply);
-                self.core.handle_release(token, &ids);
+                self.core.handle_release(token, &leases);
             }
             Input::NewToken(record, reply) => {
                 let token = self.wait_for(reply);
@@ -252,8 +252,8 @@ impl Driver {
                 }
                 Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
                 Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
-                Action::ReplyRelease { token } => {
-                    self.releases.remove(&token).map(|reply| reply.send(()));
+                Action::ReplyRelease { token, kept } => {
+                    self.releases.remove(&token).map(|reply| reply.send(kept));
                 }
                 Action::ReplyDone { token, result } => {
                     self.waiting.remove(&token).map(|reply| reply.send(result));

@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Grant, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow, MemoryRequest, NodeRegistration,
+    Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest, NodeRegistration,
     NodeRow, RackError, Registered, ResourceRow,
 };
-use venice_wire::GrantId;
+use venice_wire::{GrantId, GrantKey};
 
 pub(crate) struct Service {
     inputs: mpsc::Sender<Input>,
@@ -72,8 +72,8 @@ impl MonitorHandler for Service {
         self.ask(|reply| Input::Request(request, reply)).await.unwrap_or_else(stopping)
     }
 
-    async fn release(&self, ids: Vec<GrantId>) -> Result<(), RackError> {
-        self.ask(|reply| Input::Release(ids, reply)).await.map_or_else(stopping, Ok)
+    async fn release(&self, leases: Vec<(GrantId, GrantKey)>) -> Result<Kept, RackError> {
+        self.ask(|reply| Input::Release(leases, reply)).await.map_or_else(stopping, Ok)
     }
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {

@@ -25,7 +25,7 @@ mod nodes;
 mod recovery;
 mod release;
 
-pub use action::{Action, CallError, Change, Event, Record, Token};
+pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
 
 use crate::NS_PER_MS;
@@ -99,8 +99,8 @@ pub struct MonitorCore {
     sent_prepares: BTreeMap<GrantId, SentPrepare>,
     /// Releases without an answer yet.
     sent_releases: BTreeSet<GrantId>,
-    /// Recipients that wait for releases.
-    release_waiters: BTreeMap<Token, BTreeSet<GrantId>>,
+    /// Recipients that wait for releases, and what they will hear.
+    release_waiters: BTreeMap<Token, (BTreeSet<GrantId>, Kept)>,
     /// Registrations that wait until it is known whether the name's holder lives.
     waiting_registrations: BTreeMap<NodeId, Vec<(Token, NodeRegistration)>>,
     /// Join tokens, by number.

@@ -3,24 +3,27 @@
 mod common;
 
 use common::{OneTwoThree, S, settings};
-use venice_rack::monitor::{Action, CallError, Change, MonitorCore, Record, Token};
+use std::collections::BTreeMap;
+use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
     LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PortReport,
     PrepareRequest, RackError, Refusal, RelayPlace,
 };
-use venice_wire::{ByteSize, GrantId, NodeId, SLAB_BYTES};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 /// A Monitor Node with nodes of eight slabs.
 struct Rack {
     core: MonitorCore,
+    /// Of what was lent.
+    keys: BTreeMap<GrantId, GrantKey>,
 }
 
 impl Rack {
     fn new(nodes: &[&str]) -> Self {
         let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, []);
-        let mut rack = Self { core };
+        let mut rack = Self { core, keys: BTreeMap::new() };
         for (instance, name) in (1..).zip(nodes) {
             assert!(rack.register(name, instance).is_some(), "{name} joins");
         }
@@ -66,7 +69,12 @@ impl Rack {
         self.core.handle_prepared(0, donor, request.grant, Ok(status(8 - slabs as u32, 1)));
         self.core.handle_committed(0, donor, request.grant, Ok(status(8 - slabs as u32, 2)));
         granted(self.actions()).unwrap();
+        self.keys.insert(request.grant, request.key);
         (donor, request.grant)
+    }
+
+    fn release(&mut self, grant: GrantId) {
+        self.core.handle_release(Token(9), &[(grant, self.keys[&grant])]);
     }
 
     fn report(
@@ -263,17 +271,43 @@ fn late_donors_fail_the_request_and_every_share_is_taken_back() {
     assert_eq!(rack.states(), [""; 0]);
 }
 
+fn released(kept: Kept) -> Action {
+    Action::ReplyRelease { token: Token(9), kept }
+}
+
+#[test]
+fn nothing_is_given_back_without_its_key() {
+    let mut rack = Rack::new(&["node1"]);
+    let (donor, grant) = rack.lend(2);
+    let forged = GrantKey(rack.keys[&grant].0 ^ 1);
+    // What is gone already is no error, whatever its key was.
+    rack.core.handle_release(Token(9), &[(grant, forged), (GrantId(77), forged)]);
+    let kept = Kept { forged: vec![grant], ..Kept::default() };
+    assert_eq!(rack.actions(), [released(kept)]);
+    assert_eq!(rack.states(), ["committed"]);
+    // What it learnt from the donor it has no key of: only the donor can tell.
+    let other = GrantId(grant.0 + 1);
+    rack.report(0, donor, 9, &[(grant, HeldState::Committed), (other, HeldState::Committed)]);
+    rack.actions();
+    rack.core.handle_release(Token(9), &[(other, forged), (grant, rack.keys[&grant])]);
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    rack.core.handle_released(0, donor, &[grant], Ok(status(8, 10)));
+    let kept = Kept { keyless: vec![other], ..Kept::default() };
+    assert!(rack.actions().contains(&released(kept)));
+    assert_eq!(rack.states(), ["committed"]);
+}
+
 #[test]
 fn a_release_without_an_answer_is_repeated_on_the_next_report() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
-    rack.core.handle_release(Token(9), &[grant]);
+    rack.release(grant);
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
     // While the call is on its way, once is enough.
     rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
     assert_eq!(rack.actions(), []);
     rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
-    assert_eq!(rack.actions(), [Action::ReplyRelease { token: Token(9) }]);
+    assert_eq!(rack.actions(), [released(Kept::default())]);
     assert_eq!(rack.states(), ["releasing"]);
     rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
@@ -285,11 +319,11 @@ fn a_release_without_an_answer_is_repeated_on_the_next_report() {
 fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
-    rack.core.handle_release(Token(9), &[grant]);
+    rack.release(grant);
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
     rack.core.handle_released(0, donor, &[grant], Err(CallError::Gone));
     assert_eq!(rack.states(), [""; 0]);
-    let answered = |action: &Action| *action == Action::ReplyRelease { token: Token(9) };
+    let answered = |action: &Action| *action == released(Kept::default());
     assert!(rack.actions().iter().any(answered));
 }
 
@@ -297,11 +331,11 @@ fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
 fn a_request_waits_for_memory_on_its_way_back() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
-    rack.core.handle_release(Token(9), &[grant]);
+    rack.release(grant);
     rack.actions();
     // The donor was slow to answer; it still makes fresh slabs.
     rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
-    assert_eq!(rack.actions(), [Action::ReplyRelease { token: Token(9) }]);
+    assert_eq!(rack.actions(), [released(Kept::default())]);
     assert_eq!(rack.ask(0, 2, 8), []);
     assert_eq!(rack.actions(), [], "neither placed nor refused");
     rack.core.handle_timeout(S);
@@ -317,7 +351,7 @@ fn a_request_waits_no_longer_than_its_patience_and_not_for_what_is_lent() {
     let (donor, grant) = rack.lend(2);
     rack.core.handle_request(0, eight_slabs(2));
     assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
-    rack.core.handle_release(Token(9), &[grant]);
+    rack.release(grant);
     rack.core.handle_released(0, donor, &[grant], Ok(status(6, 3)));
     rack.actions();
     rack.core.handle_request(0, eight_slabs(3));
@@ -370,7 +404,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
     records.extend(rack.actions().iter().filter_map(stored).flatten());
 
     let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(100)), S, records);
-    let mut rack = Rack { core };
+    let mut rack = Rack { core, keys: BTreeMap::new() };
     let actions = rack.actions();
     assert!(matches!(
         &actions[..],

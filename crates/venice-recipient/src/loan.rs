@@ -247,16 +247,13 @@ impl Loan {
     }
 }
 
-/// Ends grants: at the Monitor Node, or where it is gone at the donors. What does not get through
-/// ends with its lease.
+/// Ends grants: at the Monitor Node, or where it is gone or cannot at the donors. What does not get
+/// through ends with its lease.
 pub(crate) async fn release(access: &Access, grants: &[Grant]) {
-    let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
-    if let Ok(mut monitor) = MonitorClient::connect(access).await
-        && monitor.release(&ids).await.is_ok()
-    {
-        return;
-    }
-    for grant in grants {
+    let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
+    let at_monitor = async { MonitorClient::connect(access).await?.release(&leases).await };
+    let left = at_monitor.await.unwrap_or_else(|_| grants.iter().map(|grant| grant.id).collect());
+    for grant in grants.iter().filter(|grant| left.contains(&grant.id)) {
         if let Ok(mut agent) = agent_of(access, grant).await {
             let _ = agent.give_back(&[(grant.id, grant.key)]).await;
         }

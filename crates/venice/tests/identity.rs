@@ -232,7 +232,7 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
         agent.give_back(&forged).await.unwrap();
         let state = agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
         assert!(matches!(state, LeaseState::Live { .. }), "given back by a forged key");
-        monitor.release(&[grant.id]).await.unwrap();
+        monitor.release(&[(grant.id, grant.key)]).await.unwrap();
     });
     wait_until("the node's count is told", || {
         rack.place.venice(&["nodes", "--json"]).expect(0).json()[0]["refused"] == 2

@@ -19,7 +19,7 @@ use venice_monitor::{MonitorConfig, MonitorError};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
-use venice_wire::{ByteSize, KeyName, NodeId};
+use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -144,6 +144,11 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         home: String::new(),
         purpose: "test".into(),
     }
+}
+
+/// What gives these back.
+pub fn leases(grants: &[Grant]) -> Vec<(GrantId, GrantKey)> {
+    grants.iter().map(|grant| (grant.id, grant.key)).collect()
 }
 
 /// A recipient over UDP with one grant mapped at 0.

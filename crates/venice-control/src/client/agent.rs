@@ -91,7 +91,7 @@ impl AgentClient {
         &mut self,
         leases: &[(GrantId, GrantKey)],
     ) -> Result<DonorStatus, ControlError> {
-        let request = proto::GiveBackRequest { leases: leases_out(leases) };
+        let request = proto::GiveBackRequest { leases: convert::leases_out(leases) };
         let response = self.inner.give_back(request).await;
         self.step(response)
     }
@@ -104,7 +104,7 @@ impl AgentClient {
         &mut self,
         leases: &[(GrantId, GrantKey)],
     ) -> Result<Vec<LeaseState>, ControlError> {
-        let request = proto::RenewLeasesRequest { leases: leases_out(leases) };
+        let request = proto::RenewLeasesRequest { leases: convert::leases_out(leases) };
         let response = self.inner.renew_leases(request).await.map_err(|s| self.error(s))?;
         let states: Vec<_> =
             response.into_inner().leases.into_iter().map(convert::lease_in).collect();
@@ -139,8 +139,4 @@ impl AgentClient {
     fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::Agent, &self.addr, status)
     }
-}
-
-fn leases_out(leases: &[(GrantId, GrantKey)]) -> Vec<proto::Lease> {
-    leases.iter().map(|(id, key)| proto::Lease { grant: id.0, key: key.0 }).collect()
 }

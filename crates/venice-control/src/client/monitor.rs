@@ -12,7 +12,7 @@ use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, Registered,
 };
-use venice_wire::GrantId;
+use venice_wire::{GrantId, GrantKey};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longer than the Monitor Node takes over a handshake with silent donors.
@@ -82,14 +82,18 @@ impl MonitorClient {
         grants.collect::<Result<_, _>>().map_err(|s| self.error(s))
     }
 
-    /// Gives grants back. Those that are gone already are no error.
+    /// Gives grants back. Those that are gone already are no error. Returned are those whose keys
+    /// the Monitor Node does not know: they have to be given back at their donors.
     ///
     /// # Errors
-    /// Only when the Monitor Node cannot be reached.
-    pub async fn release(&mut self, ids: &[GrantId]) -> Result<(), ControlError> {
-        let request = proto::ReleaseGrantsRequest { ids: ids.iter().map(|id| id.0).collect() };
-        self.inner.release_grants(request).await.map_err(|s| self.error(s))?;
-        Ok(())
+    /// [`ControlError::Forbidden`] when a key is not its grant's; the others are given back then.
+    pub async fn release(
+        &mut self,
+        leases: &[(GrantId, GrantKey)],
+    ) -> Result<Vec<GrantId>, ControlError> {
+        let request = proto::ReleaseGrantsRequest { leases: convert::leases_out(leases) };
+        let response = self.inner.release_grants(request).await.map_err(|s| self.error(s))?;
+        Ok(response.into_inner().keyless.into_iter().map(GrantId).collect())
     }
 
     /// Has nothing more placed on the node `name`, or (`undo`) something again.

@@ -91,10 +91,6 @@ fn step(status: DonorStatus) -> Response<StepResponse> {
     Response::new(StepResponse { status: Some(convert::status_out(status)) })
 }
 
-fn leases_in(leases: Vec<proto::Lease>) -> Vec<(GrantId, GrantKey)> {
-    leases.into_iter().map(|lease| (GrantId(lease.grant), GrantKey(lease.key))).collect()
-}
-
 #[tonic::async_trait]
 impl<H: AgentHandler> NodeAgent for Service<H> {
     async fn prepare(
@@ -138,7 +134,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         request: Request<proto::GiveBackRequest>,
     ) -> Result<Response<StepResponse>, Status> {
         let caller = self.door.admit(&request)?;
-        let leases = leases_in(request.into_inner().leases);
+        let leases = convert::leases_in(request.into_inner().leases);
         Ok(step(self.handler.give_back(caller, leases).await))
     }
 
@@ -147,7 +143,8 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         request: Request<proto::RenewLeasesRequest>,
     ) -> Result<Response<proto::RenewLeasesResponse>, Status> {
         let caller = self.door.admit(&request)?;
-        let states = self.handler.renew(caller, leases_in(request.into_inner().leases)).await;
+        let states =
+            self.handler.renew(caller, convert::leases_in(request.into_inner().leases)).await;
         let leases = states.into_iter().map(convert::lease_out).collect();
         Ok(Response::new(proto::RenewLeasesResponse { leases }))
     }

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::Caller;
+use venice_rack::monitor::Kept;
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
 };
-use venice_wire::GrantId;
+use venice_wire::{GrantId, GrantKey};
 
 /// What the Monitor Node does when it is called. Write the methods as `async fn`.
 pub trait MonitorHandler: Send + Sync + 'static {
@@ -42,8 +43,11 @@ pub trait MonitorHandler: Send + Sync + 'static {
         request: MemoryRequest,
     ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
 
-    /// A recipient gives grants back.
-    fn release(&self, ids: Vec<GrantId>) -> impl Future<Output = Result<(), RackError>> + Send;
+    /// A recipient gives grants back; those that it could not.
+    fn release(
+        &self,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> impl Future<Output = Result<Kept, RackError>> + Send;
 
     /// Nothing more is to be placed on the node `name`, or (`undo`) something again.
     fn drain(&self, name: String, undo: bool)
@@ -130,10 +134,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ReleaseGrantsRequest>,
     ) -> Result<Response<proto::ReleaseGrantsResponse>, Status> {
-        self.door.admit(&request)?;
-        let ids = request.into_inner().ids.into_iter().map(GrantId).collect();
-        self.handler.release(ids).await.map_err(|e| rack_status(&e))?;
-        Ok(Response::new(proto::ReleaseGrantsResponse {}))
+        let caller = self.door.admit(&request)?;
+        let leases = convert::leases_in(request.into_inner().leases);
+        let kept = self.handler.release(leases).await.map_err(|e| rack_status(&e))?;
+        for grant in &kept.forged {
+            self.door.refuse_key(&caller, grant.0);
+        }
+        if let Some(grant) = kept.forged.first() {
+            let said = format!("grant {} has another key: it was not given back", grant.0);
+            return Err(Status::permission_denied(said));
+        }
+        let keyless = kept.keyless.into_iter().map(|grant| grant.0).collect();
+        Ok(Response::new(proto::ReleaseGrantsResponse { keyless }))
     }
 
     async fn drain_node(

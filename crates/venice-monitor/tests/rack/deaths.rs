@@ -1,7 +1,7 @@
 //! Monitor Node and agents die and come back.
 
 use crate::ANY_PORT;
-use crate::kit::{Agent, Monitor, keep, request, states, until};
+use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
 use venice_control::client::MonitorClient;
 use venice_control::{ControlError, GrantRow, NodeRow};
 use venice_rack::types::RackError;
@@ -149,7 +149,7 @@ async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
     let row = node(&client, "node1").await;
     assert_eq!((row.state.as_str(), row.free_bytes), ("up", 4 * SLAB_BYTES));
 
-    client.release(&[lent[0].id]).await.unwrap();
+    client.release(&leases(&lent[..1])).await.unwrap();
     assert_eq!(states(&mut client).await, [""; 0]);
     let again = client.request_memory(request(2, 4, &[])).await.unwrap();
     assert_eq!(again[0].donor_epoch, agent.identity.epoch);

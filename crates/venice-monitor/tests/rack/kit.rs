@@ -281,6 +281,11 @@ pub fn keep(grants: &[Grant]) -> JoinSet<()> {
     tasks
 }
 
+/// What gives these back.
+pub fn leases(grants: &[Grant]) -> Vec<(GrantId, GrantKey)> {
+    grants.iter().map(|grant| (grant.id, grant.key)).collect()
+}
+
 /// The grants' states, in the order of their numbers.
 pub async fn states(client: &mut MonitorClient) -> Vec<String> {
     client.grants().await.unwrap().into_iter().map(|row| row.state).collect()

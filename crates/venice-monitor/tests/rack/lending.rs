@@ -1,14 +1,15 @@
 //! Lending, giving back, refusing.
 
 use crate::ANY_PORT;
-use crate::kit::{Agent, Monitor, bounded, config, keep, request, states, until};
+use crate::kit::{Agent, Monitor, bounded, config, keep, leases, request, states, until};
 use std::sync::atomic::Ordering;
-use venice_control::ControlError;
+use venice_control::client::{Access, GateClient, MonitorClient};
 use venice_control::server::ServeError;
-use venice_identity_test::access;
+use venice_control::{Caller, ControlError, User};
+use venice_identity_test::{access, login_of};
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
-use venice_wire::SLAB_BYTES;
+use venice_wire::{GrantKey, SLAB_BYTES};
 
 #[tokio::test]
 async fn memory_is_spread_lent_and_given_back() {
@@ -35,8 +36,8 @@ async fn memory_is_spread_lent_and_given_back() {
         assert_eq!(figures, (4 * SLAB_BYTES, 2 * SLAB_BYTES, 2 * SLAB_BYTES), "{}", row.name);
     }
 
-    let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
-    client.release(&ids).await.unwrap();
+    let leases = leases(&grants);
+    client.release(&leases).await.unwrap();
     assert_eq!(states(&mut client).await, [""; 0]);
     for agent in &agents {
         assert_eq!(agent.held(), []);
@@ -44,8 +45,33 @@ async fn memory_is_spread_lent_and_given_back() {
     for row in client.resources().await.unwrap() {
         assert_eq!((row.kind.as_str(), row.free_bytes), ("memory", 4 * SLAB_BYTES));
     }
-    client.release(&ids).await.unwrap();
+    client.release(&leases).await.unwrap();
     monitor.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_gives_back_what_is_anothers() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let agent = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let grants = client.request_memory(request(1, 2, &[])).await.unwrap();
+    let more = client.request_memory(request(2, 1, &[])).await.unwrap();
+
+    let eve = User { node: "node1".into(), uid: 7, name: "eve".into(), is_admin: false };
+    let eve = Access::new(&monitor.addr, login_of(&Caller::User(eve)));
+    let mut eve = MonitorClient::connect(&eve).await.unwrap();
+    let forged = GrantKey(grants[0].key.0 ^ 1);
+    match eve.release(&[(grants[0].id, forged), (more[0].id, more[0].key)]).await {
+        Err(ControlError::Forbidden(said)) => assert!(said.contains("another key"), "{said}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(states(&mut client).await, ["committed"]);
+    assert_eq!(agent.held(), [(grants[0].id, 2)]);
+    let shown = GateClient::connect(&access(&monitor.addr)).await.unwrap().show().await.unwrap();
+    assert_eq!(shown.refused.wrong_key, 1);
+    assert_eq!(client.release(&leases(&grants)).await.unwrap(), []);
+    assert_eq!(agent.held(), []);
 }
 
 #[tokio::test]

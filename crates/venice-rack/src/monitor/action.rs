@@ -71,6 +71,8 @@ pub enum Action {
     ReplyRelease {
         /// Which call.
         token: Token,
+        /// What was not given back.
+        kept: Kept,
     },
     /// Answer a call that has no answer but that it is done, and durable.
     ReplyDone {
@@ -88,6 +90,15 @@ pub enum Action {
     },
     /// Nothing to do; something for the log.
     Note(Event),
+}
+
+/// Grants that a release has left as they were.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// They have another key: the caller's mistake, or worse.
+    pub forged: Vec<GrantId>,
+    /// They were learnt from their donors, which alone know their keys.
+    pub keyless: Vec<GrantId>,
 }
 
 /// What people want to read in a log.

@@ -1,19 +1,29 @@
 //! Giving back.
 
-use super::{Action, CallError, Change, MonitorCore, Token};
+use super::{Action, CallError, Change, Kept, MonitorCore, Token};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, Identity};
-use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::GrantId;
+use std::collections::BTreeMap;
+use venice_wire::{GrantId, GrantKey};
 
 impl MonitorCore {
-    /// A recipient gives grants back. Answered by [`Action::ReplyRelease`] when every donor has
-    /// them again or does not answer; what is gone already is no error.
-    pub fn handle_release(&mut self, token: Token, ids: &[GrantId]) {
-        let ids: BTreeSet<_> = ids.iter().copied().collect();
-        let mut release = Vec::new();
-        for id in ids {
+    /// A recipient gives grants back, by their keys. Answered by [`Action::ReplyRelease`] when every
+    /// donor has them again or does not answer; what is gone already is no error.
+    pub fn handle_release(&mut self, token: Token, leases: &[(GrantId, GrantKey)]) {
+        let (mut release, mut kept) = (Vec::new(), Kept::default());
+        for (id, key) in leases.iter().copied() {
             let Some(grant) = self.rat.get(id) else { continue };
+            match grant.origin {
+                Some(origin) if origin.key == key => {}
+                Some(_) => {
+                    kept.forged.push(id);
+                    continue;
+                }
+                None => {
+                    kept.keyless.push(id);
+                    continue;
+                }
+            }
             let lost = self.lost_since_ns(grant).is_some();
             match grant.state {
                 // Its recipient does not know of it yet: this is somebody else's mistake.
@@ -30,9 +40,10 @@ impl MonitorCore {
             }
         }
         if release.is_empty() {
-            self.actions.push_back(Action::ReplyRelease { token });
+            self.actions.push_back(Action::ReplyRelease { token, kept });
         } else {
-            self.release_waiters.insert(token, release.iter().copied().collect());
+            let waits_for = release.iter().copied().collect();
+            self.release_waiters.insert(token, (waits_for, kept));
             self.send_releases(release);
         }
     }
@@ -98,15 +109,16 @@ impl MonitorCore {
 
     fn settle_release_waiters(&mut self, grants: &[GrantId]) {
         let mut done = Vec::new();
-        for (token, waiting) in &mut self.release_waiters {
+        for (token, (waiting, _)) in &mut self.release_waiters {
             waiting.retain(|id| !grants.contains(id));
             if waiting.is_empty() {
                 done.push(*token);
             }
         }
         for token in done {
-            self.release_waiters.remove(&token);
-            self.actions.push_back(Action::ReplyRelease { token });
+            let kept = self.release_waiters.remove(&token).map(|(_, kept)| kept);
+            let kept = kept.unwrap_or_default();
+            self.actions.push_back(Action::ReplyRelease { token, kept });
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum Op {
     /// A recipient that has no answer yet asks again.
     AskAgain(usize),
     Release(usize),
+    /// Somebody gives back, with forged keys, what a recipient has.
+    Forge(usize),
     /// A recipient dies without a word.
     Abandon(usize),
     /// The Monitor Node performs its next action.
@@ -78,6 +80,7 @@ pub fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(slabs, named)| Op::Request { slabs, named }),
         2 => pick.clone().prop_map(Op::AskAgain),
         3 => pick.clone().prop_map(Op::Release),
+        1 => pick.clone().prop_map(Op::Forge),
         1 => pick.clone().prop_map(Op::Abandon),
         40 => Just(Op::Act),
         30 => (pick.clone(), fate()).prop_map(|(i, fate)| Op::Deliver(i, fate)),

@@ -133,6 +133,7 @@ impl World {
             Op::Request { slabs, named } => self.request(slabs, named),
             Op::AskAgain(pick) => self.ask_again(pick),
             Op::Release(pick) => self.release(pick),
+            Op::Forge(pick) => self.forge(pick),
             Op::Abandon(pick) => self.abandon(pick),
             Op::Act => {
                 self.act();
@@ -196,9 +197,20 @@ impl World {
 
     fn release(&mut self, pick: usize) {
         if let Some(recipient) = self.pick_holder(pick) {
-            let ids: Vec<_> = recipient.held.drain(..).map(|grant| grant.id).collect();
+            let held = recipient.held.drain(..);
+            let leases: Vec<_> = held.map(|grant| (grant.id, grant.key)).collect();
             let token = self.token();
-            self.monitor.handle_release(token, &ids);
+            self.monitor.handle_release(token, &leases);
+        }
+    }
+
+    /// Somebody who knows a grant's number wants it to end.
+    fn forge(&mut self, pick: usize) {
+        if let Some(recipient) = self.pick_holder(pick) {
+            let forge = |grant: &Grant| (grant.id, GrantKey(!grant.key.0));
+            let leases: Vec<_> = recipient.held.iter().map(forge).collect();
+            let token = self.token();
+            self.monitor.handle_release(token, &leases);
         }
     }
 
@@ -447,7 +459,7 @@ impl World {
                         let promised_ns = self.promised_ns.entry(grant.id).or_default();
                         *promised_ns = (*promised_ns).max(now_ns + within_ms * MS);
                         self.wanted.insert(grant.id);
-                        released.extend((index % 2 == 0).then_some(grant.id));
+                        released.extend((index % 2 == 0).then_some((grant.id, grant.key)));
                         index % 2 != 0
                     }
                 }
