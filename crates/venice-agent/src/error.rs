@@ -10,6 +10,12 @@ use venice_ports::PortError;
 /// Why an agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
+    /// A new certificate is of no use at this time.
+    #[error(
+        "the Monitor Node gave a certificate that is not good at this time: look at the clocks of \
+         both machines"
+    )]
+    CertificateTime,
     /// The configuration makes no sense.
     #[error("the agent's configuration: {0}")]
     Config(String),

@@ -13,7 +13,7 @@ use venice_control::{Caller, ControlError, RackError};
 use crate::AgentError;
 
 /// How often the time of day is looked at: it may jump.
-const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Between two attempts to have a new certificate.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
@@ -51,14 +51,35 @@ impl NodeIdentity {
             }
             if let Err(error) = self.renew().await {
                 tracing::warn!(%error, "no new certificate yet; trying again");
+                self.take_up();
                 tokio::time::sleep(TRY_AGAIN).await;
             }
+        }
+    }
+
+    /// Takes up what lies on the disk, where that is another certificate of this node than the one
+    /// in use, and good at present: the machine has joined anew, or a clock was ahead.
+    pub(crate) fn take_up(&self) {
+        let Ok(found) = Credential::load(&self.dir) else { return };
+        let said = self.holder.said();
+        let is_other = found.said() != &said && found.said().caller == said.caller;
+        // Another rack's needs another door: that is the next agent's.
+        let is_of_this_rack = *found.authority() == self.holder.authority();
+        if !is_other || !is_of_this_rack || !found.said().is_current() {
+            return;
+        }
+        match self.holder.replace(found) {
+            Ok(()) => tracing::info!(dir = %self.dir.display(), "took up the certificate there"),
+            Err(error) => tracing::warn!(%error, "cannot use the certificate on the disk"),
         }
     }
 
     async fn renew(&self) -> Result<(), AgentError> {
         let mut gate = GateClient::connect(&self.access).await.map_err(AgentError::Control)?;
         let next = gate.renew().await.map_err(AgentError::Control)?;
+        if !next.said().is_current() {
+            return Err(AgentError::CertificateTime);
+        }
         // On the disk first: an agent that dies here starts with it.
         next.save(&self.dir)?;
         self.holder.replace(next)?;
@@ -99,21 +120,34 @@ impl Voucher {
         Self { access: identity.access.clone(), gate: Mutex::default() }
     }
 
-    async fn gate(&self) -> Result<GateClient, ControlError> {
-        let mut gate = self.gate.lock().await;
-        if gate.is_none() {
-            *gate = Some(GateClient::connect(&self.access).await?);
+    /// Has a user's key signed for, over the connection that is there or a new one. One that is not
+    /// let in may have been made when a clock was wrong, or with a certificate that has ended.
+    async fn certify(
+        &self,
+        user: (u32, String),
+        request: Vec<u8>,
+    ) -> Result<(Vec<u8>, Vec<u8>), ControlError> {
+        let mut known = self.gate.lock().await.clone();
+        if let Some(gate) = known.as_mut() {
+            match gate.certify_user(user.clone(), request.clone()).await {
+                Err(ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) => {
+                    *self.gate.lock().await = None;
+                }
+                done => return done,
+            }
         }
-        Ok(gate.clone().expect("connected just now"))
+        let mut gate = GateClient::connect(&self.access).await?;
+        let certified = gate.certify_user(user, request).await?;
+        *self.gate.lock().await = Some(gate);
+        Ok(certified)
     }
 }
 
 impl LocalHandler for Voucher {
     async fn enter(&self, visiting: Visiting, request: Vec<u8>) -> Result<Entered, RackError> {
         let said = |error: ControlError| RackError::BadRequest(error.to_string());
-        let mut gate = self.gate().await.map_err(said)?;
         let user = (visiting.uid, visiting.name);
-        let (certificate, authority) = gate.certify_user(user, request).await.map_err(said)?;
+        let (certificate, authority) = self.certify(user, request).await.map_err(said)?;
         Ok(Entered { certificate, authority, monitor: self.access.monitor.clone() })
     }
 }

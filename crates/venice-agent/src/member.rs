@@ -62,6 +62,9 @@ impl Member {
                 tracing::warn!(%error, "not in the rack");
                 told = true;
             }
+            if matches!(error, ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) {
+                self.identity.take_up();
+            }
             self.fail_if_hopeless(error)?;
             sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
@@ -134,6 +137,14 @@ impl Member {
                     self.take_news(ack, &registered, links).err().map(|error| error.to_string())
                 }
                 Ok(Err(ControlError::Rack(RackError::NotRegistered))) => return,
+                // What it showed is worth nothing there, which may be the connection's: its
+                // certificate is the one of when it was made.
+                Ok(Err(
+                    error @ (ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }),
+                )) => {
+                    tracing::warn!(%error, "heartbeat refused; coming in anew");
+                    return;
+                }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(late) => Some(late.to_string()),
             };

@@ -5,10 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Far, agent_config, agent_of, monitor_config, rack_with, request, start_agent, start_monitor,
+    Far, agent_config, agent_of, eventually, monitor_config, rack_with, request, start_agent,
+    start_monitor,
 };
-use venice_control::LeaseState;
-use venice_control::identity::Credential;
+use venice_control::client::{Access, GateClient, Login, MonitorClient, join};
+use venice_control::identity::{Credential, JoinToken};
+use venice_control::{ControlError, LeaseState};
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
 
@@ -61,4 +63,37 @@ async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
     assert_eq!(row.state, "up");
     assert!(row.certificate_expires_s.unwrap() > begin);
     assert_eq!(row.refused, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
+    let mut config = agent_config(dir.path(), "one", at);
+    let (identity, socket) = (config.identity.clone(), dir.path().join("agent.sock"));
+    config.local_socket = Some(socket.clone());
+    let (_agent, ready) = start_agent(config).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
+    // A program of that node, which the agent has vouched for.
+    let enter = || Access::new(at.to_string(), Login::at_sockets(vec![socket.clone()]));
+    MonitorClient::connect(&enter()).await.unwrap().nodes().await.unwrap();
+
+    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    gate.revoke("one", false).await.unwrap();
+    let state = || async { client.clone().nodes().await.unwrap().remove(0).state };
+    assert_eq!(state().await, "down");
+    let refused = MonitorClient::connect(&enter()).await;
+    assert!(matches!(refused, Err(ControlError::NoLogin(_))), "{refused:?}");
+
+    let made = gate.new_token(Duration::from_secs(60), "one").await.unwrap();
+    let (id, secret, authority) = (made.id, made.secret, made.authority);
+    let token = JoinToken { id, secret, authority, monitor: at.to_string() };
+    join(&token, "one").await.unwrap().save(&identity).unwrap();
+    eventually("the node to be back", || async { (state().await == "up").then_some(()) }).await;
+    assert_eq!(ready.control_addr.to_string(), grant.control_addr);
+    let mut client = MonitorClient::connect(&enter()).await.unwrap();
+    assert_eq!(client.nodes().await.unwrap()[0].epoch, 1, "the same agent");
+    let renewed = agent_of(&grant).await.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
+    assert!(matches!(renewed, LeaseState::Live { .. }), "{renewed:?}");
 }

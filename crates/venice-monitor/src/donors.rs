@@ -25,11 +25,12 @@ pub(crate) enum Answer {
     Pong(Pong),
 }
 
-/// Connections to the donors, by address.
+/// Connections to the donors.
 pub(crate) struct Donors {
     login: Login,
     timeout: Duration,
-    clients: Mutex<BTreeMap<String, AgentClient>>,
+    /// By address, each with the node's name: another name there is called anew.
+    clients: Mutex<BTreeMap<String, (String, AgentClient)>>,
 }
 
 impl Donors {
@@ -45,33 +46,46 @@ impl Donors {
         addr: &str,
         call: Call,
     ) -> Result<Answer, CallError> {
-        if let Some(client) = self.known(addr) {
-            match perform(client, call.clone()).await {
-                Err(ControlError::Unreachable { .. }) => self.forget(addr),
+        if let Some(client) = self.known(name, addr) {
+            let done = perform(client, call.clone()).await;
+            self.forget_unless_answered(addr, &done);
+            match done {
+                // The connection may be from before it died, or from when it was let in nowhere.
+                Err(
+                    ControlError::Unreachable { .. }
+                    | ControlError::Stranger { .. }
+                    | ControlError::NotAdmitted { .. },
+                ) => {}
                 done => return done.map_err(|error| call_error(addr, &error)),
             }
         }
         let done = match AgentClient::connect(&self.login, name, addr, self.timeout).await {
             Ok(client) => {
-                self.remember(addr, client.clone());
+                self.remember(name, addr, client.clone());
                 perform(client, call).await
             }
             Err(error) => Err(error),
         };
+        self.forget_unless_answered(addr, &done);
         done.map_err(|error| call_error(addr, &error))
     }
 
-    fn known(&self, addr: &str) -> Option<AgentClient> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(addr).cloned()
+    fn known(&self, name: &str, addr: &str) -> Option<AgentClient> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let (whose, client) = clients.get(addr)?;
+        (whose == name).then(|| client.clone())
     }
 
-    fn forget(&self, addr: &str) {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(addr);
+    /// A connection is kept while the donor itself answers by it.
+    fn forget_unless_answered(&self, addr: &str, done: &Result<Answer, ControlError>) {
+        if !matches!(done, Ok(_) | Err(ControlError::Refused(_))) {
+            self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(addr);
+        }
     }
 
-    fn remember(&self, addr: &str, client: AgentClient) {
+    fn remember(&self, name: &str, addr: &str, client: AgentClient) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.insert(addr.to_owned(), client);
+        clients.insert(addr.to_owned(), (name.to_owned(), client));
     }
 }
 

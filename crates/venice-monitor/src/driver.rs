@@ -23,6 +23,8 @@ use venice_wire::{GrantId, GrantKey};
 const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// Inputs taken at one go, so that their changes are written at one go.
 const INPUTS_AT_ONCE: usize = 64;
+/// No certificate takes longer from the look at the clock until it is signed.
+const STILL_SIGNING_MS: u64 = 60_000;
 
 type Reply<T> = oneshot::Sender<T>;
 /// Somebody who waits for no more than that it is done.
@@ -47,7 +49,13 @@ pub(crate) enum Input {
         name: String,
         reply: Done,
     },
-    Revoke(String, Done),
+    DeleteToken(u64, Done),
+    Revoke {
+        name: String,
+        /// Also a name that the rack does not know.
+        is_sure: bool,
+        reply: Done,
+    },
     List(Listing),
     Stop,
 }
@@ -70,12 +78,19 @@ pub(crate) struct Wardens {
 }
 
 impl Wardens {
-    /// Nobody of these comes in any more, and those who are in do nothing more.
-    pub(crate) fn turn_out(&self, revoked: &Revocations) {
+    /// Up to when a node that is turned out at this moment has its certificates void: beyond all
+    /// that was signed and all that is being signed.
+    fn moment_ms(&self) -> u64 {
+        wall_ms().max(self.authority.newest_ms()).saturating_add(STILL_SIGNING_MS)
+    }
+
+    /// Nobody of these comes in any more, and those who are in do nothing more. First the door is
+    /// closed: whoever is signed for under a date that is good again finds it so.
+    fn turn_out(&self, revoked: &Revocations) {
+        self.door.set_revoked(revoked.clone());
         for revocation in revoked.list() {
             self.authority.sign_after(revocation.until_ms);
         }
-        self.door.set_revoked(revoked.clone());
     }
 }
 
@@ -199,9 +214,16 @@ impl Driver {
                 let token = self.wait_for(reply);
                 self.core.handle_join(wall_ms(), token, join, &name);
             }
-            Input::Revoke(name, reply) => {
+            Input::DeleteToken(id, reply) => {
                 let token = self.wait_for(reply);
-                self.core.handle_revoke(now_ns, wall_ms(), token, &name);
+                self.core.handle_delete_token(wall_ms(), token, id);
+            }
+            Input::Revoke { name, is_sure, reply } => {
+                let token = self.wait_for(reply);
+                let until_ms = self.wardens.moment_ms();
+                self.core.handle_revoke(now_ns, until_ms, token, (&name, is_sure));
+                // Not only when it is durable: writing takes time, in which it might renew.
+                self.wardens.turn_out(self.core.revocations());
             }
             Input::Drain { name, undo, reply } => {
                 let token = self.wait_for(reply);
@@ -261,12 +283,7 @@ impl Driver {
                 Action::ReplyRegister { token, result } => {
                     self.registrations.remove(&token).map(|reply| reply.send(result));
                 }
-                Action::Note(event) => {
-                    if matches!(event, Event::NodeRevoked { .. }) {
-                        self.wardens.turn_out(self.core.revocations());
-                    }
-                    log(&event);
-                }
+                Action::Note(event) => log(&event),
             }
         }
         Ok(())
@@ -348,5 +365,48 @@ fn log(event: &Event) {
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MonitorConfig;
+    use crate::keys::SystemKeys;
+    use venice_control::Caller;
+    use venice_control::client::Login;
+    use venice_control::identity::Holder;
+
+    async fn driver(dir: &std::path::Path) -> Driver {
+        let authority = Arc::new(venice_identity_test::authority());
+        let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
+        let door = Door::new(holder.clone()).unwrap();
+        let (store, records) = RecordStore::open(dir.join("store")).await.unwrap();
+        let keys = Box::new(SystemKeys::new().unwrap());
+        let settings = MonitorConfig::default().settings();
+        let core = MonitorCore::recover(settings, keys, 0, records);
+        let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
+        Driver::new(core, store, Clock::start(), donors, Wardens { door, authority })
+    }
+
+    #[tokio::test]
+    async fn the_door_is_closed_before_a_revocation_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut driver = driver(dir.path()).await;
+        let authority = Arc::clone(&driver.wardens.authority);
+        // A clock that was ahead for a while dated a certificate an hour later.
+        authority.sign_after(wall_ms() + 3_600_000);
+        let node7 = Caller::Node("node7".into());
+        let early = authority.credential(&node7).unwrap().said().issued_ms;
+        let (reply, _answer) = oneshot::channel();
+        driver.take(Input::Revoke { name: "node7".into(), is_sure: true, reply });
+
+        let until_ms = driver.wardens.door.revoked_until_ms("node7");
+        assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
+        assert!(driver.core.revocations().covers(&node7, wall_ms() + STILL_SIGNING_MS / 2));
+        // It may come in anew at once all the same.
+        let anew = authority.credential(&node7).unwrap().said().issued_ms;
+        assert!(!driver.core.revocations().covers(&node7, anew));
+        driver.perform_all().await.unwrap();
     }
 }

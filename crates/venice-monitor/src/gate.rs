@@ -63,8 +63,12 @@ impl GateHandler for Service {
         self.list(Listing::Tokens).await.into_iter().map(row).collect()
     }
 
-    async fn revoke(&self, name: String) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::Revoke(name, reply)).await
+    async fn delete_token(&self, id: u64) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::DeleteToken(id, reply)).await
+    }
+
+    async fn revoke(&self, name: String, is_sure: bool) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::Revoke { name, is_sure, reply }).await
     }
 
     async fn show(&self) -> Shown {

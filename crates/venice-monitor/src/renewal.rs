@@ -6,7 +6,7 @@ use venice_control::Caller;
 use venice_control::identity::{Authority, Holder};
 
 /// How often the time of day is looked at: it may jump.
-const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Renews for ever.
 pub(crate) async fn keep(holder: Holder, authority: Arc<Authority>) {

@@ -31,6 +31,12 @@ impl Revocations {
         until_ms.is_some_and(|until_ms| issued_ms <= *until_ms)
     }
 
+    /// Up to when the certificates of a node are void, in milliseconds since 1970; `None` where it
+    /// was not turned out.
+    pub fn until_ms(&self, node: &str) -> Option<u64> {
+        self.0.get(node).copied()
+    }
+
     /// All of them, by name.
     pub fn list(&self) -> Vec<Revocation> {
         let entry = |(node, until_ms): (&String, &u64)| Revocation {

@@ -45,6 +45,9 @@ pub struct NodeRecord {
     /// agent bears it.
     #[serde(default)]
     pub is_draining: bool,
+    /// It was turned out and no agent has borne its name since: the name is free.
+    #[serde(default)]
+    pub is_turned_out: bool,
 }
 
 impl NodeRecord {
@@ -69,6 +72,7 @@ impl NodeRecord {
             link,
             is_pool,
             is_draining: false,
+            is_turned_out: false,
         }
     }
 
@@ -111,8 +115,8 @@ impl NodeEntry {
     pub(crate) fn new(record: NodeRecord, now_ns: u64) -> Self {
         let total_slabs = record.total_slabs();
         Self {
+            up: !record.is_turned_out,
             record,
-            up: true,
             seen_ns: now_ns,
             last_heartbeat_ns: None,
             down_since_ns: now_ns,

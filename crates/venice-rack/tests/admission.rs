@@ -35,18 +35,32 @@ impl Rack {
             match action {
                 Action::Store(changes) => {
                     assert!(answer.is_none(), "answered before it was durable");
-                    self.records.extend(changes.into_iter().filter_map(|change| match change {
-                        Change::PutNode(node) => Some(Record::Node(node)),
-                        Change::PutToken(token) => Some(Record::Token(token)),
-                        Change::PutRevocation(revocation) => Some(Record::Revocation(revocation)),
-                        _ => None,
-                    }));
+                    changes.into_iter().for_each(|change| self.record(change));
                 }
                 Action::ReplyDone { result, .. } => answer = Some(result),
                 _ => {}
             }
         }
         answer.unwrap_or(Ok(()))
+    }
+
+    fn record(&mut self, change: Change) {
+        let is_token = |record: &Record, id| matches!(record, Record::Token(it) if it.id == id);
+        match change {
+            Change::PutNode(node) => {
+                self.records.retain(|it| !matches!(it, Record::Node(it) if it.name == node.name));
+                self.records.push(Record::Node(node));
+            }
+            Change::PutToken(token) => {
+                self.records.retain(|it| !is_token(it, token.id));
+                self.records.push(Record::Token(token));
+            }
+            Change::DeleteToken(id) => self.records.retain(|it| !is_token(it, id)),
+            Change::PutRevocation(revocation) => {
+                self.records.push(Record::Revocation(revocation));
+            }
+            _ => {}
+        }
     }
 
     fn make(&mut self, id: u64, node: &str) {
@@ -115,20 +129,23 @@ fn a_node_turned_out_is_down_at_once_and_out_for_good() {
     let mut rack = Rack::new();
     rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
     rack.act().unwrap();
-    rack.core.handle_revoke(S, NOON_MS, Token(3), "node1");
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
+    let node1 = Caller::Node("node1".into());
+    assert!(rack.core.revocations().covers(&node1, NOON_MS), "in force before it is written");
     let mut told = false;
     while let Some(action) = rack.core.poll_action() {
         match action {
             Action::Store(changes) => {
                 let record = |change| match change {
                     Change::PutRevocation(revocation) => Record::Revocation(revocation),
+                    Change::PutNode(node) => Record::Node(node),
                     other => panic!("{other:?}"),
                 };
                 rack.records.extend(changes.into_iter().map(record));
             }
             Action::Note(Event::NodeRevoked { .. }) => told = true,
             Action::ReplyDone { result, .. } => {
-                assert!(told, "the doors hear of it before it is called done");
+                assert!(told, "it is in the log before it is called done");
                 result.unwrap();
             }
             _ => {}
@@ -136,11 +153,66 @@ fn a_node_turned_out_is_down_at_once_and_out_for_good() {
     }
     assert_eq!(rack.core.node_rows(S)[0].state, "down");
     let again = Rack::recover(rack.records);
-    let node1 = Caller::Node("node1".into());
     assert!(again.core.revocations().covers(&node1, NOON_MS));
     assert!(!again.core.revocations().covers(&node1, NOON_MS + 1));
 
     rack = Rack::new();
-    rack.core.handle_revoke(S, NOON_MS, Token(3), "nobody");
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("nobody", false));
     assert_eq!(rack.act(), Err(RackError::UnknownNode("nobody".into())));
+    // Unless one insists: its token may have been forgotten long ago.
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("nobody", true));
+    rack.act().unwrap();
+    assert!(rack.core.revocations().covers(&Caller::Node("nobody".into()), NOON_MS));
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("a\nb", true));
+    assert!(matches!(rack.act(), Err(RackError::BadRequest(_))));
+}
+
+#[test]
+fn a_token_for_a_new_machine_does_not_take_over_a_node_that_is_down() {
+    let mut rack = Rack::new();
+    rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
+    rack.act().unwrap();
+    rack.core.handle_timeout(1000 * S);
+    rack.act().unwrap();
+    assert_eq!(rack.core.node_rows(1000 * S)[0].state, "down");
+    let forbidden = |result: Result<(), RackError>| match result {
+        Err(RackError::Forbidden(why)) => assert!(why.contains("venice token new --node"), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    rack.make(1, "");
+    forbidden(rack.join(NOON_MS, (1, HASH), "node1"));
+    // Nor one that has joined and not started yet.
+    rack.join(NOON_MS, (1, HASH), "node2").unwrap();
+    rack.make(2, "");
+    forbidden(rack.join(NOON_MS, (2, HASH), "node2"));
+    rack.make(3, "node1");
+    rack.join(NOON_MS, (3, HASH), "node1").unwrap();
+
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
+    rack.act().unwrap();
+    let mut again = Rack::recover(rack.records.clone());
+    again.join(NOON_MS, (2, HASH), "node1").unwrap();
+    // Its name is taken again when it has registered.
+    rack.core.handle_register(1000 * S, Token(0), registration("node1", 6, 4));
+    rack.act().unwrap();
+    rack.core.handle_timeout(2000 * S);
+    rack.act().unwrap();
+    forbidden(rack.join(NOON_MS, (2, HASH), "node1"));
+}
+
+#[test]
+fn tokens_are_taken_back_one_by_one_and_with_their_node() {
+    let mut rack = Rack::new();
+    rack.make(1, "");
+    rack.make(2, "node7");
+    rack.core.handle_delete_token(NOON_MS, Token(4), 1);
+    rack.act().unwrap();
+    assert!(why(rack.join(NOON_MS, (1, HASH), "node1")).contains("no such join token"));
+    rack.core.handle_delete_token(NOON_MS, Token(4), 1);
+    assert!(matches!(rack.act(), Err(RackError::BadRequest(_))));
+    // Whoever was given one for a node is not to come in as it when it was turned out.
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("node7", false));
+    rack.act().unwrap();
+    assert!(why(rack.join(NOON_MS, (2, HASH), "node7")).contains("no such join token"));
+    assert!(rack.core.tokens(NOON_MS).is_empty());
 }

@@ -103,7 +103,7 @@ enum Command {
     /// Make this machine a node of a rack, by a join token
     #[command(after_help = identity::HELP_JOIN)]
     Join(identity::JoinArgs),
-    /// Make or list join tokens
+    /// Make join tokens, list them, take them back
     #[command(after_help = identity::HELP_TOKEN)]
     Token {
         #[command(subcommand)]

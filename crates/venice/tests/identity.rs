@@ -172,6 +172,18 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
     assert_eq!(rack.ask(guest()).unwrap(), 1);
     let said = place.venice(&["node", "revoke", "nobody"]).expect(1);
     assert!(said.complaint().contains("no node named nobody"), "{}", said.err);
+    place.venice(&["node", "revoke", "--unknown", "nobody"]).expect(0);
+    let shown = place.venice(&["identity", "--json"]).expect(0).json();
+    assert_eq!(shown["revoked"][1]["node"], "nobody");
+
+    let spare = place.venice(&["token", "new"]).expect(0).out;
+    let id = &spare[..16];
+    place.venice(&["token", "delete", id]).expect(0);
+    let said = place.venice(&["join", "--name", "x", "--identity", &dir, spare.trim()]).expect(1);
+    assert!(said.complaint().contains("no such join token"), "{}", said.err);
+    let said = place.venice(&["token", "delete", id]).expect(1);
+    assert!(said.complaint().contains("no join token"), "{}", said.err);
+    place.venice(&["token", "delete", "x"]).expect(2);
     for wrong in ["x", "a.b.c@h:1", &token[1..]] {
         place.venice(&["join", wrong]).expect(2);
     }
@@ -190,7 +202,7 @@ fn who_is_known_may_not_do_what_is_for_others() {
         let hour = Duration::from_secs(3600);
         let admins = "root on the Monitor Node's machine";
         forbidden(gate.new_token(hour, "").await.map(drop), admins);
-        forbidden(gate.revoke("node1").await, admins);
+        forbidden(gate.revoke("node1", false).await, admins);
         let mut monitor = MonitorClient::connect(&access).await.unwrap();
         forbidden(monitor.drain("node1", false).await, "root on node1");
         // The handshake is the Monitor Node's alone.

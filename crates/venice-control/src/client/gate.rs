@@ -127,12 +127,22 @@ impl GateClient {
         Ok(rows.map(row).collect())
     }
 
-    /// Turns a node out.
+    /// Takes a join token back, by its number.
+    ///
+    /// # Errors
+    /// [`ControlError::Rack`] where there is none.
+    pub async fn delete_token(&mut self, id: u64) -> Result<(), ControlError> {
+        let request = proto::DeleteTokenRequest { id };
+        self.inner.delete_token(request).await.map_err(|status| self.error(status))?;
+        Ok(())
+    }
+
+    /// Turns a node out; one that the rack does not know only if the caller `is_sure`.
     ///
     /// # Errors
     /// [`ControlError::UnknownNode`].
-    pub async fn revoke(&mut self, name: &str) -> Result<(), ControlError> {
-        let request = proto::RevokeNodeRequest { name: name.to_owned() };
+    pub async fn revoke(&mut self, name: &str, is_sure: bool) -> Result<(), ControlError> {
+        let request = proto::RevokeNodeRequest { name: name.to_owned(), is_sure };
         self.inner.revoke_node(request).await.map_err(|status| self.error(status))?;
         Ok(())
     }

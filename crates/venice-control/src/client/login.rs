@@ -79,7 +79,8 @@ impl Login {
         let now = SystemTime::now();
         if let Some(entered) = entered.as_mut() {
             let left = left(&entered.holder.said(), now);
-            let is_new = left > entered.holder.said().life() / 2;
+            let said = entered.holder.said();
+            let is_new = said.is_current() && left > said.life() / 2;
             let was_asked =
                 now.duration_since(entered.asked).is_ok_and(|ago| ago < ASK_AGAIN_AFTER);
             if is_new || (was_asked && !left.is_zero()) {

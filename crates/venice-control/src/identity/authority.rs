@@ -22,7 +22,7 @@ use venice_rack::caller::Caller;
 /// How long a rack's authority is valid.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
 /// Certificates are valid from so long before they are made: clocks differ.
-const BACKDATED: Duration = Duration::from_secs(10 * 60);
+pub(super) const BACKDATED: Duration = Duration::from_secs(10 * 60);
 const CERTIFICATE_FILE: &str = "authority.crt";
 const KEY_FILE: &str = "authority.key";
 
@@ -67,6 +67,8 @@ pub struct Authority {
     lifetimes: Lifetimes,
     /// What is signed from now on is dated later than this, whatever the clock says.
     signed_after_ms: AtomicU64,
+    /// The latest date that was given.
+    newest_ms: AtomicU64,
 }
 
 impl Authority {
@@ -90,7 +92,7 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, "Venice rack");
         let now = OffsetDateTime::now_utc();
         (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
-        params.serial_number = Some(serial(now, 0)?);
+        params.serial_number = Some(serial(unix_ms(now))?);
         let certificate = params.self_signed(&key)?;
         // The certificate last: with it the authority is there.
         write_private(&dir.join(KEY_FILE), key.serialize_pem().as_bytes())?;
@@ -116,7 +118,8 @@ impl Authority {
         let key = KeyPair::from_pem(&key).map_err(|_| damaged(KEY_FILE))?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
         let (lifetimes, signed_after_ms) = (Lifetimes::default(), AtomicU64::new(0));
-        Ok(Self { certificate, issuer, lifetimes, signed_after_ms })
+        let newest_ms = AtomicU64::new(0);
+        Ok(Self { certificate, issuer, lifetimes, signed_after_ms, newest_ms })
     }
 
     /// The same, signing for so long.
@@ -126,9 +129,16 @@ impl Authority {
     }
 
     /// What is signed from now on is dated later than a revocation up to this moment, in
-    /// milliseconds since 1970, although the clock may have gone back.
+    /// milliseconds since 1970, although the clock may have gone back. Whoever signs such a thing
+    /// also sees what the caller did before: close the door first.
     pub fn sign_after(&self, revoked_ms: u64) {
-        self.signed_after_ms.fetch_max(revoked_ms, Ordering::Relaxed);
+        self.signed_after_ms.fetch_max(revoked_ms, Ordering::AcqRel);
+    }
+
+    /// The latest date of what was signed since this process began, in milliseconds since 1970: ahead
+    /// of the clock where that went back. 0: nothing was.
+    pub fn newest_ms(&self) -> u64 {
+        self.newest_ms.load(Ordering::Acquire)
     }
 
     /// What a join token pins.
@@ -146,8 +156,17 @@ impl Authority {
     /// # Errors
     /// [`IdentityError::Crypto`].
     pub fn credential(&self, caller: &Caller) -> Result<Credential, IdentityError> {
+        self.credential_at(OffsetDateTime::now_utc(), caller)
+    }
+
+    /// The same, when it is `now`.
+    pub(super) fn credential_at(
+        &self,
+        now: OffsetDateTime,
+        caller: &Caller,
+    ) -> Result<Credential, IdentityError> {
         let key = KeyPem::generate()?;
-        let certificate = self.sign(caller, key.pair())?;
+        let certificate = self.sign(now, caller, key.pair())?;
         Credential::new(certificate, self.certificate.clone(), key)
     }
 
@@ -163,11 +182,12 @@ impl Authority {
     ) -> Result<CertificateDer<'static>, IdentityError> {
         let request = CertificateSigningRequestParams::from_der(&request.into())
             .map_err(|_| IdentityError::BadRequest)?;
-        self.sign(caller, &request.public_key)
+        self.sign(OffsetDateTime::now_utc(), caller, &request.public_key)
     }
 
     fn sign(
         &self,
+        now: OffsetDateTime,
         caller: &Caller,
         key: &impl PublicKeyData,
     ) -> Result<CertificateDer<'static>, IdentityError> {
@@ -183,23 +203,32 @@ impl Authority {
             let dns = dns.try_into().map_err(|_| IdentityError::BadRequest)?;
             params.subject_alt_names.push(SanType::DnsName(dns));
         }
-        let now = OffsetDateTime::now_utc();
         let life = match caller {
             Caller::Monitor | Caller::Node(_) => self.lifetimes.node,
             Caller::User(_) => self.lifetimes.user,
         };
         (params.not_before, params.not_after) = (now - BACKDATED, now + life);
-        let after_ms = self.signed_after_ms.load(Ordering::Relaxed);
-        params.serial_number = Some(serial(now, after_ms)?);
+        let dated_ms = self.date_ms(now);
+        params.serial_number = Some(serial(dated_ms)?);
         Ok(params.signed_by(key, &self.issuer)?.der().clone())
     }
+
+    /// The date that something signed now has for revocations.
+    fn date_ms(&self, now: OffsetDateTime) -> u64 {
+        let after_ms = self.signed_after_ms.load(Ordering::Acquire);
+        let dated_ms = unix_ms(now).max(after_ms.saturating_add(1));
+        self.newest_ms.fetch_max(dated_ms, Ordering::AcqRel);
+        dated_ms
+    }
+}
+
+fn unix_ms(now: OffsetDateTime) -> u64 {
+    u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
 }
 
 /// A serial number that says when it was given, in milliseconds since 1970, and is otherwise drawn
 /// at random: a revocation names a time.
-fn serial(now: OffsetDateTime, after_ms: u64) -> Result<SerialNumber, IdentityError> {
-    let millis = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
-    let millis = millis.max(after_ms.saturating_add(1));
+fn serial(millis: u64) -> Result<SerialNumber, IdentityError> {
     let mut bytes = [0u8; 16];
     // Not negative, and never with a zero in front.
     bytes[..8].copy_from_slice(&(millis | 1 << 62).to_be_bytes());

@@ -1,6 +1,6 @@
 //! A key with its certificate, and the certificate of the authority that both ends trust.
 
-use super::authority::issued_ms;
+use super::authority::{BACKDATED, issued_ms};
 use super::error::IdentityError;
 use super::files::{read, write_private};
 use super::role::caller_of;
@@ -16,6 +16,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// File of a credential in its directory: key, certificate and authority, one after the other, so
 /// that they always fit each other.
 const FILE: &str = "identity.pem";
+/// The one before: a clock that was ahead for a while leaves a certificate that is not valid yet.
+const FILE_BEFORE: &str = "identity.before.pem";
 
 /// A private key.
 pub struct KeyPem(KeyPair);
@@ -49,8 +51,10 @@ impl KeyPem {
 pub struct Said {
     /// Whom it names.
     pub caller: Caller,
-    /// When it was made, in milliseconds since 1970.
+    /// When it was made, in milliseconds since 1970, as revocations go by it.
     pub issued_ms: u64,
+    /// From when it is good, in seconds since 1970.
+    pub begins_s: u64,
     /// When it ends, in seconds since 1970.
     pub expires_s: u64,
 }
@@ -64,8 +68,10 @@ impl Said {
             GeneralName::URI(uri) => caller_of(uri),
             _ => None,
         })?;
-        let expires_s = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
-        Some(Said { caller, issued_ms: issued_ms(parsed.raw_serial())?, expires_s })
+        let validity = parsed.validity();
+        let begins_s = u64::try_from(validity.not_before.timestamp()).ok()?;
+        let expires_s = u64::try_from(validity.not_after.timestamp()).ok()?;
+        Some(Said { caller, issued_ms: issued_ms(parsed.raw_serial())?, begins_s, expires_s })
     }
 
     /// Whether it is past its time.
@@ -74,20 +80,34 @@ impl Said {
         since_1970().as_secs() > self.expires_s
     }
 
-    /// How long until a new one is to be had: when a third of its time is left.
+    /// Whether its time has come and is not over, by this machine's clock.
+    pub fn is_current(&self) -> bool {
+        since_1970().as_secs() >= self.begins_s && !self.is_over()
+    }
+
+    /// How long until a new one is to be had: when a third of its time is left, and at once where its
+    /// time has not come, because a clock was ahead.
     pub fn renew_in(&self) -> Duration {
+        self.renew_in_at(since_1970())
+    }
+
+    fn renew_in_at(&self, now: Duration) -> Duration {
+        if now.as_secs() < self.begins_s {
+            return Duration::ZERO;
+        }
         let renew_at = Duration::from_secs(self.expires_s).saturating_sub(self.life() / 3);
-        renew_at.saturating_sub(since_1970())
+        renew_at.saturating_sub(now)
     }
 
     /// How long it was made for.
     pub fn life(&self) -> Duration {
-        let made = Duration::from_millis(self.issued_ms);
-        Duration::from_secs(self.expires_s).saturating_sub(made)
+        let all = Duration::from_secs(self.expires_s.saturating_sub(self.begins_s));
+        all.saturating_sub(BACKDATED)
     }
 }
 
-fn since_1970() -> Duration {
+/// What this machine's clock says.
+pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -113,7 +133,8 @@ impl Credential {
         Ok(Self { certificate, authority, key, said })
     }
 
-    /// Reads the one in `dir`.
+    /// Reads the one in `dir`. Where its time has not come and the one before it is good still, that
+    /// one: this machine's clock was ahead for a while.
     ///
     /// # Errors
     /// [`IdentityError::NoCredential`], [`IdentityError::File`], [`IdentityError::Damaged`].
@@ -122,9 +143,19 @@ impl Credential {
         if !path.exists() {
             return Err(IdentityError::NoCredential { dir: dir.to_owned() });
         }
-        let text = read(&path)?;
+        let newest = Self::read_from(&path)?;
+        if newest.said.is_current() || newest.said.is_over() {
+            return Ok(newest);
+        }
+        let before = Self::read_from(&dir.join(FILE_BEFORE)).ok();
+        let is_good = |before: &Self| before.said.is_current() && before.replaces(&newest);
+        Ok(before.filter(is_good).unwrap_or(newest))
+    }
+
+    fn read_from(path: &Path) -> Result<Self, IdentityError> {
+        let text = read(path)?;
         let damaged =
-            |why: &str| IdentityError::Damaged { path: path.clone(), why: why.to_owned() };
+            |why: &str| IdentityError::Damaged { path: path.to_owned(), why: why.to_owned() };
         let mut certificates = CertificateDer::pem_slice_iter(&text);
         let mut next = || certificates.next().and_then(Result::ok);
         let (Some(certificate), Some(authority)) = (next(), next()) else {
@@ -136,11 +167,20 @@ impl Credential {
             .map_err(|_| damaged("its certificate names no part of a rack"))
     }
 
-    /// Keeps it in `dir`, for its owner alone, in place of the one there.
+    /// Whether it may stand in for `other`: the same part of the same rack.
+    pub fn replaces(&self, other: &Self) -> bool {
+        self.said.caller == other.said.caller && self.authority == other.authority
+    }
+
+    /// Keeps it in `dir`, for its owner alone, in place of the one there, which is kept as the one
+    /// before.
     ///
     /// # Errors
     /// [`IdentityError::File`].
     pub fn save(&self, dir: &Path) -> Result<(), IdentityError> {
+        if let Ok(before) = read(&dir.join(FILE)) {
+            write_private(&dir.join(FILE_BEFORE), &before)?;
+        }
         let mut text = self.key.0.serialize_pem();
         for certificate in [&self.certificate, &self.authority] {
             text.push_str(&pem_of(certificate));
@@ -179,4 +219,51 @@ impl std::fmt::Debug for Credential {
 fn pem_of(certificate: &CertificateDer<'_>) -> String {
     let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     pem::encode_config(&pem::Pem::new("CERTIFICATE", certificate.as_ref()), lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Authority;
+    use time::OffsetDateTime;
+
+    fn said(begins_s: u64, life_s: u64) -> Said {
+        let caller = Caller::Node("node7".into());
+        let expires_s = begins_s + BACKDATED.as_secs() + life_s;
+        Said { caller, issued_ms: 0, begins_s, expires_s }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life_and_at_once_before_it() {
+        let said = said(100_000, 3000);
+        let made = Duration::from_secs(100_000) + BACKDATED;
+        let third = Duration::from_secs(1000);
+        assert_eq!(said.life(), third * 3);
+        assert_eq!(said.renew_in_at(made), third * 2);
+        assert_eq!(said.renew_in_at(made + third), third);
+        assert_eq!(said.renew_in_at(made + third * 4), Duration::ZERO);
+        // The clock was ahead when it was made, and was put back.
+        assert_eq!(said.renew_in_at(made - BACKDATED - third), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_does_not_cost_the_certificate_from_before() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("identity");
+        let authority = Authority::create(&temp.path().join("authority")).unwrap();
+        let node7 = Caller::Node("node7".into());
+        let tomorrow = OffsetDateTime::now_utc() + Duration::from_secs(86_400);
+        let good = authority.credential(&node7).unwrap();
+        good.save(&dir).unwrap();
+        let early = authority.credential_at(tomorrow, &node7).unwrap();
+        assert!(!early.said().is_current());
+        early.save(&dir).unwrap();
+        assert_eq!(Credential::load(&dir).unwrap().said(), good.said());
+        // One of another rack is none to go back to.
+        good.save(&dir).unwrap();
+        let other = Authority::create(&temp.path().join("other")).unwrap();
+        let other = other.credential_at(tomorrow, &node7).unwrap();
+        other.save(&dir).unwrap();
+        assert_eq!(Credential::load(&dir).unwrap().said(), other.said());
+    }
 }

@@ -68,6 +68,11 @@ impl Trust {
         *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
     }
 
+    /// Up to when the certificates of a node are void, in milliseconds since 1970.
+    pub(crate) fn revoked_until_ms(&self, node: &str) -> Option<u64> {
+        self.revoked.read().unwrap_or_else(PoisonError::into_inner).until_ms(node)
+    }
+
     /// Whom the chain of a connection names, at this moment.
     ///
     /// # Errors

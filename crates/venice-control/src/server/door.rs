@@ -1,7 +1,7 @@
 //! The door of a gRPC service: TLS, who is at the other end, and whether that one is let in.
 
 use crate::identity::{Holder, IdentityError, NotAdmitted, Said, Trust};
-use rustls::pki_types::UnixTime;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -74,6 +74,12 @@ impl Door {
         self.trust.set_revoked(revoked);
     }
 
+    /// Up to when the certificates of a node are void, in milliseconds since 1970; `None` where it
+    /// was not turned out.
+    pub fn revoked_until_ms(&self, node: &str) -> Option<u64> {
+        self.trust.revoked_until_ms(node)
+    }
+
     /// What it has refused since it was made.
     pub fn refused(&self) -> RefusedCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -108,10 +114,10 @@ impl Door {
     /// UNAUTHENTICATED, with the reason and what to do.
     pub(super) fn admit<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let visitor = visitor(request);
-        let said = visitor.said.as_ref().map_err(Clone::clone);
+        let said = self.judge_now(&visitor);
         let said = said.and_then(|said| {
             // Somebody may have been turned out with a connection open.
-            self.trust.still(said).inspect_err(|why| self.note(visitor.addr, why)).map(|()| said)
+            self.trust.still(&said).inspect_err(|why| self.note(visitor.addr, why)).map(|()| said)
         });
         match said {
             Ok(said) => Ok(said.caller.clone()),
@@ -122,6 +128,17 @@ impl Door {
                 }
                 Err(Status::unauthenticated(why.to_string()))
             }
+        }
+    }
+
+    /// What a visitor's certificate is worth. Whom only the time spoke against may be good since:
+    /// clocks are put right.
+    fn judge_now(&self, visitor: &Visitor) -> Result<Arc<Said>, NotAdmitted> {
+        match &visitor.said {
+            Err(NotAdmitted::Expired(_) | NotAdmitted::NotYet(_)) => {
+                self.trust.judge(Some(&visitor.chain), UnixTime::now()).map(Arc::new)
+            }
+            said => said.clone(),
         }
     }
 
@@ -196,13 +213,14 @@ impl Door {
             }
         };
         let chain = stream.get_ref().1.peer_certificates();
-        let said = self.trust.judge(chain, UnixTime::now());
+        let chain: Arc<[_]> = chain.unwrap_or_default().iter().cloned().collect();
+        let said = self.trust.judge(Some(&chain), UnixTime::now());
         if let Err(why) = &said
             && *why != NotAdmitted::NoCertificate
         {
             self.note(addr, why);
         }
-        Some(Guest { stream, visitor: Visitor { addr, said: said.map(Arc::new) } })
+        Some(Guest { stream, visitor: Visitor { addr, chain, said: said.map(Arc::new) } })
     }
 
     /// A handshake that did not come to its end.
@@ -288,7 +306,22 @@ pub(super) struct Guest {
 #[derive(Debug, Clone)]
 pub(super) struct Visitor {
     pub(super) addr: SocketAddr,
+    chain: Arc<[CertificateDer<'static>]>,
+    /// What it was worth when the connection was made.
     said: Result<Arc<Said>, NotAdmitted>,
+}
+
+#[cfg(test)]
+impl Visitor {
+    /// Who shows this, and what was thought of it when it came.
+    pub(super) fn showing(
+        credential: &crate::identity::Credential,
+        thought: Option<NotAdmitted>,
+    ) -> Self {
+        let chain = [credential.certificate().clone()].into();
+        let said = thought.map_or_else(|| Ok(Arc::new(credential.said().clone())), Err);
+        Self { addr: ([127, 0, 0, 1], 1).into(), chain, said }
+    }
 }
 
 /// Who made a request.

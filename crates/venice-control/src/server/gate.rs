@@ -73,8 +73,15 @@ pub trait GateHandler: Send + Sync + 'static {
     /// The tokens.
     fn tokens(&self) -> impl Future<Output = Vec<TokenRow>> + Send;
 
-    /// Turns a node out.
-    fn revoke(&self, name: String) -> impl Future<Output = Result<(), RackError>> + Send;
+    /// Takes a token back.
+    fn delete_token(&self, id: u64) -> impl Future<Output = Result<(), RackError>> + Send;
+
+    /// Turns a node out; one that the rack does not know only if the caller `is_sure`.
+    fn revoke(
+        &self,
+        name: String,
+        is_sure: bool,
+    ) -> impl Future<Output = Result<(), RackError>> + Send;
 
     /// What everybody in the rack may know of it.
     fn show(&self) -> impl Future<Output = Shown> + Send;
@@ -98,6 +105,19 @@ impl<H: GateHandler> GateService<H> {
         let certified: Result<Certified, _> = self.handler.certify(caller, request);
         let (certificate, authority) = certified.map_err(|error| rack_status(&error))?;
         Ok(Response::new(CertificateResponse { certificate, authority }))
+    }
+
+    /// A certificate on the word of the node that calls.
+    fn certify_for<T>(
+        &self,
+        request: &Request<T>,
+        csr: &[u8],
+        whom: impl FnOnce(String) -> Caller,
+    ) -> Result<Response<CertificateResponse>, Status> {
+        let certified = self.certify(&whom(self.admit_node(request)?), csr)?;
+        // Turned out since: what was just signed may be dated later than that.
+        self.admit_node(request)?;
+        Ok(certified)
     }
 
     fn admit_admin<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
@@ -124,34 +144,38 @@ impl<H: GateHandler> Gate for GateService<H> {
         let secret = token_secret.try_into().map(TokenSecret);
         let secret =
             secret.map_err(|_| Status::invalid_argument("a token's secret has 16 bytes"))?;
-        match self.handler.join((token_id, secret), name.clone()).await {
-            Ok(()) => self.certify(&Caller::Node(name), &request),
-            Err(error) => {
-                if let RackError::BadToken(why) = &error {
-                    self.door.refuse_token(Some(from), why);
-                }
-                Err(rack_status(&error))
+        let before = self.door.revoked_until_ms(&name);
+        if let Err(error) = self.handler.join((token_id, secret), name.clone()).await {
+            if let RackError::BadToken(why) | RackError::Forbidden(why) = &error {
+                self.door.refuse_token(Some(from), why);
             }
+            return Err(rack_status(&error));
         }
+        let certified = self.certify(&Caller::Node(name.clone()), &request)?;
+        // Turned out since: what was just signed may be dated later than that.
+        if self.door.revoked_until_ms(&name) != before {
+            let why = format!("node {name} was turned out while it joined");
+            self.door.refuse_token(Some(from), &why);
+            return Err(rack_status(&RackError::BadToken(why)));
+        }
+        Ok(certified)
     }
 
     async fn renew_certificate(
         &self,
         request: Request<proto::RenewCertificateRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
-        let name = self.admit_node(&request)?;
-        self.certify(&Caller::Node(name), &request.into_inner().request)
+        self.certify_for(&request, &request.get_ref().request, Caller::Node)
     }
 
     async fn certify_user(
         &self,
         request: Request<proto::CertifyUserRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
-        let node = self.admit_node(&request)?;
-        let proto::CertifyUserRequest { uid, name, request } = request.into_inner();
+        let proto::CertifyUserRequest { uid, name, request: csr } = request.get_ref().clone();
         // A node vouches for its own users, and for no administrator.
-        let user = User { node, uid, name, is_admin: false };
-        self.certify(&Caller::User(user), &request)
+        let user = |node| Caller::User(User { node, uid, name, is_admin: false });
+        self.certify_for(&request, &csr, user)
     }
 
     async fn new_token(
@@ -184,8 +208,18 @@ impl<H: GateHandler> Gate for GateService<H> {
         request: Request<proto::RevokeNodeRequest>,
     ) -> Result<Response<proto::RevokeNodeResponse>, Status> {
         self.admit_admin(&request)?;
-        self.handler.revoke(request.into_inner().name).await.map_err(|e| rack_status(&e))?;
+        let proto::RevokeNodeRequest { name, is_sure } = request.into_inner();
+        self.handler.revoke(name, is_sure).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::RevokeNodeResponse {}))
+    }
+
+    async fn delete_token(
+        &self,
+        request: Request<proto::DeleteTokenRequest>,
+    ) -> Result<Response<proto::DeleteTokenResponse>, Status> {
+        self.admit_admin(&request)?;
+        self.handler.delete_token(request.get_ref().id).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::DeleteTokenResponse {}))
     }
 
     async fn show_identity(
@@ -200,5 +234,116 @@ impl<H: GateHandler> Gate for GateService<H> {
             refused: Some(refused_out(self.door.refused())),
             revoked: revoked.into_iter().map(revocation_out).collect(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{Authority, Holder, KeyPem, NotAdmitted};
+    use crate::server::door::Visitor;
+    use venice_rack::revocation::Revocations;
+
+    /// A gate at which an administrator turns node7 out just when it is signed for.
+    struct Turning {
+        authority: Authority,
+        door: Arc<Door>,
+    }
+
+    impl Turning {
+        fn turn_out(&self, until_ms: u64) {
+            let revoked = Revocation { node: "node7".into(), until_ms };
+            self.door.set_revoked([revoked].into_iter().collect::<Revocations>());
+            self.authority.sign_after(until_ms);
+        }
+    }
+
+    impl GateHandler for Turning {
+        async fn join(&self, _: (u64, TokenSecret), _: String) -> Result<(), RackError> {
+            Ok(())
+        }
+
+        fn certify(
+            &self,
+            caller: &Caller,
+            request: &[u8],
+        ) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+            self.turn_out(self.authority.newest_ms() + 1000);
+            let certificate = self.authority.answer(caller, request).unwrap();
+            Ok((certificate.to_vec(), self.authority.certificate().to_vec()))
+        }
+
+        async fn new_token(&self, _: u64, _: String) -> Result<NewToken, RackError> {
+            unreachable!()
+        }
+
+        async fn tokens(&self) -> Vec<TokenRow> {
+            unreachable!()
+        }
+
+        async fn delete_token(&self, _: u64) -> Result<(), RackError> {
+            unreachable!()
+        }
+
+        async fn revoke(&self, _: String, _: bool) -> Result<(), RackError> {
+            unreachable!()
+        }
+
+        async fn show(&self) -> Shown {
+            unreachable!()
+        }
+    }
+
+    fn node7() -> Caller {
+        Caller::Node("node7".into())
+    }
+
+    fn gate() -> GateService<Turning> {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::create(dir.path()).unwrap();
+        let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
+        let door = Door::new(holder).unwrap();
+        let handler = Arc::new(Turning { authority, door: Arc::clone(&door) });
+        GateService::new(handler, door)
+    }
+
+    /// A request of node7, whose connection was judged so.
+    fn of_node7<T>(
+        gate: &GateService<Turning>,
+        message: T,
+        thought: Option<NotAdmitted>,
+    ) -> Request<T> {
+        let credential = gate.handler.authority.credential(&node7()).unwrap();
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(Visitor::showing(&credential, thought));
+        request
+    }
+
+    #[tokio::test]
+    async fn who_is_turned_out_while_it_is_signed_for_gets_nothing() {
+        let gate = gate();
+        let request = KeyPem::generate().unwrap().request().unwrap();
+        let renew = proto::RenewCertificateRequest { request: request.clone() };
+        let renewed = gate.renew_certificate(of_node7(&gate, renew, None)).await;
+        assert!(renewed.unwrap_err().message().contains("was revoked"));
+        let (uid, name) = (7, "eve".to_owned());
+        let user = proto::CertifyUserRequest { uid, name, request: request.clone() };
+        let vouched = gate.certify_user(of_node7(&gate, user, None)).await;
+        assert!(vouched.unwrap_err().message().contains("was revoked"));
+        let (token_id, token_secret) = (1, vec![0; 16]);
+        let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
+        let joined = gate.join(of_node7(&gate, join, None)).await;
+        assert!(joined.unwrap_err().message().contains("was turned out"));
+    }
+
+    #[test]
+    fn who_came_while_a_clock_was_wrong_is_let_in_when_it_is_right() {
+        let gate = gate();
+        for thought in [NotAdmitted::NotYet(node7()), NotAdmitted::Expired(node7())] {
+            let request = of_node7(&gate, (), Some(thought));
+            assert_eq!(gate.door.admit(&request).unwrap(), node7());
+        }
+        let request = of_node7(&gate, (), Some(NotAdmitted::Foreign));
+        assert!(gate.door.admit(&request).is_err());
     }
 }

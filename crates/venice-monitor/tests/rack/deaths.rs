@@ -154,3 +154,17 @@ async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
     let again = client.request_memory(request(2, 4, &[])).await.unwrap();
     assert_eq!(again[0].donor_epoch, agent.identity.epoch);
 }
+
+#[tokio::test]
+async fn another_node_at_the_address_of_one_that_died_is_called_by_its_own_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let one = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 1, &["node1"])).await.unwrap();
+    let addr = lent[0].control_addr.clone();
+    one.kill().await;
+    let _two = Agent::try_start_at(&addr, "node2", &monitor.addr, 4).await.unwrap();
+    let lent = client.request_memory(request(2, 1, &["node2"])).await.unwrap();
+    assert_eq!((lent[0].donor.as_str(), &lent[0].control_addr), ("node2", &addr));
+}

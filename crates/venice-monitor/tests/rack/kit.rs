@@ -99,6 +99,16 @@ impl Agent {
         monitor_addr: &str,
         slabs: u32,
     ) -> Result<Self, ControlError> {
+        Self::try_start_at("127.0.0.1:0", name, monitor_addr, slabs).await
+    }
+
+    /// The same, listening at this address.
+    pub async fn try_start_at(
+        addr: &str,
+        name: &str,
+        monitor_addr: &str,
+        slabs: u32,
+    ) -> Result<Self, ControlError> {
         static INSTANCES: AtomicU64 = AtomicU64::new(1);
         let settings = DonorSettings { total_slabs: slabs, prepare_timeout_ns: 5_000_000_000 };
         let donor = Arc::new(Donor {
@@ -109,7 +119,7 @@ impl Agent {
             is_broken: AtomicBool::new(false),
             prepares: AtomicU64::new(0),
         });
-        let listener = bind("127.0.0.1:0").await.unwrap();
+        let listener = bind(addr).await.unwrap();
         let control_addr = listener.local_addr().unwrap().to_string();
         let registration = donor.registration(control_addr, slabs);
 

@@ -80,31 +80,90 @@ impl MonitorCore {
             let only = &record.node;
             return bad(format!("this join token lets in {only} and not {name}"));
         }
-        match self.rrt.by_name(name) {
-            Some(entry) if entry.up => Err(RackError::NameTaken {
-                name: name.to_owned(),
-                control_addr: entry.record.control_addr.clone(),
-            }),
-            _ => Ok(()),
+        let holder = self.rrt.by_name(name);
+        if let Some(entry) = holder.filter(|entry| entry.up) {
+            let control_addr = entry.record.control_addr.clone();
+            return Err(RackError::NameTaken { name: name.to_owned(), control_addr });
+        }
+        // Whoever has a token for a new machine is not to become one that the rack has.
+        let is_registered = holder.is_some_and(|entry| !entry.record.is_turned_out);
+        let is_taken = is_registered || self.has_joined(name);
+        if record.node.is_empty() && is_taken {
+            return Err(RackError::Forbidden(format!(
+                "the rack has a node {name} already, and this join token names none: to let a \
+                 machine in as {name} again, make a token that does (`venice token new --node \
+                 {name}` on the Monitor Node's machine), or join under another --name"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A machine came in by this name, as far as the tokens that are kept say.
+    fn has_joined(&self, name: &str) -> bool {
+        self.tokens.values().any(|record| record.used_by == name)
+    }
+
+    /// An administrator turns the node `name` out: what was certified for it up to `until_ms`
+    /// (milliseconds since 1970) is void, and tokens that it came in by or that name it are gone.
+    /// A name that the rack does not know is turned out only if the administrator `is_sure`. In
+    /// force at once ([`Self::revocations`]), answered by [`Action::ReplyDone`] once it is durable.
+    pub fn handle_revoke(
+        &mut self,
+        now_ns: u64,
+        until_ms: u64,
+        token: Token,
+        (name, is_sure): (&str, bool),
+    ) {
+        let result = self.check_revoke(name, is_sure);
+        if result.is_ok() {
+            self.turn_out(now_ns, until_ms, name);
+        }
+        self.actions.push_back(Action::ReplyDone { token, result });
+    }
+
+    fn check_revoke(&self, name: &str, is_sure: bool) -> Result<(), RackError> {
+        check_name(name, false)?;
+        let is_known = self.rrt.by_name(name).is_some()
+            || self.tokens.values().any(|record| record.used_by == name || record.node == name)
+            || self.revoked.until_ms(name).is_some();
+        match is_known || is_sure {
+            true => Ok(()),
+            false => Err(RackError::UnknownNode(name.to_owned())),
         }
     }
 
-    /// An administrator turns the node `name` out: what was certified up to now is void. Answered
-    /// by [`Action::ReplyDone`] once it is durable; [`Event::NodeRevoked`] comes before.
-    pub fn handle_revoke(&mut self, now_ns: u64, wall_ms: u64, token: Token, name: &str) {
-        let joined = self.tokens.values().any(|record| record.used_by == name);
-        let entry = self.rrt.by_name(name).map(|entry| entry.record.identity);
-        if entry.is_none() && !joined {
-            let result = Err(RackError::UnknownNode(name.to_owned()));
-            self.actions.push_back(Action::ReplyDone { token, result });
-            return;
+    fn turn_out(&mut self, now_ns: u64, until_ms: u64, name: &str) {
+        self.change(Change::PutRevocation(Revocation { node: name.to_owned(), until_ms }));
+        let is_its = |record: &&JoinTokenRecord| record.used_by == name || record.node == name;
+        let its: Vec<u64> = self.tokens.values().filter(is_its).map(|record| record.id).collect();
+        for id in its {
+            self.change(Change::DeleteToken(id));
         }
-        self.change(Change::PutRevocation(Revocation { node: name.to_owned(), until_ms: wall_ms }));
-        self.note(Event::NodeRevoked { name: name.to_owned() });
-        if let Some(identity) = entry {
+        let holder = self.rrt.by_name(name).map(|entry| entry.record.identity);
+        if let Some(identity) = holder
+            && let Some(entry) = self.rrt.get_mut(identity.node)
+        {
+            entry.record.is_turned_out = true;
+            let record = entry.record.clone();
+            self.change(Change::PutNode(record));
             self.mark_down(now_ns, identity);
         }
-        self.actions.push_back(Action::ReplyDone { token, result: Ok(()) });
+        self.note(Event::NodeRevoked { name: name.to_owned() });
+    }
+
+    /// An administrator takes a token back. Answered by [`Action::ReplyDone`] once it is durable.
+    pub fn handle_delete_token(&mut self, wall_ms: u64, token: Token, id: u64) {
+        self.forget_old_tokens(wall_ms);
+        let result = match self.tokens.contains_key(&id) {
+            true => {
+                self.change(Change::DeleteToken(id));
+                Ok(())
+            }
+            false => Err(RackError::BadRequest(format!(
+                "the rack has no join token {id:016x}: `venice token list` shows those it has"
+            ))),
+        };
+        self.actions.push_back(Action::ReplyDone { token, result });
     }
 
     /// The tokens that are not too old, used ones included.

@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use venice_control::ControlError;
+
 use crate::rack;
 use crate::registry::{self, block_on, told};
 use crate::terminal;
@@ -10,7 +12,9 @@ use crate::terminal;
 pub const HELP: &str = "\
 EXAMPLES:
   venice drain node7                          first, if what it lends is to be kept
-  venice node revoke node7                    its certificates, and its users', are void at once
+  venice node revoke node7                    its certificates, and its users', are void at once;
+                                              so are join tokens made for it
+  venice node revoke --unknown node7          although the rack does not know that name any more
   venice token new --node node7               to let it in again
 
 For root on the Monitor Node's machine.";
@@ -29,6 +33,9 @@ pub struct RevokeArgs {
     /// Which node
     #[arg(value_name = "NODE")]
     node: String,
+    /// Also a name that the rack does not know, in case somebody holds a certificate of it
+    #[arg(long)]
+    unknown: bool,
     /// Print an object: node, revoked
     #[arg(long)]
     json: bool,
@@ -36,9 +43,18 @@ pub struct RevokeArgs {
 
 /// Turns a node out.
 pub fn execute(command: &NodeCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let NodeCommand::Revoke(RevokeArgs { node, json }) = command;
+    let NodeCommand::Revoke(RevokeArgs { node, unknown, json }) = command;
     let addr = rack::monitor_address(monitor)?;
-    block_on(async { registry::gate(&addr).await?.revoke(node).await.map_err(told) })?;
+    block_on(async {
+        let done = registry::gate(&addr).await?.revoke(node, *unknown).await;
+        done.map_err(|error| match error {
+            ControlError::UnknownNode(_) => anyhow::anyhow!(
+                "{error}: if somebody may hold a certificate of that name, turn it out with \
+                 --unknown"
+            ),
+            error => told(error),
+        })
+    })?;
     match json {
         true => terminal::say_json(&serde_json::json!({ "node": node, "revoked": true }))?,
         false => terminal::say(format!(

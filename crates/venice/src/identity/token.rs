@@ -18,6 +18,7 @@ EXAMPLES:
   venice token new                            for one machine, good for a day
   venice token new --node node7 --valid 30min for node7 only
   venice token list
+  venice token delete 5f0c2ab19e7d4431        take one back, by its id in the list
 
 For root on the Monitor Node's machine.";
 
@@ -30,6 +31,9 @@ pub enum TokenCommand {
     /// List the tokens, without what one joins with
     #[command(after_help = HELP)]
     List(ListArgs),
+    /// Take a token back, so that nobody joins by it
+    #[command(after_help = HELP)]
+    Delete(DeleteArgs),
 }
 
 /// `venice token new`
@@ -57,6 +61,23 @@ pub struct ListArgs {
     json: bool,
 }
 
+/// `venice token delete`
+#[derive(Args, Debug)]
+pub struct DeleteArgs {
+    /// Which token: its id, as listed
+    #[arg(value_name = "ID", value_parser = token_id)]
+    id: u64,
+    /// Print an object: id, deleted
+    #[arg(long)]
+    json: bool,
+}
+
+fn token_id(text: &str) -> Result<u64, String> {
+    let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    id.ok_or_else(|| "a token's id has 16 hexadecimal digits, see `venice token list`".to_string())
+}
+
 #[derive(Serialize)]
 struct Made {
     token: String,
@@ -70,13 +91,24 @@ struct Row {
     used_by: String,
 }
 
-/// Makes or lists.
+/// Makes, lists or takes back.
 pub fn execute(command: &TokenCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     match command {
         TokenCommand::New(args) => new(args, &addr),
         TokenCommand::List(args) => list(args, &addr),
+        TokenCommand::Delete(args) => delete(args, &addr),
     }
+}
+
+fn delete(args: &DeleteArgs, addr: &str) -> anyhow::Result<i32> {
+    block_on(async { registry::gate(addr).await?.delete_token(args.id).await.map_err(told) })?;
+    let id = format!("{:016x}", args.id);
+    match args.json {
+        true => terminal::say_json(&serde_json::json!({ "id": id, "deleted": true }))?,
+        false => terminal::say(format!("Nobody joins by token {id} any more."))?,
+    }
+    Ok(0)
 }
 
 fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
