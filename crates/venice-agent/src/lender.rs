@@ -416,6 +416,7 @@ mod tests {
             slabs,
             donor_epoch: 1,
             lease_ms,
+            owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
         }

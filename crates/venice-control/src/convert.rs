@@ -8,6 +8,7 @@ pub(crate) use rows::*;
 
 use crate::proto;
 use tonic::Status;
+use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::{
@@ -270,6 +271,7 @@ fn held_in(held: proto::HeldGrant) -> HeldGrant {
         slabs: held.slabs,
         state: if held.committed { HeldState::Committed } else { HeldState::Prepared },
         lease_ms: held.lease_ms,
+        owner: held.owner.map(owner_in),
         recipient: held.recipient,
         purpose: held.purpose,
     }
@@ -281,9 +283,20 @@ fn held_out(held: HeldGrant) -> proto::HeldGrant {
         slabs: held.slabs,
         committed: held.state == HeldState::Committed,
         lease_ms: held.lease_ms,
+        owner: held.owner.map(owner_out),
         recipient: held.recipient,
         purpose: held.purpose,
     }
+}
+
+fn owner_in(owner: proto::Owner) -> Owner {
+    let proto::Owner { node, user } = owner;
+    Owner { node, user }
+}
+
+fn owner_out(owner: Owner) -> proto::Owner {
+    let Owner { node, user } = owner;
+    proto::Owner { node, user }
 }
 
 fn link_in(link: proto::LinkReport) -> Result<LinkReport, Status> {
@@ -448,6 +461,7 @@ pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> PrepareRequest 
         slabs: request.slabs,
         donor_epoch: request.donor_epoch,
         lease_ms: request.lease_ms,
+        owner: request.owner.map(owner_in),
         recipient: request.recipient,
         purpose: request.purpose,
     }
@@ -460,6 +474,7 @@ pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest
         slabs: request.slabs,
         donor_epoch: request.donor_epoch,
         lease_ms: request.lease_ms,
+        owner: request.owner.map(owner_out),
         recipient: request.recipient,
         purpose: request.purpose,
     }

@@ -18,7 +18,7 @@ pub mod server;
 pub mod store;
 
 pub use error::ControlError;
-pub use venice_rack::caller::{Caller, User};
+pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::revocation::{Revocation, Revocations};

@@ -14,7 +14,7 @@ use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, RackError, Registered, ResourceRow, Revocation, Revocations,
+    NodeRegistration, NodeRow, Owner, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -36,7 +36,7 @@ pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
     /// Of the node of that name, as its certificate says.
     Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
-    Request(MemoryRequest, GrantsReply),
+    Request(Owner, MemoryRequest, GrantsReply),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
     Drain {
         name: String,
@@ -197,9 +197,12 @@ impl Driver {
                 // A caller that has gone away needs no answer; so below.
                 let _ = reply.send(ack);
             }
-            Input::Request(request, reply) => {
-                self.requests.entry(request.client_id).or_default().push(reply);
-                self.core.handle_request(now_ns, request);
+            Input::Request(owner, request, reply) => {
+                let client_id = request.client_id;
+                match self.core.handle_request(now_ns, owner, request) {
+                    Ok(()) => self.requests.entry(client_id).or_default().push(reply),
+                    Err(error) => drop(reply.send(Err(error))),
+                }
             }
             Input::Release(leases, reply) => {
                 let token = self.token();

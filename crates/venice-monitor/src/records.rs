@@ -69,3 +69,35 @@ fn grant_key(id: GrantId) -> String {
 fn token_key(id: u64) -> String {
     format!("token/{id:016x}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a Monitor Node wrote them that did not know owners.
+    const OLD: [(&str, &str); 2] = [
+        (
+            "grant/00000000000000000007",
+            r#"{"Grant":{"id":7,"origin":{"client_id":5,"key":6},"recipient":"h/1","home":null,
+                "purpose":"run","donor":1,"donor_epoch":2,"slabs":3,"lease_ms":10000,
+                "granted_ns":4,"state":"committed","confirmed_revision":8}}"#,
+        ),
+        ("grant-limit", r#"{"GrantLimit":257}"#),
+    ];
+
+    #[tokio::test]
+    async fn a_store_from_before_owners_opens_and_its_grants_are_nobodys() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rack.redb");
+        let old =
+            OLD.map(|(key, value)| StoreChange { key: key.into(), value: Some(value.into()) });
+        RedbStore::open(&path).unwrap().apply(&old).unwrap();
+        let (_, records) = RecordStore::open(path).await.unwrap();
+        match &records[..] {
+            [Record::GrantLimit(257), Record::Grant(grant)] => {
+                assert_eq!((grant.id, grant.slabs, &grant.owner), (GrantId(7), 3, &None));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

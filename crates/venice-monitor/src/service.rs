@@ -8,7 +8,7 @@ use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
     Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest, NodeRegistration,
-    NodeRow, RackError, Registered, ResourceRow,
+    NodeRow, Owner, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -68,8 +68,12 @@ impl MonitorHandler for Service {
         self.ask(|reply| Input::Heartbeat(name, report, reply)).await.unwrap_or_else(stopping)
     }
 
-    async fn request_memory(&self, request: MemoryRequest) -> Result<Vec<Grant>, RackError> {
-        self.ask(|reply| Input::Request(request, reply)).await.unwrap_or_else(stopping)
+    async fn request_memory(
+        &self,
+        owner: Owner,
+        request: MemoryRequest,
+    ) -> Result<Vec<Grant>, RackError> {
+        self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn release(&self, leases: Vec<(GrantId, GrantKey)>) -> Result<Kept, RackError> {

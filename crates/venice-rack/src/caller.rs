@@ -1,5 +1,6 @@
 //! Who calls, as a certificate proves it. The doors look at certificates; the logic gets this value.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Who calls.
@@ -27,6 +28,22 @@ pub struct User {
     pub is_admin: bool,
 }
 
+/// Who has borrowed: whose program, on which node. Users of one name are one user, wherever they
+/// are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Owner {
+    /// The node that vouches for it.
+    pub node: String,
+    /// The user's name there.
+    pub user: String,
+}
+
+impl From<User> for Owner {
+    fn from(User { node, name, .. }: User) -> Self {
+        Self { node, user: name }
+    }
+}
+
 impl Caller {
     /// Whether it may admit and turn out others, and drain any node.
     pub fn is_admin(&self) -> bool {
@@ -50,6 +67,12 @@ impl fmt::Display for Caller {
             Caller::Node(name) => write!(f, "node {name}"),
             Caller::User(user) => user.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.user, self.node)
     }
 }
 

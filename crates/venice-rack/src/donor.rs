@@ -308,6 +308,7 @@ impl DonorCore {
             slabs: held.request.slabs,
             state: held.state,
             lease_ms: held.request.lease_ms,
+            owner: held.request.owner.clone(),
             recipient: held.request.recipient.clone(),
             purpose: held.request.purpose.clone(),
         });
@@ -377,6 +378,7 @@ mod tests {
             slabs,
             donor_epoch: 1,
             lease_ms: 10_000,
+            owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
         }

@@ -1,5 +1,6 @@
 //! The Resource Allocation Table: who borrowed what of whom.
 
+use crate::caller::Owner;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
@@ -23,7 +24,11 @@ pub struct GrantRecord {
     pub id: GrantId,
     /// The request it answers; `None` when it was learnt from its donor.
     pub origin: Option<Origin>,
-    /// Who borrowed.
+    /// Whose it is, as a certificate has proved; `None`: it was granted before that was written
+    /// down, or was learnt from a donor that did not know.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+    /// Who borrowed, in its own words.
     pub recipient: String,
     /// The node whose relay the recipient sends through, if it does.
     #[serde(default)]

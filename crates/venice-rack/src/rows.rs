@@ -99,7 +99,11 @@ pub struct GrantRow {
     pub id: u64,
     /// The donor's name.
     pub donor: String,
-    /// Who borrowed.
+    /// Whose it is: the name of a user; empty: nobody knows.
+    pub owner_user: String,
+    /// The node that vouched for that user.
+    pub owner_node: String,
+    /// Who borrowed, in its own words.
     pub recipient: String,
     /// The node whose relay the recipient sends through; empty: none.
     pub home: String,

@@ -1,5 +1,6 @@
 //! What recipients, donors and the Monitor Node tell each other.
 
+use crate::caller::Owner;
 use crate::door::DoorReport;
 use crate::pressure::PressureReport;
 use crate::revocation::Revocation;
@@ -315,7 +316,7 @@ pub struct LinkReport {
     pub protection: LinkProtection,
 }
 
-/// A recipient's request for memory.
+/// A recipient's request for memory. Whose it is, its certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryRequest {
     /// A random number drawn by the client: the same number gets the same grants again, so that a
@@ -377,6 +378,8 @@ pub struct PrepareRequest {
     pub donor_epoch: u64,
     /// Lease after the commit, in milliseconds.
     pub lease_ms: u64,
+    /// Whose it will be.
+    pub owner: Option<Owner>,
     /// Who borrows.
     pub recipient: String,
     /// What for.
@@ -431,6 +434,8 @@ pub struct HeldGrant {
     pub state: HeldState,
     /// The lease it was given, in milliseconds.
     pub lease_ms: u64,
+    /// Whose it is.
+    pub owner: Option<Owner>,
     /// Who borrowed.
     pub recipient: String,
     /// What for.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{OneTwoThree, settings};
+use common::{OneTwoThree, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
@@ -60,7 +60,7 @@ fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, Prepare
         home: home.into(),
         purpose: String::new(),
     };
-    core.handle_request(0, request);
+    core.handle_request(0, owner(), request).unwrap();
     let prepare = |action| match action {
         Action::SendPrepare { donor, request, .. } => Some((donor, request)),
         _ => None,
@@ -99,7 +99,7 @@ fn a_home_has_to_be_a_node() {
         home: "nowhere".into(),
         purpose: String::new(),
     };
-    core.handle_request(0, request);
+    core.handle_request(0, owner(), request).unwrap();
     let told = actions(&mut core).into_iter().find_map(|action| match action {
         Action::ReplyRequest { result, .. } => Some(result),
         _ => None,
@@ -121,6 +121,7 @@ fn the_tables_say_how_far_and_by_which_way() {
     assert_eq!((row.home.as_str(), row.hops, row.state.as_str()), ("node4", Some(1), "committed"));
 
     let held = HeldGrant {
+        owner: None,
         id: request.grant,
         slabs: 1,
         state: HeldState::Committed,
@@ -176,7 +177,7 @@ fn the_way_names_every_relay_between() {
         home: "node1".into(),
         purpose: String::new(),
     };
-    core.handle_request(0, named);
+    core.handle_request(0, owner(), named).unwrap();
     let grant = actions(&mut core).into_iter().find_map(|action| match action {
         Action::SendPrepare { request, .. } => Some(request.grant),
         _ => None,
@@ -186,6 +187,7 @@ fn the_way_names_every_relay_between() {
     core.handle_prepared(0, far, grant, Ok(status(1)));
     core.handle_committed(0, far, grant, Ok(status(2)));
     let held = HeldGrant {
+        owner: None,
         id: grant,
         slabs: 1,
         state: HeldState::Committed,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{OneTwoThree, S, registration, settings};
+use common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::types::*;
@@ -77,7 +77,7 @@ impl Rack {
             home: String::new(),
             purpose: "p".into(),
         };
-        self.core.handle_request(S, request);
+        self.core.handle_request(S, owner(), request).unwrap();
         let done = self.act();
         done.refused.map_or(Ok(done.shares), Err)
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{OneTwoThree, S, registration, settings};
+use common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::monitor::{Action, MonitorCore, Token};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::*;
@@ -50,7 +50,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
         home: home.into(),
         purpose: "p".into(),
     };
-    core.handle_request(S, request);
+    core.handle_request(S, owner(), request).unwrap();
     let mut shares = Vec::new();
     while let Some(action) = core.poll_action() {
         match action {

@@ -325,8 +325,10 @@ const HELP_GRANTS: &str = "\
 EXAMPLES:
   venice grants
   venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'
+  venice grants --json | jq 'map(select(.owner_user == \"alice\") | .bytes) | add'
 
-Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
+Owner is the user whose program borrowed, and the node that says so; recipient is what the program
+says of itself. Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
 near donors lend first.";
 
 const HELP_LINKS: &str = "\

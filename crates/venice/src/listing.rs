@@ -188,6 +188,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
     let columns = [
         ("id", Align::Right),
         ("donor", Align::Left),
+        ("owner", Align::Left),
         ("recipient", Align::Left),
         ("home", Align::Left),
         ("hops", Align::Right),
@@ -201,6 +202,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
         vec![
             row.id.to_string(),
             row.donor.clone(),
+            owner(row).unwrap_or_else(dash),
             row.recipient.clone(),
             named(&row.home),
             row.hops.map_or_else(dash, |hops| hops.to_string()),
@@ -212,6 +214,12 @@ fn grants_table(rows: &[GrantRow]) -> String {
         ]
     };
     table_without(&["home", "hops"], &columns, rows.iter().map(line).collect())
+}
+
+/// Whose a grant is.
+fn owner(row: &GrantRow) -> Option<String> {
+    let GrantRow { owner_user, owner_node, .. } = row;
+    (!owner_user.is_empty()).then(|| format!("{owner_user}@{owner_node}"))
 }
 
 fn links_table(rows: &[LinkRow]) -> String {

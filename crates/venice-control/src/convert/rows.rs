@@ -63,7 +63,20 @@ same_fields!(
 same_fields!(
     grant_row_out,
     grant_row_in,
-    GrantRow { id, donor, recipient, home, hops, bytes, state, lease_s, age_s, purpose }
+    GrantRow {
+        id,
+        donor,
+        owner_user,
+        owner_node,
+        recipient,
+        home,
+        hops,
+        bytes,
+        state,
+        lease_s,
+        age_s,
+        purpose,
+    }
 );
 same_fields!(
     link_row_out,

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
-use venice_rack::caller::Caller;
+use venice_rack::caller::{Caller, Owner};
 use venice_rack::monitor::Kept;
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
 use venice_rack::types::{
@@ -37,9 +37,10 @@ pub trait MonitorHandler: Send + Sync + 'static {
         report: HeartbeatReport,
     ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
 
-    /// A recipient asks for memory.
+    /// A program of `owner` asks for memory.
     fn request_memory(
         &self,
+        owner: Owner,
         request: MemoryRequest,
     ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
 
@@ -123,9 +124,11 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
-        self.door.admit(&request)?;
+        let caller = self.door.admit(&request)?;
+        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
         let request = convert::request_in(request.into_inner())?;
-        let grants = self.handler.request_memory(request).await.map_err(|e| rack_status(&e))?;
+        let grants =
+            self.handler.request_memory(user.into(), request).await.map_err(|e| rack_status(&e))?;
         let grants = grants.into_iter().map(convert::grant_out).collect();
         Ok(Response::new(proto::RequestMemoryResponse { grants }))
     }

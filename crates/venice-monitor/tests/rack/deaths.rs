@@ -7,13 +7,10 @@ use venice_control::{ControlError, GrantRow, NodeRow};
 use venice_rack::types::RackError;
 use venice_wire::SLAB_BYTES;
 
-/// A grant's row without what changes by itself.
-fn facts(row: GrantRow) -> (u64, String, String, u64, String) {
-    (row.id, row.donor, row.recipient, row.bytes, row.state)
-}
-
-async fn grants(client: &mut MonitorClient) -> Vec<(u64, String, String, u64, String)> {
-    client.grants().await.unwrap().into_iter().map(facts).collect()
+/// The grants' rows without what changes by itself.
+async fn grants(client: &mut MonitorClient) -> Vec<GrantRow> {
+    let rows = client.grants().await.unwrap().into_iter();
+    rows.map(|row| GrantRow { age_s: 0.0, ..row }).collect()
 }
 
 async fn node(client: &MonitorClient, name: &str) -> NodeRow {
@@ -31,7 +28,8 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
     let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
     let before = grants(&mut client).await;
-    assert_eq!(before.len(), 2);
+    let owners = before.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
+    assert_eq!(owners.collect::<Vec<_>>(), [("root", "test", "test"); 2]);
 
     let addr = monitor.addr.clone();
     monitor.kill().await;

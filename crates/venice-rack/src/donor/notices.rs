@@ -83,6 +83,7 @@ mod tests {
                 slabs: 2,
                 donor_epoch: 1,
                 lease_ms: 1_000_000,
+                owner: None,
                 recipient: "r".into(),
                 purpose: "p".into(),
             };

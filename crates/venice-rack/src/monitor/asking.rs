@@ -3,6 +3,7 @@
 use super::handshake::PendingRequest;
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
+use crate::caller::Owner;
 use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{
@@ -12,14 +13,27 @@ use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
-    /// A recipient asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
+    /// `owner` asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
     /// handshake already gets the same answer.
-    pub fn handle_request(&mut self, now_ns: u64, request: MemoryRequest) {
+    ///
+    /// # Errors
+    /// [`RackError::Forbidden`]: this request is another owner's. That one's answer is none of the
+    /// caller's business.
+    pub fn handle_request(
+        &mut self,
+        now_ns: u64,
+        owner: Owner,
+        request: MemoryRequest,
+    ) -> Result<(), RackError> {
         let client_id = request.client_id;
-        if self.requests.contains_key(&client_id) {
-            return;
+        if self.owners_of_request(client_id).any(|other| *other != owner) {
+            let reason = "this request was made by somebody else: draw another number for it";
+            return Err(RackError::Forbidden(reason.to_owned()));
         }
-        let checked = self.check_request(&request);
+        if self.requests.contains_key(&client_id) {
+            return Ok(());
+        }
+        let checked = self.check_request(&owner, &request);
         let granted = match &checked {
             Ok((slabs, _)) => self.granted_before(client_id, slabs.saturating_mul(request.copies)),
             Err(error) => Some(Err(error.clone())),
@@ -30,21 +44,32 @@ impl MonitorCore {
             }
             (None, Ok((slabs, named))) => {
                 let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
-                let pending = PendingRequest::new(request, slabs, named, deadline_ns);
+                let pending = PendingRequest::new(owner, request, slabs, named, deadline_ns);
                 self.requests.insert(client_id, pending);
                 self.advance(now_ns, client_id);
             }
             (None, Err(_)) => unreachable!("an error is an answer"),
         }
+        Ok(())
+    }
+
+    /// Who has made the request with this number, as far as it is known.
+    fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
+        let asking = self.requests.get(&client_id).map(|pending| &pending.owner);
+        asking.into_iter().chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
     }
 
     fn check_request(
         &self,
+        owner: &Owner,
         request: &MemoryRequest,
     ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
         if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
             return bad("the recipient's name or purpose is too long");
+        }
+        if owner.user.len() > MAX_NAME_BYTES || owner.node.len() > MAX_NAME_BYTES {
+            return bad("the user's name is too long");
         }
         if request.copies == 0 || request.copies > MAX_COPIES {
             return bad("a request is for one copy, or for up to eleven shares");

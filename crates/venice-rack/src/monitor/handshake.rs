@@ -1,6 +1,7 @@
 //! A request's way: placed, prepared, committed, or as if it had never been.
 
 use super::{Action, CallError, Change, MonitorCore};
+use crate::caller::Owner;
 use crate::placement::{Donor, spread};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackError, Refusal};
@@ -16,6 +17,7 @@ const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 
 /// A request in its handshake.
 pub(super) struct PendingRequest {
+    pub(super) owner: Owner,
     request: MemoryRequest,
     /// All copies together.
     pub(super) slabs: u32,
@@ -57,6 +59,7 @@ pub(super) struct SentPrepare {
 
 impl PendingRequest {
     pub(super) fn new(
+        owner: Owner,
         request: MemoryRequest,
         slabs: u32,
         named: Option<BTreeSet<NodeId>>,
@@ -65,6 +68,7 @@ impl PendingRequest {
         Self {
             slabs: slabs.saturating_mul(request.copies),
             most_slabs: slabs,
+            owner,
             request,
             named,
             excluded: BTreeSet::new(),
@@ -96,12 +100,12 @@ impl PendingRequest {
     /// What people see of a share before it is in the table.
     pub(super) fn parts_in_preparation(
         &self,
-    ) -> impl Iterator<Item = (GrantId, NodeId, u32, &MemoryRequest)> {
+    ) -> impl Iterator<Item = (GrantId, NodeId, u32, &Owner, &MemoryRequest)> {
         let early = |part: &Part| matches!(part.state, PartState::Preparing | PartState::Prepared);
         self.parts
             .iter()
             .filter(move |(_, part)| early(part))
-            .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.request))
+            .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.owner, &self.request))
     }
 }
 
@@ -256,6 +260,7 @@ impl MonitorCore {
             slabs,
             donor_epoch: donor.epoch,
             lease_ms: self.settings.lease_ms(),
+            owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
         };
@@ -358,6 +363,7 @@ impl MonitorCore {
             records.push(GrantRecord {
                 id: *id,
                 origin: Some(Origin { client_id, key: part.key }),
+                owner: Some(pending.owner.clone()),
                 recipient: pending.request.recipient.clone(),
                 home,
                 purpose: pending.request.purpose.clone(),

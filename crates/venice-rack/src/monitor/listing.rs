@@ -44,9 +44,11 @@ impl MonitorCore {
     pub fn grant_rows(&self, now_ns: u64) -> Vec<GrantRow> {
         let mut rows: Vec<_> = self.rat.iter().map(|grant| self.grant_row(grant, now_ns)).collect();
         let preparing = self.requests.values().flat_map(|pending| pending.parts_in_preparation());
-        rows.extend(preparing.map(|(id, donor, slabs, request)| GrantRow {
+        rows.extend(preparing.map(|(id, donor, slabs, owner, request)| GrantRow {
             id: id.0,
             donor: self.name_of(donor),
+            owner_user: owner.user.clone(),
+            owner_node: owner.node.clone(),
             recipient: request.recipient.clone(),
             home: request.home.clone(),
             hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
@@ -67,9 +69,12 @@ impl MonitorCore {
             GrantState::Committed => "committed",
             GrantState::Releasing => "releasing",
         };
+        let owner = grant.owner.as_ref();
         GrantRow {
             id: grant.id.0,
             donor: self.name_of(grant.donor),
+            owner_user: owner.map(|owner| owner.user.clone()).unwrap_or_default(),
+            owner_node: owner.map(|owner| owner.node.clone()).unwrap_or_default(),
             recipient: grant.recipient.clone(),
             home: grant.home.map(|home| self.name_of(home)).unwrap_or_default(),
             hops: grant.home.and_then(|home| self.hops(home, grant.donor)),

@@ -302,6 +302,7 @@ impl MonitorCore {
         self.change(Change::PutGrant(GrantRecord {
             id: held.id,
             origin: None,
+            owner: held.owner,
             recipient: held.recipient,
             home: None,
             purpose: held.purpose,

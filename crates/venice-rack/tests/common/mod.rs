@@ -1,5 +1,6 @@
 //! What tests of the Monitor Node's logic set up alike.
 
+use venice_rack::caller::Owner;
 use venice_rack::monitor::{KeySource, MonitorSettings};
 use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
@@ -36,6 +37,11 @@ pub fn settings() -> MonitorSettings {
         is_plain: false,
         way: |_, _, _| None,
     }
+}
+
+/// Some user.
+pub fn owner() -> Owner {
+    Owner { node: "node1".to_owned(), user: "alice".to_owned() }
 }
 
 /// A node that lends so many slabs.

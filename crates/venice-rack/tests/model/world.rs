@@ -7,6 +7,7 @@ use super::{
     WANT_BACK_WITHIN_MS,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason};
 use venice_rack::monitor::{
     Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
@@ -63,6 +64,7 @@ enum What {
 }
 
 struct Recipient {
+    owner: Owner,
     request: MemoryRequest,
     /// When it asked first.
     asked_ns: u64,
@@ -179,9 +181,10 @@ impl World {
             home: String::new(),
             purpose: "model".to_owned(),
         };
-        self.monitor.handle_request(self.now_ns, request.clone());
-        let asked_ns = self.now_ns;
-        let recipient = Recipient { request, asked_ns, answer: None, held: vec![], alive: true };
+        let owner = owner_of(self.recipients.len());
+        self.monitor.handle_request(self.now_ns, owner.clone(), request.clone()).unwrap();
+        let (asked_ns, answer) = (self.now_ns, None);
+        let recipient = Recipient { owner, request, asked_ns, answer, held: vec![], alive: true };
         self.recipients.push(recipient);
     }
 
@@ -191,7 +194,8 @@ impl World {
         let count = waiting.len();
         if count > 0 {
             let recipient = &mut waiting[pick % count];
-            self.monitor.handle_request(self.now_ns, recipient.request.clone());
+            let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
+            self.monitor.handle_request(self.now_ns, owner, request).unwrap();
         }
     }
 
@@ -537,6 +541,12 @@ impl World {
 
 fn name_of(index: usize) -> String {
     format!("node{}", index + 1)
+}
+
+/// Three users on two nodes, in turns.
+fn owner_of(recipient: usize) -> Owner {
+    let user = ["alice", "bob", "carol"][recipient % 3].to_owned();
+    Owner { node: format!("home{}", recipient % 2), user }
 }
 
 fn fresh_core() -> DonorCore {

@@ -3,9 +3,13 @@
 use super::{World, name_of, start_monitor, take};
 use crate::model::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS};
 use std::collections::BTreeMap;
+use venice_rack::caller::Owner;
 use venice_rack::monitor::MonitorCore;
 use venice_rack::types::HeldState;
 use venice_wire::SLAB_BYTES;
+
+/// A grant: its donor, its bytes, and whose it is.
+type Held = (String, u64, Owner);
 
 impl World {
     /// Everything on its way arrives.
@@ -52,11 +56,11 @@ impl World {
         for recipient in self.recipients.iter().filter(|recipient| recipient.alive) {
             assert!(recipient.answer.is_some(), "{} has no answer", recipient.request.recipient);
         }
-        let used: BTreeMap<u64, (String, u64)> = self
+        let used: BTreeMap<u64, Held> = self
             .recipients
             .iter()
-            .flat_map(|recipient| &recipient.held)
-            .map(|grant| (grant.id.0, (grant.donor.clone(), grant.bytes)))
+            .flat_map(|recipient| recipient.held.iter().map(|grant| (grant, &recipient.owner)))
+            .map(|(grant, owner)| (grant.id.0, (grant.donor.clone(), grant.bytes, owner.clone())))
             .collect();
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
         assert!(self.wanted.is_empty(), "wanted back by nobody: {:?}", self.wanted);
@@ -71,13 +75,14 @@ impl World {
         }
     }
 
-    fn held_by_donors(&self) -> BTreeMap<u64, (String, u64)> {
+    fn held_by_donors(&self) -> BTreeMap<u64, Held> {
         let mut held_by_donors = BTreeMap::new();
         for (index, donor) in self.donors.iter().enumerate() {
             for held in donor.core.report().held {
                 assert_eq!(held.state, HeldState::Committed, "left prepared");
                 let bytes = u64::from(held.slabs) * SLAB_BYTES;
-                let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes));
+                let owner = held.owner.expect("the donor was told whose it is");
+                let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes, owner));
                 assert_eq!(twin, None, "one grant at two donors");
             }
         }
@@ -90,11 +95,12 @@ impl World {
     }
 }
 
-fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, (String, u64)> {
+fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, Held> {
     let rows = monitor.grant_rows(now_ns).into_iter();
     rows.map(|row| {
         assert_eq!(row.state, "committed", "grant {}", row.id);
-        (row.id, (row.donor, row.bytes))
+        let owner = Owner { node: row.owner_node, user: row.owner_user };
+        (row.id, (row.donor, row.bytes, owner))
     })
     .collect()
 }

@@ -1,10 +1,13 @@
 //! Single turns of the Monitor Node's logic, step by step.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod giving_back;
 
-use common::{OneTwoThree, S, settings};
+use common::{OneTwoThree, S, owner, settings};
 use std::collections::BTreeMap;
-use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Record, Token};
+use venice_rack::caller::Owner;
+use venice_rack::monitor::{Action, CallError, Change, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
@@ -48,18 +51,21 @@ impl Rack {
     }
 
     fn ask(&mut self, now_ns: u64, client_id: u128, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
-        self.core.handle_request(
-            now_ns,
-            MemoryRequest {
-                client_id,
-                recipient: "r".into(),
-                bytes: ByteSize(slabs * SLAB_BYTES),
-                copies: 1,
-                donors: vec![],
-                home: String::new(),
-                purpose: "p".into(),
-            },
-        );
+        self.core
+            .handle_request(
+                now_ns,
+                owner(),
+                MemoryRequest {
+                    client_id,
+                    recipient: "r".into(),
+                    bytes: ByteSize(slabs * SLAB_BYTES),
+                    copies: 1,
+                    donors: vec![],
+                    home: String::new(),
+                    purpose: "p".into(),
+                },
+            )
+            .unwrap();
         prepares(self.actions())
     }
 
@@ -87,6 +93,7 @@ impl Rack {
         let held: Vec<_> = held
             .iter()
             .map(|(id, state)| HeldGrant {
+                owner: None,
                 id: *id,
                 slabs: 2,
                 state: *state,
@@ -271,95 +278,25 @@ fn late_donors_fail_the_request_and_every_share_is_taken_back() {
     assert_eq!(rack.states(), [""; 0]);
 }
 
-fn released(kept: Kept) -> Action {
-    Action::ReplyRelease { token: Token(9), kept }
-}
-
 #[test]
-fn nothing_is_given_back_without_its_key() {
+fn a_request_is_its_owners_alone() {
     let mut rack = Rack::new(&["node1"]);
-    let (donor, grant) = rack.lend(2);
-    let forged = GrantKey(rack.keys[&grant].0 ^ 1);
-    // What is gone already is no error, whatever its key was.
-    rack.core.handle_release(Token(9), &[(grant, forged), (GrantId(77), forged)]);
-    let kept = Kept { forged: vec![grant], ..Kept::default() };
-    assert_eq!(rack.actions(), [released(kept)]);
-    assert_eq!(rack.states(), ["committed"]);
-    // What it learnt from the donor it has no key of: only the donor can tell.
-    let other = GrantId(grant.0 + 1);
-    rack.report(0, donor, 9, &[(grant, HeldState::Committed), (other, HeldState::Committed)]);
-    rack.actions();
-    rack.core.handle_release(Token(9), &[(other, forged), (grant, rack.keys[&grant])]);
-    assert_eq!(aborts_or_releases(&rack.actions()), 1);
-    rack.core.handle_released(0, donor, &[grant], Ok(status(8, 10)));
-    let kept = Kept { keyless: vec![other], ..Kept::default() };
-    assert!(rack.actions().contains(&released(kept)));
-    assert_eq!(rack.states(), ["committed"]);
-}
-
-#[test]
-fn a_release_without_an_answer_is_repeated_on_the_next_report() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, grant) = rack.lend(2);
-    rack.release(grant);
-    assert_eq!(aborts_or_releases(&rack.actions()), 1);
-    // While the call is on its way, once is enough.
-    rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
-    assert_eq!(rack.actions(), []);
-    rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
-    assert_eq!(rack.actions(), [released(Kept::default())]);
-    assert_eq!(rack.states(), ["releasing"]);
-    rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
-    assert_eq!(aborts_or_releases(&rack.actions()), 1);
-    rack.core.handle_released(0, donor, &[grant], Ok(status(8, 3)));
-    assert_eq!(rack.states(), [""; 0]);
-}
-
-#[test]
-fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, grant) = rack.lend(2);
-    rack.release(grant);
-    assert_eq!(aborts_or_releases(&rack.actions()), 1);
-    rack.core.handle_released(0, donor, &[grant], Err(CallError::Gone));
-    assert_eq!(rack.states(), [""; 0]);
-    let answered = |action: &Action| *action == released(Kept::default());
-    assert!(rack.actions().iter().any(answered));
-}
-
-#[test]
-fn a_request_waits_for_memory_on_its_way_back() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, grant) = rack.lend(2);
-    rack.release(grant);
-    rack.actions();
-    // The donor was slow to answer; it still makes fresh slabs.
-    rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
-    assert_eq!(rack.actions(), [released(Kept::default())]);
-    assert_eq!(rack.ask(0, 2, 8), []);
-    assert_eq!(rack.actions(), [], "neither placed nor refused");
-    rack.core.handle_timeout(S);
-    assert!(rack.actions().iter().all(|action| matches!(action, Action::Store(_))));
-    rack.report(S, donor, 5, &[]);
+    let mallory = Owner { user: "mallory".to_owned(), ..owner() };
+    rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
     let asked = prepares(rack.actions());
-    assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [8]);
-}
-
-#[test]
-fn a_request_waits_no_longer_than_its_patience_and_not_for_what_is_lent() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, grant) = rack.lend(2);
-    rack.core.handle_request(0, eight_slabs(2));
-    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
-    rack.release(grant);
-    rack.core.handle_released(0, donor, &[grant], Ok(status(6, 3)));
-    rack.actions();
-    rack.core.handle_request(0, eight_slabs(3));
+    let told = rack.core.handle_request(0, mallory.clone(), eight_slabs(1));
+    assert!(matches!(told, Err(RackError::Forbidden(_))), "while it is asked: {told:?}");
+    assert_eq!(rack.core.grant_rows(0)[0].owner_user, "alice");
+    let (donor, request) = &asked[0];
+    assert_eq!(request.owner, Some(owner()), "the donor knows whose it is");
+    rack.core.handle_prepared(0, *donor, request.grant, Ok(status(0, 1)));
+    rack.core.handle_committed(0, *donor, request.grant, Ok(status(0, 2)));
+    assert_eq!(granted(rack.actions()).unwrap().len(), 1);
+    let told = rack.core.handle_request(0, mallory, eight_slabs(1));
+    assert!(matches!(told, Err(RackError::Forbidden(_))), "when it is granted: {told:?}");
     assert_eq!(rack.actions(), []);
-    rack.core.handle_timeout(2 * S - 1);
-    assert_eq!(rack.actions(), []);
-    rack.core.handle_timeout(2 * S);
-    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
+    rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
+    assert_eq!(granted(rack.actions()).unwrap().len(), 1);
 }
 
 fn eight_slabs(client_id: u128) -> MemoryRequest {
@@ -384,18 +321,21 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
         NodeRegistration { pid: Some(1), ..registration("node1", 1) },
     );
     let (donor, request) = {
-        rack.core.handle_request(
-            0,
-            MemoryRequest {
-                client_id: 1,
-                recipient: "r".into(),
-                bytes: ByteSize(1),
-                copies: 1,
-                donors: vec![],
-                home: String::new(),
-                purpose: "p".into(),
-            },
-        );
+        rack.core
+            .handle_request(
+                0,
+                owner(),
+                MemoryRequest {
+                    client_id: 1,
+                    recipient: "r".into(),
+                    bytes: ByteSize(1),
+                    copies: 1,
+                    donors: vec![],
+                    home: String::new(),
+                    purpose: "p".into(),
+                },
+            )
+            .unwrap();
         let actions = rack.actions();
         records.extend(actions.iter().filter_map(stored).flatten());
         prepares(actions).remove(0)
@@ -457,18 +397,21 @@ fn odd_registrations_and_requests_are_refused() {
     }
     assert_eq!(rack.ask(0, 1, 0), []);
     let far_too_much = u64::MAX / SLAB_BYTES;
-    rack.core.handle_request(
-        0,
-        MemoryRequest {
-            client_id: 2,
-            recipient: "r".into(),
-            bytes: ByteSize(far_too_much * SLAB_BYTES),
-            copies: 1,
-            donors: vec![],
-            home: String::new(),
-            purpose: "p".into(),
-        },
-    );
+    rack.core
+        .handle_request(
+            0,
+            owner(),
+            MemoryRequest {
+                client_id: 2,
+                recipient: "r".into(),
+                bytes: ByteSize(far_too_much * SLAB_BYTES),
+                copies: 1,
+                donors: vec![],
+                home: String::new(),
+                purpose: "p".into(),
+            },
+        )
+        .unwrap();
     assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
 }
 
