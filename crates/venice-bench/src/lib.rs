@@ -5,7 +5,7 @@
 //! page costs, on Venice and on every other way to the same page that this machine has. [`channels`]
 //! measures the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3; what it
 //! plots is drawn by [`plot`]. [`memory`] measures whole applications with a part of their memory
-//! elsewhere.
+//! elsewhere. Beside them [`model`] computes the composable-rack paper's models, told in the same way.
 //!
 //! All but the channels use Venice the way a user would, by starting the running program again as `venice up`,
 //! `venice run` and `venice down` ([`rack`]). What they compare it with is built in
@@ -24,6 +24,7 @@ mod kernel_swap;
 mod launch;
 mod machine;
 pub mod memory;
+pub mod model;
 mod page;
 mod pattern;
 mod plot;

@@ -2,7 +2,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use venice_bench::{channels, demo, fault, memory};
+use venice_bench::{channels, demo, fault, memory, model};
+use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
@@ -82,6 +83,12 @@ enum Command {
         #[command(subcommand)]
         figure: Box<Paper>,
     },
+    /// Compute what a composable rack costs, and how far away its parts may be
+    #[command(after_help = HELP_MODEL)]
+    Model {
+        #[command(subcommand)]
+        what: Box<ModelOf>,
+    },
     /// Run racks in virtual time, under faults, watched by checkers
     #[command(after_help = sim::HELP)]
     Sim {
@@ -159,6 +166,19 @@ enum Bench {
 }
 
 #[derive(Subcommand, Debug)]
+enum ModelOf {
+    /// Effective cost of pooled modules and of those in servers of their own (Eq. 1)
+    #[command(after_help = HELP_MODEL)]
+    Cost(model::ModelArgs<CostModel>),
+    /// How much longer work takes when its memory is further away (Eq. 2)
+    #[command(after_help = HELP_MODEL)]
+    Latency(model::ModelArgs<LatencyModel>),
+    /// Which interconnect is fast enough for what, in the rack, the PoD, the data centre (Table 1)
+    #[command(after_help = HELP_MODEL)]
+    Network(model::ModelArgs<NetworkModel>),
+}
+
+#[derive(Subcommand, Debug)]
 enum Paper {
     /// Random access to memory of which two thirds are local, over every way there is
     #[command(name = "3", after_help = HELP_PAPER)]
@@ -219,6 +239,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
             memory::execute_work(args.clone()).map(|()| 0)
         }
         Command::Paper { figure } => paper(figure),
+        Command::Model { what } => compute(what),
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
@@ -233,6 +254,15 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Completions(args) => paperwork::completions(args, Cli::command()),
         Command::Man(args) => paperwork::man(args, Cli::command()),
     }
+}
+
+fn compute(what: &ModelOf) -> anyhow::Result<i32> {
+    match what {
+        ModelOf::Cost(args) => model::execute_cost(args.clone()),
+        ModelOf::Latency(args) => model::execute_latency(args.clone()),
+        ModelOf::Network(args) => model::execute_network(args.clone()),
+    }
+    .map(|()| 0)
 }
 
 fn paper(figure: &Paper) -> anyhow::Result<i32> {
@@ -361,6 +391,18 @@ EXAMPLES:
 
 Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17
 and 18 are in `venice bench channels`.";
+
+const HELP_MODEL: &str = "\
+EXAMPLES:
+  venice model cost --sweep utilization=30%..90%
+  venice model cost --memory-modules 384 --memory-cost 90 --gpu-modules 8 --gpu-cost 9000
+  venice model latency --software 2us --local 95%
+  venice model latency --sweep software=0..10us --plots plots
+  venice model network --fabric 20us --crossings 2
+  venice model network --sweep fabric=150ns..10us:50 --json network.json
+
+The models of the composable-rack paper. Every figure is the paper's unless a flag gives another, and
+every figure can be swept. What the paper says in numbers stands beside what its equations give.";
 
 const HELP_WINDOW: &str = "\
 EXAMPLES:

@@ -53,6 +53,7 @@ fn every_command_has_help_with_examples() {
         "resources",
         "grants",
         "links",
+        "model",
         "init",
         "join",
         "token",
@@ -91,6 +92,7 @@ fn completions_and_manual_pages_are_made() {
         "venice-sim-rack",
         "venice-bench-channels",
         "venice-bench-memory",
+        "venice-model-cost",
         "venice-paper-15",
     ] {
         assert!(dir.join(page).with_extension("1").exists(), "no page {page}");
@@ -108,6 +110,56 @@ fn nonsense_for_the_simulator_is_a_usage_error() {
     ] {
         let said = place.venice(&[&["sim", "rack"], words].concat()).expect(2);
         assert!(said.complaint().contains(says), "{}", said.err);
+    }
+}
+
+#[test]
+fn nonsense_for_the_models_is_a_usage_error() {
+    let place = Place::new();
+    for (words, says) in [
+        (&["cost", "--utilization", "75"][..], "75%"),
+        (&["cost", "--utilization", "0"], "utilization of memory"),
+        (&["cost", "--utilization", "101%"], "utilization of memory"),
+        (&["cost", "--gpu-modules", "-1"], "not a number"),
+        (&["cost", "--memory-cost", "NaN"], "not a cost"),
+        (&["cost", "--sweep", "weather=1..2"], "traditional-utilization"),
+        (&["cost", "--sweep", "utilization=0..50%"], "utilization of memory"),
+        (&["cost", "--sweep", "utilization=50%..10%"], "higher"),
+        (&["latency", "--base-latency", "0"], "--base-latency"),
+        (&["latency", "--base-latency", "75"], "75ns"),
+        (&["latency", "--local", "2"], "a share"),
+        (&["latency", "--sweep", "software"], "NAME=FROM..TO"),
+        (&["network", "--crossings", "0"], "--crossings"),
+        (&["network", "--gpu-latency-least", "1s"], "GPU"),
+        (&["network", "--sweep", "fabric=1us..2us:1"], "2 to 10000"),
+        (&["weather"], "weather"),
+    ] {
+        let said = place.venice(&[&["model"], words].concat()).expect(2);
+        assert_eq!(said.err.lines().count(), 1, "{words:?}: {}", said.err);
+        assert!(said.complaint().contains(says), "{words:?}: {}", said.err);
+        assert!(said.out.is_empty(), "{words:?}: {}", said.out);
+    }
+}
+
+#[test]
+fn the_papers_models_are_told_in_json_and_as_pages() {
+    let place = Place::new();
+    let cost = place.venice(&["model", "cost", "--json", "-"]).expect(0).json();
+    assert!(
+        (cost["outcomes"]["composable is cheaper by"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9
+    );
+    let agrees: Vec<_> =
+        cost["paper"].as_array().unwrap().iter().map(|one| one["agrees"] == true).collect();
+    assert_eq!(agrees, [false, true]);
+    let words = ["model", "latency", "--sweep", "software=1us..10us:10", "--json", "-"];
+    let latency = place.venice(&words).expect(0).json();
+    assert_eq!(latency["sweep"]["rows"].as_array().unwrap().len(), 10);
+    assert_eq!(latency["parameters"]["base-latency"], 75.0);
+    let dir = place.file("plots");
+    let words = ["model", "network", "--sweep", "fabric=150ns..10us", "--plots"];
+    place.venice(&[&words[..], &[dir.to_str().unwrap()]].concat()).expect(0);
+    for file in ["index.html", "model-network.svg", "model-network-sweep-4.svg"] {
+        assert!(dir.join(file).exists(), "no {file}");
     }
 }
 

@@ -6,7 +6,7 @@ use super::figure17::Figure17;
 use super::figure18::Figure18;
 use super::report::ChannelsReport;
 use super::series::{Medium, Operation, Point, Series, System};
-use crate::plot::{Line, LineChart, Plot, Stroke, Unit};
+use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 
 /// What one plot shows side by side: ours, and what does the same.
 struct View {
@@ -103,6 +103,7 @@ impl View {
         lines.retain(|line| !line.points.is_empty());
         LineChart {
             title: format!("{word} of {}, over {}", self.title, medium.title()),
+            scale: Scale::Logarithmic,
             x: ("size", Unit::Bytes),
             y,
             lines,

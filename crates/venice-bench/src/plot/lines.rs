@@ -1,6 +1,7 @@
-//! Lines over a logarithmic grid.
+//! Lines over a grid.
 
 use anyhow::Result;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -28,14 +29,24 @@ pub(crate) struct Line {
     /// For the legend.
     pub(crate) name: String,
     pub(crate) stroke: Stroke,
-    /// By rising x; only values above 0 can be shown.
+    /// By rising x; a logarithmic grid can show values above 0 only.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines by size.
+/// How both axes count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// By factors: for figures that go over decades.
+    Logarithmic,
+    /// By differences: for figures that may be 0, or lie close together.
+    Linear,
+}
+
+/// Lines by what lies below them.
 #[derive(Debug, Clone)]
 pub(crate) struct LineChart {
     pub(crate) title: String,
+    pub(crate) scale: Scale,
     /// What the axes show, in words, and in which unit.
     pub(crate) x: (&'static str, Unit),
     pub(crate) y: (&'static str, Unit),
@@ -51,7 +62,16 @@ impl LineChart {
         let Some((x, y)) = self.bounds() else { return Ok(None) };
         paint::sheet(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
-            self.draw_grid(&chart, x, y)?;
+            match self.scale {
+                Scale::Linear => self.draw_grid(&chart, x.0..x.1, y.0..y.1, (10, 10))?,
+                Scale::Logarithmic => {
+                    let (across, up) = (self.x.1.ticks(x.0, x.1), self.y.1.ticks(y.0, y.1));
+                    let labels = (across.len().max(2), up.len().max(2));
+                    let x = (x.0..x.1).log_scale().with_key_points(across);
+                    let y = (y.0..y.1).log_scale().with_key_points(up);
+                    self.draw_grid(&chart, x, y, labels)?;
+                }
+            }
             self.draw_legend(&legend)
         })
         .map(Some)
@@ -69,42 +89,51 @@ impl LineChart {
         }
     }
 
-    fn visible(line: &Line) -> impl Iterator<Item = (f64, f64)> {
-        let shown = |value: f64| value > 0.0 && value.is_finite();
+    fn visible(&self, line: &Line) -> impl Iterator<Item = (f64, f64)> {
+        let is_linear = self.scale == Scale::Linear;
+        let shown = move |value: f64| (value > 0.0 || is_linear) && value.is_finite();
         line.points.iter().copied().filter(move |(x, y)| shown(*x) && shown(*y))
     }
 
     fn bounds(&self) -> Option<((f64, f64), (f64, f64))> {
-        let points: Vec<_> = self.lines.iter().flat_map(Self::visible).collect();
+        let points: Vec<_> = self.lines.iter().flat_map(|line| self.visible(line)).collect();
         let bounds = |values: Vec<f64>| {
             let low = values.iter().copied().reduce(f64::min)?;
             Some((low, values.iter().copied().reduce(f64::max)?))
         };
         let (left, right) = bounds(points.iter().map(|point| point.0).collect())?;
         let (low, high) = bounds(points.iter().map(|point| point.1).collect())?;
-        Some(((left / 1.3, right * 1.3), (low / 1.6, high * 1.6)))
+        if self.scale == Scale::Logarithmic {
+            return Some(((left / 1.3, right * 1.3), (low / 1.6, high * 1.6)));
+        }
+        // A grid has some width and height, whatever there is to show.
+        let room = |low: f64, high: f64| if high > low { (high - low) * 0.04 } else { 0.5 };
+        let (floor, wide) = (low.min(0.0), room(left, right));
+        Some(((left - wide, right + wide), (floor, high + room(floor, high))))
     }
 
-    fn draw_grid(&self, area: &Area<'_>, x: (f64, f64), y: (f64, f64)) -> Result<()> {
-        let x_ticks = self.x.1.ticks(x.0, x.1);
-        let y_ticks = self.y.1.ticks(y.0, y.1);
+    /// `labels`: how many across and up.
+    fn draw_grid<X, Y>(&self, area: &Area<'_>, x: X, y: Y, labels: (usize, usize)) -> Result<()>
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: AsRangedCoord<Value = f64>,
+        Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
         let mut chart = ChartBuilder::on(area)
             .margin_left(16)
             .margin_right(12)
             .x_label_area_size(50)
             .y_label_area_size(92)
-            .build_cartesian_2d(
-                (x.0..x.1).log_scale().with_key_points(x_ticks.clone()),
-                (y.0..y.1).log_scale().with_key_points(y_ticks.clone()),
-            )
+            .build_cartesian_2d(x, y)
             .map_err(drawing)?;
         chart
             .configure_mesh()
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .axis_style(INK)
-            .x_labels(x_ticks.len().max(2))
-            .y_labels(y_ticks.len().max(2))
+            .x_labels(labels.0)
+            .y_labels(labels.1)
             .x_desc(self.x.0)
             .y_desc(self.y.0)
             .x_label_formatter(&|value| self.x.1.write(*value))
@@ -114,7 +143,7 @@ impl LineChart {
             .draw()
             .map_err(drawing)?;
         for (index, line) in self.lines.iter().enumerate() {
-            let points: Vec<_> = Self::visible(line).collect();
+            let points: Vec<_> = self.visible(line).collect();
             let colour = self.colour(index);
             match line.stroke {
                 Stroke::Own => {
@@ -167,6 +196,7 @@ mod tests {
     fn chart(lines: Vec<Line>) -> LineChart {
         LineChart {
             title: "Latency <by> size & more".into(),
+            scale: Scale::Logarithmic,
             x: ("size", Unit::Bytes),
             y: ("time", Unit::Nanoseconds),
             lines,
@@ -186,6 +216,25 @@ mod tests {
         for wanted in ["Latency <by> size & more", "size", "time", "4 KiB", "Own \"line\""] {
             assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");
         }
+    }
+
+    #[test]
+    fn a_linear_chart_shows_nothing_too() {
+        let line = |points: &[(f64, f64)]| Line {
+            name: "x".into(),
+            stroke: Stroke::Own,
+            points: points.to_vec(),
+        };
+        for points in
+            [&[(0.0, 0.0), (10.0, 5.0)][..], &[(3.0, 0.0)], &[(1.0, -2.0), (f64::NAN, 1.0)]]
+        {
+            let chart = LineChart { scale: Scale::Linear, ..chart(vec![line(points)]) };
+            let svg = chart.svg().unwrap().unwrap();
+            xml::texts(&svg).unwrap_or_else(|wrong| panic!("{wrong}\n{svg}"));
+            assert!(svg.contains("<circle"), "{points:?} is not shown");
+        }
+        let nothing = line(&[(f64::NAN, 0.0), (1.0, f64::INFINITY)]);
+        assert_eq!(LineChart { scale: Scale::Linear, ..chart(vec![nothing]) }.svg().unwrap(), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Plots for reports: scalable vector graphics that need no other file and no font of the machine.
 //!
-//! [`LineChart`] for figures by size, both axes logarithmic; [`BarChart`] for groups beside each
+//! [`LineChart`] for figures by size, both axes logarithmic or both linear; [`BarChart`] for groups beside each
 //! other; [`HeatMap`] for values by column and row. All give one SVG document as text. What an axis counts is a [`Unit`].
 
 mod bars;
@@ -13,7 +13,7 @@ mod unit;
 pub(crate) use bars::{BarChart, BarSeries};
 pub(crate) use file::{Plot, write};
 pub(crate) use heat::HeatMap;
-pub(crate) use lines::{Line, LineChart, Stroke};
+pub(crate) use lines::{Line, LineChart, Scale, Stroke};
 pub(crate) use unit::Unit;
 
 #[cfg(test)]

@@ -11,6 +11,10 @@ pub(crate) enum Unit {
     BytesPerSecond,
     /// Percent.
     Percent,
+    /// Metres.
+    Metres,
+    /// Things, money, times.
+    Plain,
 }
 
 impl Unit {
@@ -23,6 +27,8 @@ impl Unit {
                 prefixed(value, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
             }
             Unit::Percent => format!("{value:.0} %"),
+            Unit::Metres => prefixed(value, 1000.0, &["m", "km"]),
+            Unit::Plain => prefixed(value, 1000.0, &["", "k", "M", "G"]).trim_end().to_owned(),
         }
     }
 
@@ -75,6 +81,9 @@ mod tests {
         assert_eq!(Unit::BytesPerSecond.write(625e6), "625 MB/s");
         assert_eq!(Unit::BytesPerSecond.write(12.34e9), "12.3 GB/s");
         assert_eq!(Unit::Percent.write(51.2), "51 %");
+        assert_eq!(Unit::Metres.write(200.0), "200 m");
+        assert_eq!(Unit::Plain.write(5.333), "5.33");
+        assert_eq!(Unit::Plain.write(12_000.0), "12 k");
     }
 
     #[test]

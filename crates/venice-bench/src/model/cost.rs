@@ -1,0 +1,119 @@
+//! Eq. 1 as tables and a plot.
+
+use anyhow::Result;
+use venice_model::{CostModel, CostOfKind, ModelError, Quantity, effective_cost};
+
+use super::Told;
+use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
+use crate::sheet::Sheet;
+
+impl Told for CostModel {
+    const NAME: &'static str = "cost";
+    const TITLE: &'static str = "Effective cost (Eq. 1): what is in use of what was bought";
+    const LEGEND: &'static str = "Thick: what the same modules cost if so much of every kind is in \
+                                  use. Dashed: the two systems as they are.";
+    type Detail = [CostOfKind; 4];
+
+    fn detail(&self) -> Result<Self::Detail, ModelError> {
+        self.by_kind()
+    }
+
+    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+        let (composable, traditional) = self.totals()?;
+        let (cheaper, dearer) = (self.cheaper()?, self.dearer()?);
+        let (cost, share) = (Quantity::Cost, Quantity::Share);
+        let head = [
+            "modules",
+            "number",
+            "cost of one",
+            "in use, composable",
+            "effective cost",
+            "in use, traditional",
+            "effective cost",
+        ];
+        let mut sheet = Sheet::new(Self::TITLE, &head, 1);
+        for kind in self.by_kind()? {
+            sheet.rows.push(vec![
+                kind.kind.name().to_owned(),
+                Quantity::Count.write(kind.modules),
+                cost.write(kind.module_cost),
+                share.write(kind.composable_utilization),
+                cost.write(kind.composable_cost),
+                share.write(kind.traditional_utilization),
+                cost.write(kind.traditional_cost),
+            ]);
+        }
+        let blank = String::new;
+        sheet.rows.push(vec![
+            "together".to_owned(),
+            blank(),
+            blank(),
+            blank(),
+            cost.write(composable),
+            blank(),
+            cost.write(traditional),
+        ]);
+        sheet.notes.push(if cheaper >= 0.0 {
+            format!(
+                "The composable system is {} cheaper, the traditional one {} dearer. So much, {}, may \
+                 be spent on what makes it composable: Eq. 1 has no interconnect in it.",
+                share.write(cheaper),
+                share.write(dearer),
+                cost.write(traditional - composable),
+            )
+        } else {
+            format!(
+                "The composable system is {} dearer: less of it is in use.",
+                share.write(-cheaper)
+            )
+        });
+        if *self
+            == (Self {
+                composable: self.composable,
+                traditional: self.traditional,
+                ..Self::default()
+            })
+        {
+            sheet.notes.push(
+                "The paper has neither numbers nor prices: one module of each kind at a cost of 1. \
+                 Where all kinds are used alike, the comparison does not depend on them."
+                    .to_owned(),
+            );
+        }
+        Ok(vec![sheet])
+    }
+
+    fn plots(&self) -> Result<Vec<Plot>> {
+        let (composable, traditional) = self.totals()?;
+        let at = |utilization: f64| -> f64 {
+            let kinds = self.modules.iter().zip(&self.module_cost);
+            kinds.map(|(modules, cost)| effective_cost(*modules, *cost, utilization)).sum()
+        };
+        let level = |name: &str, cost: f64| Line {
+            name: name.to_owned(),
+            stroke: Stroke::Raw,
+            points: vec![(10.0, cost), (100.0, cost)],
+        };
+        let all = Line {
+            name: "all kinds used alike".to_owned(),
+            stroke: Stroke::Own,
+            points: (2..=20)
+                .map(|step| f64::from(step) / 20.0)
+                .map(|u| (100.0 * u, at(u)))
+                .collect(),
+        };
+        let chart = LineChart {
+            title: Self::TITLE.to_owned(),
+            scale: Scale::Linear,
+            x: ("in use", Unit::Percent),
+            y: ("effective cost", Unit::Plain),
+            lines: vec![
+                all,
+                level("the composable system", composable),
+                level("the traditional system", traditional),
+            ],
+        };
+        let plot = |svg| Plot { name: format!("model-{}", Self::NAME), svg };
+        Ok(chart.svg()?.map(plot).into_iter().collect())
+    }
+}

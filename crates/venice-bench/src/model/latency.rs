@@ -1,0 +1,130 @@
+//! Eq. 2 as tables and a plot.
+
+use anyhow::Result;
+use serde::Serialize;
+use venice_model::{LatencyModel, ModelError, Quantity, Workload, execution_time_increase};
+
+use super::Told;
+use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
+use crate::sheet::Sheet;
+
+/// By how much longer than with local memory work may take before it counts as slowed down: what the
+/// paper's related work calls minimal.
+const BEARABLE: f64 = 0.10;
+
+/// What a way to a pool does, for programs.
+#[derive(Debug, Clone, Serialize)]
+pub struct LatencyDetail {
+    /// What an access to the pool takes, in nanoseconds.
+    pub pool_ns: f64,
+    /// What an access takes on average, in nanoseconds.
+    pub average_ns: f64,
+    /// Workload by workload.
+    pub workloads: Vec<WorkloadDetail>,
+}
+
+/// What it does to one workload.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkloadDetail {
+    /// Which.
+    #[serde(flatten)]
+    pub workload: Workload,
+    /// How much longer it takes, of its time with local memory.
+    pub time_increase: f64,
+    /// The part of all accesses that has to be local for it to take at most a tenth longer.
+    pub local_for_a_tenth: f64,
+}
+
+impl Told for LatencyModel {
+    const NAME: &'static str = "latency";
+    const TITLE: &'static str = "Memory further away (Eq. 2): how much longer work takes";
+    const LEGEND: &'static str =
+        "Work that spends more of its time on memory's latency suffers more. Both axes by factors.";
+    type Detail = LatencyDetail;
+
+    fn detail(&self) -> Result<LatencyDetail, ModelError> {
+        let detail = |workload: Workload| WorkloadDetail {
+            time_increase: self.time_increase(workload.mfp),
+            local_for_a_tenth: self.local_needed(workload.mfp, BEARABLE),
+            workload,
+        };
+        Ok(LatencyDetail {
+            pool_ns: self.pool_ns(),
+            average_ns: self.average_ns(),
+            workloads: self.workloads().into_iter().map(detail).collect(),
+        })
+    }
+
+    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+        Ok(vec![way(self), slowdowns(self)?])
+    }
+
+    fn plots(&self) -> Result<Vec<Plot>> {
+        // From a tenth more than local memory to a hundred times as much.
+        let steps = || {
+            (0..=30).map(|step| self.base_ns * 1.1 * (100.0f64 / 1.1).powf(f64::from(step) / 30.0))
+        };
+        let line = |work: &Workload| Line {
+            name: format!("{}, MFP {}", work.name, Quantity::Share.write(work.mfp)),
+            stroke: if work.name == "--mfp" { Stroke::Peer } else { Stroke::Own },
+            points: steps()
+                .map(|ns| (ns, 100.0 * execution_time_increase(work.mfp, self.base_ns, ns)))
+                .collect(),
+        };
+        let chart = LineChart {
+            title: Self::TITLE.to_owned(),
+            scale: Scale::Logarithmic,
+            x: ("average access to memory", Unit::Nanoseconds),
+            y: ("takes longer by", Unit::Percent),
+            lines: self.workloads().iter().map(line).collect(),
+        };
+        let plot = |svg| Plot { name: format!("model-{}", Self::NAME), svg };
+        Ok(chart.svg()?.map(plot).into_iter().collect())
+    }
+}
+
+/// Where the latency comes from.
+fn way(model: &LatencyModel) -> Sheet {
+    let mut sheet = Sheet::new("The way of an access", &["part", "time"], 1);
+    let time = |ns: f64| Quantity::Time.write(ns);
+    let rows = [
+        ("memory itself".to_owned(), model.base_ns),
+        (
+            format!("the way there and back, {}", Quantity::Length.write(model.distance_m)),
+            model.distance_m * model.ns_per_m,
+        ),
+        (
+            format!("switches, {} passed", Quantity::Count.write(model.switches)),
+            model.switches * model.switch_ns,
+        ),
+        ("software".to_owned(), model.software_ns),
+        ("an access to the pool".to_owned(), model.pool_ns()),
+        (
+            format!("average, {} of all local", Quantity::Share.write(model.local)),
+            model.average_ns(),
+        ),
+    ];
+    sheet.rows.extend(rows.map(|(part, ns)| vec![part, time(ns)]));
+    sheet
+}
+
+/// What that does to work.
+fn slowdowns(model: &LatencyModel) -> Result<Sheet, ModelError> {
+    let head = ["work", "MFP", "takes longer by", "local for +10 %"];
+    let mut sheet = Sheet::new(LatencyModel::TITLE, &head, 1);
+    let share = |value: f64| Quantity::Share.write(value);
+    for row in model.detail()?.workloads {
+        sheet.rows.push(vec![
+            row.workload.name.to_owned(),
+            share(row.workload.mfp),
+            share(row.time_increase),
+            share(row.local_for_a_tenth),
+        ]);
+    }
+    sheet.notes.push(format!(
+        "The average access takes {} longer than local memory. Local for +10 %: the part of all accesses \
+         that local memory has to serve for the work to take a tenth longer at most.",
+        share(model.latency_increase())
+    ));
+    Ok(sheet)
+}
