@@ -30,6 +30,7 @@ install_all() {
         sed "s|^\(Exec[A-Za-z]*=\)/[^ ]*/venice\b|\1${prefix#"${DESTDIR:-}"}/bin/venice|" "$unit" \
             >"$prefix/lib/systemd/system/$(basename "$unit")"
     done
+    install -Dm644 packaging/sysusers.d/venice.conf "$prefix/lib/sysusers.d/venice.conf"
     # Completions and man pages come from the binary itself, so they never tell another story.
     if "$venice" completions bash >/dev/null 2>&1; then
         for shell in "${shells[@]}"; do
@@ -65,6 +66,7 @@ install_library() {
 uninstall_all() {
     local unit shell
     rm -f "$prefix/bin/venice" "$prefix/share/man/man1"/venice.1 "$prefix/share/man/man1"/venice-*.1
+    rm -f "$prefix/lib/sysusers.d/venice.conf"
     rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice"
     rm -f "$prefix/lib"/libvenice.{a,so,so.*} "$prefix/include/venice.h" \
         "$prefix/lib/pkgconfig/venice.pc"

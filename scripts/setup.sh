@@ -68,6 +68,7 @@ look() {
         need pgrep procps
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
+        need systemd-analyze systemd # knows what the units allow
         # The guest of scripts/guest.sh, and what makes a soft RDMA device in it.
         need qemu-system-x86_64 qemu-system-x86
         need busybox busybox-static

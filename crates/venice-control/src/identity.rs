@@ -20,6 +20,7 @@ mod trust;
 pub use authority::{Authority, Fingerprint, Lifetimes};
 pub use credential::{Credential, KeyPem, Said};
 pub use error::IdentityError;
+pub use files::{Place, give_to_owner_of_folder};
 pub use holder::Holder;
 pub use token::{JoinToken, TokenSecret};
 pub use trust::{NotAdmitted, Trust};

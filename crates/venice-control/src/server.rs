@@ -13,5 +13,5 @@ pub use agent::{AgentHandler, serve_agent};
 pub use door::Door;
 pub use gate::{GateHandler, NewToken, Shown, TokenRow};
 pub use listen::{ServeError, bind};
-pub use local::{Entered, LocalHandler, LocalSocket, Visiting};
+pub use local::{Entered, LocalHandler, LocalSocket, Visiting, let_group_through};
 pub use monitor::{MonitorHandler, serve_monitor};

@@ -30,4 +30,4 @@ pub mod verbs;
 mod windows;
 
 pub use error::PortError;
-pub use outside::{hold_until, monotonic_ns, random_u64};
+pub use outside::{hold_until, monotonic_ns, random_u64, time_of_day_error_us};

@@ -12,6 +12,17 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// By how much the time of day may be wrong, in microseconds, as the kernel has it from what keeps its
+/// clock; `None` where nothing does.
+pub fn time_of_day_error_us() -> Option<u64> {
+    // SAFETY: all zeros are a valid `timex`, of plain numbers.
+    let mut kept: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: with no modes set the kernel only fills in the structure, which is its own size.
+    let state = unsafe { libc::adjtimex(&raw mut kept) };
+    let is_kept = (0..libc::TIME_ERROR).contains(&state) && kept.status & libc::STA_UNSYNC == 0;
+    is_kept.then_some(kept.maxerror).and_then(|error_us| u64::try_from(error_us).ok())
+}
+
 /// Timers and wake-ups are late by less than this, unless the machine is busy.
 const LATE_NS: u64 = 150_000;
 

@@ -24,7 +24,11 @@ fn an_installed_venice_finds_its_shim() {
     let prefix = tempfile::tempdir().expect("a temporary directory");
     let installed = install("install", prefix.path());
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    for file in ["lib/systemd/system/venice-agent.service", "share/man/man1/venice.1"] {
+    for file in [
+        "lib/systemd/system/venice-agent.service",
+        "lib/sysusers.d/venice.conf",
+        "share/man/man1/venice.1",
+    ] {
         assert!(prefix.path().join(file).exists(), "{file} is not installed");
     }
 

@@ -135,13 +135,28 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
         &fs::metadata(place.file("identity/identity.pem")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
-    let said = place.venice(&["join", "--name", "second", "--identity", "/nonexistent", &token]);
+    // Where it cannot write, a machine does not use a token up.
+    let spare = place.venice(&["token", "new"]).expect(0).out;
+    fs::write(place.file("plain"), "").unwrap();
+    let nowhere = place.file("plain/identity").display().to_string();
+    let join = ["join", "--name", "third", "--identity", &nowhere, spare.trim()];
+    let said = place.venice(&join).expect(1);
+    assert!(said.complaint().contains("the token is not used"), "{}", said.err);
+    let third = place.file("third").display().to_string();
+    let said = place.venice(&["join", "--name", "third", "--identity", &third, spare.trim()]);
+    let hint = format!("--identity {third} --lend");
+    assert!(said.expect(0).out.contains(&hint));
+
+    let second = place.file("second").display().to_string();
+    let said = place.venice(&["join", "--name", "second", "--identity", &second, &token]);
     let said = said.expect(1);
+    assert!(!place.file("second").exists(), "nothing is left of what it made");
     assert!(said.complaint().contains("used before, by guest"), "{}", said.err);
     assert_eq!(rack.refused("bad_token"), 1);
     assert!(rack.log("monitor").contains("refused to let a machine join"));
     let tokens = place.venice(&["token", "list", "--json"]).expect(0).json();
-    assert_eq!(tokens[0]["used_by"], "guest");
+    let used_by_guest = |token: &&serde_json::Value| token["used_by"] == "guest";
+    assert_eq!(tokens.as_array().unwrap().iter().filter(used_by_guest).count(), 1);
 
     let guest = || held(Credential::load(&PathBuf::from(&dir)).unwrap());
     assert_eq!(rack.ask(guest()).unwrap(), 1);

@@ -7,7 +7,7 @@ use super::role::caller_of;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use venice_rack::caller::Caller;
 use x509_parser::extensions::GeneralName;
@@ -150,6 +150,11 @@ impl Credential {
         let before = Self::read_from(&dir.join(FILE_BEFORE)).ok();
         let is_good = |before: &Self| before.said.is_current() && before.replaces(&newest);
         Ok(before.filter(is_good).unwrap_or(newest))
+    }
+
+    /// The file that it is kept in.
+    pub fn file_in(dir: &Path) -> PathBuf {
+        dir.join(FILE)
     }
 
     fn read_from(path: &Path) -> Result<Self, IdentityError> {

@@ -7,7 +7,7 @@ use crate::proto::{
     self,
     local_door_server::{LocalDoor, LocalDoorServer},
 };
-use nix::unistd::{Gid, Group, Uid, chown};
+use nix::unistd::{Group, Uid, chown};
 use std::fs;
 use std::future::Future;
 use std::io;
@@ -78,11 +78,20 @@ impl LocalSocket {
         let listener = UnixListener::bind(path).map_err(failed)?;
         let open_to = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
         open_to(0o600).map_err(failed)?;
-        if let Ok(Some(group)) = Group::from_name(group) {
-            // Who is neither root nor of the group keeps the socket to itself.
-            if chown(path, None::<Uid>, Some(Gid::from_raw(group.gid.as_raw()))).is_ok() {
-                open_to(0o660).map_err(failed)?;
+        match Group::from_name(group) {
+            Ok(Some(found)) => match chown(path, None::<Uid>, Some(found.gid)) {
+                Ok(()) => open_to(0o660).map_err(failed)?,
+                // Who is neither root nor of the group keeps the socket to itself.
+                Err(error) => tracing::warn!(
+                    socket = addr,
+                    %error,
+                    "the group {group} is not let in: start this daemon as root or as one of the group"
+                ),
+            },
+            Ok(None) => {
+                tracing::info!(socket = addr, "no group {group} here: it lets in nobody by it")
             }
+            Err(error) => tracing::warn!(socket = addr, %error, "looking for the group {group}"),
         }
         Ok(Self { listener: Some(listener), path: path.to_owned() })
     }
@@ -106,6 +115,16 @@ impl Drop for LocalSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Lets the members of `group`, where the machine has it, into a directory with such a socket.
+///
+/// # Errors
+/// What the system said.
+pub fn let_group_through(dir: &Path, group: &str) -> io::Result<()> {
+    let Some(group) = Group::from_name(group)? else { return Ok(()) };
+    chown(dir, None::<Uid>, Some(group.gid))?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o750))
 }
 
 /// Takes away a socket that nobody listens on; what is no socket stays.
@@ -137,7 +156,11 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
         let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
         let peer =
             peer.ok_or_else(|| Status::unauthenticated("the kernel does not say who calls"))?;
-        let visiting = visiting(peer.uid());
+        // The names of users may come from far away.
+        let uid = peer.uid();
+        let visiting = tokio::task::spawn_blocking(move || visiting(uid))
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?;
         let entered = self.handler.enter(visiting, request.into_inner().request).await;
         let Entered { certificate, authority, monitor } =
             entered.map_err(|error| rack_status(&error))?;
@@ -152,5 +175,32 @@ fn visiting(uid: u32) -> Visiting {
         uid,
         name: name.unwrap_or_else(|| uid.to_string()),
         is_owner: uid == 0 || uid == Uid::effective().as_raw(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// The group of this process, which every user may give to what it makes.
+    #[test]
+    fn the_group_is_let_in_and_nobody_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let group = Group::from_gid(nix::unistd::getegid()).unwrap().expect("it has a name");
+        let_group_through(temp.path(), &group.name).unwrap();
+        let_group_through(temp.path(), "no-group-has-this-name").unwrap();
+        let about = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (found.gid(), found.mode() & 0o777)
+        };
+        assert_eq!(about(temp.path()), (group.gid.as_raw(), 0o750));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        for (name, mode) in [(group.name.as_str(), 0o660), ("no-group-has-this-name", 0o600)] {
+            let path = temp.path().join("sock");
+            let _socket = LocalSocket::bind(&path, name).unwrap();
+            assert_eq!(about(&path), (group.gid.as_raw(), mode), "{name}");
+        }
     }
 }

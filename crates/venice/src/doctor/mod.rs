@@ -3,6 +3,7 @@
 mod facilities;
 mod finding;
 mod hotplug;
+mod identity;
 mod kernel;
 mod limits;
 mod memory;
@@ -47,6 +48,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(limits::examine());
     findings.extend(ports::examine());
     findings.extend(swap::examine());
+    findings.extend(identity::examine());
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
     findings
@@ -120,6 +122,8 @@ mod tests {
             "trains of datagrams",
             "socket buffers",
             "encryption",
+            "identity",
+            "clock",
             "RDMA",
             "memory blocks",
             "dax/kmem",

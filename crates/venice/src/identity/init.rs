@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::duration;
+use super::token::names_loopback;
 use crate::registry::block_on;
 use crate::terminal;
 
@@ -62,6 +63,13 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
         authority: token.authority.to_string(),
         state_dir: args.state_dir.display().to_string(),
     };
+    if names_loopback(&made.address) {
+        terminal::remark(format!(
+            "{} is this machine's own address: for a rack of several machines found it with \
+             --address ADDR, where they reach this one",
+            made.address
+        ));
+    }
     if args.json {
         return terminal::say_json(&made).map(|()| 0);
     }

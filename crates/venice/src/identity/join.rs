@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use venice_control::identity::JoinToken;
+use venice_control::identity::{JoinToken, Place};
 
 use crate::admittance::left;
 use crate::failure::Usage;
@@ -58,8 +58,17 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
         .name
         .clone()
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+    // A token is good once: first whether what it brings can be kept.
+    let place = Place::prepare(&args.identity).map_err(|error| {
+        let path = args.identity.display();
+        anyhow::anyhow!(error).context(format!(
+            "no certificate can be kept in {path}, and the token is not used: run this as whom \
+             the folder belongs to or as root, or choose another with --identity"
+        ))
+    })?;
     let join = async { venice_control::client::join(&token, &name).await.map_err(told) };
     let credential = block_on(join)?;
+    place.keep();
     credential.save(&args.identity).map_err(|error| {
         let path = args.identity.display();
         anyhow::anyhow!(error)
@@ -76,13 +85,25 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
     }
     terminal::say(format!(
         "This machine is {} of the rack at {}; its certificate is in {}, good for {} and renewed \
-         by the agent.\nStart its agent: venice agent --name {} --monitor {} --lend SIZE",
+         by the agent.\n{}",
         joined.node,
         joined.monitor,
         joined.identity,
         left(joined.expires_s),
-        joined.node,
-        joined.monitor
+        next_steps(&joined)
     ))?;
     Ok(0)
+}
+
+fn next_steps(joined: &Joined) -> String {
+    let Joined { node, monitor, identity, .. } = joined;
+    let folder = match identity == venice_agent::IDENTITY_DIR {
+        true => String::new(),
+        false => format!(" --identity {identity}"),
+    };
+    format!(
+        "Start its agent: venice agent --name {node} --monitor {monitor}{folder} --lend SIZE\nAn \
+         agent that runs as {node} in the same rack takes it up by itself when its own is not taken \
+         any more; any other has to be restarted."
+    )
 }

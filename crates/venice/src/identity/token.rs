@@ -121,11 +121,25 @@ fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
         authority: made.authority,
         monitor: args.address.clone().unwrap_or_else(|| addr.to_string()),
     };
+    if names_loopback(&token.monitor) {
+        terminal::remark(format!(
+            "{} is this machine's own address: no other machine joins by this token; give the one \
+             that others reach it at with --address ADDR, or with --monitor ADDR",
+            token.monitor
+        ));
+    }
     match args.json {
         true => terminal::say_json(&Made { token: token.to_string() })?,
         false => terminal::say(token.to_string())?,
     }
     Ok(0)
+}
+
+/// Whether an address is good on this machine alone.
+pub fn names_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
 fn list(args: &ListArgs, addr: &str) -> anyhow::Result<i32> {

@@ -93,9 +93,18 @@ impl RunDir {
         self.process_dir("monitor").join("state")
     }
 
-    /// Makes the directory, for its owner alone.
+    /// Makes the directory, for its owner alone; root's also for the group that the Monitor Node's
+    /// socket in it lets in, where the machine has that.
     pub fn create(&self) -> anyhow::Result<()> {
-        make_private_dir(&self.root)
+        // One that was there before is as its owner wants it.
+        let is_new = !self.root.exists();
+        make_private_dir(&self.root)?;
+        if is_new && rustix::process::geteuid().is_root() {
+            let group = venice_monitor::MonitorConfig::default().socket_group;
+            venice_control::server::let_group_through(&self.root, &group)
+                .with_context(|| format!("opening {} to the group {group}", self.root.display()))?;
+        }
+        Ok(())
     }
 
     /// Makes the directory of the process `name`, for its owner alone.

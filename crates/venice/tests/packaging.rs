@@ -1,0 +1,62 @@
+//! The packaged units let the daemons do what they do.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// What a set of system calls holds, all the way down, as systemd knows it.
+fn expand(set: &str, into: &mut BTreeSet<String>) {
+    if !set.starts_with('@') {
+        into.insert(set.to_string());
+        return;
+    }
+    let out = Command::new("systemd-analyze").args(["syscall-filter", set]).output();
+    let out = out.expect("systemd-analyze runs");
+    assert!(out.status.success(), "systemd knows no {set}");
+    let text = String::from_utf8(out.stdout).expect("text");
+    let members = text.lines().skip(1).map(str::trim);
+    members.filter(|it| !it.is_empty() && !it.starts_with('#')).for_each(|it| expand(it, into));
+}
+
+/// The system calls that a unit allows: its lines one after the other, as systemd takes them.
+fn allowed(unit: &str) -> BTreeSet<String> {
+    let mut allowed = BTreeSet::new();
+    for line in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+        let (takes_away, sets) = match line.strip_prefix('~') {
+            Some(sets) => (true, sets),
+            None => (false, line),
+        };
+        for set in sets.split_whitespace() {
+            let mut calls = BTreeSet::new();
+            expand(set, &mut calls);
+            match takes_away {
+                true => allowed.retain(|call| !calls.contains(call)),
+                false => allowed.extend(calls),
+            }
+        }
+    }
+    allowed
+}
+
+#[test]
+fn services_may_give_their_sockets_to_the_group_that_the_package_makes() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        let test = "services_may_give_their_sockets_to_the_group_that_the_package_makes";
+        println!("SKIPPED: {test}: no systemd-analyze");
+        return;
+    }
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let group = fs::read_to_string(packaging.join("sysusers.d/venice.conf")).unwrap();
+    assert!(group.lines().any(|line| line == "g venice -"), "{group}");
+    for name in ["venice-monitor.service", "venice-agent.service"] {
+        let unit = fs::read_to_string(packaging.join("systemd").join(name)).unwrap();
+        assert!(unit.lines().any(|line| line == "SupplementaryGroups=venice"), "{name}");
+        let allowed = allowed(&unit);
+        // What a daemon does with its socket, and with its identity.
+        for call in ["bind", "chmod", "fchmod", "chown", "fchownat", "fchown", "rename", "fsync"] {
+            assert!(allowed.contains(call), "{name} kills its daemon at {call}");
+        }
+        assert!(!allowed.contains("reboot") && !allowed.contains("mount"), "{name}");
+    }
+}
