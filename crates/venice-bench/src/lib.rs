@@ -1,13 +1,14 @@
 //! Venice measured as its users meet it.
 //!
-//! Four commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
+//! Five commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
 //! same server on local memory and on the kernel's own swap. [`fault`] measures what one touch of a
 //! page costs, on Venice and on every other way to the same page that this machine has. [`channels`]
 //! measures the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3; what it
 //! plots is drawn by [`plot`]. [`memory`] measures whole applications with a part of their memory
-//! elsewhere. Beside them [`model`] computes the composable-rack paper's models, told in the same way.
+//! elsewhere. [`forecast`] judges forecasts of what will be needed on traces of real data centres.
+//! Beside them [`model`] computes the composable-rack paper's models, told in the same way.
 //!
-//! All but the channels use Venice the way a user would, by starting the running program again as `venice up`,
+//! Demo, faults and memory use Venice the way a user would, by starting the running program again as `venice up`,
 //! `venice run` and `venice down` ([`rack`]). What they compare it with is built in
 //! [`kernel_swap`]. Every process, cgroup, swap device and directory they make is owned by a guard
 //! that removes it again, on success, on an error and on Ctrl-C alike ([`interrupt`]).
@@ -19,6 +20,7 @@ mod clock;
 mod cpus;
 pub mod demo;
 pub mod fault;
+pub mod forecast;
 mod interrupt;
 mod kernel_swap;
 mod launch;

@@ -7,6 +7,7 @@
 //! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
 //! * [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! * [`attention::Attention`] is the time by which others' silence is judged.
+//! * [`forecast::Forecaster`] foretells what a workload will need from what it used.
 //! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
 //!   refused.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
@@ -21,6 +22,7 @@ pub mod attention;
 pub mod caller;
 pub mod donor;
 pub mod door;
+pub mod forecast;
 pub mod monitor;
 pub mod placement;
 pub mod pressure;

