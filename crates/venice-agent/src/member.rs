@@ -167,7 +167,9 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
-        self.identity.door.set_revoked(ack.revoked.iter().cloned().collect());
+        if let Some(revoked) = &ack.revoked {
+            self.identity.turn_out(revoked.iter().cloned().collect());
+        }
         let own = registered.identity.node;
         match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
             Some(learnt) => learnt,
@@ -203,6 +205,7 @@ impl Member {
             door: DoorReport {
                 refused: self.identity.door.refused(),
                 certificate_expires_s: self.identity.expires_s(),
+                revoked_version: self.identity.door.revoked_version(),
             },
         };
         client.heartbeat(report).await

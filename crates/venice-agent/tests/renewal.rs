@@ -5,12 +5,13 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Far, agent_config, agent_of, eventually, monitor_config, rack_with, request, start_agent,
-    start_monitor,
+    Far, PATIENCE, agent_config, agent_of, eventually, monitor_config, rack_with, request,
+    start_agent, start_monitor,
 };
-use venice_control::client::{Access, GateClient, Login, MonitorClient, join};
+use venice_agent::AgentConfig;
+use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient, join};
 use venice_control::identity::{Credential, JoinToken};
-use venice_control::{ControlError, LeaseState};
+use venice_control::{Caller, ControlError, LeaseState};
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
 
@@ -96,4 +97,28 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     assert_eq!(client.nodes().await.unwrap()[0].epoch, 1, "the same agent");
     let renewed = agent_of(&grant).await.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
     assert!(matches!(renewed, LeaseState::Live { .. }), "{renewed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_door_that_opens_again_knows_who_was_turned_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
+    let config = agent_config(dir.path(), "one", at);
+    let identity = config.identity.clone();
+    let (agent, _) = start_agent(config).await;
+    let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let two = venice_identity_test::login_of(&Caller::Node("two".into()));
+    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    gate.revoke("two", true).await.unwrap();
+    let kept = || async { identity.join("revoked.json").exists().then_some(()) };
+    eventually("the agent to keep it", kept).await;
+    // It starts again, and the Monitor Node is not there to tell it.
+    agent.stop().await;
+    monitor.stop().await;
+    let config = AgentConfig { identity, ..agent_config(dir.path(), "one", at) };
+    let (_agent, ready) = start_agent(config).await;
+    let addr = ready.control_addr.to_string();
+    let mut client = AgentClient::connect(&two, "one", &addr, PATIENCE).await.unwrap();
+    let refused = client.ping().await.unwrap_err();
+    assert!(refused.to_string().contains("was revoked"), "{refused}");
 }

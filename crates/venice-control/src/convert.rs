@@ -186,6 +186,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
         door: DoorReport {
             refused: refused_in(request.refused.unwrap_or_default()),
             certificate_expires_s: request.certificate_expires_s,
+            revoked_version: request.revoked_version,
         },
     })
 }
@@ -204,6 +205,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         pressure: Some(pressure_out(report.pressure)),
         refused: Some(refused_out(report.door.refused)),
         certificate_expires_s: report.door.certificate_expires_s,
+        revoked_version: report.door.revoked_version,
     }
 }
 
@@ -370,7 +372,8 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
         addr: relay.addr,
     };
     let relays = response.relays.into_iter().map(relay_in).collect();
-    let revoked = response.revoked.into_iter().map(revocation_in).collect();
+    let all = |revoked: proto::RevokedNodes| revoked.nodes.into_iter().map(revocation_in).collect();
+    let revoked = response.revoked.map(all);
     Ok(HeartbeatAck { peers, relays, is_draining: response.draining, revoked })
 }
 
@@ -391,7 +394,9 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
         peers: ack.peers.into_iter().map(peer_out).collect(),
         relays: ack.relays.into_iter().map(relay_out).collect(),
         draining: ack.is_draining,
-        revoked: ack.revoked.into_iter().map(revocation_out).collect(),
+        revoked: ack.revoked.map(|revoked| proto::RevokedNodes {
+            nodes: revoked.into_iter().map(revocation_out).collect(),
+        }),
     }
 }
 

@@ -11,11 +11,12 @@ mod credential;
 mod error;
 mod files;
 mod holder;
-mod pinned;
 mod random;
 mod role;
 mod token;
 mod trust;
+mod turned_out;
+mod verifiers;
 
 pub use authority::{Authority, Fingerprint, Lifetimes};
 pub use credential::{Credential, KeyPem, Said};
@@ -24,6 +25,7 @@ pub use files::{Place, give_to_owner_of_folder};
 pub use holder::Holder;
 pub use token::{JoinToken, TokenSecret};
 pub use trust::{NotAdmitted, Trust};
+pub use turned_out::{load_revoked, save_revoked};
 
-pub(crate) use pinned::pinned_client;
 pub(crate) use role::{MONITOR_DNS, NODE_DNS};
+pub(crate) use verifiers::pinned_client;

@@ -5,9 +5,13 @@
 mod agent;
 mod door;
 mod gate;
+mod guests;
 mod listen;
 mod local;
 mod monitor;
+mod refusals;
+mod turns;
+mod visitor;
 
 pub use agent::{AgentHandler, serve_agent};
 pub use door::Door;

@@ -125,6 +125,12 @@ impl MonitorConfig {
         self.state_dir.join(crate::IDENTITY_DIR)
     }
 
+    /// What no certificate outlives, in milliseconds.
+    pub(crate) fn longest_life_ms(&self) -> u64 {
+        let Lifetimes { node, user } = self.lifetimes();
+        u64::try_from(node.max(user).as_millis()).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         let node = Duration::from_secs_f64(self.certificate_s);
         Lifetimes { node, user: node.min(Lifetimes::default().user) }

@@ -178,6 +178,9 @@ impl Driver {
         if missed >= WORTH_TELLING {
             tracing::warn!(?missed, "stood still: nodes have so much longer to report");
         }
+        if self.core.handle_wall_clock(self.clock.now_ns(), wall_ms()) {
+            self.wardens.turn_out(self.core.revocations());
+        }
     }
 
     fn take(&mut self, input: Input) {

@@ -72,7 +72,8 @@ pub async fn run(
 
     let clock = Clock::start();
     let count = records.len();
-    let core = MonitorCore::recover(config.settings(), Box::new(keys), clock.now_ns(), records);
+    let mut core = MonitorCore::recover(config.settings(), Box::new(keys), clock.now_ns(), records);
+    core.handle_certificate_life(config.longest_life_ms());
     let (inputs, received) = mpsc::channel(INPUT_QUEUE);
     let donors = Donors::new(Login::held(holder.clone()), config.donor_timeout());
     let wardens = Wardens { door: Arc::clone(&door), authority: Arc::clone(&authority) };

@@ -57,6 +57,12 @@ fn store_change(change: Change) -> StoreChange {
         Change::PutRevocation(revocation) => {
             put(format!("revocation/{}", revocation.node), Record::Revocation(revocation))
         }
+        Change::DeleteRevocation(node) => {
+            StoreChange { key: format!("revocation/{node}"), value: None }
+        }
+        Change::PutCertificateLife(life_ms) => {
+            put("certificate-life".to_owned(), Record::CertificateLife(life_ms))
+        }
         Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
     }
 }

@@ -9,6 +9,8 @@ pub struct DoorReport {
     pub refused: RefusedCounts,
     /// When its certificate ends, in seconds since 1970.
     pub certificate_expires_s: u64,
+    /// Which revocations it goes by ([`crate::revocation::Revocations::version`]).
+    pub revoked_version: u64,
 }
 
 /// Callers that a door did not let in, or not do what they asked for, by reason.

@@ -24,6 +24,7 @@ mod listing;
 mod nodes;
 mod recovery;
 mod release;
+mod revoking;
 
 pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
@@ -107,6 +108,8 @@ pub struct MonitorCore {
     tokens: BTreeMap<u64, JoinTokenRecord>,
     /// Who was turned out.
     revoked: Revocations,
+    /// How long that matters.
+    memory: revoking::Memory,
     next_grant: u64,
     /// Grant numbers below this may be given without another record.
     grant_limit: u64,
@@ -148,6 +151,8 @@ impl MonitorCore {
             Change::PutToken(record) => drop(self.tokens.insert(record.id, record.clone())),
             Change::DeleteToken(id) => drop(self.tokens.remove(id)),
             Change::PutRevocation(revocation) => self.revoked.put(revocation.clone()),
+            Change::DeleteRevocation(node) => self.revoked.forget(node),
+            Change::PutCertificateLife(life_ms) => self.memory.certificate_life_ms = *life_ms,
         }
         // Changes made at one go are written at one go.
         if let Some(Action::Store(changes)) = self.actions.back_mut() {

@@ -37,6 +37,23 @@ impl Revocations {
         self.0.get(node).copied()
     }
 
+    /// Takes out that of one node.
+    pub fn forget(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
+    /// A number that tells one set of them from another (FNV-1a): the same for the same set,
+    /// whichever process looks at it.
+    pub fn version(&self) -> u64 {
+        let bytes = self.0.iter().flat_map(|(node, until_ms)| {
+            // No name has a zero in it.
+            node.bytes().chain([0]).chain(until_ms.to_be_bytes())
+        });
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
     /// All of them, by name.
     pub fn list(&self) -> Vec<Revocation> {
         let entry = |(node, until_ms): (&String, &u64)| Revocation {
@@ -63,7 +80,7 @@ mod tests {
     #[test]
     fn a_node_turned_out_takes_its_users_with_it_and_may_come_again() {
         let at = |until_ms| Revocation { node: "node7".into(), until_ms };
-        let revoked: Revocations = [at(100), at(50)].into_iter().collect();
+        let mut revoked: Revocations = [at(100), at(50)].into_iter().collect();
         let node = Caller::Node("node7".into());
         let user = User { node: "node7".into(), uid: 7, name: "a".into(), is_admin: false };
         for caller in [node, Caller::User(user)] {
@@ -73,5 +90,12 @@ mod tests {
         assert!(!revoked.covers(&Caller::Node("node8".into()), 1));
         assert!(!revoked.covers(&Caller::Monitor, 1));
         assert_eq!(revoked.list(), [at(100)]);
+        let versions = [Revocations::default(), revoked.clone(), [at(101)].into_iter().collect()];
+        let versions = versions.map(|it: Revocations| it.version());
+        assert!(
+            versions[0] != versions[1] && versions[1] != versions[2] && versions[0] != versions[2]
+        );
+        revoked.forget("node7");
+        assert_eq!(revoked.version(), versions[0]);
     }
 }

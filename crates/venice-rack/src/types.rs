@@ -226,8 +226,8 @@ pub struct HeartbeatAck {
     pub relays: Vec<RelayPeer>,
     /// The node is to be empty: what it lends is to go elsewhere.
     pub is_draining: bool,
-    /// Whom its door is not to let in.
-    pub revoked: Vec<Revocation>,
+    /// Whom its door is not to let in, where that is not what it goes by.
+    pub revoked: Option<Vec<Revocation>>,
 }
 
 /// Another node of the rack, as a link test needs it.

@@ -5,8 +5,14 @@ mod common;
 
 use common::{OneTwoThree, S, registration, settings};
 use venice_rack::caller::Caller;
+use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, Record, Token};
-use venice_rack::types::RackError;
+use venice_rack::pressure::PressureReport;
+use venice_rack::revocation::Revocations;
+use venice_rack::types::{
+    DonorReport, DonorStatus, HeartbeatReport, Identity, PortReport, RackError,
+};
+use venice_wire::NodeId;
 
 /// The time of day at which it begins, in milliseconds since 1970.
 const NOON_MS: u64 = 1_800_000_000_000;
@@ -59,6 +65,13 @@ impl Rack {
             Change::DeleteToken(id) => self.records.retain(|it| !is_token(it, id)),
             Change::PutRevocation(revocation) => {
                 self.records.push(Record::Revocation(revocation));
+            }
+            Change::DeleteRevocation(node) => {
+                self.records.retain(|it| !matches!(it, Record::Revocation(it) if it.node == node));
+            }
+            Change::PutCertificateLife(life_ms) => {
+                self.records.retain(|it| !matches!(it, Record::CertificateLife(_)));
+                self.records.push(Record::CertificateLife(life_ms));
             }
             _ => {}
         }
@@ -216,4 +229,60 @@ fn tokens_are_taken_back_one_by_one_and_with_their_node() {
     rack.act().unwrap();
     assert!(why(rack.join(NOON_MS, (2, HASH), "node7")).contains("no such join token"));
     assert!(rack.core.tokens(NOON_MS).is_empty());
+}
+
+#[test]
+fn a_revocation_is_forgotten_when_all_that_it_voids_has_ended() {
+    const DAY_MS: u64 = 86_400_000;
+    const HOUR: u64 = 3600 * S;
+    let mut rack = Rack::new();
+    rack.core.handle_certificate_life(90 * DAY_MS);
+    rack.core.handle_revoke(0, NOON_MS, Token(3), ("node1", true));
+    rack.act().unwrap();
+    // Certificates are made for less later on; those of before may be about still.
+    let mut rack = Rack::recover(rack.records);
+    rack.core.handle_certificate_life(30 * DAY_MS);
+    rack.act().unwrap();
+    assert!(!rack.core.handle_wall_clock(0, NOON_MS + 90 * DAY_MS));
+    assert!(!rack.core.handle_wall_clock(HOUR, NOON_MS + 90 * DAY_MS));
+    // A clock that is ahead for a moment forgets nothing.
+    assert!(!rack.core.handle_wall_clock(2 * HOUR, NOON_MS + 400 * DAY_MS));
+    assert!(!rack.core.handle_wall_clock(2 * HOUR + S, NOON_MS + 400 * DAY_MS));
+    assert!(!rack.core.handle_wall_clock(3 * HOUR, NOON_MS));
+    assert!(!rack.core.handle_wall_clock(4 * HOUR, NOON_MS + 92 * DAY_MS));
+    assert_eq!(rack.core.revocations().list().len(), 1);
+    assert!(rack.core.handle_wall_clock(5 * HOUR, NOON_MS + 92 * DAY_MS));
+    assert!(rack.core.revocations().list().is_empty());
+    rack.act().unwrap();
+    assert!(Rack::recover(rack.records).core.revocations().list().is_empty());
+}
+
+#[test]
+fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
+    let mut rack = Rack::new();
+    rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
+    rack.core.handle_revoke(0, NOON_MS, Token(3), ("node2", true));
+    rack.act().unwrap();
+    let mut beat = |revoked_version| {
+        let door = DoorReport { revoked_version, ..DoorReport::default() };
+        let identity = Identity { node: NodeId(1), epoch: 1 };
+        let memory = DonorReport {
+            status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 },
+            held: vec![],
+        };
+        let report = HeartbeatReport {
+            identity,
+            instance: 5,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+            pressure: PressureReport::default(),
+            door,
+        };
+        rack.core.handle_heartbeat(S, report).unwrap().revoked
+    };
+    let told = beat(0).expect("it has none");
+    let known: Revocations = told.into_iter().collect();
+    assert!(known.until_ms("node2").is_some());
+    assert_eq!(beat(known.version()), None);
 }

@@ -48,7 +48,8 @@ pub fn run_dir() -> Option<PathBuf> {
 }
 
 /// The rack at this address, for a program that comes in at a socket of this machine: in the run
-/// directory, else where daemons that run as root have theirs.
+/// directory, and where daemons that run as root or as services have theirs. The Monitor Node's
+/// comes before all agents': there root comes in as an administrator.
 pub fn access(monitor: impl Into<String>) -> Access {
     let mut dirs: Vec<PathBuf> = run_dir().into_iter().collect();
     for dir in SERVICE_RUN_DIRS.map(PathBuf::from) {
@@ -56,8 +57,12 @@ pub fn access(monitor: impl Into<String>) -> Access {
             dirs.push(dir);
         }
     }
-    let sockets = dirs.iter().flat_map(|dir| [dir.join(MONITOR_SOCKET), dir.join(AGENT_SOCKET)]);
-    Access::new(monitor, Login::at_sockets(sockets.collect()))
+    Access::new(monitor, Login::at_sockets(sockets_in(&dirs)))
+}
+
+fn sockets_in(dirs: &[PathBuf]) -> Vec<PathBuf> {
+    let all = |name: &'static str| dirs.iter().map(move |dir| dir.join(name));
+    all(MONITOR_SOCKET).chain(all(AGENT_SOCKET)).collect()
 }
 
 /// The rack that `VENICE_MONITOR` names, else that of this machine.
@@ -112,5 +117,17 @@ fn read() -> Result<Option<Record>, RecipientError> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(damaged(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_monitor_nodes_socket_comes_before_every_agents() {
+        let found = sockets_in(&["/run/venice", "/run/venice-monitor"].map(PathBuf::from));
+        let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(names, [MONITOR_SOCKET, MONITOR_SOCKET, AGENT_SOCKET, AGENT_SOCKET]);
     }
 }

@@ -266,3 +266,18 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
     });
     assert!(rack.log("node1").contains("the key is not the grant's"));
 }
+
+#[test]
+fn a_program_comes_in_by_the_socket_of_the_rack_that_it_calls() {
+    let (one, other) = (Rack::new(), Rack::new());
+    let socket = |rack: &Rack| rack.place.run_dir().join("monitor.sock");
+    let sockets = || Login::at_sockets(vec![socket(&other), socket(&one)]);
+    assert_eq!(one.ask(sockets()).unwrap(), 1);
+    // Once found, it stays with it; and the other rack's is found for the other.
+    let login = sockets();
+    assert_eq!(one.ask(login.clone()).unwrap(), 1);
+    assert_eq!(one.ask(login.clone()).unwrap(), 1);
+    assert_eq!(other.ask(login).unwrap(), 1);
+    let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
+    assert!(matches!(refused, Err(ControlError::Stranger { .. })), "{refused:?}");
+}

@@ -4,8 +4,10 @@ use super::login::Login;
 use crate::error::{ControlError, PeerKind, Stranger, cause, is_refused};
 use crate::identity::{MONITOR_DNS, NODE_DNS, Said};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -68,33 +70,79 @@ pub(super) async fn open(
         return Err(bad_address());
     }
     // TLS is the connector's business.
+    // The network has its time, and the login has its own.
+    let patience = connect_timeout + login.patience();
     let endpoint = Endpoint::from_shared(format!("http://{addr}"))
         .map_err(|_| bad_address())?
-        .connect_timeout(connect_timeout)
+        .connect_timeout(patience)
         .timeout(call_timeout);
     let peer = whom.kind();
-    let (to, login) = (addr.to_owned(), login.clone());
-    let connector = service_fn(move |_: Uri| connect(whom.clone(), to.clone(), login.clone()));
-    match tokio::time::timeout(connect_timeout, endpoint.connect_with_connector(connector)).await {
+    let way = Way { whom, addr: addr.to_owned(), login: login.clone(), connect_timeout };
+    let connector = service_fn(move |_: Uri| connect(way.clone()));
+    match tokio::time::timeout(patience, endpoint.connect_with_connector(connector)).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(failed(peer, addr, Box::new(error))),
         Err(late) => Err(failed(peer, addr, Box::new(late))),
     }
 }
 
-/// First the connection, then a login, then TLS: where nobody listens, no login is needed to say so.
-async fn connect(
+/// A connection to be made.
+#[derive(Debug, Clone)]
+struct Way {
     whom: Whom,
     addr: String,
     login: Login,
-) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
-    let stream = TcpStream::connect(&addr).await?;
-    stream.set_nodelay(true)?;
-    let config = login.tls().await?;
-    let stream = TlsConnector::from(config).connect(whom.dns(), stream).await.map_err(stranger)?;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    whom.check(certificate.map_or(&[], |certificate| certificate))?;
-    Ok(TokioIo::new(stream))
+    connect_timeout: Duration,
+}
+
+/// First the connection, then a login, then TLS: where nobody listens, no login is needed to say so.
+/// Where who answers is of another rack than the login, another login is tried: a machine may have
+/// sockets of several racks.
+async fn connect(way: Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+    let mut stream = way.reach().await?;
+    let mut shown = way.login.first().await?;
+    let (mut tried, mut first_error) = (Vec::new(), None);
+    loop {
+        let error = match way.shake_hands(stream, Arc::clone(&shown.tls)).await {
+            Ok(stream) => {
+                way.login.settle(shown).await;
+                return Ok(TokioIo::new(stream));
+            }
+            Err(error) => error,
+        };
+        let is_untrusted = matches!(error.downcast_ref::<Stranger>(), Some(Stranger::Untrusted(_)));
+        let next = match is_untrusted {
+            true => way.login.next(&shown, &mut tried).await,
+            false => None,
+        };
+        // What was wrong with the first login tells most.
+        let error = first_error.take().unwrap_or(error);
+        let Some(next) = next else { return Err(error) };
+        (shown, stream) = (next, way.reach().await?);
+        first_error = Some(error);
+    }
+}
+
+impl Way {
+    async fn reach(&self) -> io::Result<TcpStream> {
+        let connected = tokio::time::timeout(self.connect_timeout, TcpStream::connect(&self.addr));
+        let stream = connected.await??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn shake_hands(
+        &self,
+        stream: TcpStream,
+        tls: Arc<ClientConfig>,
+    ) -> Result<TlsStream<TcpStream>, BoxError> {
+        let shaken = TlsConnector::from(tls).connect(self.whom.dns(), stream);
+        let shaken = tokio::time::timeout(self.connect_timeout, shaken).await?;
+        let stream = shaken.map_err(stranger)?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        self.whom.check(certificate.map_or(&[], |certificate| certificate))?;
+        Ok(stream)
+    }
 }
 
 /// Tells a certificate that is not good from a connection that broke.

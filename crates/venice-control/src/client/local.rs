@@ -13,12 +13,22 @@ use tower::service_fn;
 /// Longer than a daemon waits for its Monitor Node.
 const ENTER_WITHIN: Duration = Duration::from_secs(8);
 
-/// A credential from the first socket that answers.
-pub(super) async fn enter_any(paths: &[PathBuf]) -> Result<Credential, ControlError> {
+/// No caller waits longer for all of them.
+pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
+
+/// A credential from the first socket that answers, and which one that is. They are asked in the
+/// order of `which`.
+pub(super) async fn enter_any(
+    paths: &[PathBuf],
+    which: impl Iterator<Item = usize>,
+) -> Result<(usize, Credential), ControlError> {
     let mut failed = Vec::new();
-    for path in paths {
-        match tokio::time::timeout(ENTER_WITHIN, enter(path)).await {
-            Ok(Ok(credential)) => return Ok(credential),
+    let end = tokio::time::Instant::now() + ENTER_ANY_WITHIN;
+    for at in which {
+        let path = &paths[at];
+        let until = end.min(tokio::time::Instant::now() + ENTER_WITHIN);
+        match tokio::time::timeout_at(until, enter(path)).await {
+            Ok(Ok(credential)) => return Ok((at, credential)),
             Ok(Err(why)) => failed.push(format!("{}: {why}", path.display())),
             Err(_) => failed.push(format!("{}: no answer in time", path.display())),
         }

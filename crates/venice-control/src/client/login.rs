@@ -27,7 +27,16 @@ enum Source {
 #[derive(Debug)]
 struct Entered {
     holder: Holder,
+    /// Which socket gave it.
+    at: usize,
     asked: SystemTime,
+}
+
+/// What to show, and where it is from.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) tls: Arc<ClientConfig>,
+    entered: Option<(usize, Holder)>,
 }
 
 impl Login {
@@ -46,16 +55,53 @@ impl Login {
     }
 
     /// A program's: what it gets at the first of these sockets that answers, when it first calls,
-    /// and again when half of its time is over.
+    /// and again when half of its time is over. Where that turns out to be another rack's than the
+    /// one that is called, at the next.
     pub fn at_sockets(paths: Vec<PathBuf>) -> Self {
         Self(Arc::new(Source::Sockets { paths, entered: Mutex::default() }))
     }
 
-    /// TLS with it.
-    pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, ControlError> {
+    /// How long it may take to come by it.
+    pub(super) fn patience(&self) -> Duration {
         match &*self.0 {
-            Source::Nobody(config) => Ok(Arc::clone(config)),
-            _ => Ok(self.holder().await?.client()),
+            Source::Sockets { .. } => local::ENTER_ANY_WITHIN,
+            Source::Nobody(_) | Source::Held(_) => Duration::ZERO,
+        }
+    }
+
+    /// What to show first.
+    pub(super) async fn first(&self) -> Result<Shown, ControlError> {
+        if let Source::Nobody(config) = &*self.0 {
+            return Ok(Shown { tls: Arc::clone(config), entered: None });
+        }
+        let holder = self.holder().await?;
+        let entered = match &*self.0 {
+            Source::Sockets { entered, .. } => entered.lock().await.as_ref().map(|it| it.at),
+            _ => None,
+        };
+        let tls = holder.client();
+        Ok(Shown { tls, entered: entered.map(|at| (at, holder)) })
+    }
+
+    /// What else there is to show, after those of the sockets that were `tried`.
+    pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
+        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.entered) else {
+            return None;
+        };
+        tried.push(*at);
+        let left = (0..paths.len()).filter(|at| !tried.contains(at));
+        let (at, credential) = local::enter_any(paths, left).await.ok()?;
+        let holder = Holder::new(credential).ok()?;
+        Some(Shown { tls: holder.client(), entered: Some((at, holder)) })
+    }
+
+    /// That was right.
+    pub(super) async fn settle(&self, shown: Shown) {
+        if let (Source::Sockets { entered, .. }, Some((at, holder))) = (&*self.0, shown.entered) {
+            let mut entered = entered.lock().await;
+            if entered.as_ref().is_none_or(|entered| entered.at != at) {
+                *entered = Some(Entered { holder, at, asked: SystemTime::now() });
+            }
         }
     }
 
@@ -88,10 +134,14 @@ impl Login {
             }
             entered.asked = now;
         }
-        match (local::enter_any(paths).await, entered.as_ref()) {
-            (Ok(credential), _) => {
+        // The one that was right, then the others.
+        let right = entered.as_ref().map(|entered| entered.at);
+        let others = (0..paths.len()).filter(|at| Some(*at) != right);
+        let which = right.into_iter().chain(others);
+        match (local::enter_any(paths, which).await, entered.as_ref()) {
+            (Ok((at, credential)), _) => {
                 let holder = Holder::new(credential).map_err(no_login)?;
-                *entered = Some(Entered { holder: holder.clone(), asked: now });
+                *entered = Some(Entered { holder: holder.clone(), at, asked: now });
                 Ok(holder)
             }
             // What it has is good for a while yet.

@@ -26,7 +26,8 @@ pub struct MonitorClient {
 }
 
 impl MonitorClient {
-    /// Connects to a rack's Monitor Node, waiting at most 3 s. The connection heals by itself when
+    /// Connects to a rack's Monitor Node, waiting at most 3 s, and at most 16 s more for a login where
+    /// that comes from a socket of this machine. The connection heals by itself when
     /// the Monitor Node restarts.
     ///
     /// # Errors

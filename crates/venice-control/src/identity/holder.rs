@@ -3,7 +3,7 @@
 
 use super::credential::Credential;
 use super::error::IdentityError;
-use super::trust::{AskOnly, Trust};
+use super::verifiers::AskOnly;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -58,11 +58,11 @@ impl Holder {
         Arc::clone(&self.in_use().client)
     }
 
-    /// TLS for those who call, whom `trust` judges afterwards.
-    pub(crate) fn server(&self, trust: &Arc<Trust>) -> Result<Arc<ServerConfig>, IdentityError> {
+    /// TLS for those who call, who are judged afterwards ([`super::Trust`]).
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, IdentityError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(AskOnly(Arc::clone(trust))));
+            .with_client_cert_verifier(Arc::new(AskOnly::new()));
         let mut config = builder.with_cert_resolver(Arc::new(Present(self.clone())));
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Arc::new(config))

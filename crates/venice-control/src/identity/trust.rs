@@ -1,14 +1,10 @@
 //! Whether a caller's certificate is worth anything.
 
 use super::credential::Said;
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    SignatureScheme,
-};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, Error, RootCertStore};
 use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 use venice_rack::caller::Caller;
@@ -68,6 +64,11 @@ impl Trust {
         *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
     }
 
+    /// Which revocations it goes by.
+    pub(crate) fn revoked_version(&self) -> u64 {
+        self.revoked.read().unwrap_or_else(PoisonError::into_inner).version()
+    }
+
     /// Up to when the certificates of a node are void, in milliseconds since 1970.
     pub(crate) fn revoked_until_ms(&self, node: &str) -> Option<u64> {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).until_ms(node)
@@ -117,52 +118,5 @@ impl Trust {
 impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Trust").field("revoked", &self.revoked).finish_non_exhaustive()
-    }
-}
-
-/// Lets TLS ask for a certificate and check that whoever shows it has its key. What it is worth is
-/// judged when the connection is up ([`Trust::judge`]): only then can the caller be told why not,
-/// and only behind it does somebody without a certificate come to the one call that is for them.
-#[derive(Debug)]
-pub(super) struct AskOnly(pub(super) Arc<Trust>);
-
-impl ClientCertVerifier for AskOnly {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.verifier.supported_verify_schemes()
     }
 }

@@ -1,6 +1,7 @@
 //! The NodeAgent service over an [`AgentHandler`].
 
 use super::door::Door;
+use super::guests::Guests;
 use super::listen::ServeError;
 use crate::convert;
 use crate::error::refusal_status;
@@ -66,7 +67,7 @@ pub async fn serve_agent<H: AgentHandler>(
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let guests = door.guests(listener)?;
+    let guests = Guests::at(&door, listener)?;
     tonic::transport::Server::builder()
         .add_service(NodeAgentServer::new(Service { handler, door }))
         .serve_with_incoming_shutdown(guests, shutdown)

@@ -1,6 +1,7 @@
 //! The Gate service over a [`GateHandler`]: who becomes part of the rack.
 
-use super::door::{Door, visitor};
+use super::door::Door;
+use super::visitor::visitor;
 use crate::convert::{refused_out, revocation_out};
 use crate::error::rack_status;
 use crate::identity::{Fingerprint, TokenSecret};
@@ -241,7 +242,7 @@ impl<H: GateHandler> Gate for GateService<H> {
 mod tests {
     use super::*;
     use crate::identity::{Authority, Holder, KeyPem, NotAdmitted};
-    use crate::server::door::Visitor;
+    use crate::server::visitor::Visitor;
     use venice_rack::revocation::Revocations;
 
     /// A gate at which an administrator turns node7 out just when it is signed for.

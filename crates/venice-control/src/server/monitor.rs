@@ -2,6 +2,7 @@
 
 use super::door::Door;
 use super::gate::{GateHandler, GateService};
+use super::guests::Guests;
 use super::listen::ServeError;
 use crate::convert;
 use crate::error::rack_status;
@@ -77,7 +78,7 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let guests = door.guests(listener)?;
+    let guests = Guests::at(&door, listener)?;
     let gate = GateService::new(Arc::clone(&handler), Arc::clone(&door));
     tonic::transport::Server::builder()
         .add_service(MonitorNodeServer::new(Service { handler, door }))

@@ -164,6 +164,10 @@ pub enum Change {
     DeleteToken(u64),
     /// A node was turned out.
     PutRevocation(Revocation),
+    /// Nobody holds a certificate any more that the revocation of this node voids.
+    DeleteRevocation(String),
+    /// Certificates are good for so many milliseconds, longer than any before.
+    PutCertificateLife(u64),
 }
 
 /// What [`super::MonitorCore::recover`] starts from: the last `Put` of everything not deleted.
@@ -179,6 +183,8 @@ pub enum Record {
     Token(JoinTokenRecord),
     /// A node that was turned out.
     Revocation(Revocation),
+    /// The longest that certificates were ever good for, in milliseconds.
+    CertificateLife(u64),
 }
 
 /// Why a call to a donor did not succeed.

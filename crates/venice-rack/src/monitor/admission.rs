@@ -1,7 +1,6 @@
-//! Who may become a node, and who is turned out.
+//! Who may become a node.
 
 use super::{Action, Change, Event, MonitorCore, Token};
-use crate::revocation::{Revocation, Revocations};
 use crate::types::{MAX_NAME_BYTES, RackError};
 use serde::{Deserialize, Serialize};
 
@@ -103,54 +102,6 @@ impl MonitorCore {
         self.tokens.values().any(|record| record.used_by == name)
     }
 
-    /// An administrator turns the node `name` out: what was certified for it up to `until_ms`
-    /// (milliseconds since 1970) is void, and tokens that it came in by or that name it are gone.
-    /// A name that the rack does not know is turned out only if the administrator `is_sure`. In
-    /// force at once ([`Self::revocations`]), answered by [`Action::ReplyDone`] once it is durable.
-    pub fn handle_revoke(
-        &mut self,
-        now_ns: u64,
-        until_ms: u64,
-        token: Token,
-        (name, is_sure): (&str, bool),
-    ) {
-        let result = self.check_revoke(name, is_sure);
-        if result.is_ok() {
-            self.turn_out(now_ns, until_ms, name);
-        }
-        self.actions.push_back(Action::ReplyDone { token, result });
-    }
-
-    fn check_revoke(&self, name: &str, is_sure: bool) -> Result<(), RackError> {
-        check_name(name, false)?;
-        let is_known = self.rrt.by_name(name).is_some()
-            || self.tokens.values().any(|record| record.used_by == name || record.node == name)
-            || self.revoked.until_ms(name).is_some();
-        match is_known || is_sure {
-            true => Ok(()),
-            false => Err(RackError::UnknownNode(name.to_owned())),
-        }
-    }
-
-    fn turn_out(&mut self, now_ns: u64, until_ms: u64, name: &str) {
-        self.change(Change::PutRevocation(Revocation { node: name.to_owned(), until_ms }));
-        let is_its = |record: &&JoinTokenRecord| record.used_by == name || record.node == name;
-        let its: Vec<u64> = self.tokens.values().filter(is_its).map(|record| record.id).collect();
-        for id in its {
-            self.change(Change::DeleteToken(id));
-        }
-        let holder = self.rrt.by_name(name).map(|entry| entry.record.identity);
-        if let Some(identity) = holder
-            && let Some(entry) = self.rrt.get_mut(identity.node)
-        {
-            entry.record.is_turned_out = true;
-            let record = entry.record.clone();
-            self.change(Change::PutNode(record));
-            self.mark_down(now_ns, identity);
-        }
-        self.note(Event::NodeRevoked { name: name.to_owned() });
-    }
-
     /// An administrator takes a token back. Answered by [`Action::ReplyDone`] once it is durable.
     pub fn handle_delete_token(&mut self, wall_ms: u64, token: Token, id: u64) {
         self.forget_old_tokens(wall_ms);
@@ -171,11 +122,6 @@ impl MonitorCore {
         self.tokens.values().filter(|record| record.expires_ms > wall_ms).cloned().collect()
     }
 
-    /// Who was turned out.
-    pub fn revocations(&self) -> &Revocations {
-        &self.revoked
-    }
-
     fn forget_old_tokens(&mut self, wall_ms: u64) {
         let is_old = |record: &&JoinTokenRecord| record.expires_ms <= wall_ms;
         let old: Vec<u64> = self.tokens.values().filter(is_old).map(|record| record.id).collect();
@@ -185,7 +131,7 @@ impl MonitorCore {
     }
 }
 
-fn check_name(name: &str, may_be_empty: bool) -> Result<(), RackError> {
+pub(super) fn check_name(name: &str, may_be_empty: bool) -> Result<(), RackError> {
     let is_long = name.len() > MAX_NAME_BYTES;
     if is_long || name.contains(char::is_control) || (name.is_empty() && !may_be_empty) {
         return Err(RackError::BadRequest(format!(

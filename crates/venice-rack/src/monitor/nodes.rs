@@ -184,7 +184,9 @@ impl MonitorCore {
         self.advance_waiting(now_ns);
         let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
-        Ok(HeartbeatAck { peers, relays, is_draining, revoked: self.revoked.list() })
+        let is_known = door.revoked_version == self.revoked.version();
+        let revoked = (!is_known).then(|| self.revoked.list());
+        Ok(HeartbeatAck { peers, relays, is_draining, revoked })
     }
 
     /// The node lives.

@@ -26,6 +26,7 @@ impl MonitorCore {
                 Record::GrantLimit(limit) => core.grant_limit = core.grant_limit.max(limit),
                 Record::Token(record) => drop(core.tokens.insert(record.id, record)),
                 Record::Revocation(revocation) => core.revoked.put(revocation),
+                Record::CertificateLife(life_ms) => core.memory.certificate_life_ms = life_ms,
             }
         }
         core.next_grant = core.grant_limit;
@@ -49,6 +50,7 @@ impl MonitorCore {
             waiting_registrations: BTreeMap::new(),
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
+            memory: Default::default(),
             next_grant: 1,
             // Numbers start at 1.
             grant_limit: 1,

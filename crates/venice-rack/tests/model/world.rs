@@ -285,7 +285,11 @@ impl World {
             Change::PutGrantLimit(limit) => {
                 self.store.insert("limit".to_owned(), Record::GrantLimit(limit));
             }
-            Change::PutToken(_) | Change::DeleteToken(_) | Change::PutRevocation(_) => {
+            Change::PutToken(_)
+            | Change::DeleteToken(_)
+            | Change::PutRevocation(_)
+            | Change::DeleteRevocation(_)
+            | Change::PutCertificateLife(_) => {
                 unreachable!("nobody joins or is turned out here")
             }
         }

@@ -1,0 +1,106 @@
+//! Who is turned out, and for how long that has to be remembered.
+
+use super::admission::check_name;
+use super::{Action, Change, Event, JoinTokenRecord, MonitorCore, Token};
+use crate::NS_PER_MS;
+use crate::revocation::{Revocation, Revocations};
+use crate::types::RackError;
+use std::collections::BTreeSet;
+
+/// Time between two looks at what can be forgotten. A clock that is wrong for less forgets nothing.
+const LOOK_EVERY_NS: u64 = 3_600_000 * NS_PER_MS;
+/// Doors' clocks are never so far behind.
+const SLACK_MS: u64 = 86_400_000;
+
+/// How long revocations matter.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The longest that certificates of this rack were ever good for, in milliseconds.
+    pub(super) certificate_life_ms: u64,
+    /// Nodes whose revocation was past its use at the last look already.
+    over: BTreeSet<String>,
+    next_look_ns: u64,
+}
+
+impl MonitorCore {
+    /// An administrator turns the node `name` out: what was certified for it up to `until_ms`
+    /// (milliseconds since 1970) is void, and tokens that it came in by or that name it are gone.
+    /// A name that the rack does not know is turned out only if the administrator `is_sure`. In
+    /// force at once ([`Self::revocations`]), answered by [`Action::ReplyDone`] once it is durable.
+    pub fn handle_revoke(
+        &mut self,
+        now_ns: u64,
+        until_ms: u64,
+        token: Token,
+        (name, is_sure): (&str, bool),
+    ) {
+        let result = self.check_revoke(name, is_sure);
+        if result.is_ok() {
+            self.turn_out(now_ns, until_ms, name);
+        }
+        self.actions.push_back(Action::ReplyDone { token, result });
+    }
+
+    fn check_revoke(&self, name: &str, is_sure: bool) -> Result<(), RackError> {
+        check_name(name, false)?;
+        let is_known = self.rrt.by_name(name).is_some()
+            || self.tokens.values().any(|record| record.used_by == name || record.node == name)
+            || self.revoked.until_ms(name).is_some();
+        match is_known || is_sure {
+            true => Ok(()),
+            false => Err(RackError::UnknownNode(name.to_owned())),
+        }
+    }
+
+    fn turn_out(&mut self, now_ns: u64, until_ms: u64, name: &str) {
+        self.change(Change::PutRevocation(Revocation { node: name.to_owned(), until_ms }));
+        let is_its = |record: &&JoinTokenRecord| record.used_by == name || record.node == name;
+        let its: Vec<u64> = self.tokens.values().filter(is_its).map(|record| record.id).collect();
+        for id in its {
+            self.change(Change::DeleteToken(id));
+        }
+        let holder = self.rrt.by_name(name).map(|entry| entry.record.identity);
+        if let Some(identity) = holder
+            && let Some(entry) = self.rrt.get_mut(identity.node)
+        {
+            entry.record.is_turned_out = true;
+            let record = entry.record.clone();
+            self.change(Change::PutNode(record));
+            self.mark_down(now_ns, identity);
+        }
+        self.note(Event::NodeRevoked { name: name.to_owned() });
+    }
+
+    /// Certificates are good for so long from now on. The longest counts, also after a restart.
+    pub fn handle_certificate_life(&mut self, life_ms: u64) {
+        if life_ms > self.memory.certificate_life_ms {
+            self.change(Change::PutCertificateLife(life_ms));
+        }
+    }
+
+    /// Forgets revocations when every certificate that they void has ended, as the time of day
+    /// (`wall_ms`, in milliseconds since 1970) says at two looks an hour apart. To be called now and
+    /// then; true where [`Self::revocations`] is another by it.
+    pub fn handle_wall_clock(&mut self, now_ns: u64, wall_ms: u64) -> bool {
+        if now_ns < self.memory.next_look_ns {
+            return false;
+        }
+        self.memory.next_look_ns = now_ns.saturating_add(LOOK_EVERY_NS);
+        let life_ms = self.memory.certificate_life_ms.saturating_add(SLACK_MS);
+        let is_over = |it: &Revocation| it.until_ms.saturating_add(life_ms) < wall_ms;
+        let over = self.revoked.list().into_iter().filter(is_over).map(|it| it.node);
+        let over: BTreeSet<String> = over.collect();
+        let (gone, over) = over.into_iter().partition(|node| self.memory.over.contains(node));
+        self.memory.over = over;
+        let gone: BTreeSet<String> = gone;
+        for node in &gone {
+            self.change(Change::DeleteRevocation(node.clone()));
+        }
+        !gone.is_empty()
+    }
+
+    /// Who was turned out.
+    pub fn revocations(&self) -> &Revocations {
+        &self.revoked
+    }
+}
