@@ -143,12 +143,16 @@ fn make(place: &ReclaimTo, count: usize) -> Result<Vec<Slab>, RecipientError> {
     made.map_err(no_room)
 }
 
-/// A slab in a file that has no name, and is gone with this process.
-fn on_disk(dir: &Path) -> Result<Slab, String> {
+/// A file that has no name, and is gone with this process.
+pub(crate) fn nameless_file(dir: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
-    let file = file.map_err(|errno| format!("a file in {}: {errno}", dir.display()))?;
-    Slab::in_file(file).map_err(|error| match std::error::Error::source(&error) {
+    file.map_err(|errno| format!("a file in {}: {errno}", dir.display()))
+}
+
+/// A slab in such a file.
+fn on_disk(dir: &Path) -> Result<Slab, String> {
+    Slab::in_file(nameless_file(dir)?).map_err(|error| match std::error::Error::source(&error) {
         Some(why) => format!("{}: {error}: {why}", dir.display()),
         None => format!("{}: {error}", dir.display()),
     })

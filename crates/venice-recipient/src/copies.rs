@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::{Donor, RunBlock};
+use venice_memory::paged::run_block::{Donor, RunBlock, RunBlockMap};
+use venice_wire::{ByteSize, PAGE_BYTES};
 
 /// Steps of the bar that shows how far copying is.
 const BAR_STEPS: u64 = 20;
@@ -36,11 +37,50 @@ pub struct Copies {
     pub to_move: u64,
     /// How many of them are elsewhere.
     pub moved: u64,
+    /// What is on this machine's disk too; `None`: nothing is written behind.
+    #[serde(default)]
+    pub behind: Option<Behind>,
+}
+
+/// What is far and on this machine's disk too. It reads as part of a line for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Behind {
+    /// Slabs that are on the disk.
+    pub slabs: u64,
+    /// Slabs there are.
+    pub of_slabs: u64,
+    /// Bytes of them that are not there yet: they are in this machine's memory.
+    pub waiting_bytes: u64,
+}
+
+impl Behind {
+    fn of(block: &RunBlockMap) -> Option<Behind> {
+        block.first_on_disk()?;
+        let slabs = 0..block.slab_count();
+        Some(Behind {
+            of_slabs: slabs.len() as u64,
+            slabs: slabs.filter(|slab| block.on_disk(*slab).is_some()).count() as u64,
+            waiting_bytes: block.behind_pages() * PAGE_BYTES,
+        })
+    }
+}
+
+impl std::fmt::Display for Behind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.slabs, self.of_slabs) {
+            (slabs, all) if slabs == all => f.write_str("on disk too")?,
+            (slabs, all) => write!(f, "on disk too ({slabs} of {all} slabs)")?,
+        }
+        match self.waiting_bytes {
+            0 => Ok(()),
+            bytes => write!(f, " but for {}", ByteSize(bytes)),
+        }
+    }
 }
 
 impl Copies {
     /// As the run block has it.
-    pub fn of(block: &RunBlock) -> Copies {
+    pub fn of(block: &RunBlockMap) -> Copies {
         let copies = block.copies.load(Relaxed);
         let is_short = |slab: &usize| {
             let there = |at| block.readable_of(*slab, at).count();
@@ -59,11 +99,19 @@ impl Copies {
             leaving_donors: names(block, |donor| donor.is_leaving() && !donor.is_gone()),
             to_move: block.to_move.load(Relaxed),
             moved: block.moved.load(Relaxed),
+            behind: Behind::of(block),
         }
     }
 
     /// How it is kept, in a word or two: `2 copies`, `coded 4+2`.
     pub fn kept(&self) -> String {
+        match &self.behind {
+            None => self.at_donors(),
+            Some(behind) => format!("{}, {behind}", self.at_donors()),
+        }
+    }
+
+    fn at_donors(&self) -> String {
         match (&self.coding, self.copies) {
             (Some(coding), _) => format!("coded {coding}"),
             (None, 1) => "1 copy".to_string(),
@@ -103,11 +151,14 @@ impl std::fmt::Display for Copies {
             Some(_) => (",", "a fragment", "rebuilding"),
             None => (" of", "one", "copying"),
         };
-        write!(f, "{}{join} {} slabs, ", self.kept(), self.slabs)?;
+        write!(f, "{}{join} {} slabs, ", self.at_donors(), self.slabs)?;
         match (self.lost_slabs, self.short_slabs) {
             (0, 0) => f.write_str("all there")?,
             (0, short) => write!(f, "{short} lack {one}: {how} {}", self.progress())?,
             (lost, _) => write!(f, "{lost} lost with their donors")?,
+        }
+        if let Some(behind) = &self.behind {
+            write!(f, "; {behind}")?;
         }
         if self.leaving_donors.is_empty() {
             return Ok(());
@@ -145,7 +196,12 @@ mod tests {
         assert_eq!(copies.to_string(), "1 copy of 8 slabs, 2 lost with their donors");
         (copies.coding, copies.lost_slabs) = (Some("4+2".into()), 0);
         assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there");
-        copies.short_slabs = 1;
+        copies.behind = Some(Behind { slabs: 8, of_slabs: 8, waiting_bytes: 3 << 20 });
+        assert_eq!(copies.kept(), "coded 4+2, on disk too but for 3MiB");
+        assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there; on disk too but for 3MiB");
+        copies.behind = Some(Behind { slabs: 7, of_slabs: 8, waiting_bytes: 0 });
+        assert_eq!(copies.kept(), "coded 4+2, on disk too (7 of 8 slabs)");
+        (copies.behind, copies.short_slabs) = (None, 1);
         let line = copies.to_string();
         assert!(line.starts_with("coded 4+2, 8 slabs, 1 lack a fragment: rebuilding ["), "{line}");
     }

@@ -85,6 +85,12 @@ pub enum RecipientError {
         /// Why not.
         why: String,
     },
+    /// Nothing can be written behind.
+    #[error("nothing can be written behind to the disk: {why}")]
+    NoWriteBehind {
+        /// Why not.
+        why: String,
+    },
     /// There is no place at all; why not, one after the other.
     #[error("{why}")]
     Nowhere {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use venice_control::Grant;
 use venice_control::client::Access;
 use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
+use venice_memory::paged::write_behind::Drain;
 use venice_ports::shm::ShmConnection;
 use venice_wire::SLAB_BYTES;
 
@@ -29,6 +30,8 @@ pub struct Holding {
     slabs: Mutex<BTreeMap<usize, OwnedFd>>,
     /// What of this machine's own is in use.
     at_home: Mutex<AtHome>,
+    /// What takes pages to the disk, until somebody does that.
+    drain: Mutex<Option<Drain>>,
 }
 
 /// One grant.
@@ -61,8 +64,8 @@ impl Holding {
         let mut left: Vec<_> =
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
-        let (slabs, at_home) = (Mutex::default(), Mutex::default());
-        let holding = Holding { access, wish, home, block, held, slabs, at_home };
+        let (slabs, at_home, drain) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let holding = Holding { access, wish, home, block, held, slabs, at_home, drain };
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
@@ -91,6 +94,11 @@ impl Holding {
             }
         }
         drop(left);
+        if let Some(behind) = &holding.wish.write_behind {
+            *holding.drain.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(behind.drain(&holding.block)?);
+            holding.block.add_disk("disk")?;
+        }
         let mut connections = connections.into_iter();
         holding.lock_held().extend(grants.into_iter().zip(donors).map(|(grant, donor)| {
             let connection = connections.next();
@@ -114,8 +122,12 @@ impl Holding {
         is_verbs.then_some("over verbs no donor can be added while the program runs")
     }
 
-    /// The memory of a replica, to be mapped; `None`: there is none, or it is not by the shm port.
+    /// The memory of a replica, to be mapped, or the file that has all of them; `None`: there is none,
+    /// or it is not by the shm port.
     pub fn slab(&self, replica: usize) -> Option<OwnedFd> {
+        if self.block.is_disks(replica) {
+            return self.wish.write_behind.as_ref()?.file().try_clone().ok();
+        }
         self.lock_slabs().get(&replica)?.try_clone().ok()
     }
 
@@ -190,6 +202,11 @@ impl Holding {
                 && !self.block.donors()[replicas[*replica].donor()].is_gone()
         };
         self.lock_slabs().retain(|replica, _| is_kept(replica));
+    }
+
+    /// What takes pages to the disk; once, and where something does.
+    pub(crate) fn take_drain(&self) -> Option<Drain> {
+        self.drain.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn lock_held(&self) -> MutexGuard<'_, Vec<Held>> {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long giving back may take, all in all.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
 
-/// The threads that keep a holding: one the leases, one the copies. Dropped, they give the memory
+/// The threads that keep a holding: one the leases, one the copies, one what is written behind. Dropped, they give the memory
 /// back.
 #[derive(Debug)]
 pub struct Leases {
     stop: Arc<AtomicBool>,
     rebuilder: Option<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -53,9 +54,11 @@ impl Leases {
         let stop = Arc::new(AtomicBool::new(false));
         let (to_tell, told) = mpsc::channel();
         let runtime = runtime()?;
+        let writer = write_behind(&holding, &stop, &to_tell)?;
         let (stopped, held) = (stop.clone(), holding.clone());
         let rebuilder = thread("venice-copies", move || rebuild::run(&held, &stopped, &to_tell))?;
-        let mut leases = Leases { stop: stop.clone(), rebuilder: Some(rebuilder), keeper: None };
+        let mut leases =
+            Leases { stop: stop.clone(), rebuilder: Some(rebuilder), writer, keeper: None };
         let keeper = thread("venice-leases", move || {
             let mut telling = Telling { told: Vec::new(), rebuilder: told, tell: Box::new(tell) };
             keep(&runtime, &holding, &stop, &mut telling);
@@ -75,6 +78,20 @@ impl Leases {
     }
 }
 
+/// Starts the thread that takes pages to the disk, where somebody wants that.
+fn write_behind(
+    holding: &Arc<Holding>,
+    stop: &Arc<AtomicBool>,
+    news: &Sender<News>,
+) -> Result<Option<JoinHandle<()>>, RecipientError> {
+    let (Some(behind), Some(drain)) = (holding.wish.write_behind.clone(), holding.take_drain())
+    else {
+        return Ok(None);
+    };
+    let (block, stop, news) = (holding.block().clone(), stop.clone(), news.clone());
+    thread("venice-behind", move || behind.run(drain, &block, &stop, &news)).map(Some)
+}
+
 fn thread(
     name: &str,
     body: impl FnOnce() + Send + 'static,
@@ -90,7 +107,9 @@ impl Drop for Leases {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // What is being rebuilt is part of what is given back.
-        for thread in [self.rebuilder.take(), self.keeper.take()].into_iter().flatten() {
+        for thread in
+            [self.rebuilder.take(), self.writer.take(), self.keeper.take()].into_iter().flatten()
+        {
             let _ = thread.join();
         }
     }

@@ -34,6 +34,7 @@ mod pairing;
 mod rebuild;
 mod remote_memory;
 mod silence;
+mod write_behind;
 
 pub use at_home::ReclaimTo;
 pub use copies::Copies;
@@ -48,6 +49,7 @@ pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
+pub use write_behind::{BEHIND_BYTES, WriteBehind};
 
 /// Regions over borrowed memory ([`RemoteMemory::memory`]), paged within a budget.
 pub mod paged {

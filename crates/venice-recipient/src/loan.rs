@@ -16,6 +16,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
 use crate::pairing::most_slabs;
+use crate::write_behind::WriteBehind;
 
 /// Copies of each slab where nobody says otherwise and the rack has room.
 pub const COPIES_BY_DEFAULT: u32 = 2;
@@ -44,6 +45,8 @@ pub struct Wish {
     pub purpose: String,
     /// Where to put what donors want back, in the order of choice; empty: on other donors.
     pub reclaim_to: Vec<ReclaimTo>,
+    /// Have a file on this machine's disk have all of it too; not of coded memory.
+    pub write_behind: Option<WriteBehind>,
 }
 
 /// What was borrowed: grants, which must be kept ([`Leases`](crate::Leases)) and given back.
@@ -228,6 +231,9 @@ impl Loan {
     pub fn run_block(&self, port: PortKind) -> Result<(OwnedFd, RunBlockMap), RecipientError> {
         let slabs = self.slab_count();
         Ok(match self.wish.coding {
+            None if self.wish.write_behind.is_some() => {
+                RunBlockMap::create_behind(port, slabs, self.copies as usize)?
+            }
             None => RunBlockMap::create(port, slabs, self.copies as usize)?,
             Some(coding) => RunBlockMap::create_coded(port, slabs, coding)?,
         })

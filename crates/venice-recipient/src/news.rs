@@ -1,5 +1,6 @@
 //! What the keepers of a holding have to tell.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
@@ -58,6 +59,22 @@ pub enum News {
         /// How many.
         slabs: usize,
     },
+    /// What is written behind does not get to the disk.
+    NotBehind {
+        /// Where that is.
+        dir: PathBuf,
+        /// Why not.
+        why: String,
+        /// Slabs that nodes have, and the disk no longer.
+        slabs: usize,
+        /// Pages that no node has: they wait here, and it is tried again.
+        kept_pages: usize,
+    },
+    /// The program waits for the disk all the time.
+    SlowDisk {
+        /// Where that is.
+        dir: PathBuf,
+    },
     /// There is nowhere to put what donors want back; it is tried again.
     NotMoved {
         /// Why.
@@ -76,6 +93,8 @@ pub struct LostDonor {
     pub slabs: usize,
     /// Those of them that nobody else had, or of which too few fragments are left.
     pub lost_slabs: usize,
+    /// Those that nobody else had, and this machine's disk has.
+    pub disk_slabs: usize,
     /// They are coded.
     pub is_coded: bool,
 }
@@ -83,15 +102,19 @@ pub struct LostDonor {
 impl LostDonor {
     /// What a node takes with it, being lost: `donors` are its entries in the run block.
     pub(crate) fn of(block: &RunBlockMap, donors: &[usize], fate: Fate) -> LostDonor {
-        let (mut slabs, mut lost_slabs) = (0, 0);
+        let (mut slabs, mut lost_slabs, mut disk_slabs) = (0, 0, 0);
         for slab in 0..block.slab_count() {
             if block.replicas_of(slab).any(|(_, replica)| donors.contains(&replica.donor())) {
                 slabs += 1;
-                lost_slabs += usize::from(!block.slab_is_alive(slab));
+                let is_alive = block.slab_is_alive(slab);
+                lost_slabs += usize::from(!is_alive);
+                let is_at_donors =
+                    block.coding().is_some() || block.readable(slab).next().is_some();
+                disk_slabs += usize::from(is_alive && !is_at_donors);
             }
         }
         let (name, is_coded) = (block.donors()[donors[0]].name(), block.coding().is_some());
-        LostDonor { name, fate, slabs, lost_slabs, is_coded }
+        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded }
     }
 }
 
@@ -141,6 +164,22 @@ impl std::fmt::Display for News {
             News::ComesHome { slabs, .. } => {
                 write!(f, "{slabs} slabs that a node wants back go to this machine's own memory")
             }
+            News::NotBehind { dir, why, slabs, kept_pages } => {
+                write!(f, "what is far is not written behind to {}: {why}; ", dir.display())?;
+                match (slabs, kept_pages) {
+                    (slabs, 0) => write!(f, "{slabs} slabs are with their nodes alone from now on"),
+                    (_, pages) => write!(
+                        f,
+                        "{pages} pages that no node has wait in this machine's memory, and the \
+                         program for them; it is tried again"
+                    ),
+                }
+            }
+            News::SlowDisk { dir } => write!(
+                f,
+                "the disk of {} takes less than the program has to write behind, which waits for it",
+                dir.display()
+            ),
             News::NotMoved { why } => {
                 write!(f, "what a node wants back cannot move: {why}; it is tried again")
             }
@@ -150,7 +189,7 @@ impl std::fmt::Display for News {
 
 impl std::fmt::Display for LostDonor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LostDonor { name, fate, slabs, lost_slabs, is_coded } = self;
+        let LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded } = self;
         let what = match fate {
             Fate::Died => "died",
             Fate::TookBack => "took its memory back",
@@ -163,6 +202,9 @@ impl std::fmt::Display for LostDonor {
                     f,
                     "node {name} {what}; its fragments of {slabs} slabs are computed of others"
                 )
+            }
+            0 if *disk_slabs > 0 => {
+                write!(f, "node {name} {what}; what only it held is on this machine's disk")
             }
             0 => write!(f, "node {name} {what}; of its {slabs} slabs other nodes have copies"),
             _ if *is_coded => {

@@ -4,6 +4,7 @@
 //! same way, which are computed where they cannot be copied.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -184,7 +185,8 @@ impl Builder<'_> {
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory =
             FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
-        let copier = Copier::new(&memory)?;
+        let file = holding.wish.write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
+        let copier = Copier::new(&memory)?.with_disk(file);
         Ok(Builder { holding, stop, news, runtime, copier })
     }
 

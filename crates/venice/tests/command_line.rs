@@ -10,7 +10,7 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 17] = [
+    let mistakes: [&[&str]; 21] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
@@ -26,6 +26,10 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["nodes", "--frob"],
         &["run", "--reclaim-to", "donors,tape", "--", "true"],
         &["run", "--reclaim-to", "disk:/no/such", "--", "true"],
+        &["run", "--write-behind", "/no/such", "--", "true"],
+        &["run", "--write-behind", "/proc/self", "--mode", "window", "--", "true"],
+        &["run", "--write-behind", "/tmp", "--mode", "swap", "--", "true"],
+        &["run", "--write-behind", "/tmp", "--coding", "2+1", "--", "true"],
         &["frob"],
         &["completions", "cobol"],
     ];

@@ -52,12 +52,15 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
         Way::VeniceShmTwoCopies
         | Way::VeniceShmTwoCopiesDegraded
         | Way::VeniceShmCoded
-        | Way::VeniceShmCodedDegraded => run_on_rack(way, args, Port::Shm).map(Ok),
+        | Way::VeniceShmCodedDegraded
+        | Way::VeniceShmBehind
+        | Way::VeniceShmBehindDegraded => run_on_rack(way, args, Port::Shm).map(Ok),
         Way::VeniceUdp
         | Way::VeniceUdpLarge
         | Way::VeniceUdpTwoCopies
         | Way::VeniceUdpCoded
-        | Way::VeniceUdpCodedDegraded => run_on_rack(way, args, Port::Udp).map(Ok),
+        | Way::VeniceUdpCodedDegraded
+        | Way::VeniceUdpBehind => run_on_rack(way, args, Port::Udp).map(Ok),
         Way::VeniceSwapShm => run_on_venice_swap(way, args, Port::Shm),
         Way::VeniceSwapUdp => run_on_venice_swap(way, args, Port::Udp),
         Way::Zram => run_on_swap(way, args, ZramSwap::create, |swap| SwapFacts {

@@ -7,6 +7,7 @@ use super::touch::CaseReport;
 
 const TWO_COPIES: [&str; 2] = ["--copies", "2"];
 const CODED: [&str; 2] = ["--coding", "4+2"];
+const BEHIND: [&str; 2] = ["--write-behind", "/var/tmp"];
 
 /// How far memory is kept more than once.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,10 @@ pub enum Way {
     VeniceShmCoded,
     /// The same with one donor of six dead: what it had is computed.
     VeniceShmCodedDegraded,
+    /// Venice over shared memory, one copy and written behind to a disk.
+    VeniceShmBehind,
+    /// The same with the only donor dead: all is on the disk.
+    VeniceShmBehindDegraded,
     /// Venice, from donors over udp.
     VeniceUdp,
     /// Venice over udp, with two copies.
@@ -53,6 +58,8 @@ pub enum Way {
     VeniceUdpCoded,
     /// The same with one donor of six dead.
     VeniceUdpCodedDegraded,
+    /// Venice over udp, one copy and written behind to a disk.
+    VeniceUdpBehind,
     /// Venice over udp by pages of 64 KiB.
     VeniceUdpLarge,
     /// UMap, from a file in memory.
@@ -94,6 +101,8 @@ impl Way {
             Self::VeniceShmTwoCopiesDegraded => (TWO_COPIES, 4, true),
             Self::VeniceShmCoded | Self::VeniceUdpCoded => (CODED, 6, false),
             Self::VeniceShmCodedDegraded | Self::VeniceUdpCodedDegraded => (CODED, 6, true),
+            Self::VeniceShmBehind | Self::VeniceUdpBehind => (BEHIND, 2, false),
+            Self::VeniceShmBehindDegraded => (BEHIND, 1, true),
             _ => return None,
         };
         Some(Redundancy { kept, nodes, is_degraded })
@@ -114,10 +123,13 @@ impl Way {
             Self::VeniceShmTwoCopiesDegraded => "venice-shm-two-copies-degraded",
             Self::VeniceShmCoded => "venice-shm-coded",
             Self::VeniceShmCodedDegraded => "venice-shm-coded-degraded",
+            Self::VeniceShmBehind => "venice-shm-behind",
+            Self::VeniceShmBehindDegraded => "venice-shm-behind-degraded",
             Self::VeniceUdp => "venice-udp",
             Self::VeniceUdpTwoCopies => "venice-udp-two-copies",
             Self::VeniceUdpCoded => "venice-udp-coded",
             Self::VeniceUdpCodedDegraded => "venice-udp-coded-degraded",
+            Self::VeniceUdpBehind => "venice-udp-behind",
             Self::VeniceUdpLarge => "venice-udp-large",
             Self::Umap => "umap",
             Self::VeniceSwapShm => "venice-swap-shm",

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use venice_fabric::Atomic;
 use venice_ports::verbs::VerbsError;
@@ -18,12 +19,23 @@ use super::sys::{self, Errno};
 use super::transfer::{Fetch, Words, WriteOut};
 use super::udp_far::UdpDonors;
 use super::verbs_far::VerbsDonors;
+use super::write_behind::Disk;
+
+/// How long a page waits at most for room among those on their way to the disk, where none was claimed
+/// for it.
+const DISK_PATIENCE_NS: u64 = 2_000_000_000;
+/// How often it looks.
+const LOOK_NS: u64 = 1_000_000;
 
 /// One thread's way to the donors' slabs.
 pub struct Far {
     way: Way,
     /// The thread's place among those that write, once it does.
     writer: Option<usize>,
+    /// What is far is on this machine's disk too.
+    disk: Option<Disk>,
+    /// The page that was [`Fetch::Ready`] last came from there.
+    is_from_disk: bool,
 }
 
 enum Way {
@@ -85,7 +97,7 @@ impl Far {
                 .map(|udp| Way::Udp(Box::new(Framed::new(udp, block))))
                 .map_err(FarError::Udp)?,
         };
-        Ok(Far { way, writer: None })
+        Ok(Far { way, writer: None, disk: None, is_from_disk: false })
     }
 
     /// The same for a thread that writes too.
@@ -95,6 +107,25 @@ impl Far {
     pub fn writing(self, block: &RunBlockMap, owner: Owner) -> Result<Far, FarError> {
         let writer = block.claim_writer(owner).ok_or(FarError::TooManyWriters)?;
         Ok(Far { writer: Some(writer), ..self })
+    }
+
+    /// The same where what is far is in a file too, by its descriptor.
+    pub fn with_disk(self, fd: Option<i32>) -> Far {
+        Far { disk: fd.map(Disk::new), ..self }
+    }
+
+    /// Sees to it that so many pages can be written without waiting for the disk; `false`: too many
+    /// others are on their way there.
+    pub fn reserve(&mut self, block: &RunBlockMap, count: usize) -> bool {
+        let writer = self.writer.expect("a thread that writes has said so");
+        self.disk.as_mut().is_none_or(|disk| disk.reserve(block, writer, count))
+    }
+
+    /// This thread writes nothing at present.
+    pub fn release(&mut self, block: &RunBlockMap) {
+        if let Some(disk) = &mut self.disk {
+            disk.release(block);
+        }
     }
 
     /// Gives up the place among those that write.
@@ -115,7 +146,7 @@ impl Far {
     }
 
     /// Asks for `part` of what is in `slot`, in bytes; `token` comes back with it. What is
-    /// [`Fetch::Ready`] of coded memory stays where it is until the next call.
+    /// [`Fetch::Ready`] of coded memory, or from the disk, stays where it is until the next call.
     pub fn fetch_part(
         &mut self,
         block: &RunBlockMap,
@@ -123,14 +154,35 @@ impl Far {
         part: Range<u32>,
         token: u32,
     ) -> Fetch {
-        match &mut self.way {
+        let start = part.start as usize;
+        let fetched = match &mut self.way {
             Way::Shm(shm) => match shm.address(block, slot) {
-                Some(address) => Fetch::Ready(address + part.start as usize),
+                Some(address) => Fetch::Ready(address + start),
                 None => Fetch::Lost,
             },
             Way::Udp(udp) => udp.fetch(block, slot, part, token),
             Way::Verbs(verbs) => verbs.fetch(block, slot, part, token),
+        };
+        self.is_from_disk = false;
+        match self.disk.as_mut().filter(|_| fetched == Fetch::Lost) {
+            None => fetched,
+            Some(disk) => {
+                let page = disk.page(block, slot);
+                self.is_from_disk = page.is_some();
+                page.map_or(Fetch::Lost, |address| Fetch::Ready(address + start))
+            }
         }
+    }
+
+    /// Did the page that was [`Fetch::Ready`] last come from the disk? Then nothing lies beside it.
+    pub fn is_from_disk(&self) -> bool {
+        self.is_from_disk
+    }
+
+    /// The page in `slot` from the disk, if that has it.
+    pub fn read_disk(&mut self, block: &RunBlockMap, slot: u32, page: &mut Words) -> bool {
+        let disk = self.disk.as_mut();
+        disk.is_some_and(|disk| disk.pages(block, &[slot], std::slice::from_mut(page)))
     }
 
     /// The page in `slot`, waited for: its address, which is that of `buffer` unless the slab is
@@ -141,12 +193,13 @@ impl Far {
         slot: u32,
         buffer: &mut Words,
     ) -> Option<usize> {
-        let arrived = match &mut self.way {
-            Way::Shm(shm) => return shm.address(block, slot),
-            Way::Udp(udp) => udp.fetch_at_once(block, slot, buffer),
-            Way::Verbs(verbs) => verbs.fetch_at_once(block, slot, buffer),
+        let here = buffer.as_ptr() as usize;
+        let fetched = match &mut self.way {
+            Way::Shm(shm) => shm.address(block, slot),
+            Way::Udp(udp) => udp.fetch_at_once(block, slot, buffer).then_some(here),
+            Way::Verbs(verbs) => verbs.fetch_at_once(block, slot, buffer).then_some(here),
         };
-        arrived.then_some(buffer.as_ptr() as usize)
+        fetched.or_else(|| self.read_disk(block, slot, buffer).then_some(here))
     }
 
     /// Writes all of `pages` out and returns when every one is with all its donors or lost.
@@ -156,7 +209,10 @@ impl Far {
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         let writer = self.writer.expect("a thread that writes has said so");
         block.begin_batch(writer);
-        pages.iter_mut().for_each(|page| page.reached = 0);
+        for page in pages.iter_mut() {
+            page.reached = 0;
+            self.write_behind(block, writer, page);
+        }
         match &mut self.way {
             Way::Shm(shm) => shm.write_all(block, pages),
             Way::Udp(udp) => udp.write_all(block, pages),
@@ -166,10 +222,32 @@ impl Far {
             if std::mem::take(&mut page.is_marking) {
                 block.mark(page.slot);
             }
+            if std::mem::take(&mut page.is_behind)
+                && block.on_disk(block.slab_of(page.slot)).is_some()
+            {
+                page.reached |= 1;
+            }
             let is_short = (page.reached.count_ones() as usize) < block.data_fragments();
             page.lost = std::mem::take(&mut page.is_missed) | is_short;
         }
         block.end_batch(writer);
+    }
+
+    /// Has a page written to the disk in the background. Its thread has claimed the room; if not, it
+    /// waits for a while, and then the disk has missed the page.
+    fn write_behind(&mut self, block: &RunBlockMap, writer: usize, page: &mut WriteOut) {
+        let Some(disk) = &mut self.disk else { return };
+        assert_eq!(page.len_bytes as usize, PAGE, "pages are written behind whole");
+        let slab = block.slab_of(page.slot);
+        let until_ns = sys::monotonic_ns() + DISK_PATIENCE_NS;
+        while let Some((_, replica)) = block.on_disk(slab) {
+            // SAFETY: the page does not change until the write is done, and the slot is the caller's.
+            page.is_behind = unsafe { disk.put(block, writer, page.slot, page.source) };
+            if page.is_behind || sys::monotonic_ns() > until_ns && block.give_up(replica) {
+                return;
+            }
+            sys::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS), false);
+        }
     }
 
     /// Reads what one replica has of `slots` into the beginning of each of `pages`, whatever its
@@ -181,6 +259,9 @@ impl Far {
         slots: &[u32],
         pages: &mut [Words],
     ) -> bool {
+        if block.is_disks(replica) {
+            return self.disk.as_mut().is_some_and(|disk| disk.pages(block, slots, pages));
+        }
         match &mut self.way {
             Way::Shm(shm) => shm.read_slots(block, replica, slots, pages),
             Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, false),
@@ -339,9 +420,9 @@ impl Far {
     /// How many slots before and after `slot` lie in a row with it where it is [`Fetch::Ready`].
     pub fn in_a_row(&self, block: &RunBlockMap, slot: u32) -> (u32, u32) {
         match block.coding() {
-            None => (slot % SLAB_SLOTS, SLAB_SLOTS - 1 - slot % SLAB_SLOTS),
-            // Each is put together by itself.
-            Some(_) => (0, 0),
+            None if !self.is_from_disk => (slot % SLAB_SLOTS, SLAB_SLOTS - 1 - slot % SLAB_SLOTS),
+            // Each is put together, or read, by itself.
+            _ => (0, 0),
         }
     }
 }

@@ -15,7 +15,7 @@
 //! served by the thread itself that touches them (`in_thread`). Where pages are large (`page_size`),
 //! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory.
 //!
-//! `fork` keeps both sides right when the program splits in two. `run_block` is what the
+//! `write_behind` has all of it on this machine's disk too. `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
 //! regions; `window` maps the slabs into the program, with no pager at all.
@@ -70,6 +70,7 @@ mod udp_far;
 mod uffd;
 mod verbs_far;
 mod window;
+pub mod write_behind;
 
 pub use access_pattern::Pattern;
 pub use descriptors::Descriptors;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use super::attach;
 use super::budget;
 use super::descriptors::Descriptors;
-use super::far::FarError;
+use super::far::{Far, FarError};
 use super::first_out::FirstOut;
 use super::fork_mark::ForkMark;
 use super::fork_window::ForkWindow;
@@ -110,6 +110,8 @@ pub struct Pager {
     pub(super) descriptors: Descriptors,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
+    /// The file that has what is far too, if there is one.
+    disk_fd: Option<i32>,
     /// Its threads are to end ([`Serves::Regions`]).
     pub(super) is_ending: AtomicBool,
     pub(super) table: PageTable,
@@ -191,6 +193,11 @@ impl Pager {
             }
             Serves::Regions { window } => (-1, window.map(|shared| shared.0)),
         };
+        let disk = setup.block.first_on_disk().map(|replica| {
+            attach::ask_for_slab(supervisor_fd, replica)
+                .ok_or(kernel("reach the file of --write-behind")(Errno::ENOENT))
+        });
+        let disk_fd = disk.transpose()?.map(|file| descriptors.keep(file.into_raw_fd()));
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS))
             .map_err(kernel("map its staging area"))?;
@@ -213,6 +220,7 @@ impl Pager {
             window,
             descriptors,
             supervisor_fd,
+            disk_fd,
             is_ending: AtomicBool::new(false),
             table: PageTable::new().map_err(kernel("map its page table"))?,
             staging,
@@ -243,6 +251,12 @@ impl Pager {
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
         })
+    }
+
+    /// A way to the donors for one thread.
+    pub(super) fn far(&self) -> Result<Far, FarError> {
+        let far = Far::open(&self.block, self.window.as_ref(), &self.descriptors)?;
+        Ok(far.with_disk(self.disk_fd))
     }
 
     /// Does it serve regions that were asked for, and not all of a program?

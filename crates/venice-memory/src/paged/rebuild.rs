@@ -182,6 +182,11 @@ impl Copier {
         Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; SLOTS_AT_A_TIME] })
     }
 
+    /// The same where what is far is in a file too, by its descriptor, which stays open.
+    pub fn with_disk(self, fd: Option<i32>) -> Copier {
+        Copier { far: self.far.with_disk(fd), ..self }
+    }
+
     /// Builds `replica`, which was entered as [`ReplicaState::Building`], and makes it live.
     ///
     /// # Errors
@@ -235,7 +240,8 @@ impl BuiltSlab<'_> {
     fn twin(&self) -> Option<usize> {
         let (block, slab) = (&self.copier.block, self.slab());
         let fragment = block.replicas()[self.replica].fragment();
-        block.readable_of(slab, fragment).map(|(index, _)| index).next()
+        let at_donors = block.readable_of(slab, fragment).map(|(index, _)| index).next();
+        at_donors.or_else(|| block.on_disk(slab).map(|(index, _)| index))
     }
 }
 

@@ -5,12 +5,14 @@
 //! for each far slot the set of processes that hold it. Everything in it is atomic and no
 //! process ever waits for another one here, so a process killed at any instruction harms none.
 
+mod behind;
 mod donor;
 mod fault_times;
 mod layout;
 mod leaving;
 mod page_sizes;
 mod port_kind;
+mod processes;
 mod replicas;
 mod silence;
 mod slab_states;
@@ -25,9 +27,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
 
+pub use self::behind::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate};
 pub use self::fault_times::FaultTimes;
 pub use self::port_kind::PortKind;
+pub use self::processes::Process;
 pub use self::replicas::{
     FragmentsAt, MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab,
     Targets,
@@ -52,34 +56,7 @@ const LIVES_OF_A_REPLICA: usize = 16;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN12");
-
-/// A process of this run.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Process {
-    /// Process id; 0: the place is free; or [`Process::FORKING`], [`Process::LEAVING`].
-    pub pid: AtomicU32,
-    /// Of a child about to be: the process that forks.
-    pub forker: AtomicU32,
-    /// Pages it has resident, the staged ones among them.
-    pub resident_pages: AtomicU64,
-    /// Address of a page lost with its donor, plus one; 0: none.
-    pub lost_address: AtomicU64,
-    /// The far slot it was in.
-    pub lost_slot: AtomicU64,
-    /// Start of the mapping around it.
-    pub lost_region_start: AtomicU64,
-    /// End of the mapping around it.
-    pub lost_region_end: AtomicU64,
-}
-
-impl Process {
-    /// The process id of a place kept for a child that is being forked.
-    pub const FORKING: u32 = u32::MAX;
-    /// The process id of a place that is being cleaned up.
-    pub const LEAVING: u32 = u32::MAX - 1;
-}
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN13");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -121,6 +98,12 @@ pub struct Counters {
     pub far_full: AtomicU64,
     /// Processes that attached, forked children among them.
     pub processes: AtomicU64,
+    /// Pages written behind to the disk.
+    pub behind_out: AtomicU64,
+    /// Pages brought in from there, no donor having them.
+    pub behind_in: AtomicU64,
+    /// Times that pages could not leave at once because too many waited for the disk.
+    pub behind_waits: AtomicU64,
 }
 
 /// The block. See the module's text.
@@ -138,6 +121,10 @@ pub struct RunBlock {
     replicas_in_use: AtomicU32,
     slot_count: u32,
     replica_limit: u32,
+    /// Frames for pages that are to get to the disk; 0: nothing is written behind.
+    behind_frames: u32,
+    /// The file's replica of the first slab, plus one; 0: there is none.
+    first_on_disk: AtomicU32,
     /// How long a donor keeps a grant that is not renewed, milliseconds; 0: not known.
     lease_ms: AtomicU64,
     /// Copies that the run keeps of each slab, or of each fragment of a coded one.
@@ -235,7 +222,23 @@ impl RunBlockMap {
         if copies > MAX_COPIES {
             return Err(RunBlockError::TooMany { what: "copies", limit: MAX_COPIES });
         }
-        RunBlockMap::make(port, slabs, copies, [1, 0])
+        RunBlockMap::make(port, slabs, copies, [1, 0], 0)
+    }
+
+    /// The same where what is far is written to a file of this machine too
+    /// ([`RunBlock::add_disk`]).
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`] or the kernel's refusal.
+    pub fn create_behind(
+        port: PortKind,
+        slabs: usize,
+        copies: usize,
+    ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
+        if copies > MAX_COPIES {
+            return Err(RunBlockError::TooMany { what: "copies", limit: MAX_COPIES });
+        }
+        RunBlockMap::make(port, slabs, copies, [1, 0], BEHIND_FRAMES as u32)
     }
 
     /// The same for coded slabs, each of which has the room of as many as a page is cut into.
@@ -247,7 +250,8 @@ impl RunBlockMap {
         slabs: usize,
         coding: Coding,
     ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
-        RunBlockMap::make(port, slabs, 1, [coding.data() as u32, coding.parity() as u32])
+        let coding = [coding.data() as u32, coding.parity() as u32];
+        RunBlockMap::make(port, slabs, 1, coding, 0)
     }
 
     fn make(
@@ -255,13 +259,14 @@ impl RunBlockMap {
         slabs: usize,
         copies: usize,
         coding: [u32; 2],
+        behind_frames: u32,
     ) -> Result<(OwnedFd, RunBlockMap), RunBlockError> {
         if slabs > MAX_SLABS {
             return Err(RunBlockError::TooMany { what: "slabs", limit: MAX_SLABS });
         }
         let [data, parity] = coding;
         let slot_count = slabs as u32 * SLAB_SLOTS * data;
-        let len_bytes = size_of::<RunBlock>() + tail_bytes(slot_count);
+        let len_bytes = len_bytes(slot_count, behind_frames);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("venice-run", flags).map_err(kernel("made"))?;
         rustix::fs::ftruncate(&fd, len_bytes as u64).map_err(kernel("sized"))?;
@@ -272,6 +277,7 @@ impl RunBlockMap {
         unsafe {
             (*memory).magic = MAGIC;
             (*memory).slot_count = slot_count;
+            (*memory).behind_frames = behind_frames;
             (*memory).replica_limit =
                 (slabs * copies * (data + parity) as usize * LIVES_OF_A_REPLICA) as u32;
             (*memory).coding = coding;
@@ -292,8 +298,7 @@ impl RunBlockMap {
         }
         let block = map_fd(fd, len_bytes)?;
         let map = RunBlockMap { block, len_bytes };
-        let tail = len_bytes - size_of::<RunBlock>();
-        if map.magic != MAGIC || tail_bytes(map.slot_count) != tail {
+        if map.magic != MAGIC || self::len_bytes(map.slot_count, map.behind_frames) != len_bytes {
             return Err(RunBlockError::Version);
         }
         Ok(map)
@@ -306,11 +311,12 @@ impl RunBlockMap {
 
     /// For each far slot a bit: written while its slab was being copied.
     fn marks(&self) -> &[AtomicU64] {
-        &self.tail()[self.slot_count as usize..]
+        let first = self.slot_count as usize;
+        &self.tail()[first..first + first / 64]
     }
 
     fn tail(&self) -> &[AtomicU64] {
-        let words = tail_bytes(self.slot_count) / size_of::<AtomicU64>();
+        let words = tail_words(self.slot_count, self.behind_frames);
         // SAFETY: the block is followed by its tail, within the mapping.
         unsafe {
             let first = self.block.add(1).cast::<AtomicU64>();
@@ -319,9 +325,17 @@ impl RunBlockMap {
     }
 }
 
-/// What follows the block: for each slot a word of holders and a bit.
-fn tail_bytes(slot_count: u32) -> usize {
-    (slot_count as usize + slot_count as usize / 64) * size_of::<AtomicU64>()
+/// What follows the block, in words: for each slot a word of holders and a bit; where there are frames
+/// half a word besides, and a word for each frame.
+fn tail_words(slot_count: u32, behind_frames: u32) -> usize {
+    let slots = slot_count as usize;
+    let behind = if behind_frames > 0 { slots / 2 + behind_frames as usize } else { 0 };
+    slots + slots / 64 + behind
+}
+
+fn len_bytes(slot_count: u32, behind_frames: u32) -> usize {
+    let words = tail_words(slot_count, behind_frames) * size_of::<AtomicU64>();
+    size_of::<RunBlock>() + words + RunBlockMap::frames_bytes(slot_count, behind_frames)
 }
 
 impl std::ops::Deref for RunBlockMap {
@@ -430,62 +444,6 @@ impl RunBlock {
     pub fn donors(&self) -> &[Donor] {
         &self.donors[..self.donors_in_use.load(Ordering::Acquire) as usize]
     }
-
-    /// Processes that page now.
-    pub fn live_processes(&self) -> impl Iterator<Item = (usize, &Process)> {
-        let unused = |pid| matches!(pid, 0 | Process::FORKING | Process::LEAVING);
-        let places = self.processes.iter().enumerate();
-        places.filter(move |(_, process)| !unused(process.pid.load(Ordering::Acquire)))
-    }
-
-    /// Takes a free place in the table of processes for `pid`.
-    pub fn enter_process(&self, pid: u32) -> Option<usize> {
-        let index = self.processes.iter().position(|process| {
-            process.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })?;
-        self.processes[index].resident_pages.store(0, Ordering::Relaxed);
-        self.processes[index].lost_address.store(0, Ordering::Relaxed);
-        self.processes[index].forker.store(0, Ordering::Relaxed);
-        self.counters.processes.fetch_add(1, Ordering::Relaxed);
-        Some(index)
-    }
-
-    /// Takes a free place for a child that `forker` is about to fork.
-    pub fn enter_forking(&self, forker: u32) -> Option<usize> {
-        let index = self.enter_process(Process::FORKING)?;
-        self.processes[index].forker.store(forker, Ordering::Release);
-        Some(index)
-    }
-
-    /// The child is there and takes its place; `false`: it was given up as never born.
-    pub fn take_forked_place(&self, index: usize, pid: u32) -> bool {
-        let word = &self.processes[index].pid;
-        word.compare_exchange(Process::FORKING, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Places kept for children whose forker, by its process id, may be asked after.
-    pub fn forking(&self) -> impl Iterator<Item = (usize, u32)> {
-        let places = self.processes.iter().enumerate();
-        places
-            .filter(|(_, process)| process.pid.load(Ordering::Acquire) == Process::FORKING)
-            .map(|(place, process)| (place, process.forker.load(Ordering::Acquire)))
-            .filter(|(_, forker)| *forker != 0)
-    }
-
-    /// Pages process `index` may have resident: an equal share of the budget, and what the
-    /// others leave of theirs.
-    pub fn allowance_pages(&self, index: usize) -> u64 {
-        let limit = self.limit_pages.load(Ordering::Relaxed);
-        let (mut count, mut others) = (0, 0);
-        for (each, process) in self.live_processes() {
-            count += 1;
-            if each != index {
-                others += process.resident_pages.load(Ordering::Relaxed);
-            }
-        }
-        let share = limit / count.max(1);
-        share.max(limit.saturating_sub(others))
-    }
 }
 
 #[cfg(test)]
@@ -567,18 +525,5 @@ mod tests {
         assert!(!block.are_over(&seen));
         block.free_writer(two);
         assert!(block.are_over(&seen), "who is dead writes no more");
-    }
-
-    #[test]
-    fn a_budget_is_shared_by_what_the_others_leave() {
-        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
-        block.limit_pages.store(1000, Ordering::Relaxed);
-        let first = block.enter_process(10).unwrap();
-        assert_eq!(block.allowance_pages(first), 1000);
-        let second = block.enter_process(11).unwrap();
-        block.processes[second].resident_pages.store(100, Ordering::Relaxed);
-        assert_eq!(block.allowance_pages(first), 900);
-        block.processes[second].resident_pages.store(900, Ordering::Relaxed);
-        assert_eq!(block.allowance_pages(first), 500);
     }
 }

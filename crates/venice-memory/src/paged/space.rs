@@ -12,7 +12,6 @@ use std::thread::JoinHandle;
 use super::PAGE;
 use super::direct::FarMemory;
 use super::evictor::{self, Evictor};
-use super::far::Far;
 use super::handler::{self, Handler};
 use super::page_size::PageSize;
 use super::pager::{Pager, PagerError, PagerSetup, Serves};
@@ -111,7 +110,7 @@ impl Space {
 
     fn start_threads(&mut self) -> Result<(), SpaceError> {
         let pager = self.pager;
-        let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
+        let far = || pager.far();
         let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
         let handler = Handler::new(pager, far().map_err(PagerError::Far)?);
         let writing = far().and_then(|far| far.writing(&pager.block, owner));

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::evictor::{self, Evictor};
-use super::far::Far;
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup};
 use super::run_block::Owner;
@@ -22,7 +21,7 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
 /// Starts the handler and the evictor, and readies who serves in the program's threads.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
-    let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
+    let far = || pager.far();
     let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
     let handler = Box::leak(Box::new(Handler::new(pager, far()?))) as *mut Handler;
     thread::spawn(handler::run, handler as usize).map_err(kernel)?;

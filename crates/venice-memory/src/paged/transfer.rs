@@ -40,6 +40,8 @@ pub struct WriteOut {
     pub(super) is_marking: bool,
     /// The last copy that is live did not get it: it is lost, whoever else had it in between.
     pub(super) is_missed: bool,
+    /// It is on its way to the disk.
+    pub(super) is_behind: bool,
 }
 
 impl WriteOut {
@@ -51,8 +53,17 @@ impl WriteOut {
     /// Bytes at `source` that are part of a slot.
     pub fn part(source: usize, slot: u32, skip_bytes: u32, len_bytes: u32) -> WriteOut {
         assert!(skip_bytes + len_bytes <= PAGE as u32, "they end in the slot");
-        let (lost, reached, is_marking, is_missed) = (false, 0, false, false);
-        WriteOut { source, slot, skip_bytes, len_bytes, lost, reached, is_marking, is_missed }
+        WriteOut {
+            source,
+            slot,
+            skip_bytes,
+            len_bytes,
+            lost: false,
+            reached: 0,
+            is_marking: false,
+            is_missed: false,
+            is_behind: false,
+        }
     }
 
     /// The bytes.

@@ -44,7 +44,7 @@ impl UdpDonors {
         // Each buffer is a page of the program's budget, and single pages need no more.
         config.link.window = 64;
         // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
-        let is_sealed = block.donors().iter().all(|donor| donor.seal().is_some());
+        let is_sealed = block.donors()[0].seal().is_some();
         let local = unspecified_like(first);
         let made = if is_sealed {
             UdpDriver::sealed(local, config)
@@ -57,7 +57,8 @@ impl UdpDonors {
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
         let mut far = UdpDonors { driver, peers: Vec::new(), mapped: Vec::new() };
         for (replica, entry) in block.replicas().iter().enumerate() {
-            if block.is_readable(entry) && !far.reach(block, replica) {
+            let is_at_donor = block.is_readable(entry) && !block.is_disks(replica);
+            if is_at_donor && !far.reach(block, replica) {
                 return Err(Errno::EINVAL);
             }
         }

@@ -42,6 +42,9 @@ impl VerbsDonors {
         let mut driver = VerbsDriver::new(&device, config)?;
         let mut peers: Vec<(u64, PeerIndex)> = Vec::new();
         for (index, replica) in block.replicas().iter().enumerate() {
+            if block.is_disks(index) {
+                continue;
+            }
             let at = replica.at();
             let peer = match peers.iter().find(|(id, _)| *id == at.grant) {
                 Some((_, peer)) => *peer,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::RunBlock;
+use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::Copies;
 
 use super::process::Identity;
@@ -51,7 +51,7 @@ impl RunFile {
     }
 
     /// Says how the run is, if that is new.
-    pub fn update(&mut self, block: &RunBlock) {
+    pub fn update(&mut self, block: &RunBlockMap) {
         let (process, program) = (self.process, self.program.clone());
         let row = RunRow { process, program, copies: Copies::of(block) };
         if self.written.as_ref() == Some(&row) {

@@ -12,6 +12,7 @@ mod summary;
 mod swap_mode;
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,10 +23,10 @@ use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::{
-    Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish, borrow,
-    home,
+    Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish,
+    WriteBehind, borrow, home,
 };
-use venice_wire::{ByteSize, PAGE_BYTES};
+use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 use crate::failure::Usage;
 use crate::rack::{self, PortKind};
@@ -65,6 +66,12 @@ pub struct RunArgs {
     /// (files in /var/tmp) or disk:DIR [default: donors,local]
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<ReclaimTo>)]
     reclaim_to: Option<Vec<ReclaimTo>>,
+    /// Write what goes far to a file in DIR too, in the background: a node that dies takes nothing
+    /// along, even the only copy. The file has no name, grows as it is used, up to --remote, and is
+    /// gone with the program; 16 MiB of this machine's memory, beyond --local, hold what is on its
+    /// way there (--mode paged; --copies is 1 unless it says otherwise)
+    #[arg(long, value_name = "DIR", conflicts_with = "coding")]
+    write_behind: Option<PathBuf>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
@@ -159,6 +166,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
     check_coding(args)?;
+    check_write_behind(args)?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
@@ -177,15 +185,17 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         check_in_thread(port, &monitor)?;
     }
     let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
+    let write_behind = args.write_behind.as_deref().map(open_write_behind).transpose()?;
     let wish = Wish {
         remote_bytes: args.remote.map(|size| size.0),
         default_bytes: local_bytes.saturating_mul(3),
-        copies: if args.mode == Mode::Window { Some(1) } else { args.copies },
+        copies: copies(args),
         coding: args.coding,
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         purpose: program.display().to_string(),
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
+        write_behind,
     };
     let limits = raise_descriptor_limit();
     let loan = borrow(&access, &wish, port.into()).map_err(told)?;
@@ -196,6 +206,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         );
     }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
+    note_room_on_disk(&loan);
     let run = set_up(args, loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
@@ -262,6 +273,50 @@ fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
     let mode = if args.mode == Mode::Window { "window" } else { "swap" };
     let said = format!("--coding {coding} is of --mode paged, not of --mode {mode}: {why}");
     Err(Usage(said).into())
+}
+
+/// Where nothing can be written behind is said before anything is borrowed.
+fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
+    let Some(dir) = &args.write_behind else { return Ok(()) };
+    let why = match args.mode {
+        Mode::Paged if dir.is_dir() => return Ok(()),
+        Mode::Paged => format!("--write-behind: {dir:?} is no directory"),
+        Mode::Window => {
+            "--write-behind is of --mode paged: what a window has mapped stays when its node dies"
+                .to_owned()
+        }
+        Mode::Swap => "--write-behind is of --mode paged: a swap device keeps copies".to_owned(),
+    };
+    Err(Usage(why).into())
+}
+
+fn open_write_behind(dir: &Path) -> anyhow::Result<WriteBehind> {
+    WriteBehind::open(dir).map_err(|error| Usage(error.to_string()).into())
+}
+
+/// How many copies are asked for; `None`: as many as there is room for, two at most.
+fn copies(args: &RunArgs) -> Option<u32> {
+    match args.mode {
+        Mode::Window => Some(1),
+        _ if args.write_behind.is_some() => Some(args.copies.unwrap_or(1)),
+        _ => args.copies,
+    }
+}
+
+/// A disk that may get full is told of while there is time.
+fn note_room_on_disk(loan: &Loan) {
+    let Some(behind) = &loan.wish.write_behind else { return };
+    let wanted_bytes = loan.slab_count() as u64 * SLAB_BYTES;
+    if let Ok(free_bytes) = behind.free_bytes()
+        && free_bytes < wanted_bytes
+    {
+        remark(format!(
+            "venice: the disk for --write-behind has {} free, and the program may write {}: what \
+             does not fit is with its nodes alone",
+            ByteSize(free_bytes),
+            ByteSize(wanted_bytes)
+        ));
+    }
 }
 
 /// What the window cannot do is said before anything is borrowed.

@@ -76,6 +76,14 @@ pub fn print(block: &RunBlockMap) {
             )
         }
     });
+    if block.first_on_disk().is_some() {
+        remark(format!(
+            "venice: written behind to disk {}; brought in from there {}; waited for it {} times",
+            pages(&counters.behind_out),
+            pages(&counters.behind_in),
+            get(&counters.behind_waits),
+        ));
+    }
     let (moved, to_move) = (get(&block.moved), get(&block.to_move));
     if to_move > 0 {
         remark(format!("venice: slabs that donors wanted back {to_move}, of these moved {moved}"));

@@ -34,8 +34,9 @@ impl Evictor {
     /// Takes out what threads of the program wait to have out.
     pub(super) fn page_out(&mut self) {
         while self.pager.page_outs.is_any() {
-            if self.apart(Evictor::page_out_batch).is_none() {
-                // A child is being given its memory just now.
+            let has_room = self.has_room_on_disk();
+            if !has_room || self.apart(Evictor::page_out_batch).is_none() {
+                // The disk is slow, or a child is being given its memory just now.
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
             }
             self.tell_progress();

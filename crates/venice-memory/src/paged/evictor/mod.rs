@@ -116,11 +116,17 @@ impl Evictor {
         if resident() <= high_watermark(limit()) {
             pager.evictor_stuck.store(0, Ordering::Relaxed);
             self.far.attend(&pager.block);
+            self.far.release(&pager.block);
             sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
             return;
         }
         while resident() > low_watermark(limit()) {
             self.refresh_limit();
+            if !self.has_room_on_disk() {
+                self.tell_progress();
+                sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
+                break;
+            }
             let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
             self.note_far_full(outcome, resident() >= limit());
             let stuck = outcome == Outcome::Nothing;
@@ -131,6 +137,17 @@ impl Evictor {
                 break;
             }
         }
+    }
+
+    /// Whether what one turn writes finds room among the pages on their way to the disk, even if all
+    /// of it has to be written twice. It is seen to while no lock is held.
+    fn has_room_on_disk(&mut self) -> bool {
+        let pages = 2 * self.batch() * CHUNK_FRAMES;
+        let has_room = self.far.reserve(&self.pager.block, pages);
+        if !has_room {
+            self.pager.block.counters.behind_waits.fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
     }
 
     /// Moves to the processor the handler is on. A page that leaves must be flushed from the

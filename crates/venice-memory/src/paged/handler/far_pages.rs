@@ -19,6 +19,10 @@ impl Handler {
             return self.defer(fault);
         };
         match self.far.fetch(&self.pager.block, slot, token) {
+            Fetch::Ready(source) if self.far.is_from_disk() => {
+                self.pager.block.counters.behind_in.fetch_add(1, Ordering::Relaxed);
+                self.install_ready(fault, entry, source, slot, Steps::default());
+            }
             Fetch::Ready(source) if self.is_large(&fault) => {
                 self.bring_large(fault, entry, State::Far, source);
             }
@@ -108,10 +112,13 @@ impl Handler {
                 let slot = entry.slot().expect("a far page has a slot");
                 if awaited.started_ns == 0 {
                     self.release_entry(awaited.page, State::Far);
-                } else {
-                    self.lose(awaited.page, entry, slot);
+                    continue;
                 }
-                continue;
+                if !self.far.read_disk(&pager.block, slot, &mut buffer) {
+                    self.lose(awaited.page, entry, slot);
+                    continue;
+                }
+                pager.block.counters.behind_in.fetch_add(1, Ordering::Relaxed);
             }
             self.install_arrival(awaited, entry, &buffer);
         }

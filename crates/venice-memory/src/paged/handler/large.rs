@@ -235,6 +235,10 @@ impl Handler {
                 let Fetch::Ready(source) = self.far.fetch(&pager.block, slot, 0) else {
                     return None;
                 };
+                // The last donor died after what lies in a row was looked at.
+                if stretch.len() > 1 && self.far.is_from_disk() {
+                    return None;
+                }
                 self.far.hold_for(stretch.len());
                 Some(source)
             }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::far::{Far, FarError};
+use super::super::far::FarError;
 use super::super::handler::Handler;
 use super::super::page_table::PageNumber;
 use super::super::pager::Pager;
@@ -55,8 +55,7 @@ impl Places {
     /// # Errors
     /// [`FarError`].
     pub fn new(pager: &'static Pager, stacks: usize) -> Result<Places, FarError> {
-        let far = || Far::open(&pager.block, pager.window.as_ref(), &pager.descriptors);
-        let handler = |_| Ok(UnsafeCell::new(Handler::in_thread(pager, far()?)));
+        let handler = |_| Ok(UnsafeCell::new(Handler::in_thread(pager, pager.far()?)));
         let handlers = (0..PLACES).map(handler).collect::<Result<_, FarError>>()?;
         Ok(Places { free: AtomicU64::new((1 << PLACES) - 1), handlers, stacks })
     }

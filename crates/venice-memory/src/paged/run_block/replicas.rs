@@ -294,9 +294,10 @@ impl RunBlock {
         placed.map(|index| (index as usize, &self.replicas[index as usize]))
     }
 
-    /// Those of them that can be read.
+    /// Those of them that can be read at donors.
     pub fn readable(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        self.replicas_of(slab).filter(|(_, replica)| self.is_readable(replica))
+        let at_donors = self.replicas_of(slab).filter(|(index, _)| !self.is_disks(*index));
+        at_donors.filter(|(_, replica)| self.is_readable(replica))
     }
 
     /// For each fragment of a coded slab a replica that can be read.
@@ -322,7 +323,7 @@ impl RunBlock {
     /// Is what the slab holds still to be had?
     pub fn slab_is_alive(&self, slab: usize) -> bool {
         match self.coding {
-            [1, _] => self.readable(slab).next().is_some(),
+            [1, _] => self.readable(slab).next().is_some() || self.on_disk(slab).is_some(),
             [data, _] => self.fragments_at(slab).there.count_ones() >= data,
         }
     }
@@ -333,10 +334,10 @@ impl RunBlock {
         self.readable(slab).map(|(index, _)| index).min()
     }
 
-    /// Those of them that a write must reach.
+    /// Those of them that a write must reach at donors.
     pub fn targets(&self, slab: usize) -> Targets {
         let mut targets = Targets::default();
-        for (index, replica) in self.replicas_of(slab) {
+        for (index, replica) in self.replicas_of(slab).filter(|(at, _)| !self.is_disks(*at)) {
             let state = self.state(replica);
             if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone() {
                 targets.replicas[targets.count] = index as u32;

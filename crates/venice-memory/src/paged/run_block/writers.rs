@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::RunBlock;
+use super::{RunBlock, RunBlockMap};
 
 /// Most threads of one run that write at a time.
 pub const MAX_WRITERS: usize = 256;
@@ -52,23 +52,6 @@ impl RunBlock {
         })
     }
 
-    /// The thread writes no more.
-    pub fn free_writer(&self, index: usize) {
-        let writer = &self.writers[index];
-        let batches = writer.batches.load(Ordering::SeqCst);
-        writer.batches.store(batches.next_multiple_of(2), Ordering::SeqCst);
-        writer.owner.store(0, Ordering::Release);
-    }
-
-    /// A process is no more, and its threads neither.
-    pub fn free_writers_of(&self, owner: Owner) {
-        for (index, writer) in self.writers.iter().enumerate() {
-            if writer.owner.load(Ordering::Acquire) == owner.word() {
-                self.free_writer(index);
-            }
-        }
-    }
-
     /// A batch of writes begins: where they go is looked up only after this.
     pub fn begin_batch(&self, writer: usize) {
         let before = self.writers[writer].batches.fetch_add(1, Ordering::SeqCst);
@@ -91,5 +74,25 @@ impl RunBlock {
         both.all(|(writer, &seen)| {
             seen.is_multiple_of(2) || writer.batches.load(Ordering::SeqCst) != seen
         })
+    }
+}
+
+impl RunBlockMap {
+    /// The thread writes no more.
+    pub fn free_writer(&self, index: usize) {
+        self.free_frames_of(index);
+        let writer = &self.writers[index];
+        let batches = writer.batches.load(Ordering::SeqCst);
+        writer.batches.store(batches.next_multiple_of(2), Ordering::SeqCst);
+        writer.owner.store(0, Ordering::Release);
+    }
+
+    /// A process is no more, and its threads neither.
+    pub fn free_writers_of(&self, owner: Owner) {
+        for (index, writer) in self.writers.iter().enumerate() {
+            if writer.owner.load(Ordering::Acquire) == owner.word() {
+                self.free_writer(index);
+            }
+        }
     }
 }

@@ -1,0 +1,170 @@
+//! What goes far goes to a file on this machine's disk too, in the background
+//! ([`venice_memory::paged::write_behind`]): here the file, and the thread that fills it.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use venice_memory::paged::run_block::{BEHIND_FRAMES, RunBlockMap};
+use venice_memory::paged::write_behind::{Drain, Trouble};
+use venice_wire::PAGE_BYTES;
+
+use crate::at_home::nameless_file;
+use crate::error::RecipientError;
+use crate::news::News;
+
+/// Memory of this machine, beside the program's, for what is on its way to the disk at most.
+pub const BEHIND_BYTES: u64 = BEHIND_FRAMES as u64 * PAGE_BYTES;
+
+/// How long the thread rests while there is something to do ...
+const LEAST_REST: Duration = Duration::from_millis(1);
+/// ... and while there is nothing: less than it takes to fill the memory for it.
+const MOST_REST: Duration = Duration::from_millis(20);
+/// How long it waits before it tries again what failed.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A disk is slow when the program has waited for it in so many seconds in a row.
+const SLOW_AFTER_S: u32 = 5;
+
+/// A file on this machine's disk for what is far: it has no name, is sparse, and is gone when its
+/// process and the program are, however they end.
+#[derive(Clone, Debug)]
+pub struct WriteBehind {
+    dir: PathBuf,
+    file: Arc<OwnedFd>,
+}
+
+impl WriteBehind {
+    /// A file in a directory.
+    ///
+    /// # Errors
+    /// [`RecipientError::NoWriteBehind`]: it is no directory, or there can be no such file.
+    pub fn open(dir: &Path) -> Result<WriteBehind, RecipientError> {
+        let file = nameless_file(dir).map_err(|why| RecipientError::NoWriteBehind { why })?;
+        Ok(WriteBehind { dir: dir.to_owned(), file: Arc::new(file) })
+    }
+
+    /// Bytes that the disk has room for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn free_bytes(&self) -> Result<u64, Errno> {
+        let disk = rustix::fs::fstatvfs(&self.file)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    pub(crate) fn file(&self) -> &Arc<OwnedFd> {
+        &self.file
+    }
+
+    /// What takes pages there.
+    pub(crate) fn drain(&self, block: &Arc<RunBlockMap>) -> Result<Drain, RecipientError> {
+        let drain = Drain::new(block.clone(), self.file.clone());
+        drain.map_err(|errno| {
+            let why = format!("a file of that size in {}: {errno}", self.dir.display());
+            RecipientError::NoWriteBehind { why }
+        })
+    }
+
+    /// Takes pages to the disk until it is told to stop.
+    pub(crate) fn run(
+        &self,
+        mut drain: Drain,
+        block: &RunBlockMap,
+        stop: &AtomicBool,
+        news: &Sender<News>,
+    ) {
+        let (mut rest, mut failing, mut slow) = (LEAST_REST, Failing::default(), Slow::new());
+        while !stop.load(Ordering::Acquire) {
+            let (freed, trouble) = drain.turn();
+            if let Some(trouble) = trouble
+                && failing.is_news(&trouble)
+            {
+                let Trouble { errno, given_up, kept } = trouble;
+                let (dir, why) = (self.dir.clone(), errno.to_string());
+                let _ = news.send(News::NotBehind { dir, why, slabs: given_up, kept_pages: kept });
+            }
+            if slow.is_news(block.counters.behind_waits.load(Ordering::Relaxed)) {
+                let _ = news.send(News::SlowDisk { dir: self.dir.clone() });
+            }
+            rest = match (trouble, freed) {
+                (Some(_), _) => RETRY_AFTER,
+                (None, 0) => (rest * 2).min(MOST_REST),
+                (None, _) => LEAST_REST,
+            };
+            std::thread::sleep(rest);
+        }
+    }
+}
+
+/// What was told of writes that failed.
+#[derive(Debug, Default)]
+struct Failing {
+    /// Why, the last time, and whether the program waited for them.
+    told: Option<(Errno, bool)>,
+}
+
+impl Failing {
+    /// Once for each reason, and once more when the program has to wait.
+    fn is_news(&mut self, trouble: &Trouble) -> bool {
+        let is_waiting = trouble.kept > 0;
+        let is_news = match self.told {
+            Some((errno, has_waited)) => errno != trouble.errno || is_waiting && !has_waited,
+            None => true,
+        };
+        if is_news {
+            self.told = Some((trouble.errno, is_waiting));
+        }
+        is_news
+    }
+}
+
+/// For how long the program has waited for the disk.
+#[derive(Debug)]
+struct Slow {
+    since: Instant,
+    waits: u64,
+    seconds: u32,
+    is_told: bool,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        Slow { since: Instant::now(), waits: 0, seconds: 0, is_told: false }
+    }
+
+    /// `waits` counts how often it has waited.
+    fn is_news(&mut self, waits: u64) -> bool {
+        if self.since.elapsed() < Duration::from_secs(1) {
+            return false;
+        }
+        self.since = Instant::now();
+        let has_waited = std::mem::replace(&mut self.waits, waits) < waits;
+        self.seconds = if has_waited { self.seconds + 1 } else { 0 };
+        self.seconds >= SLOW_AFTER_S && !std::mem::replace(&mut self.is_told, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_once_for_each_reason_and_when_the_program_waits() {
+        let mut failing = Failing::default();
+        let trouble = |errno, kept| Trouble { errno, given_up: 1, kept };
+        let told = [(Errno::NOSPC, 0), (Errno::NOSPC, 0), (Errno::NOSPC, 3), (Errno::NOSPC, 4)];
+        let told = told.map(|(errno, kept)| failing.is_news(&trouble(errno, kept)));
+        assert_eq!(told, [true, false, true, false]);
+        assert!(failing.is_news(&trouble(Errno::IO, 0)));
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_told() {
+        let error = WriteBehind::open(Path::new("/proc/self")).unwrap_err().to_string();
+        assert!(error.contains("/proc/self"), "{error}");
+    }
+}
