@@ -6,6 +6,9 @@
 //! autoregression of each resource by itself, one with past errors (ARMA), one of all resources together
 //! (VAR: memory that rises after I/O did), or plain persistence, which everything else has to beat.
 //!
+//! A [`Reservation`] makes slabs of it: they are reserved ahead, with a margin learnt from past errors, and
+//! released where the forecast was wrong.
+//!
 //! The same samples give the same forecast, to the last bit: additions, multiplications, divisions and
 //! square roots in a fixed order.
 //!
@@ -25,6 +28,8 @@
 mod equation;
 mod forecaster;
 mod least_squares;
+mod reservation;
 mod scaled;
 
 pub use forecaster::{ForecastError, Forecaster, LARGEST_SAMPLE, Method, Windows};
+pub use reservation::{Change, Policy, Reservation};

@@ -190,15 +190,17 @@ fn forecasts_are_judged_on_a_trace_of_ones_own() {
     assert_eq!(series.len(), 2);
     for series in series {
         assert_eq!(series["windows"], 34);
-        let over = |teller: &str| {
-            let methods = series["methods"].as_array().unwrap();
-            let method = methods.iter().find(|method| method["teller"] == teller);
-            method.unwrap()["at_short"]["over"].as_f64().unwrap()
+        let method = |teller: &str| {
+            let mut methods = series["methods"].as_array().unwrap().iter();
+            methods.find(|method| method["teller"] == teller).unwrap()
         };
+        let over = |teller: &str| method(teller)["at_short"]["over"].as_f64().unwrap();
         let (persistence, foresight) = (over("last-value"), over("foresight"));
         for teller in ["ar", "arma", "var"] {
             assert!(over(teller) < persistence / 2.0, "{teller}: {series}");
             assert!(over(teller) >= foresight, "{teller}: {series}");
+            let ahead = &method(teller)["ahead"];
+            assert!(ahead["late_windows"].as_f64().unwrap() < 0.2, "{teller}: {ahead}");
         }
     }
     assert!(dir.join("index.html").exists() && dir.join("forecast-usage-memory.svg").exists());
@@ -221,6 +223,8 @@ fn nonsense_for_forecasts_is_a_usage_error() {
         (&["--trace", short, "--ahead", "0"], "prediction window"),
         (&["--trace", short, "--lags", "0"], "lags"),
         (&["--trace", short, "--short", "0"], "share"),
+        (&["--trace", short, "--short", "1"], "short"),
+        (&["--trace", short, "--remembered", "0"], "remembered"),
         (&["--columns", "io"], "--trace"),
         (&["--only", "moon"], "moon"),
     ] {

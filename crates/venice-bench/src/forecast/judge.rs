@@ -1,6 +1,6 @@
 //! How much was too little, and how much too much.
 
-use super::report::{CurvePoint, MethodReport};
+use super::report::{AheadReport, CurvePoint, MethodReport};
 use super::walk::ToldOfOne;
 use super::{ForecastArgs, Teller};
 
@@ -10,18 +10,18 @@ const MARGINS: usize = 16;
 const ROUNDING: f64 = 1e-9;
 
 /// What came of one teller's forecasts of one resource.
-pub(super) fn judge<'a>(
+pub(super) fn judge(
     teller: Teller,
-    windows: impl Iterator<Item = ToldOfOne<'a>>,
+    windows: &[ToldOfOne<'_>],
+    ahead: AheadReport,
     args: &ForecastArgs,
 ) -> MethodReport {
-    let windows: Vec<ToldOfOne<'_>> = windows.collect();
     let step = args.most_margin / (MARGINS - 1) as f64;
     // More than the peak is nothing for one who knows it.
     let margins = if teller == Teller::Foresight { 1 } else { MARGINS };
-    let curve = (0..margins).map(|at| at_margin(&windows, at as f64 * step)).collect();
-    let equal = margin_for(&windows, args.short).map(|margin| at_margin(&windows, margin));
-    MethodReport { teller, curve, at_short: equal }
+    let curve = (0..margins).map(|at| at_margin(windows, at as f64 * step)).collect();
+    let equal = margin_for(windows, args.short).map(|margin| at_margin(windows, margin));
+    MethodReport { teller, curve, at_short: equal, ahead }
 }
 
 /// What comes of reserving so much more than was foretold.

@@ -1,14 +1,16 @@
 //! `venice bench forecast`: forecasts of what will be needed, judged on traces of real data centres.
 //!
 //! Window by window along a trace ([`walk`]): a forecaster of `venice-rack` sees what was used so far and
-//! reserves the peak it foretells, times a margin; then what was really used shows how much was too
-//! little and how much too much ([`judge`]). Beside it plain persistence, and perfect foresight, which
-//! knows each window's peak. The traces come from the Python package index or from a file ([`trace`],
+//! foretells a peak; then what was really used shows how much would have been too little and how much too
+//! much, margin by margin ([`judge`]), and what comes of slabs that are reserved ahead with a margin that
+//! is learnt on the way ([`reserve`]). Beside it plain persistence, and perfect foresight, which knows
+//! each window's peak. The traces come from the Python package index or from a file ([`trace`],
 //! [`public`]).
 
 mod judge;
 mod public;
 mod report;
+mod reserve;
 mod tables;
 mod trace;
 mod walk;
@@ -20,7 +22,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use venice_rack::forecast::{Method, Windows};
 
-pub use report::{CurvePoint, ForecastReport, MethodReport, SeriesReport};
+pub use report::{AheadReport, CurvePoint, ForecastReport, MethodReport, SeriesReport};
 
 use crate::OutputArgs;
 use crate::arguments::nonsense;
@@ -70,6 +72,15 @@ pub struct ForecastArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01,
           value_parser = crate::arguments::share)]
     pub short: f64,
+
+    /// What one slab holds where slabs are reserved ahead, of the peak of the first observation window.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01,
+          value_parser = crate::arguments::share)]
+    pub slab: f64,
+
+    /// Past prediction windows that its margin is learnt from where slabs are reserved ahead.
+    #[arg(long, value_name = "WINDOWS", default_value_t = 168)]
+    pub remembered: usize,
 
     /// The margins of the curves go from 0 to this share of the forecast.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3,
@@ -140,6 +151,7 @@ impl Teller {
 pub fn execute(args: ForecastArgs) -> Result<()> {
     let windows = Windows { observation: args.window, prediction: args.ahead };
     walk::check(windows, args.lags, args.errors)?;
+    reserve::check(&args)?;
     let traces = match &args.trace {
         Some(path) => vec![trace::read(path, &args.columns)?],
         None => public::all(&args.only, args.traces_dir.as_deref())?,
@@ -178,6 +190,8 @@ fn measure(args: &ForecastArgs, windows: Windows, traces: &[Trace]) -> Result<Fo
         lags: args.lags,
         errors: args.errors,
         short: args.short,
+        slab: args.slab,
+        remembered: args.remembered,
         series: Vec::new(),
     };
     for trace in traces {
@@ -189,15 +203,20 @@ fn measure(args: &ForecastArgs, windows: Windows, traces: &[Trace]) -> Result<Fo
             phase.advance(1);
         }
         for (at, resource) in trace.names.iter().enumerate() {
-            let judged = told.iter().map(|(teller, windows)| {
-                judge::judge(*teller, windows.iter().map(|window| window.of(at)), args)
-            });
+            let seen = trace.used[at][..windows.observation].iter().copied().fold(0.0, f64::max);
+            let policy = reserve::policy(args, seen);
+            let mut judged = Vec::new();
+            for (teller, windows) in &told {
+                let windows: Vec<_> = windows.iter().map(|window| window.of(at)).collect();
+                let ahead = reserve::ahead(&windows, policy)?;
+                judged.push(judge::judge(*teller, &windows, ahead, args));
+            }
             report.series.push(SeriesReport {
                 trace: trace.name.clone(),
                 resource: resource.clone(),
                 samples: trace.samples(),
                 windows: told[0].1.len(),
-                methods: judged.collect(),
+                methods: judged,
             });
         }
     }

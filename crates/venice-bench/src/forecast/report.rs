@@ -17,6 +17,10 @@ pub struct ForecastReport {
     pub errors: usize,
     /// Share of the windows that may be short where methods are compared by that.
     pub short: f64,
+    /// What one slab held where slabs were reserved ahead, of the first observation window's peak.
+    pub slab: f64,
+    /// Past windows that the margin was learnt from there.
+    pub remembered: usize,
     /// By trace and resource.
     pub series: Vec<SeriesReport>,
 }
@@ -46,6 +50,19 @@ pub struct MethodReport {
     /// What comes of the least margin by which no more windows are short than may be; `None` where no
     /// margin is enough.
     pub at_short: Option<CurvePoint>,
+    /// What comes of slabs that are reserved ahead with a margin learnt on the way.
+    pub ahead: AheadReport,
+}
+
+/// Slabs reserved ahead, and released where the forecast was wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AheadReport {
+    /// Windows in which slabs were reserved late, of all.
+    pub late_windows: f64,
+    /// What was reserved and not used, of what was used.
+    pub over: f64,
+    /// Slabs reserved and released in a window, of those held, on average.
+    pub moved: f64,
 }
 
 /// What comes of reserving more than was foretold.

@@ -37,8 +37,18 @@ pub(super) fn all(report: &ForecastReport) -> Vec<Sheet> {
 /// The methods beside each other, for one resource.
 fn one(series: &SeriesReport, short: f64) -> Sheet {
     let at = format!("margin for {}", percent(short));
-    let head =
-        ["foretold by", "short windows", "too little", "too much", &at, "too little", "too much"];
+    let head = [
+        "foretold by",
+        "short windows",
+        "too little",
+        "too much",
+        &at,
+        "too little",
+        "too much",
+        "learnt: late",
+        "too much",
+        "moved",
+    ];
     let title = format!("{}, {}: {} windows", series.trace, series.resource, series.windows);
     let mut sheet = Sheet::new(title, &head, 1);
     for method in &series.methods {
@@ -51,6 +61,8 @@ fn one(series: &SeriesReport, short: f64) -> Sheet {
         ];
         let figures = |point: CurvePoint| [point.margin, point.under, point.over].map(percent);
         row.extend(method.at_short.map_or(["-"; 3].map(str::to_owned), figures));
+        let ahead = method.ahead;
+        row.extend([ahead.late_windows, ahead.over, ahead.moved].map(percent));
         sheet.rows.push(row);
     }
     sheet
@@ -88,6 +100,10 @@ fn verdicts(report: &ForecastReport) -> Sheet {
         "The first three columns are without a margin. The margin beside them is the least that would \
          have kept so few windows short, the same for all windows and known only afterwards: it puts all \
          methods on the same risk."
+            .to_owned(),
+        "Learnt: slabs reserved ahead, with a margin learnt from the windows before. Late: windows in which \
+         some had to be reserved when they were needed. Moved: slabs reserved and released in a window, of \
+         those held."
             .to_owned(),
         "Foresight reserves each window's peak: what is still too much is the rest of the window."
             .to_owned(),
@@ -142,6 +158,7 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::AheadReport;
     use super::*;
     use crate::plot::xml;
 
@@ -151,6 +168,7 @@ mod tests {
             teller,
             curve: vec![point(0.0, over), point(0.1, over + 0.1)],
             at_short: (teller != Teller::Var).then_some(point(0.05, over + 0.05)),
+            ahead: AheadReport { late_windows: 0.02, over: 0.4, moved: 0.1 },
         };
         ForecastReport {
             window: 288,
@@ -158,6 +176,8 @@ mod tests {
             lags: 12,
             errors: 4,
             short: 0.01,
+            slab: 0.01,
+            remembered: 168,
             series: vec![SeriesReport {
                 trace: "Mine & yours".into(),
                 resource: "memory".into(),

@@ -70,6 +70,14 @@ pub enum ForecastError {
         /// How many there are.
         expected: usize,
     },
+    /// A figure of a reservation's policy out of bounds.
+    #[error("{what} is {value}, which makes no sense")]
+    Policy {
+        /// Which.
+        what: &'static str,
+        /// What it is.
+        value: f64,
+    },
     /// Nobody uses so much, or less than nothing.
     #[error("a sample of {value}: expected 0 to {LARGEST_SAMPLE:e}")]
     Sample {
