@@ -13,7 +13,7 @@ pub enum Error {
     /// The rack or the kernel said no.
     #[error("{0}")]
     Refused(String),
-    /// Not so much is free: in the rack, or in a cache just now.
+    /// Not so much is free: in the rack, in the user's quota, or in a cache just now.
     #[error("{0}")]
     NoRoom(String),
     /// A donor is gone, and with it the last copy of what was asked for.
@@ -64,10 +64,12 @@ impl From<LaneError> for Error {
 
 impl From<RecipientError> for Error {
     fn from(error: RecipientError) -> Self {
-        use venice_control::ControlError;
+        use venice_control::{ControlError, RackError};
         let text = with_causes(&error);
         match error {
-            RecipientError::Control(ControlError::NoRoom { .. })
+            RecipientError::Control(
+                ControlError::NoRoom { .. } | ControlError::Rack(RackError::OverQuota { .. }),
+            )
             | RecipientError::NoRoomForCopies { .. } => Error::NoRoom(text),
             RecipientError::Control(
                 ControlError::Unreachable { .. }

@@ -197,6 +197,10 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
                 .collect();
             (Code::ResourceExhausted, Kind::NoRoom(error_detail::NoRoom { asked_bytes, free }))
         }
+        RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes } => {
+            let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
+            (Code::ResourceExhausted, Kind::OverQuota(over))
+        }
         RackError::UnknownNode(name) => {
             (Code::NotFound, Kind::UnknownNode(error_detail::UnknownNode { name }))
         }
@@ -253,6 +257,12 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
             asked_bytes: no_room.asked_bytes,
             free: no_room.free.into_iter().map(|entry| (entry.node, entry.free_bytes)).collect(),
         },
+        Kind::OverQuota(over) => RackError::OverQuota {
+            user: over.user,
+            asked_bytes: over.asked_bytes,
+            used_bytes: over.used_bytes,
+            quota_bytes: over.quota_bytes,
+        },
         Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
         Kind::NameTaken(taken) => {
             RackError::NameTaken { name: taken.name, control_addr: taken.control_addr }
@@ -291,6 +301,12 @@ mod tests {
             RackError::NotRegistered,
             RackError::BadRequest("no".into()),
             RackError::HandshakeFailed,
+            RackError::OverQuota {
+                user: "ada".into(),
+                asked_bytes: 1,
+                used_bytes: 2,
+                quota_bytes: 2,
+            },
         ];
         for error in errors {
             match across(rack_status(&error)) {

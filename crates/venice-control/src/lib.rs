@@ -21,8 +21,9 @@ pub use error::ControlError;
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
+pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, Revocations};
-pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, QuotaTable, ResourceRow};
 pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,

@@ -14,7 +14,8 @@ use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, Owner, RackError, Registered, ResourceRow, Revocation, Revocations,
+    NodeRegistration, NodeRow, Owner, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
+    ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -50,6 +51,8 @@ pub(crate) enum Input {
         reply: Done,
     },
     DeleteToken(u64, Done),
+    SetQuota(QuotaRecord, Done),
+    RemoveQuota(QuotaFor, Done),
     Revoke {
         name: String,
         /// Also a name that the rack does not know.
@@ -65,6 +68,7 @@ pub(crate) enum Listing {
     Nodes(Reply<Vec<NodeRow>>),
     Resources(Reply<Vec<ResourceRow>>),
     Grants(Reply<Vec<GrantRow>>),
+    Quotas(Reply<QuotaTable>),
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
     Revocations(Reply<Vec<Revocation>>),
@@ -231,6 +235,14 @@ impl Driver {
                 // Not only when it is durable: writing takes time, in which it might renew.
                 self.wardens.turn_out(self.core.revocations());
             }
+            Input::SetQuota(quota, reply) => {
+                let token = self.wait_for(reply);
+                self.core.handle_set_quota(token, quota);
+            }
+            Input::RemoveQuota(of, reply) => {
+                let token = self.wait_for(reply);
+                self.core.handle_remove_quota(token, of);
+            }
             Input::Drain { name, undo, reply } => {
                 let token = self.wait_for(reply);
                 self.core.handle_drain(now_ns, token, &name, !undo);
@@ -245,6 +257,7 @@ impl Driver {
             Listing::Nodes(reply) => drop(reply.send(self.core.node_rows(now_ns))),
             Listing::Resources(reply) => drop(reply.send(self.core.resource_rows())),
             Listing::Grants(reply) => drop(reply.send(self.core.grant_rows(now_ns))),
+            Listing::Quotas(reply) => drop(reply.send(self.core.quota_table())),
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
             Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),
@@ -368,9 +381,20 @@ fn log(event: &Event) {
         Event::NodeRevoked { name } => {
             tracing::warn!(node = name, "turned out: its certificates are void");
         }
+        Event::QuotaSet { of, bytes } => {
+            tracing::info!(user = name_of(of), bytes, "quota set");
+        }
+        Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
         }
+    }
+}
+
+fn name_of(of: &QuotaFor) -> &str {
+    match of {
+        QuotaFor::User(user) => user,
+        QuotaFor::Others => "(all others)",
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::MonitorError;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::spawn_blocking;
+use venice_control::QuotaFor;
 use venice_control::store::{RedbStore, Store, StoreChange};
 use venice_rack::monitor::{Change, Record};
 use venice_wire::GrantId;
@@ -63,6 +64,8 @@ fn store_change(change: Change) -> StoreChange {
         Change::PutCertificateLife(life_ms) => {
             put("certificate-life".to_owned(), Record::CertificateLife(life_ms))
         }
+        Change::PutQuota(quota) => put(quota_key(&quota.of), Record::Quota(quota)),
+        Change::DeleteQuota(of) => StoreChange { key: quota_key(&of), value: None },
         Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
     }
 }
@@ -70,6 +73,13 @@ fn store_change(change: Change) -> StoreChange {
 /// With leading zeros, so that the order of keys is that of numbers.
 fn grant_key(id: GrantId) -> String {
     format!("grant/{:020}", id.0)
+}
+
+fn quota_key(of: &QuotaFor) -> String {
+    match of {
+        QuotaFor::User(user) => format!("quota/of/{user}"),
+        QuotaFor::Others => "quota/default".to_owned(),
+    }
 }
 
 fn token_key(id: u64) -> String {

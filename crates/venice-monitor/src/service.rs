@@ -8,7 +8,7 @@ use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
     Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest, NodeRegistration,
-    NodeRow, Owner, RackError, Registered, ResourceRow,
+    NodeRow, Owner, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -82,6 +82,18 @@ impl MonitorHandler for Service {
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {
         self.ask_done(|reply| Input::Drain { name, undo, reply }).await
+    }
+
+    async fn set_quota(&self, quota: QuotaRecord) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::SetQuota(quota, reply)).await
+    }
+
+    async fn remove_quota(&self, of: QuotaFor) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::RemoveQuota(of, reply)).await
+    }
+
+    async fn quotas(&self) -> QuotaTable {
+        self.ask(|reply| Input::List(Listing::Quotas(reply))).await.unwrap_or_default()
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {

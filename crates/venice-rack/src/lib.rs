@@ -10,6 +10,7 @@
 //! * [`forecast::Forecaster`] foretells what a workload will need from what it used.
 //! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
 //!   refused.
+//! * [`quota`] is how much a user may have borrowed.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
 //! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
@@ -26,6 +27,7 @@ pub mod forecast;
 pub mod monitor;
 pub mod placement;
 pub mod pressure;
+pub mod quota;
 pub mod rat;
 pub mod revocation;
 pub mod rows;

@@ -22,6 +22,7 @@ mod handshake;
 mod links;
 mod listing;
 mod nodes;
+mod quotas;
 mod recovery;
 mod release;
 mod revoking;
@@ -30,6 +31,7 @@ pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
 
 use crate::NS_PER_MS;
+use crate::quota::Quotas;
 use crate::rat::{GrantRecord, Rat};
 use crate::revocation::Revocations;
 use crate::rrt::Rrt;
@@ -110,6 +112,8 @@ pub struct MonitorCore {
     revoked: Revocations,
     /// How long that matters.
     memory: revoking::Memory,
+    /// Who may have how much.
+    quotas: Quotas,
     next_grant: u64,
     /// Grant numbers below this may be given without another record.
     grant_limit: u64,
@@ -153,6 +157,8 @@ impl MonitorCore {
             Change::PutRevocation(revocation) => self.revoked.put(revocation.clone()),
             Change::DeleteRevocation(node) => self.revoked.forget(node),
             Change::PutCertificateLife(life_ms) => self.memory.certificate_life_ms = *life_ms,
+            Change::PutQuota(record) => self.quotas.put(record.clone()),
+            Change::DeleteQuota(of) => self.quotas.remove(of),
         }
         // Changes made at one go are written at one go.
         if let Some(Action::Store(changes)) = self.actions.back_mut() {

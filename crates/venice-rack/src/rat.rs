@@ -61,12 +61,13 @@ pub struct Origin {
     pub key: GrantKey,
 }
 
-/// The grants, by number, by donor and by request.
+/// The grants, by number, by donor, by request and by user.
 #[derive(Debug, Default)]
 pub struct Rat {
     grants: BTreeMap<GrantId, GrantRecord>,
     by_donor: BTreeMap<NodeId, BTreeSet<GrantId>>,
     by_client: BTreeMap<u128, BTreeSet<GrantId>>,
+    by_user: BTreeMap<String, BTreeSet<GrantId>>,
 }
 
 impl Rat {
@@ -90,6 +91,16 @@ impl Rat {
         self.listed(self.by_client.get(&client_id))
     }
 
+    /// The grants of a user, on whatever nodes.
+    pub fn of_user(&self, user: &str) -> impl Iterator<Item = &GrantRecord> {
+        self.listed(self.by_user.get(user))
+    }
+
+    /// The users who have grants.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        self.by_user.keys().map(|user| &**user)
+    }
+
     fn listed<'a>(
         &'a self,
         ids: Option<&'a BTreeSet<GrantId>>,
@@ -97,11 +108,14 @@ impl Rat {
         ids.into_iter().flatten().map(|id| &self.grants[id])
     }
 
-    /// Adds a grant or changes it; donor and request of a grant never change.
+    /// Adds a grant or changes it; donor, request and owner of a grant never change.
     pub(crate) fn put(&mut self, grant: GrantRecord) {
         self.by_donor.entry(grant.donor).or_default().insert(grant.id);
         if let Some(origin) = grant.origin {
             self.by_client.entry(origin.client_id).or_default().insert(grant.id);
+        }
+        if let Some(owner) = &grant.owner {
+            self.by_user.entry(owner.user.clone()).or_default().insert(grant.id);
         }
         self.grants.insert(grant.id, grant);
     }
@@ -111,6 +125,9 @@ impl Rat {
         forget(&mut self.by_donor, grant.donor, id);
         if let Some(origin) = grant.origin {
             forget(&mut self.by_client, origin.client_id, id);
+        }
+        if let Some(owner) = &grant.owner {
+            forget(&mut self.by_user, owner.user.clone(), id);
         }
         Some(grant)
     }

@@ -121,6 +121,28 @@ pub struct GrantRow {
     pub purpose: String,
 }
 
+/// What `venice quota list` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct QuotaTable {
+    /// Bytes that those may have borrowed who have no quota of their own; `None`: what there is.
+    pub default_bytes: Option<u64>,
+    /// The users who have a quota of their own, or anything borrowed, by name.
+    pub users: Vec<QuotaRow>,
+}
+
+/// A line of `venice quota list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuotaRow {
+    /// The user.
+    pub user: String,
+    /// What it has borrowed, copies and all, in bytes.
+    pub used_bytes: u64,
+    /// What it may have borrowed at a time, in bytes; `None`: what there is.
+    pub quota_bytes: Option<u64>,
+    /// The quota is its own, not that of all others.
+    pub is_own: bool,
+}
+
 /// A line of `venice links`: the Topology Status Table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkRow {

@@ -3,6 +3,7 @@
 use crate::caller::Owner;
 use crate::door::DoorReport;
 use crate::pressure::PressureReport;
+use crate::quota::over_quota_text;
 use crate::revocation::Revocation;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -515,6 +516,18 @@ pub enum RackError {
         asked_bytes: u64,
         /// What is free, by node.
         free: Vec<(String, u64)>,
+    },
+    /// The user may not have so much at a time.
+    #[error("{}", over_quota_text(.user, *.asked_bytes, *.used_bytes, *.quota_bytes))]
+    OverQuota {
+        /// Who asked.
+        user: String,
+        /// What was asked for, in whole slabs and all copies together.
+        asked_bytes: u64,
+        /// What the user has.
+        used_bytes: u64,
+        /// What it may have.
+        quota_bytes: u64,
     },
     /// A donor was named that the rack does not know.
     #[error("the rack has no node named {0}")]

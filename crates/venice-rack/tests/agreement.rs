@@ -4,7 +4,7 @@
 mod model;
 
 use model::world::World;
-use model::{Fate, Op, op};
+use model::{Fate, Op, op, op_with_quotas};
 use proptest::prelude::*;
 
 proptest! {
@@ -13,6 +13,18 @@ proptest! {
     #[test]
     fn all_agree_when_quiet(ops in prop::collection::vec(op(), 1..250)) {
         let mut world = World::new();
+        for op in ops {
+            world.apply(op);
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+
+    /// Nor has a user ever more than its quota, however it is changed meanwhile.
+    #[test]
+    fn nobody_has_more_than_the_quota(ops in prop::collection::vec(op_with_quotas(), 1..300)) {
+        let mut world = World::new();
+        world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
         for op in ops {
             world.apply(op);
         }

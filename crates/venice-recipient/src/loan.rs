@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{ControlError, Grant, MemoryRequest};
+use venice_control::{ControlError, Grant, MemoryRequest, RackError};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
@@ -117,17 +117,8 @@ async fn ask_for_all(access: &Access, wish: &Wish) -> Result<(Vec<Grant>, u32), 
     if wish.remote_bytes.is_none() || wish.copies.is_none() {
         free = free_slabs(&mut client, wish).await?;
     }
-    let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1);
-    let copies = wish.copies.unwrap_or_else(|| {
-        let fits = most_slabs(&free, COPIES_BY_DEFAULT.into()) >= wanted.div_ceil(SLAB_BYTES);
-        if fits { COPIES_BY_DEFAULT } else { 1 }
-    });
-    let bytes = match most_slabs(&free, copies.max(1).into()) * SLAB_BYTES {
-        most if wish.remote_bytes.is_none() && most > 0 => wanted.min(most),
-        _ => wanted,
-    };
-    let wished = ask(&mut client, wish, bytes, copies).await;
-    match wished {
+    let (bytes, copies) = wish.plan(&free, u64::MAX);
+    match ask(&mut client, wish, bytes, copies).await {
         // Somebody else was faster.
         Err(RecipientError::Control(ControlError::NoRoom { .. }))
             if copies > 1 && wish.copies.is_none() =>
@@ -136,6 +127,13 @@ async fn ask_for_all(access: &Access, wish: &Wish) -> Result<(Vec<Grant>, u32), 
         }
         Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) if copies > 1 => {
             Err(RecipientError::NoRoomForCopies { copies, error })
+        }
+        Err(error) => {
+            let left = slabs_left(&error).map(|left| wish.plan(&free, left));
+            match left.filter(|less| *less != (bytes, copies)) {
+                Some((bytes, copies)) => Ok((ask(&mut client, wish, bytes, copies).await?, copies)),
+                None => Err(error),
+            }
         }
         granted => Ok((granted?, copies)),
     }
@@ -155,15 +153,55 @@ async fn ask_for_fragments(
     }
     let slab_bytes = coding.data() as u64 * SLAB_BYTES;
     let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1).div_ceil(slab_bytes);
-    let slabs = match most_slabs(&free, shares as u64) {
+    let at_most = |most| match most {
         most if wish.remote_bytes.is_none() && most > 0 => wanted.min(most),
         _ => wanted,
     };
-    match ask(&mut client, wish, slabs.saturating_mul(SLAB_BYTES), shares as u32).await {
+    let slabs = at_most(most_slabs(&free, shares as u64));
+    let bytes = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
+    match ask(&mut client, wish, bytes(slabs), shares as u32).await {
         Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) => {
             Err(RecipientError::NoRoomForFragments { coding, error })
         }
+        Err(error) => {
+            let left = slabs_left(&error).map(|left| at_most(left / shares as u64).min(slabs));
+            match left.filter(|less| *less != slabs) {
+                Some(less) => ask(&mut client, wish, bytes(less), shares as u32).await,
+                None => Err(error),
+            }
+        }
         granted => granted,
+    }
+}
+
+/// What the user's quota has left, in slabs, where an error says that it was too little.
+fn slabs_left(error: &RecipientError) -> Option<u64> {
+    match error {
+        RecipientError::Control(ControlError::Rack(RackError::OverQuota {
+            used_bytes,
+            quota_bytes,
+            ..
+        })) => Some(quota_bytes.saturating_sub(*used_bytes) / SLAB_BYTES),
+        _ => None,
+    }
+}
+
+impl Wish {
+    /// How many bytes to ask for, and in how many copies, where the donors have so much free and the
+    /// user may have so many slabs more. What was not said is made to fit, if anything does.
+    fn plan(&self, free: &[u64], slabs_left: u64) -> (u64, u32) {
+        let wanted = self.remote_bytes.unwrap_or(self.default_bytes).max(1);
+        let most =
+            |copies: u32| most_slabs(free, copies.into()).min(slabs_left / u64::from(copies));
+        let copies = self.copies.unwrap_or_else(|| {
+            let fits = most(COPIES_BY_DEFAULT) >= wanted.div_ceil(SLAB_BYTES);
+            if fits { COPIES_BY_DEFAULT } else { 1 }
+        });
+        let bytes = match most(copies.max(1)) * SLAB_BYTES {
+            most if self.remote_bytes.is_none() && most > 0 => wanted.min(most),
+            _ => wanted,
+        };
+        (bytes, copies)
     }
 }
 
@@ -280,4 +318,32 @@ pub(crate) fn fetch(grant: &Grant) -> Result<ShmConnection, RecipientError> {
 
 pub(crate) fn slabs_of(grant: &Grant) -> usize {
     (grant.bytes / SLAB_BYTES) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_said_is_made_to_fit_the_rack_and_the_quota() {
+        let slabs = |wish: &Wish, free: &[u64], left| {
+            let (bytes, copies) = wish.plan(free, left);
+            (bytes / SLAB_BYTES, copies)
+        };
+        let default = Wish { default_bytes: 4 * SLAB_BYTES, ..Wish::default() };
+        assert_eq!(slabs(&default, &[9, 9], u64::MAX), (4, 2));
+        assert_eq!(slabs(&default, &[9, 9], 8), (4, 2));
+        assert_eq!(slabs(&default, &[9, 9], 7), (4, 1));
+        assert_eq!(slabs(&default, &[9, 9], 3), (3, 1));
+        assert_eq!(slabs(&default, &[2, 0], u64::MAX), (2, 1));
+        // Nothing fits: the rack is to say so.
+        assert_eq!(slabs(&default, &[9, 9], 0), (4, 1));
+        let said = Wish { remote_bytes: Some(4 * SLAB_BYTES), ..Wish::default() };
+        assert_eq!(slabs(&said, &[9, 9], 7), (4, 1));
+        assert_eq!(slabs(&said, &[9, 9], 3), (4, 1));
+        let both = Wish { copies: Some(2), ..said };
+        assert_eq!(slabs(&both, &[], 3), (4, 2));
+        let copies = Wish { copies: Some(2), ..default };
+        assert_eq!(slabs(&copies, &[9, 9], 5), (2, 2));
+    }
 }

@@ -7,8 +7,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, rack, run, runs, sim,
-    swap, window,
+    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, quota, rack, run,
+    runs, sim, swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -66,6 +66,12 @@ enum Command {
     /// List who has borrowed what from whom (Resource Allocation Table)
     #[command(after_help = HELP_GRANTS)]
     Grants(listing::ListArgs),
+    /// Say how much each user may have borrowed, and list it
+    #[command(after_help = quota::HELP)]
+    Quota {
+        #[command(subcommand)]
+        what: quota::QuotaCommand,
+    },
     /// List the links between nodes and how they do (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
@@ -224,6 +230,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Drain(args) => drain::execute(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),
+        Command::Quota { what } => quota::execute(what, monitor),
         Command::Links(args) => listing::links(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::Channels(args) } => {

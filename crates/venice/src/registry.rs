@@ -2,7 +2,9 @@
 
 use anyhow::anyhow;
 use venice_control::client::{GateClient, MonitorClient};
-use venice_control::{ControlError, GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_control::{
+    ControlError, GrantRow, LinkRow, NodeRow, QuotaFor, QuotaRecord, QuotaTable, ResourceRow,
+};
 use venice_recipient::local_rack::access;
 
 /// A connection to a Monitor Node.
@@ -22,6 +24,21 @@ impl Registry {
     /// Has nothing more placed on a node, or (`undo`) something again.
     pub async fn drain(&mut self, node: &str, undo: bool) -> anyhow::Result<()> {
         self.0.drain(node, undo).await.map_err(told)
+    }
+
+    /// Says how much somebody may have borrowed.
+    pub async fn set_quota(&mut self, quota: QuotaRecord) -> anyhow::Result<()> {
+        self.0.set_quota(quota).await.map_err(told)
+    }
+
+    /// Takes a quota away.
+    pub async fn remove_quota(&mut self, of: QuotaFor) -> anyhow::Result<()> {
+        self.0.remove_quota(of).await.map_err(told)
+    }
+
+    /// The quotas, and what is used of them.
+    pub async fn quotas(&mut self) -> anyhow::Result<QuotaTable> {
+        self.0.quotas().await.map_err(told)
     }
 
     /// Every node.

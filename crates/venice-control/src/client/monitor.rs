@@ -8,7 +8,8 @@ use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaTable, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, Registered,
 };
@@ -72,7 +73,8 @@ impl MonitorClient {
     /// same `client_id` when the answer was lost.
     ///
     /// # Errors
-    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`].
+    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`],
+    /// [`venice_rack::types::RackError::OverQuota`].
     pub async fn request_memory(
         &mut self,
         request: MemoryRequest,
@@ -105,6 +107,39 @@ impl MonitorClient {
         let request = proto::DrainNodeRequest { name: name.to_owned(), undo };
         self.inner.drain_node(request).await.map_err(|s| self.error(s))?;
         Ok(())
+    }
+
+    /// Says how much a user may have borrowed at a time. For administrators.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`]; [`venice_rack::types::RackError::BadRequest`].
+    pub async fn set_quota(&mut self, quota: QuotaRecord) -> Result<(), ControlError> {
+        let QuotaRecord { of, bytes } = quota;
+        let request = proto::SetQuotaRequest { user: quota_user(of), bytes };
+        self.inner.set_quota(request).await.map_err(|s| self.error(s))?;
+        Ok(())
+    }
+
+    /// Takes a quota away. For administrators.
+    ///
+    /// # Errors
+    /// As [`Self::set_quota`], also where there is none.
+    pub async fn remove_quota(&mut self, of: QuotaFor) -> Result<(), ControlError> {
+        let request = proto::RemoveQuotaRequest { user: quota_user(of) };
+        self.inner.remove_quota(request).await.map_err(|s| self.error(s))?;
+        Ok(())
+    }
+
+    /// The quotas, and what is used of them.
+    ///
+    /// # Errors
+    /// Only when the Monitor Node cannot be reached.
+    pub async fn quotas(&mut self) -> Result<QuotaTable, ControlError> {
+        let response = self.inner.list_quotas(proto::ListQuotasRequest {}).await;
+        let proto::ListQuotasResponse { default_bytes, users } =
+            response.map_err(|s| self.error(s))?.into_inner();
+        let users = users.into_iter().map(convert::quota_row_in).collect();
+        Ok(QuotaTable { default_bytes, users })
     }
 
     /// The nodes.
@@ -149,5 +184,13 @@ impl MonitorClient {
 
     fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
+    }
+}
+
+/// A user's name; empty: each who has none of its own.
+fn quota_user(of: QuotaFor) -> String {
+    match of {
+        QuotaFor::User(user) => user,
+        QuotaFor::Others => String::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of the tables.
 
 use crate::proto;
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, ResourceRow};
 
 /// Rows have the same fields on both sides.
 macro_rules! same_fields {
@@ -78,6 +78,7 @@ same_fields!(
         purpose,
     }
 );
+same_fields!(quota_row_out, quota_row_in, QuotaRow { user, used_bytes, quota_bytes, is_own });
 same_fields!(
     link_row_out,
     link_row_in,

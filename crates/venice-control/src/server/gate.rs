@@ -13,7 +13,7 @@ use venice_rack::caller::{Caller, User};
 use venice_rack::revocation::Revocation;
 use venice_rack::types::RackError;
 
-const ADMINS: &str = "root on the Monitor Node's machine";
+pub(super) const ADMINS: &str = "root on the Monitor Node's machine";
 
 /// A token just made.
 #[derive(Debug, Clone, PartialEq, Eq)]

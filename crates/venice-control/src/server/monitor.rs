@@ -1,7 +1,7 @@
 //! The MonitorNode service over a [`MonitorHandler`].
 
 use super::door::Door;
-use super::gate::{GateHandler, GateService};
+use super::gate::{ADMINS, GateHandler, GateService};
 use super::guests::Guests;
 use super::listen::ServeError;
 use crate::convert;
@@ -17,7 +17,8 @@ use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::{Caller, Owner};
 use venice_rack::monitor::Kept;
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaTable, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
 };
@@ -55,6 +56,15 @@ pub trait MonitorHandler: Send + Sync + 'static {
     fn drain(&self, name: String, undo: bool)
     -> impl Future<Output = Result<(), RackError>> + Send;
 
+    /// Somebody may have another amount than before.
+    fn set_quota(&self, quota: QuotaRecord) -> impl Future<Output = Result<(), RackError>> + Send;
+
+    /// A quota is no more.
+    fn remove_quota(&self, of: QuotaFor) -> impl Future<Output = Result<(), RackError>> + Send;
+
+    /// The quotas, and what is used of them.
+    fn quotas(&self) -> impl Future<Output = QuotaTable> + Send;
+
     /// The nodes.
     fn nodes(&self) -> impl Future<Output = Vec<NodeRow>> + Send;
 
@@ -91,6 +101,10 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
 struct Service<H> {
     handler: Arc<H>,
     door: Arc<Door>,
+}
+
+fn quota_of(user: String) -> QuotaFor {
+    if user.is_empty() { QuotaFor::Others } else { QuotaFor::User(user) }
 }
 
 fn is_node(caller: &Caller, name: &str) -> bool {
@@ -166,6 +180,37 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         let proto::DrainNodeRequest { name, undo } = request.into_inner();
         self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::DrainNodeResponse {}))
+    }
+
+    async fn set_quota(
+        &self,
+        request: Request<proto::SetQuotaRequest>,
+    ) -> Result<Response<proto::SetQuotaResponse>, Status> {
+        self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
+        let proto::SetQuotaRequest { user, bytes } = request.into_inner();
+        let record = QuotaRecord { of: quota_of(user), bytes };
+        self.handler.set_quota(record).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::SetQuotaResponse {}))
+    }
+
+    async fn remove_quota(
+        &self,
+        request: Request<proto::RemoveQuotaRequest>,
+    ) -> Result<Response<proto::RemoveQuotaResponse>, Status> {
+        self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
+        let of = quota_of(request.into_inner().user);
+        self.handler.remove_quota(of).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::RemoveQuotaResponse {}))
+    }
+
+    async fn list_quotas(
+        &self,
+        request: Request<proto::ListQuotasRequest>,
+    ) -> Result<Response<proto::ListQuotasResponse>, Status> {
+        self.door.admit(&request)?;
+        let QuotaTable { default_bytes, users } = self.handler.quotas().await;
+        let users = users.into_iter().map(convert::quota_row_out).collect();
+        Ok(Response::new(proto::ListQuotasResponse { default_bytes, users }))
     }
 
     async fn list_nodes(

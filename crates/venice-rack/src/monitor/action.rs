@@ -1,6 +1,7 @@
 //! What the driver does for the Monitor Node, and what comes back.
 
 use super::admission::JoinTokenRecord;
+use crate::quota::{QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
@@ -138,6 +139,18 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// A quota is new, or another than it was.
+    QuotaSet {
+        /// Whose.
+        of: QuotaFor,
+        /// Bytes; `None`: as many as there are.
+        bytes: Option<u64>,
+    },
+    /// A quota was taken away.
+    QuotaRemoved {
+        /// Whose.
+        of: QuotaFor,
+    },
     /// A donor lends a grant that was not in the table.
     GrantAdopted {
         /// The donor's name.
@@ -168,6 +181,10 @@ pub enum Change {
     DeleteRevocation(String),
     /// Certificates are good for so many milliseconds, longer than any before.
     PutCertificateLife(u64),
+    /// A quota is new, or another than it was.
+    PutQuota(QuotaRecord),
+    /// A quota was taken away.
+    DeleteQuota(QuotaFor),
 }
 
 /// What [`super::MonitorCore::recover`] starts from: the last `Put` of everything not deleted.
@@ -185,6 +202,8 @@ pub enum Record {
     Revocation(Revocation),
     /// The longest that certificates were ever good for, in milliseconds.
     CertificateLife(u64),
+    /// A quota.
+    Quota(QuotaRecord),
 }
 
 /// Why a call to a donor did not succeed.

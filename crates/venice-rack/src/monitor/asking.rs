@@ -34,11 +34,11 @@ impl MonitorCore {
             return Ok(());
         }
         let checked = self.check_request(&owner, &request);
-        let granted = match &checked {
-            Ok((slabs, _)) => self.granted_before(client_id, slabs.saturating_mul(request.copies)),
+        let answer = match &checked {
+            Ok((slabs, _)) => self.answer_at_once(&owner, &request, *slabs),
             Err(error) => Some(Err(error.clone())),
         };
-        match (granted, checked) {
+        match (answer, checked) {
             (Some(result), _) => {
                 self.actions.push_back(Action::ReplyRequest { client_id, result });
             }
@@ -101,6 +101,21 @@ impl MonitorCore {
         Ok((slabs, named))
     }
 
+    /// What there is to say to a request that makes sense without asking a donor: it was granted
+    /// before, or is more than its owner may have.
+    fn answer_at_once(
+        &self,
+        owner: &Owner,
+        request: &MemoryRequest,
+        slabs: u32,
+    ) -> Option<Result<Vec<Grant>, RackError>> {
+        let before = self.granted_before(request.client_id, slabs.saturating_mul(request.copies));
+        before.or_else(|| {
+            let all_slabs = u64::from(slabs) * u64::from(request.copies);
+            self.check_quota(owner, all_slabs).err().map(Err)
+        })
+    }
+
     /// The answer to a request that was answered before.
     fn granted_before(&self, client_id: u128, slabs: u32) -> Option<Result<Vec<Grant>, RackError>> {
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
@@ -140,6 +155,9 @@ impl MonitorCore {
 
     /// Why there are no donors for what is missing of a request.
     pub(super) fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
+        if let Err(error) = self.check_quota_again(client_id) {
+            return error;
+        }
         if spread(missing, self.available(client_id, true)).is_some() {
             return RackError::HandshakeFailed;
         }

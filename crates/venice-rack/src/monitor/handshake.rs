@@ -83,6 +83,14 @@ impl PendingRequest {
         self.parts.values().map(|part| part.slabs).sum()
     }
 
+    /// Slabs that it will have and that no grant in the table stands for.
+    pub(super) fn slabs_beside_table(&self) -> u32 {
+        let in_table =
+            |part: &&Part| matches!(part.state, PartState::Committing | PartState::Committed);
+        let in_table = self.parts.values().filter(in_table).map(|part| part.slabs);
+        in_table.fold(self.slabs, u32::saturating_sub)
+    }
+
     /// Slabs that a donor may give besides what it gives.
     fn may_give(&self, donor: NodeId) -> u32 {
         let parts = self.parts.values().filter(|part| part.donor.node == donor);
@@ -151,7 +159,8 @@ impl MonitorCore {
         pending.attempts += 1;
         let missing = pending.slabs - pending.placed_slabs();
         let given_up = pending.attempts > MAX_ATTEMPTS;
-        let shares = spread(missing, self.available(client_id, false)).filter(|_| !given_up);
+        let may_be_placed = !given_up && self.check_quota_again(client_id).is_ok();
+        let shares = spread(missing, self.available(client_id, false)).filter(|_| may_be_placed);
         let Some(shares) = shares else {
             if !given_up && self.may_wait_for_room(now_ns, client_id, missing) {
                 return;

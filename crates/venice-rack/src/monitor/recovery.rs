@@ -1,6 +1,7 @@
 //! Starting anew from what the store has kept.
 
 use super::{Change, KeySource, MonitorCore, MonitorSettings, Record};
+use crate::quota::Quotas;
 use crate::rat::{GrantRecord, GrantState, Rat};
 use crate::revocation::Revocations;
 use crate::rrt::{NodeEntry, Rrt};
@@ -27,6 +28,7 @@ impl MonitorCore {
                 Record::Token(record) => drop(core.tokens.insert(record.id, record)),
                 Record::Revocation(revocation) => core.revoked.put(revocation),
                 Record::CertificateLife(life_ms) => core.memory.certificate_life_ms = life_ms,
+                Record::Quota(record) => core.quotas.put(record),
             }
         }
         core.next_grant = core.grant_limit;
@@ -51,6 +53,7 @@ impl MonitorCore {
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
             memory: Default::default(),
+            quotas: Quotas::default(),
             next_grant: 1,
             // Numbers start at 1.
             grant_limit: 1,

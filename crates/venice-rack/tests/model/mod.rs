@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 pub const DONORS: usize = 3;
 pub const SLABS_PER_DONOR: u32 = 8;
+/// Who borrows, in turns.
+pub const USERS: [&str; 2] = ["alice", "bob"];
 pub const MS: u64 = 1_000_000;
 pub const HEARTBEAT_MS: u64 = 1_000;
 pub const LEASE_MS: u64 = 10_000;
@@ -55,6 +57,9 @@ pub enum Op {
     Drain(usize, bool),
     /// A donor's machine wants so many slabs back.
     WantBack(usize, u32),
+    /// An administrator says how much one of the users, or all others, may have.
+    SetQuota(usize, Option<u64>),
+    RemoveQuota(usize),
     Pass {
         ms: u64,
     },
@@ -96,5 +101,27 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::CrashMonitor),
         1 => (0..DONORS).prop_map(Op::KillDonor),
         2 => (0..DONORS).prop_map(Op::StartDonor),
+    ]
+}
+
+/// Users of whom each may have only so much, and who always want more: much is asked for and given
+/// back, little gets through.
+pub fn op_with_quotas() -> impl Strategy<Value = Op> {
+    let (pick, whose) = (0usize..64, 0..=USERS.len());
+    let rough = prop_oneof![
+        4 => Just(Fate::Answered),
+        1 => Just(Fate::RequestLost),
+        1 => Just(Fate::AnswerLost),
+        1 => fate(),
+    ];
+    prop_oneof![
+        20 => op(),
+        16 => (1u32..5).prop_map(|slabs| Op::Request { slabs, named: None }),
+        8 => pick.clone().prop_map(Op::Release),
+        60 => Just(Op::Act),
+        40 => (pick, rough).prop_map(|(pick, fate)| Op::Deliver(pick, fate)),
+        2 => (whose.clone(), prop::option::weighted(0.9, 0u64..10))
+            .prop_map(|(whose, slabs)| Op::SetQuota(whose, slabs)),
+        1 => whose.prop_map(Op::RemoveQuota),
     ]
 }

@@ -1,16 +1,18 @@
 //! The rack's parts, driven by [`Op`]s.
 
 mod peace;
+mod quotas;
 
 use super::{
-    DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
+    DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR, USERS,
     WANT_BACK_WITHIN_MS,
 };
+use quotas::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason};
 use venice_rack::monitor::{
-    Action, CallError, Change, KeySource, MonitorCore, MonitorSettings, Record, Token,
+    Action, CallError, Change, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
 };
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
@@ -94,6 +96,8 @@ pub struct World {
     promised_ns: BTreeMap<GrantId, u64>,
     /// The grants that their donors wanted back when they were last renewed.
     wanted: BTreeSet<GrantId>,
+    /// Quotas, and what counts.
+    ledger: Ledger,
     next_instance: u64,
     next_token: u64,
 }
@@ -116,6 +120,7 @@ impl World {
             drain_calls: BTreeMap::new(),
             promised_ns: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            ledger: Ledger::default(),
             next_instance: 1,
             next_token: 1,
         };
@@ -164,11 +169,14 @@ impl World {
             Op::RenewAll => self.renew_all(),
             Op::Drain(index, drains) => self.drain(index, drains),
             Op::WantBack(index, slabs) => self.want_back(index, slabs),
+            Op::SetQuota(whose, slabs) => self.set_quota(whose, slabs),
+            Op::RemoveQuota(whose) => self.remove_quota(whose),
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
             Op::KillDonor(index) => self.kill_donor(index),
             Op::StartDonor(index) => self.start_donor(index),
         }
+        self.check_quotas();
     }
 
     fn request(&mut self, slabs: u32, named: Option<usize>) {
@@ -182,6 +190,7 @@ impl World {
             purpose: "model".to_owned(),
         };
         let owner = owner_of(self.recipients.len());
+        self.ledger.check(&request.recipient, &owner.user);
         self.monitor.handle_request(self.now_ns, owner.clone(), request.clone()).unwrap();
         let (asked_ns, answer) = (self.now_ns, None);
         let recipient = Recipient { owner, request, asked_ns, answer, held: vec![], alive: true };
@@ -195,6 +204,7 @@ impl World {
         if count > 0 {
             let recipient = &mut waiting[pick % count];
             let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
+            self.ledger.check(&request.recipient, &owner.user);
             self.monitor.handle_request(self.now_ns, owner, request).unwrap();
         }
     }
@@ -254,13 +264,18 @@ impl World {
                 assert_eq!(other, None, "a grant's number was given twice");
                 let index = donor.node.0 as usize - 1;
                 assert!(!self.drained.contains(&index), "something is placed on a drained node");
+                self.ledger.prepare(&request);
                 self.send(donor, What::Prepare(request));
             }
-            Action::SendCommit { donor, grant, .. } => self.send(donor, What::Commit(grant)),
+            Action::SendCommit { donor, grant, .. } => {
+                self.ledger.commit(donor, grant);
+                self.send(donor, What::Commit(grant));
+            }
             Action::SendAbort { donor, grant, .. } => self.send(donor, What::Abort(grant)),
             Action::SendRelease { donor, grants, .. } => self.send(donor, What::Release(grants)),
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
+            Action::Note(Event::NodeDown { name }) => self.ledger.node_down(&name),
             Action::ReplyRelease { .. } | Action::Note(_) => {}
             Action::ReplyDone { token, .. } => {
                 let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
@@ -272,7 +287,12 @@ impl World {
     }
 
     fn store(&mut self, change: Change) {
+        self.ledger.store(&change);
         match change {
+            Change::PutQuota(quota) => {
+                self.store.insert(format!("quota/{:?}", quota.of), Record::Quota(quota));
+            }
+            Change::DeleteQuota(of) => drop(self.store.remove(&format!("quota/{of:?}"))),
             Change::PutNode(node) => {
                 self.store.insert(format!("node/{}", node.name), Record::Node(node));
             }
@@ -495,6 +515,7 @@ impl World {
         let calls = std::mem::take(&mut self.calls);
         self.strays.extend(calls);
         self.monitor = start_monitor(self.life, self.now_ns, &self.store);
+        self.ledger.crash();
     }
 
     fn kill_donor(&mut self, index: usize) {
@@ -547,10 +568,10 @@ fn name_of(index: usize) -> String {
     format!("node{}", index + 1)
 }
 
-/// Three users on two nodes, in turns.
+/// Two users on two nodes, in turns.
 fn owner_of(recipient: usize) -> Owner {
-    let user = ["alice", "bob", "carol"][recipient % 3].to_owned();
-    Owner { node: format!("home{}", recipient % 2), user }
+    let user = USERS[recipient % USERS.len()].to_owned();
+    Owner { node: format!("home{}", recipient / 2 % 2), user }
 }
 
 fn fresh_core() -> DonorCore {

@@ -1,14 +1,10 @@
 //! Grants are given back.
 
-use super::{Rack, aborts_or_releases, eight_slabs, granted, prepares, status};
+use super::{Rack, aborts_or_releases, eight_slabs, granted, prepares, released, status};
 use crate::common::{S, owner};
 use venice_rack::monitor::{Action, CallError, Kept, Token};
 use venice_rack::types::{HeldState, RackError};
 use venice_wire::{GrantId, GrantKey};
-
-fn released(kept: Kept) -> Action {
-    Action::ReplyRelease { token: Token(9), kept }
-}
 
 #[test]
 fn nothing_is_given_back_without_its_key() {

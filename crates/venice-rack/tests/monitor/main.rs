@@ -3,11 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod giving_back;
+mod quotas;
 
 use common::{OneTwoThree, S, owner, settings};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
-use venice_rack::monitor::{Action, CallError, Change, MonitorCore, Record, Token};
+use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
@@ -297,6 +298,10 @@ fn a_request_is_its_owners_alone() {
     assert_eq!(rack.actions(), []);
     rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
     assert_eq!(granted(rack.actions()).unwrap().len(), 1);
+}
+
+fn released(kept: Kept) -> Action {
+    Action::ReplyRelease { token: Token(9), kept }
 }
 
 fn eight_slabs(client_id: u128) -> MemoryRequest {

@@ -46,14 +46,15 @@ pub struct RunArgs {
     /// [default: half of what is available]
     #[arg(long, value_name = "SIZE")]
     local: Option<ByteSize>,
-    /// Memory to borrow [default: three times --local, or all the rack has free if that is less]
+    /// Memory to borrow [default: three times --local, or all that the rack has free and your quota
+    /// leaves if that is less]
     #[arg(long, value_name = "SIZE")]
     remote: Option<ByteSize>,
     /// How to reach the donors [default: the rack's]
     #[arg(long, value_enum)]
     port: Option<PortKind>,
     /// Copies of what is far, each on another node: 1 to 3 [default: 2, or 1 with a warning where
-    /// the rack has no room for 2]; --mode window has one, since what is mapped outlives its node
+    /// the rack or your quota has no room for 2]; --mode window has one, since what is mapped outlives its node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
     /// Code what is far instead: K fragments of each page and M computed ones, each on another node
@@ -201,7 +202,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let loan = borrow(&access, &wish, port.into()).map_err(told)?;
     if loan.is_short {
         remark(
-            "venice: the rack has no room for two copies of this program's far memory on different \
+            "venice: the rack, or your quota, has no room for two copies of this program's far memory on different \
              nodes: a node that dies takes some of it along (--copies 1 says that this is meant)",
         );
     }

@@ -59,7 +59,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
 pub fn warn_of_one_copy(status: &Status) {
     if status.is_short {
         terminal::remark(
-            "venice: the rack has no room for two copies of what is swapped on different nodes: a \
+            "venice: the rack, or your quota, has no room for two copies of what is swapped on different nodes: a \
              node that dies takes some of it along (--copies 1 says that this is meant)",
         );
     }

@@ -65,14 +65,19 @@ impl World {
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
         assert!(self.wanted.is_empty(), "wanted back by nobody: {:?}", self.wanted);
         assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
-        let recovered = start_monitor(self.life + 1, self.now_ns, &self.store);
-        assert_eq!(listed(&recovered, self.now_ns), used, "store and recipients");
+        assert_eq!(listed(&self.recovered(), self.now_ns), used, "store and recipients");
+        self.check_quota_table();
         for (index, row) in self.monitor.node_rows(self.now_ns).iter().enumerate() {
             let core = &self.donors[row.node_id as usize - 1].core;
             let free_bytes = u64::from(core.status().free_slabs) * SLAB_BYTES;
             assert_eq!((row.state.as_str(), row.free_bytes), ("up", free_bytes), "{index}");
             assert_eq!(row.granted_bytes + row.free_bytes, row.lent_bytes, "leak");
         }
+    }
+
+    /// Another Monitor Node, from what this one has stored.
+    pub(super) fn recovered(&self) -> MonitorCore {
+        start_monitor(self.life + 1, self.now_ns, &self.store)
     }
 
     fn held_by_donors(&self) -> BTreeMap<u64, Held> {

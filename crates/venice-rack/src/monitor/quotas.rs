@@ -1,0 +1,118 @@
+//! Who may borrow how much. What a user has of the donors counts, for whatever purpose and in
+//! however many copies, from the moment a request is placed until the donors are known to have it
+//! back.
+
+use super::{Action, Change, Event, MonitorCore, Token};
+use crate::caller::Owner;
+use crate::quota::{QuotaFor, QuotaRecord};
+use crate::rat::GrantRecord;
+use crate::rows::{QuotaRow, QuotaTable};
+use crate::types::{MAX_NAME_BYTES, RackError};
+use std::collections::BTreeSet;
+use venice_wire::SLAB_BYTES;
+
+impl MonitorCore {
+    /// An administrator sets a quota, or (without bytes) exempts a user from that of the others.
+    /// Answered by [`Action::ReplyDone`] once it is durable. Nothing is taken away by it.
+    pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord) {
+        let result = check_quota_record(&record);
+        if result.is_ok() {
+            self.note(Event::QuotaSet { of: record.of.clone(), bytes: record.bytes });
+            self.change(Change::PutQuota(record));
+        }
+        self.actions.push_back(Action::ReplyDone { token, result });
+    }
+
+    /// An administrator takes a quota away. Answered by [`Action::ReplyDone`] once it is durable.
+    pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor) {
+        let result = if self.quotas.has(&of) {
+            self.note(Event::QuotaRemoved { of: of.clone() });
+            self.change(Change::DeleteQuota(of));
+            Ok(())
+        } else {
+            let whose = match of {
+                QuotaFor::User(user) => format!("{user} has no quota of its own"),
+                QuotaFor::Others => "there is no default quota".to_owned(),
+            };
+            Err(RackError::BadRequest(format!(
+                "{whose}: `venice quota list` shows those there are"
+            )))
+        };
+        self.actions.push_back(Action::ReplyDone { token, result });
+    }
+
+    /// The users who have a quota, or anything borrowed.
+    pub fn quota_table(&self) -> QuotaTable {
+        let mut users: BTreeSet<&str> = self.quotas.users().collect();
+        users.extend(self.rat.users());
+        users.extend(self.requests.values().map(|pending| &*pending.owner.user));
+        let row = |user: &str| QuotaRow {
+            user: user.to_owned(),
+            used_bytes: self.used_bytes(user),
+            quota_bytes: self.quotas.bytes_of(user),
+            is_own: self.quotas.has(&QuotaFor::User(user.to_owned())),
+        };
+        let default_bytes = self.quotas.bytes_of_others();
+        QuotaTable { default_bytes, users: users.into_iter().map(row).collect() }
+    }
+
+    /// May `owner` have so many slabs more?
+    pub(super) fn check_quota(&self, owner: &Owner, slabs: u64) -> Result<(), RackError> {
+        let Some(quota_bytes) = self.quotas.bytes_of(&owner.user) else { return Ok(()) };
+        let used_bytes = self.used_bytes(&owner.user);
+        let asked_bytes = slabs.saturating_mul(SLAB_BYTES);
+        if used_bytes.saturating_add(asked_bytes) <= quota_bytes {
+            return Ok(());
+        }
+        let user = owner.user.clone();
+        Err(RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes })
+    }
+
+    /// The same of a request in its handshake, all of which counts already. It may have become too
+    /// much: what a share was at a donor that did not answer counts until that one is heard of.
+    pub(super) fn check_quota_again(&self, client_id: u128) -> Result<(), RackError> {
+        let Some(pending) = self.requests.get(&client_id) else { return Ok(()) };
+        let checked = self.check_quota(&pending.owner, 0);
+        checked.map_err(|error| match error {
+            RackError::OverQuota { user, used_bytes, quota_bytes, .. } => {
+                let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
+                let used_bytes = used_bytes.saturating_sub(asked_bytes);
+                RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes }
+            }
+            other => other,
+        })
+    }
+
+    fn used_bytes(&self, user: &str) -> u64 {
+        let held = self.rat.of_user(user).filter(|grant| !self.is_surely_gone(grant));
+        let held = held.map(|grant| u64::from(grant.slabs));
+        let asking = self.requests.values().filter(|pending| pending.owner.user == user);
+        let asking = asking.map(|pending| u64::from(pending.slabs_beside_table()));
+        held.chain(asking).sum::<u64>() * SLAB_BYTES
+    }
+
+    /// The agent that lent it is dead. One that is merely silent may still lend it.
+    fn is_surely_gone(&self, grant: &GrantRecord) -> bool {
+        let node = self.rrt.get(grant.donor);
+        node.is_some_and(|node| node.record.identity.epoch != grant.donor_epoch)
+    }
+}
+
+fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
+    let bad = |reason: String| Err(RackError::BadRequest(reason));
+    match &record.of {
+        QuotaFor::Others if record.bytes.is_none() => {
+            bad("who has no quota may borrow what there is: remove the default".to_owned())
+        }
+        QuotaFor::User(user)
+            if user.is_empty()
+                || user.len() > MAX_NAME_BYTES
+                || user.contains(char::is_control) =>
+        {
+            bad(format!(
+                "a user's name has 1 to {MAX_NAME_BYTES} printable characters, not {user:?}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
