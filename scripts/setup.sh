@@ -60,6 +60,8 @@ look() {
     fi
     if at_least test; then
         need redis-cli redis-tools
+        need etcd etcd-server # the store of several Monitor Nodes
+        need etcdctl etcd-client
         need stress-ng stress-ng
         need sqlite3 sqlite3
         need_file /usr/bin/python3 python3
@@ -103,11 +105,11 @@ allow_services() { [[ -z $policy_is_ours ]] || rm -f "$policy"; }
 disable_service() {
     local package
     for package in "${missing[@]}"; do
-        [[ $package == redis-server || $package == memcached || $package == iperf3 ]] || continue
+        [[ $package == redis-server || $package == memcached || $package == iperf3 || $package == etcd-server ]] || continue
         if command -v systemctl >/dev/null 2>&1; then
-            systemctl disable "$package.service" >/dev/null 2>&1 || true
+            systemctl disable "${package/etcd-server/etcd}.service" >/dev/null 2>&1 || true
         fi
-        update-rc.d "$package" disable >/dev/null 2>&1 || true
+        update-rc.d "${package/etcd-server/etcd}" disable >/dev/null 2>&1 || true
     done
 }
 

@@ -18,7 +18,7 @@ use crate::{AgentError, OnReady};
 pub struct AgentConfig {
     /// The node's name, unique in the rack and the same at every start. It has no default.
     pub name: String,
-    /// `host:port` of the Monitor Node.
+    /// `host:port` of the Monitor Node, or of several with commas between.
     pub monitor: String,
     /// Directory of the node's certificate, as `venice join` made it.
     pub identity: PathBuf,

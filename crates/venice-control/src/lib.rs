@@ -3,7 +3,6 @@
 //! * [`client`] calls: [`client::MonitorClient`] and [`client::AgentClient`], in plain types.
 //! * [`server`] is called: implement [`server::MonitorHandler`] or [`server::AgentHandler`] and
 //!   hand it to [`server::serve_monitor`] or [`server::serve_agent`].
-//! * [`store`] keeps the Monitor Node's tables on disk.
 //! * [`proto`] is the gRPC of `proto/venice/v1/*.proto`, for those who want it bare.
 //!
 //! The types of the calls are those of `venice-rack` and are exported here again.
@@ -15,7 +14,6 @@ mod error;
 pub mod identity;
 pub mod proto;
 pub mod server;
-pub mod store;
 
 pub use error::ControlError;
 pub use venice_rack::caller::{Caller, Owner, User};

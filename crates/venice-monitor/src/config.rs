@@ -10,6 +10,7 @@ use std::time::Duration;
 use venice_control::identity::Lifetimes;
 use venice_fabric::{Position, Topology};
 use venice_rack::monitor::MonitorSettings;
+use venice_store::{EtcdTls, StoreError, StoreLocation};
 
 /// Called once with the address the Monitor Node listens on.
 pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send>>);
@@ -46,8 +47,18 @@ impl fmt::Debug for OnReady {
 pub struct MonitorConfig {
     /// `host:port` to listen on; port 0 lets the system choose.
     pub listen: String,
-    /// Directory of the store; made when it is not there.
+    /// Directory of the authority's keys, and of the store if it is nowhere else; made when it is not
+    /// there.
     pub state_dir: PathBuf,
+    /// The store: a file, or `etcd://HOST[:PORT][,...][/PREFIX]`, `etcds://...` with TLS. Of several
+    /// Monitor Nodes with one etcd one serves the rack, and the others stand by.
+    pub store: Option<String>,
+    /// The authority that signed the certificates of etcd's members, in PEM: for `etcds://`.
+    pub store_ca: Option<PathBuf>,
+    /// The certificate that etcd is shown, in PEM.
+    pub store_certificate: Option<PathBuf>,
+    /// Its key, in PEM.
+    pub store_key: Option<PathBuf>,
     /// Seconds between two heartbeats of an agent.
     pub heartbeat_interval_s: f64,
     /// How many heartbeats in a row may be missed before a node counts as down.
@@ -76,6 +87,10 @@ impl Default for MonitorConfig {
         Self {
             listen: "127.0.0.1:7470".to_owned(),
             state_dir: PathBuf::from("/var/lib/venice/monitor"),
+            store: None,
+            store_ca: None,
+            store_certificate: None,
+            store_key: None,
             heartbeat_interval_s: 1.0,
             missed_heartbeats: 3,
             lease_s: 10.0,
@@ -131,6 +146,45 @@ impl MonitorConfig {
         u64::try_from(node.max(user).as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// The store's file, if it is one.
+    pub(crate) fn store_file(&self) -> PathBuf {
+        self.store.as_ref().map_or_else(|| self.state_dir.join(crate::STORE_FILE), PathBuf::from)
+    }
+
+    pub(crate) fn store_location(&self) -> Result<StoreLocation, MonitorError> {
+        match &self.store {
+            Some(store) => {
+                store.parse().map_err(|error: StoreError| MonitorError::Config(error.to_string()))
+            }
+            None => Ok(StoreLocation::File(self.store_file())),
+        }
+    }
+
+    pub(crate) fn etcd_tls(&self) -> EtcdTls {
+        let certificate = self.store_certificate.clone().zip(self.store_key.clone());
+        EtcdTls { authority: self.store_ca.clone(), certificate }
+    }
+
+    /// Files for TLS that would be passed over.
+    fn check_store(&self) -> Result<(), MonitorError> {
+        let location = self.store_location()?;
+        let wrong = |what: &str| Err(MonitorError::Config(what.to_owned()));
+        if self.store_certificate.is_some() != self.store_key.is_some() {
+            return wrong("store_certificate and store_key go together: one of them is missing");
+        }
+        let has_tls = self.store_ca.is_some() || self.store_key.is_some();
+        match location {
+            StoreLocation::Etcd(etcd) if etcd.is_tls && self.store_ca.is_none() => {
+                wrong("etcds:// needs store_ca: the authority of the members' certificates")
+            }
+            StoreLocation::Etcd(etcd) if etcd.is_tls || !has_tls => Ok(()),
+            _ if has_tls => {
+                wrong("store_ca, store_certificate and store_key are for etcds:// alone")
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         let node = Duration::from_secs_f64(self.certificate_s);
         Lifetimes { node, user: node.min(Lifetimes::default().user) }
@@ -164,7 +218,7 @@ impl MonitorConfig {
         if self.missed_heartbeats == 0 {
             return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));
         }
-        Ok(())
+        self.check_store()
     }
 }
 

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
-use venice_control::store::StoreError;
+use venice_store::StoreError;
 
 /// Why a Monitor Node did not start, or stopped.
 #[derive(Debug, Error)]
@@ -28,6 +28,12 @@ pub enum MonitorError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// Another Monitor Node may serve the rack from here on.
+    #[error(
+        "its turn is over: it could not renew it in the store in time, and another Monitor Node may \
+         serve the rack; started again, it stands by"
+    )]
+    TurnOver,
     /// The listening socket does not tell its address.
     #[error("the listening socket does not tell its address")]
     Listener(#[source] std::io::Error),

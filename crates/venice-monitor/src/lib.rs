@@ -16,6 +16,7 @@ mod keys;
 mod records;
 mod renewal;
 mod service;
+mod turn;
 
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
@@ -33,11 +34,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
+use turn::Turn;
 use venice_control::Caller;
 use venice_control::client::Login;
 use venice_control::identity::{Authority, Holder};
 use venice_control::server::{Door, LocalSocket, bind, serve_monitor};
 use venice_rack::monitor::MonitorCore;
+use venice_store::{EtcdStore, EtcdTls, StoreLocation};
 
 /// Calls that wait for the driver; more have to wait for room.
 const INPUT_QUEUE: usize = 1024;
@@ -45,7 +48,7 @@ const INPUT_QUEUE: usize = 1024;
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// The rack's authority in the state directory.
 pub const IDENTITY_DIR: &str = "identity";
-/// File of the store in the state directory.
+/// File of the store in the state directory, if it is nowhere else.
 const STORE_FILE: &str = "rack.redb";
 
 /// Runs a Monitor Node until `shutdown` completes. Prints nothing; logs by `tracing`. Calls
@@ -60,15 +63,24 @@ pub async fn run(
 ) -> Result<(), MonitorError> {
     config.validate()?;
     let keys = SystemKeys::new()?;
-    let listener = bind(&config.listen).await?;
-    let addr = listener.local_addr().map_err(MonitorError::Listener)?;
     let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
     let door = Door::new(holder.clone())?;
+    let mut shutdown = std::pin::pin!(shutdown);
+    let waiting = wait_for_turn(config.store_location()?, config.etcd_tls(), config.listen.clone());
+    let turn = tokio::select! {
+        turn = waiting => turn?,
+        () = &mut shutdown => return Ok(()),
+    };
+    let listener = bind(&config.listen).await?;
+    let addr = listener.local_addr().map_err(MonitorError::Listener)?;
     let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
     let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;
-    let (store, records) = RecordStore::open(config.state_dir.join(STORE_FILE)).await?;
+    let (store, records) = match &turn {
+        Some(turn) => RecordStore::take_over(turn).await?,
+        None => RecordStore::open(config.store_file()).await?,
+    };
 
     let clock = Clock::start();
     let count = records.len();
@@ -102,11 +114,18 @@ pub async fn run(
     tracing::info!(%addr, records = count, "the Monitor Node listens");
     std::mem::take(&mut config.on_ready).call(addr);
 
+    let turn_is_over = async {
+        match &turn {
+            Some(turn) => turn.keep().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         served = &mut serving => served?,
+        () = turn_is_over => return Err(MonitorError::TurnOver),
         // It ends by itself only when the store fails.
         driven = tasks.join_next() => return outcome(driven),
-        () = shutdown => {
+        () = &mut shutdown => {
             let _ = stop.send(());
             if let Ok(served) = tokio::time::timeout(SHUTDOWN_GRACE, serving).await {
                 served?;
@@ -115,8 +134,22 @@ pub async fn run(
     }
     let _ = inputs.send(Input::Stop).await;
     let driven = tasks.join_next().await;
+    if let Some(turn) = turn {
+        turn.end().await;
+    }
     tracing::info!(%addr, "the Monitor Node has stopped");
     outcome(driven)
+}
+
+/// Where others may serve the rack from the same store: waits until none does.
+async fn wait_for_turn(
+    location: StoreLocation,
+    tls: EtcdTls,
+    listen: String,
+) -> Result<Option<Turn>, MonitorError> {
+    let StoreLocation::Etcd(location) = location else { return Ok(None) };
+    let store = EtcdStore::connect(&location, &tls).await?;
+    Ok(Some(Turn::wait(store, &listen).await?))
 }
 
 fn outcome(

@@ -1,71 +1,96 @@
 //! The core's records in the store: a line of JSON under a readable key.
 
 use crate::error::MonitorError;
+use crate::turn::{SERVING_KEY, Turn};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::spawn_blocking;
 use venice_control::QuotaFor;
-use venice_control::store::{RedbStore, Store, StoreChange};
 use venice_rack::monitor::{Change, Record};
+use venice_store::{
+    CHANGES_AT_ONCE, Condition, EtcdStore, Outcome, RedbStore, Snapshot, Store, StoreChange,
+    Transaction,
+};
 use venice_wire::GrantId;
 
-/// The store, used from async code without blocking it.
-pub(crate) struct RecordStore {
-    store: Arc<Mutex<RedbStore>>,
+/// The core never has more changes made as one.
+const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE <= CHANGES_AT_ONCE);
+
+/// The records, in one of the stores.
+pub(crate) enum RecordStore {
+    /// A file that nobody else has.
+    File(RedbStore),
+    /// etcd, where others may write as soon as our turn is over.
+    Shared {
+        store: EtcdStore,
+        /// It is still our turn.
+        our_turn: Condition,
+    },
 }
 
 impl RecordStore {
     /// Opens the file and reads what is in it.
     pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
-        let (store, entries) = spawn_blocking(move || {
-            let store = RedbStore::open(&path)?;
-            let entries = store.load()?;
-            Ok::<_, MonitorError>((store, entries))
-        })
-        .await
-        .map_err(MonitorError::Driver)??;
-        let records = entries.into_iter().map(|(key, value)| {
-            serde_json::from_slice(&value).map_err(|source| MonitorError::Record { key, source })
-        });
-        let records = records.collect::<Result<_, _>>()?;
-        Ok((Self { store: Arc::new(Mutex::new(store)) }, records))
+        let store = spawn_blocking(move || RedbStore::open(&path)).await;
+        let store = store.map_err(MonitorError::Driver)??;
+        let records = records(store.load().await?)?;
+        Ok((Self::File(store), records))
+    }
+
+    /// Reads what those before us have left.
+    pub(crate) async fn take_over(turn: &Turn) -> Result<(Self, Vec<Record>), MonitorError> {
+        let store = turn.store().clone();
+        let records = records(store.load().await?)?;
+        Ok((Self::Shared { store, our_turn: turn.condition() }, records))
     }
 
     /// Makes the changes durable.
     pub(crate) async fn apply(&self, changes: Vec<Change>) -> Result<(), MonitorError> {
-        let store = Arc::clone(&self.store);
-        let changes: Vec<_> = changes.into_iter().map(store_change).collect();
-        spawn_blocking(move || store.lock().unwrap_or_else(PoisonError::into_inner).apply(&changes))
-            .await
-            .map_err(MonitorError::Driver)?
-            .map_err(MonitorError::Store)
+        let changes = changes.into_iter().map(store_change).collect();
+        let outcome = match self {
+            Self::File(store) => store.commit(Transaction::of(changes)).await?,
+            Self::Shared { store, our_turn } => {
+                let conditions = vec![our_turn.clone()];
+                store.commit(Transaction { conditions, changes }).await?
+            }
+        };
+        match outcome {
+            Outcome::Committed(_) => Ok(()),
+            Outcome::Conflict(_) => Err(MonitorError::TurnOver),
+        }
     }
+}
+
+fn records(all: Snapshot) -> Result<Vec<Record>, MonitorError> {
+    let of_tables = all.entries.into_iter().filter(|entry| entry.key != SERVING_KEY);
+    let record = |entry: venice_store::Entry| {
+        let key = entry.key;
+        serde_json::from_slice(&entry.value).map_err(|source| MonitorError::Record { key, source })
+    };
+    of_tables.map(record).collect()
 }
 
 fn store_change(change: Change) -> StoreChange {
     let put = |key: String, record: Record| {
         let value = serde_json::to_vec(&record).expect("records are plain data");
-        StoreChange { key, value: Some(value) }
+        StoreChange::put(key, value)
     };
     match change {
         Change::PutNode(node) => {
             put(format!("node/{:010}", node.identity.node.0), Record::Node(node))
         }
         Change::PutGrant(grant) => put(grant_key(grant.id), Record::Grant(grant)),
-        Change::DeleteGrant(id) => StoreChange { key: grant_key(id), value: None },
+        Change::DeleteGrant(id) => StoreChange::remove(grant_key(id)),
         Change::PutToken(token) => put(token_key(token.id), Record::Token(token)),
-        Change::DeleteToken(id) => StoreChange { key: token_key(id), value: None },
+        Change::DeleteToken(id) => StoreChange::remove(token_key(id)),
         Change::PutRevocation(revocation) => {
             put(format!("revocation/{}", revocation.node), Record::Revocation(revocation))
         }
-        Change::DeleteRevocation(node) => {
-            StoreChange { key: format!("revocation/{node}"), value: None }
-        }
+        Change::DeleteRevocation(node) => StoreChange::remove(format!("revocation/{node}")),
         Change::PutCertificateLife(life_ms) => {
             put("certificate-life".to_owned(), Record::CertificateLife(life_ms))
         }
         Change::PutQuota(quota) => put(quota_key(&quota.of), Record::Quota(quota)),
-        Change::DeleteQuota(of) => StoreChange { key: quota_key(&of), value: None },
+        Change::DeleteQuota(of) => StoreChange::remove(quota_key(&of)),
         Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
     }
 }
@@ -105,9 +130,8 @@ mod tests {
     async fn a_store_from_before_owners_opens_and_its_grants_are_nobodys() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rack.redb");
-        let old =
-            OLD.map(|(key, value)| StoreChange { key: key.into(), value: Some(value.into()) });
-        RedbStore::open(&path).unwrap().apply(&old).unwrap();
+        let old = OLD.map(|(key, value)| StoreChange::put(key, value)).to_vec();
+        RedbStore::open(&path).unwrap().commit(Transaction::of(old)).await.unwrap();
         let (_, records) = RecordStore::open(path).await.unwrap();
         match &records[..] {
             [Record::GrantLimit(257), Record::Grant(grant)] => {

@@ -41,6 +41,10 @@ use handshake::{PendingRequest, SentPrepare};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 
+/// Most changes of one [`Action::Store`]. Where more come at one go, those of one grant of memory stay
+/// together.
+pub const CHANGES_AT_ONCE: usize = 512;
+
 /// How a Monitor Node is set up.
 #[derive(Debug, Clone, Copy)]
 pub struct MonitorSettings {
@@ -161,10 +165,21 @@ impl MonitorCore {
             Change::DeleteQuota(of) => self.quotas.remove(of),
         }
         // Changes made at one go are written at one go.
-        if let Some(Action::Store(changes)) = self.actions.back_mut() {
-            changes.push(change);
-        } else {
-            self.actions.push_back(Action::Store(vec![change]));
+        match self.actions.back_mut() {
+            Some(Action::Store(changes)) if changes.len() < CHANGES_AT_ONCE => changes.push(change),
+            _ => self.actions.push_back(Action::Store(vec![change])),
+        }
+    }
+
+    /// Has changes recorded all or none, whatever was recorded at one go before.
+    fn change_together(&mut self, together: Vec<Change>) {
+        if let Some(Action::Store(changes)) = self.actions.back()
+            && changes.len() + together.len() > CHANGES_AT_ONCE
+        {
+            self.actions.push_back(Action::Store(Vec::new()));
+        }
+        for change in together {
+            self.change(change);
         }
     }
 

@@ -8,7 +8,7 @@ use venice_memory::paged::run_block::PortKind;
 
 use crate::error::RecipientError;
 
-/// Names the Monitor Node for everybody who talks to one: `host:port`.
+/// Names the Monitor Node for everybody who talks to one: `host:port`, or several with commas between.
 pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
 /// Names the run directory.
 pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";

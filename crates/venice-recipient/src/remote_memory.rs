@@ -19,7 +19,7 @@ use crate::news::News;
 /// What memory is wanted.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The Monitor Node: `host:port`.
+    /// The Monitor Node: `host:port`, or several with commas between.
     pub access: Access,
     /// How the donors are reached.
     pub port: PortKind,

@@ -21,8 +21,9 @@ use crate::{
     after_help = HELP_MAIN
 )]
 struct Cli {
-    /// Address of the Monitor Node [default: VENICE_MONITOR, else the rack of `venice up`]
-    #[arg(long, global = true, value_name = "ADDR", value_parser = host_port::check)]
+    /// Address of the Monitor Node, or those of several with commas between [default:
+    /// VENICE_MONITOR, else the rack of `venice up`]
+    #[arg(long, global = true, value_name = "ADDR", value_parser = host_port::check_list)]
     monitor: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -133,7 +134,7 @@ enum Command {
     Identity(identity::IdentityArgs),
     /// Run the Monitor Node in the foreground
     #[command(after_help = HELP_MONITOR)]
-    Monitor(daemon::MonitorArgs),
+    Monitor(Box<daemon::MonitorArgs>),
     /// Run a node's agent in the foreground
     #[command(after_help = HELP_AGENT)]
     Agent(Box<daemon::AgentArgs>),

@@ -56,8 +56,13 @@ impl Whom {
     }
 }
 
-/// Opens a connection to `addr` (`host:port`). It heals by itself later: a call after the peer's
-/// restart connects anew.
+/// How often one of several Monitor Nodes is asked whether it still lives, and how long it has to say
+/// so: then the next one is tried.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Opens a connection to `addr` (`host:port`, or several with commas between: whichever answers). It
+/// heals by itself later: a call after the peer's restart connects anew.
 pub(super) async fn open(
     whom: Whom,
     addr: &str,
@@ -66,19 +71,30 @@ pub(super) async fn open(
     call_timeout: Duration,
 ) -> Result<Channel, ControlError> {
     let bad_address = || ControlError::BadAddress { addr: addr.to_owned() };
-    if addr.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+    let addrs: Vec<String> = addr.split(',').map(str::to_owned).collect();
+    let is_bad =
+        |addr: &String| addr.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err());
+    if addrs.iter().any(is_bad) {
         return Err(bad_address());
     }
-    // TLS is the connector's business.
+    // TLS is the connector's business, and so is which address.
     // The network has its time, and the login has its own.
     let patience = connect_timeout + login.patience();
-    let endpoint = Endpoint::from_shared(format!("http://{addr}"))
+    let mut endpoint = Endpoint::from_shared(format!("http://{}", addrs[0]))
         .map_err(|_| bad_address())?
         .connect_timeout(patience)
         .timeout(call_timeout);
+    if addrs.len() > 1 {
+        endpoint = endpoint
+            .http2_keep_alive_interval(ALIVE_EVERY)
+            .keep_alive_timeout(ALIVE_PATIENCE)
+            .keep_alive_while_idle(true);
+    }
     let peer = whom.kind();
-    let way = Way { whom, addr: addr.to_owned(), login: login.clone(), connect_timeout };
-    let connector = service_fn(move |_: Uri| connect(way.clone()));
+    let each = connect_timeout / addrs.len() as u32;
+    let way = |addr| Way { whom: whom.clone(), addr, login: login.clone(), connect_timeout: each };
+    let ways: Arc<[Way]> = addrs.into_iter().map(way).collect();
+    let connector = service_fn(move |_: Uri| connect_to_any(Arc::clone(&ways)));
     match tokio::time::timeout(patience, endpoint.connect_with_connector(connector)).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(failed(peer, addr, Box::new(error))),
@@ -95,10 +111,26 @@ struct Way {
     connect_timeout: Duration,
 }
 
+/// To the first that answers.
+async fn connect_to_any(ways: Arc<[Way]>) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+    let mut failure: Option<BoxError> = None;
+    for way in ways.iter() {
+        match connect(way).await {
+            Ok(stream) => return Ok(stream),
+            // That nobody listens at one of them says least.
+            Err(error) if failure.as_ref().is_none_or(|before| is_refused(before.as_ref())) => {
+                failure = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    Err(failure.unwrap_or_else(|| "there is no address".into()))
+}
+
 /// First the connection, then a login, then TLS: where nobody listens, no login is needed to say so.
 /// Where who answers is of another rack than the login, another login is tried: a machine may have
 /// sockets of several racks.
-async fn connect(way: Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+async fn connect(way: &Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     let mut stream = way.reach().await?;
     let mut shown = way.login.first().await?;
     let (mut tried, mut first_error) = (Vec::new(), None);

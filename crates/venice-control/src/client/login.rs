@@ -165,7 +165,7 @@ pub(super) fn no_login(error: IdentityError) -> ControlError {
 /// A rack, as a caller knows it: where its Monitor Node is, and what to show there.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// `host:port` of the Monitor Node.
+    /// `host:port` of the Monitor Node, or of several with commas between.
     pub monitor: String,
     /// What to show.
     pub login: Login,

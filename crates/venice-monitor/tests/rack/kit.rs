@@ -1,6 +1,7 @@
 //! A Monitor Node and agents in this process, over loopback.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,39 @@ const HEARTBEAT: Duration = Duration::from_millis(100);
 /// Far longer than anything here takes; a wait that ends with it has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A Monitor Node that does not listen yet.
+pub struct Beginning {
+    is_ready: oneshot::Receiver<SocketAddr>,
+    task: JoinHandle<Result<(), MonitorError>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Beginning {
+    pub fn of(mut config: MonitorConfig) -> Self {
+        let (ready, is_ready) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
+        config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
+        let task = tokio::spawn(venice_monitor::run(config, async {
+            let _ = stopped.await;
+        }));
+        Self { is_ready, task, stop }
+    }
+
+    pub fn is_ready(&mut self) -> bool {
+        !matches!(self.is_ready.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    }
+
+    pub async fn ready(self) -> Monitor {
+        let addr = bounded(self.is_ready).await.expect("the Monitor Node starts").to_string();
+        Monitor { addr, task: self.task, stop: self.stop }
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        bounded(self.task).await.unwrap().unwrap();
+    }
+}
+
 /// A Monitor Node.
 pub struct Monitor {
     pub addr: String,
@@ -45,15 +79,7 @@ pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
 
 impl Monitor {
     pub async fn start(state_dir: &Path, listen: &str) -> Self {
-        let (ready, is_ready) = oneshot::channel();
-        let (stop, stopped) = oneshot::channel();
-        let mut config = config(state_dir, listen);
-        config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
-        let task = tokio::spawn(venice_monitor::run(config, async {
-            let _ = stopped.await;
-        }));
-        let addr = bounded(is_ready).await.expect("the Monitor Node starts").to_string();
-        Self { addr, task, stop }
+        Beginning::of(config(state_dir, listen)).ready().await
     }
 
     /// As on `kill -9`: nothing is finished.
@@ -65,6 +91,11 @@ impl Monitor {
     pub async fn stop(self) {
         self.stop.send(()).unwrap();
         bounded(self.task).await.unwrap().unwrap();
+    }
+
+    /// Why it ended by itself.
+    pub async fn error(self) -> MonitorError {
+        bounded(self.task).await.unwrap().unwrap_err()
     }
 
     pub async fn client(&self) -> MonitorClient {

@@ -3,6 +3,7 @@
 mod deaths;
 mod kit;
 mod lending;
+mod several;
 
 /// Lets the system choose.
 const ANY_PORT: &str = "127.0.0.1:0";

@@ -427,7 +427,7 @@ impl MonitorCore {
     /// Every share is lent: records that, then tells the recipient.
     fn finish(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
-        let mut grants = Vec::new();
+        let (mut grants, mut changes) = (Vec::new(), Vec::new());
         for (id, part) in pending.parts {
             self.parts.remove(&id);
             let Some(record) = self.rat.get(id) else { continue };
@@ -438,8 +438,9 @@ impl MonitorCore {
                 ..record.clone()
             };
             grants.extend(self.told(&record));
-            self.change(Change::PutGrant(record));
+            changes.push(Change::PutGrant(record));
         }
+        self.change_together(changes);
         self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
     }
 

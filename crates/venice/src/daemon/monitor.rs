@@ -21,9 +21,23 @@ pub struct MonitorArgs {
     /// Where to answer; port 0 takes a free one [default: 127.0.0.1:7470]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
-    /// Where the tables are kept [default: /var/lib/venice/monitor]
+    /// Where the authority's keys and the tables are kept [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// Keep the tables elsewhere: in a file, or in etcd (etcd://HOST[:PORT][,...][/PREFIX], etcds://
+    /// with TLS). Of several Monitor Nodes with one etcd and one authority one serves the rack, and the
+    /// others stand by [default: rack.redb in the state directory]
+    #[arg(long, value_name = "STORE", env = "VENICE_STORE")]
+    store: Option<String>,
+    /// The authority that signed the certificates of etcd's members, for etcds://
+    #[arg(long, value_name = "PEM", env = "VENICE_STORE_CA")]
+    store_ca: Option<PathBuf>,
+    /// The certificate that etcd is shown, where it asks for one
+    #[arg(long, value_name = "PEM", env = "VENICE_STORE_CERTIFICATE")]
+    store_certificate: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "PEM", env = "VENICE_STORE_KEY")]
+    store_key: Option<PathBuf>,
     /// Socket at which programs of this machine come in: root and the Monitor Node's own user, as
     /// administrators, and --socket-group; none: no such socket [default: monitor.sock in the run
     /// directory]
@@ -74,6 +88,10 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     let mut config: MonitorConfig = config_file::read(args.config.as_deref())?;
     config.listen = args.listen.clone().unwrap_or(config.listen);
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
+    config.store = args.store.clone().or(config.store);
+    config.store_ca = args.store_ca.clone().or(config.store_ca);
+    config.store_certificate = args.store_certificate.clone().or(config.store_certificate);
+    config.store_key = args.store_key.clone().or(config.store_key);
     config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);

@@ -120,7 +120,7 @@ impl Drop for Place {
 }
 
 /// A free port below those that the kernel gives away by itself.
-fn port_of_its_own() -> String {
+pub fn port_of_its_own() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let first = 20_000 + (std::process::id() % 100) as u16 * 100;

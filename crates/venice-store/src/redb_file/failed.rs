@@ -1,6 +1,6 @@
 //! What goes wrong with a store's file, in our words.
 
-use super::StoreError;
+use crate::error::StoreError;
 use redb::{DatabaseError, StorageError};
 use std::io;
 use std::path::Path;

@@ -3,8 +3,8 @@
 //! Everything here happens under the file's lock: without it one would look at a file that a
 //! dying process or another starting one is still writing.
 
-use super::StoreError;
 use super::failed::Failed;
+use crate::error::StoreError;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, Permissions};
@@ -20,6 +20,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 const MAGIC: &[u8] = b"redb\x1A\x0A\xA9\x0D\x0A";
 const HEADER_BYTES: usize = 320;
+const FLAGS_AT: usize = MAGIC.len();
+const RECOVERY_REQUIRED: u8 = 2;
+const TWO_PHASE_COMMIT: u8 = 4;
+/// The last bit says which of two states is the last.
+const ALL_FLAGS: u8 = RECOVERY_REQUIRED | TWO_PHASE_COMMIT | 1;
 const PAGE_BYTES: u64 = 4096;
 /// A new file is made with about one MiB; whatever is longer has been in use.
 const LONGEST_NEW_BYTES: u64 = 4 << 20;
@@ -27,8 +32,16 @@ const LONGEST_NEW_BYTES: u64 = 4 << 20;
 /// Nobody else reads or writes it.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The file at `path`, locked: empty, or one that the database may open.
-pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError> {
+/// A file that the database may open.
+pub(super) struct Guarded {
+    /// Locked.
+    pub(super) file: File,
+    /// Its last owner came to its end: what was written last has to be whole.
+    pub(super) was_closed: bool,
+}
+
+/// The file at `path`: empty, or one that the database may open.
+pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<Guarded, StoreError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
     let mut file = options.open(path).map_err(|error| failed.io(error))?;
@@ -37,8 +50,9 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
     file.set_permissions(owner_only).map_err(|error| failed.io(error))?;
     lock(&file, path, failed)?;
     let length = file.metadata().map_err(|error| failed.io(error))?.len();
+    let mut was_closed = false;
     if length == 0 {
-        return Ok(file);
+        return Ok(Guarded { file, was_closed });
     }
     if length < HEADER_BYTES as u64 {
         return Err(failed.corrupt(format!("it has {length} bytes")));
@@ -47,13 +61,20 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
     file.read_exact_at(&mut header, 0).map_err(|error| failed.io(error))?;
     if header.starts_with(MAGIC) {
         Header::of(&header).check(length).map_err(|reason| failed.corrupt(reason))?;
+        if header[FLAGS_AT] & !ALL_FLAGS != 0 {
+            return Err(failed.corrupt(format!("its flags are {:#04x}", header[FLAGS_AT])));
+        }
+        was_closed = header[FLAGS_AT] & RECOVERY_REQUIRED == 0;
         have_it_verified(&file, &header).map_err(|error| failed.io(error))?;
+        if was_closed {
+            make_room_for_earlier_states(&file, length).map_err(|error| failed.io(error))?;
+        }
     } else if was_never_finished(&mut file, &header, length).map_err(|error| failed.io(error))? {
         file.set_len(0).map_err(|error| failed.io(error))?;
     } else {
         return Err(failed.corrupt("it does not begin like one".to_owned()));
     }
-    Ok(file)
+    Ok(Guarded { file, was_closed })
 }
 
 fn lock(file: &File, path: &Path, failed: &Failed<'_>) -> Result<(), StoreError> {
@@ -94,11 +115,14 @@ fn was_never_finished(
 /// Of a file that was closed well the database believes everything, and panics where it should
 /// not. As if its owner had been killed, it verifies every checksum before it follows a page.
 fn have_it_verified(file: &File, header: &[u8; HEADER_BYTES]) -> std::io::Result<()> {
-    const FLAGS_AT: usize = MAGIC.len();
-    const RECOVERY_REQUIRED: u8 = 2;
-    const TWO_PHASE_COMMIT: u8 = 4;
     let flags = (header[FLAGS_AT] | RECOVERY_REQUIRED) & !TWO_PHASE_COMMIT;
     file.write_all_at(&[flags], FLAGS_AT as u64)
+}
+
+/// A file is made shorter when it is closed. Where its last state is damaged, the database looks at the
+/// one before, and panics over pages that were cut off; so they are there again, with nothing in them.
+fn make_room_for_earlier_states(file: &File, length: u64) -> std::io::Result<()> {
+    file.set_len(length.saturating_mul(2).max(LONGEST_NEW_BYTES))
 }
 
 /// The counts in a header of redb's file format 3 that give the file's length in pages.

@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use venice_control::store::{RedbStore, Store as _, StoreChange};
+use tokio::runtime::{Builder, Runtime};
+use venice_store::{RedbStore, Store as _, StoreChange, Transaction};
 
 const STORE: &str = "VENICE_TEST_KILLED_STORE";
 const KILLS: u32 = 300;
@@ -21,12 +22,17 @@ fn owner() {
     // Standard error, because the test harness writes to standard output.
     let mut told = std::io::stderr();
     told.write_all(b"start\n").unwrap();
-    let mut store = RedbStore::open(Path::new(&path)).unwrap();
+    let store = RedbStore::open(Path::new(&path)).unwrap();
+    let runtime = runtime();
     let first = batches_in(&store).unwrap();
     for batch in first.. {
-        store.apply(&changes(batch)).unwrap();
+        runtime.block_on(store.commit(Transaction::of(changes(batch)))).unwrap();
         told.write_all(format!("{batch}\n").as_bytes()).unwrap();
     }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
 }
 
 /// Every record has the number of the last batch that wrote it; one only grows and shrinks.
@@ -34,24 +40,24 @@ fn changes(batch: u32) -> Vec<StoreChange> {
     let mut changes = Vec::new();
     for record in 0..RECORDS_PER_BATCH {
         let value = format!("{batch} {}", "x".repeat(100));
-        changes.push(StoreChange { key: format!("r{record}"), value: Some(value.into_bytes()) });
+        changes.push(StoreChange::put(format!("r{record}"), value));
     }
     let bulk = (!batch.is_multiple_of(3)).then(|| vec![7; (batch as usize % 40) * 5000]);
-    changes.push(StoreChange { key: "bulk".to_owned(), value: bulk });
+    changes.push(StoreChange { key: "bulk".to_owned(), value: bulk, lease: None });
     changes
 }
 
 /// How many batches are in the store; an error unless each is in it as a whole.
 fn batches_in(store: &RedbStore) -> Result<u32, String> {
-    let records = store.load().map_err(|error| error.to_string())?;
-    let Some((_, first)) = records.iter().find(|(key, _)| key == "r0") else {
+    let records = runtime().block_on(store.load()).map_err(|error| error.to_string())?.entries;
+    let Some(first) = records.iter().find(|entry| entry.key == "r0") else {
         return if records.is_empty() { Ok(0) } else { Err("half a batch".to_owned()) };
     };
-    let number = first.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let number = first.value.split(|byte| *byte == b' ').next().unwrap_or_default();
     let number = std::str::from_utf8(number).map_err(|error| error.to_string())?;
     let last: u32 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
     for change in changes(last) {
-        let found = records.iter().find(|(key, _)| *key == change.key).map(|(_, value)| value);
+        let found = records.iter().find(|entry| entry.key == change.key).map(|entry| &entry.value);
         if found != change.value.as_ref() {
             return Err(format!("batch {last} is in it in part"));
         }

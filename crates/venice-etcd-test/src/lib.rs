@@ -1,0 +1,202 @@
+//! etcd for tests: Debian's, as many members as asked for, on this machine, gone with the test.
+#![forbid(unsafe_code)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long members may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Some members of one etcd.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Member>,
+    folder: TempDir,
+    /// Changes in one transaction.
+    txn_ops: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    client_port: u16,
+    peer_port: u16,
+    process: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts members that take the transactions of a Monitor Node, and waits until they answer.
+    ///
+    /// # Panics
+    /// Without etcd, or when they do not.
+    pub fn start(members: usize) -> Self {
+        Self::start_with(members, 2048)
+    }
+
+    /// The same with another limit for transactions.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`].
+    pub fn start_with(members: usize, txn_ops: usize) -> Self {
+        let mut etcd = Self {
+            members: (0..members).map(|_| Member::new()).collect(),
+            folder: tempfile::tempdir().expect("a folder"),
+            txn_ops,
+        };
+        for member in 0..members {
+            etcd.spawn(member, "new");
+        }
+        etcd.wait_for_a_leader();
+        etcd
+    }
+
+    /// `host:port,host:port...` of the members, for clients.
+    pub fn addresses(&self) -> String {
+        let each = self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port));
+        each.collect::<Vec<_>>().join(",")
+    }
+
+    /// Kills a member with SIGKILL.
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn kill(&mut self, member: usize) {
+        let mut process = self.members[member].process.take().expect("it runs");
+        process.kill().expect("it can be killed");
+        process.wait().expect("it ends");
+    }
+
+    /// Starts a killed member again.
+    ///
+    /// # Panics
+    /// When it runs.
+    pub fn restart(&mut self, member: usize) {
+        assert!(self.members[member].process.is_none(), "it runs");
+        self.spawn(member, "existing");
+    }
+
+    /// Stops a member as a machine that hangs does.
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn stall(&self, member: usize) {
+        self.signal(member, Signal::STOP);
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn go_on(&self, member: usize) {
+        self.signal(member, Signal::CONT);
+    }
+
+    /// Which member leads; `None`: none just now.
+    pub fn leader(&self) -> Option<usize> {
+        let is_leader = |member: &Member| {
+            let status = self.ctl(member, &["endpoint", "status", "-w", "fields"]);
+            let field = |name: &str| {
+                let line = status.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
+                line.split(':').nth(1).map(|value| value.trim().to_owned())
+            };
+            field("Leader").is_some() && field("Leader") == field("MemberID")
+        };
+        self.members.iter().position(is_leader)
+    }
+
+    /// Has it forget what was before this revision.
+    pub fn compact(&self, revision: u64) {
+        self.ctl(&self.members[0], &["compact", &revision.to_string()]);
+    }
+
+    /// Puts a record behind its clients' backs.
+    pub fn put(&self, key: &str, value: &str) {
+        self.ctl(&self.members[0], &["put", key, value]);
+    }
+
+    /// Removes a record behind its clients' backs.
+    pub fn remove(&self, key: &str) {
+        self.ctl(&self.members[0], &["del", key]);
+    }
+
+    fn signal(&self, member: usize, signal: Signal) {
+        let process = self.members[member].process.as_ref().expect("it runs");
+        kill_process(Pid::from_child(process), signal).expect("it can be signalled");
+    }
+
+    fn data_dir(&self, member: usize) -> PathBuf {
+        self.folder.path().join(format!("member{member}"))
+    }
+
+    fn spawn(&mut self, member: usize, state: &str) {
+        let peer_url = |member: &Member| format!("http://127.0.0.1:{}", member.peer_port);
+        let all = self.members.iter().enumerate();
+        let all = all.map(|(number, member)| format!("member{number}={}", peer_url(member)));
+        let all = all.collect::<Vec<_>>().join(",");
+        let (data_dir, txn_ops) = (self.data_dir(member), self.txn_ops);
+        let log = std::fs::File::create(data_dir.with_extension("log")).expect("a log file");
+        let client_url = format!("http://127.0.0.1:{}", self.members[member].client_port);
+        let peer_url = peer_url(&self.members[member]);
+        let mut command = Command::new("etcd");
+        command
+            .args(["--name", &format!("member{member}"), "--initial-cluster", &all])
+            .args(["--initial-cluster-state", state, "--logger", "zap"])
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--max-txn-ops", &txn_ops.to_string(), "--data-dir"])
+            .arg(&data_dir);
+        // Not what the package's own service is set up with.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ETCD_")) {
+            command.env_remove(name);
+        }
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        self.members[member].process = Some(process.expect("etcd (package etcd-server) starts"));
+    }
+
+    fn wait_for_a_leader(&self) {
+        let began = Instant::now();
+        while self.leader().is_none() {
+            assert!(began.elapsed() < PATIENCE, "etcd has no leader; logs in {:?}", self.folder);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What `etcdctl` says of one member.
+    fn ctl(&self, member: &Member, arguments: &[&str]) -> String {
+        let endpoint = format!("127.0.0.1:{}", member.client_port);
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--dial-timeout", "1s", "--command-timeout", "2s", "--endpoints", &endpoint])
+            .args(arguments)
+            .stderr(Stdio::null())
+            .output();
+        let output = output.expect("etcdctl (package etcd-client) starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Member {
+    fn new() -> Self {
+        let free_port = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            listener.local_addr().expect("its address").port()
+        };
+        Self { client_port: free_port(), peer_port: free_port(), process: None }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for process in self.members.iter_mut().filter_map(|member| member.process.take()) {
+            end(process);
+        }
+    }
+}
+
+fn end(mut process: Child) {
+    let _ = process.kill();
+    let _ = process.wait();
+}

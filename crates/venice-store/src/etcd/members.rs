@@ -1,0 +1,224 @@
+//! The members: whoever answers is asked, and the next where one does not.
+
+use super::api::{
+    KvClient, LeaseClient, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+};
+use crate::error::StoreError;
+use crate::location::{EtcdLocation, EtcdTls};
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Response, Status};
+
+/// How long members are asked, one after the other: longer than they take to choose a new leader.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one is waited for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// All members, and which one answers.
+#[derive(Debug)]
+pub(super) struct Members {
+    place: String,
+    channels: Vec<Channel>,
+    current: AtomicUsize,
+}
+
+/// For how long something is tried.
+pub(super) struct Tries {
+    until: Instant,
+}
+
+impl Members {
+    pub(super) fn new(location: &EtcdLocation, tls: &EtcdTls) -> Result<Self, StoreError> {
+        let place = location.to_string();
+        let config = if location.is_tls { Some(tls_config(&place, tls)?) } else { None };
+        if config.is_none() {
+            warn_of_plain(location);
+        }
+        let channels = location.members.iter().map(|member| {
+            let scheme = if location.is_tls { "https" } else { "http" };
+            let bad = |error: tonic::transport::Error| StoreError::Address {
+                place: place.clone(),
+                reason: format!("`{member}`: {error}"),
+            };
+            let mut endpoint = Endpoint::from_shared(format!("{scheme}://{member}"))
+                .map_err(bad)?
+                .connect_timeout(CONNECT_PATIENCE)
+                .http2_keep_alive_interval(ANSWER_PATIENCE)
+                .keep_alive_timeout(ANSWER_PATIENCE)
+                .keep_alive_while_idle(true);
+            if let Some(config) = &config {
+                endpoint = endpoint.tls_config(config.clone()).map_err(bad)?;
+            }
+            Ok(endpoint.connect_lazy())
+        });
+        let channels = channels.collect::<Result<_, StoreError>>()?;
+        Ok(Self { place, channels, current: AtomicUsize::new(0) })
+    }
+
+    /// Where it is, for people.
+    pub(super) fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    /// The member that answered last.
+    pub(super) fn channel(&self) -> Channel {
+        self.channels[self.current.load(Ordering::Relaxed) % self.channels.len()].clone()
+    }
+
+    pub(super) fn tries(&self) -> Tries {
+        Tries { until: Instant::now() + PATIENCE }
+    }
+
+    /// After a failure: waits a little for the next try, with the next member; or that was the last.
+    pub(super) async fn another(&self, tries: &Tries, failure: Status) -> Result<(), StoreError> {
+        if is_lease_over(&failure) {
+            return Err(StoreError::LeaseOver);
+        }
+        if !is_passing(&failure) {
+            let reason = failure.message().to_owned();
+            return Err(StoreError::Refused { place: self.place(), reason });
+        }
+        if Instant::now() >= tries.until {
+            let (place, patience_s) = (self.place(), PATIENCE.as_secs());
+            return Err(StoreError::Unreachable { place, patience_s, source: failure.into() });
+        }
+        self.go_on();
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    /// The next member is asked.
+    pub(super) fn go_on(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks until somebody answers: what may be asked twice.
+    async fn ask<T, F>(&self, call: impl Fn(Channel) -> F + Send) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let tries = self.tries();
+        loop {
+            match within(call(self.channel())).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => self.another(&tries, failure).await?,
+            }
+        }
+    }
+
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.ask(|channel| {
+            let request = request.clone();
+            async move { KvClient::new(channel).range(request).await.map(Response::into_inner) }
+        })
+        .await
+    }
+
+    /// A transaction that may be made twice.
+    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, StoreError> {
+        self.ask(|channel| {
+            let request = request.clone();
+            async move { KvClient::new(channel).txn(request).await.map(Response::into_inner) }
+        })
+        .await
+    }
+
+    /// A transaction that is sent once: on a failure it may have been made or not.
+    pub(super) async fn txn_once(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
+        let mut client = KvClient::new(self.channel());
+        within(async { client.txn(request).await.map(Response::into_inner) }).await
+    }
+
+    /// Its number.
+    pub(super) async fn grant_lease(&self, ttl: i64) -> Result<i64, StoreError> {
+        // One that was granted and not heard of ends by itself.
+        self.ask(|channel| async move {
+            let request = LeaseGrantRequest { ttl, id: 0 };
+            let answer = LeaseClient::new(channel).lease_grant(request).await?;
+            Ok(answer.into_inner().id)
+        })
+        .await
+    }
+
+    /// The seconds that it has then; 0 when it is over.
+    pub(super) async fn keep_alive(&self, lease: i64) -> Result<i64, StoreError> {
+        self.ask(|channel| async move {
+            let once = tokio_stream::once(LeaseKeepAliveRequest { id: lease });
+            let answers = LeaseClient::new(channel).lease_keep_alive(once).await?;
+            let answer = answers.into_inner().message().await?;
+            answer.map(|answer| answer.ttl).ok_or_else(|| Status::unavailable("no answer came"))
+        })
+        .await
+    }
+
+    pub(super) async fn end_lease(&self, lease: i64) -> Result<(), StoreError> {
+        let ended = self.ask(|channel| async move {
+            let request = LeaseRevokeRequest { id: lease };
+            LeaseClient::new(channel).lease_revoke(request).await.map(drop)
+        });
+        match ended.await {
+            Err(StoreError::LeaseOver) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// No member is waited for longer than that.
+async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded("it does not answer");
+    tokio::time::timeout(ANSWER_PATIENCE, call).await.map_err(late)?
+}
+
+/// Is a lease no more?
+pub(super) fn is_lease_over(failure: &Status) -> bool {
+    failure.code() == Code::NotFound && failure.message().contains("lease")
+}
+
+/// Might another member answer, or this one later?
+fn is_passing(failure: &Status) -> bool {
+    match failure.code() {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => true,
+        // Broken connections come as these.
+        Code::Unknown | Code::Internal => !failure.message().starts_with("etcdserver:"),
+        _ => false,
+    }
+}
+
+fn tls_config(place: &str, tls: &EtcdTls) -> Result<ClientTlsConfig, StoreError> {
+    let Some(authority) = &tls.authority else {
+        let reason = "TLS needs the authority of the members' certificates (--store-ca)".to_owned();
+        return Err(StoreError::Address { place: place.to_owned(), reason });
+    };
+    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    if let Some((certificate, key)) = &tls.certificate {
+        config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(config)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|source| StoreError::Tls { path: path.to_owned(), source })
+}
+
+/// Keys of grants go over that connection.
+fn warn_of_plain(location: &EtcdLocation) {
+    let is_here = |member: &String| {
+        let host = member.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
+    };
+    if !location.members.iter().all(is_here) {
+        tracing::warn!(
+            store = %location,
+            "the store is reached without TLS: whoever listens on the way reads the rack's keys \
+             (etcds:// and --store-ca)"
+        );
+    }
+}

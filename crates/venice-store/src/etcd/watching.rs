@@ -1,0 +1,116 @@
+//! Being told what changes: by one member, and from where it left off by the next.
+
+use super::api::{
+    Event, EventType, RequestUnion, WatchClient, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+use super::members::Members;
+use super::{Keys, revision};
+use crate::error::StoreError;
+use crate::store::{Revision, StoreChange};
+use crate::watch::Batch;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Request, Status, Streaming};
+
+type Watcher = mpsc::Sender<Result<Batch, StoreError>>;
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a member tells no more.
+enum End {
+    /// Nobody listens any more, or has heard what is the last word.
+    Over,
+    /// The next member may.
+    Broken(Status),
+}
+
+/// Tells the watcher what is changed after `after`, for as long as there is one. Without a member
+/// that answers it waits for one.
+pub(super) async fn watch(
+    members: Arc<Members>,
+    keys: Arc<Keys>,
+    mut after: Revision,
+    watcher: Watcher,
+) {
+    loop {
+        let told = tokio::select! {
+            () = watcher.closed() => End::Over,
+            told = watch_one(&members, &keys, &mut after, &watcher) => told,
+        };
+        match told {
+            End::Over => return,
+            End::Broken(why) => {
+                tracing::debug!(%why, place = members.place(), "watches by another member");
+                members.go_on();
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn watch_one(members: &Members, keys: &Keys, after: &mut Revision, watcher: &Watcher) -> End {
+    // The stream ends where the requests do.
+    let (requests, wanted) = mpsc::channel(1);
+    let mut answers = match ask(members, keys, *after, &requests, wanted).await {
+        Ok(answers) => answers,
+        Err(why) => return End::Broken(why),
+    };
+    loop {
+        let answer = match answers.message().await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return End::Broken(Status::unavailable("the member ended it")),
+            Err(why) => return End::Broken(why),
+        };
+        if answer.compact_revision != 0 {
+            let _ = watcher.send(Err(StoreError::Behind)).await;
+            return End::Over;
+        }
+        if answer.canceled {
+            return End::Broken(Status::unavailable(answer.cancel_reason));
+        }
+        for batch in batches(keys, answer) {
+            *after = batch.revision;
+            if !batch.changes.is_empty() && watcher.send(Ok(batch)).await.is_err() {
+                return End::Over;
+            }
+        }
+    }
+}
+
+async fn ask(
+    members: &Members,
+    keys: &Keys,
+    after: Revision,
+    requests: &mpsc::Sender<WatchRequest>,
+    wanted: mpsc::Receiver<WatchRequest>,
+) -> Result<Streaming<WatchResponse>, Status> {
+    let (key, range_end) = keys.records();
+    let start_revision = after.0.cast_signed() + 1;
+    let create = WatchCreateRequest { key, range_end, start_revision };
+    let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    // There is room for one.
+    let _ = requests.try_send(request);
+    let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(wanted));
+    // A member that is cut off from the others says so, instead of telling nothing.
+    request.metadata_mut().insert("hasleader", "true".parse().expect("plain text"));
+    let mut client = WatchClient::new(members.channel());
+    Ok(client.watch(request).await?.into_inner())
+}
+
+/// An answer's events, by transaction. etcd tells those of one transaction in one answer.
+fn batches(keys: &Keys, answer: WatchResponse) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for event in answer.events {
+        let is_put = event.r#type() == EventType::Put;
+        let Event { kv: Some(kv), .. } = event else { continue };
+        let revision = revision(kv.mod_revision);
+        let Some(key) = keys.name(&kv.key) else { continue };
+        let change = StoreChange { key, value: is_put.then_some(kv.value), lease: None };
+        match batches.last_mut() {
+            Some(batch) if batch.revision == revision => batch.changes.push(change),
+            _ => batches.push(Batch { revision, changes: vec![change] }),
+        }
+    }
+    batches
+}

@@ -1,0 +1,130 @@
+//! Transactions that are made once, though an answer may be lost and the question asked again.
+//!
+//! Each changes a record of this writer's own as well, on condition that nobody has since its last
+//! one. So of two that are the same only one is made; and where an answer was lost, the number in that
+//! record tells whether the first one was.
+
+use super::api::{self, RequestOp, TxnRequest, TxnResponse};
+use super::members::{self, Members};
+use super::{Keys, revision};
+use crate::error::StoreError;
+use crate::store::{Outcome, StoreChange, Transaction};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// The record goes this long after the writer's end, or is made anew.
+const LEASE_S: i64 = 3600;
+
+/// Who writes, and what it wrote last.
+#[derive(Debug)]
+pub(super) struct Writer {
+    key: Vec<u8>,
+    /// When its record was changed last; 0: it is not there.
+    changed_at: i64,
+    /// Of the last transaction.
+    number: u64,
+    lease: Option<i64>,
+}
+
+/// What an answer says of a transaction.
+enum Said {
+    Is(Outcome),
+    /// Nothing of it yet: the writer's record was not as it was thought to be.
+    Again,
+}
+
+impl Writer {
+    pub(super) fn new(keys: &Keys) -> Result<Self, StoreError> {
+        let mut id = [0; 8];
+        getrandom(&mut id, GetRandomFlags::empty())
+            .map_err(|error| StoreError::Random(error.into()))?;
+        let key = keys.writer(u64::from_le_bytes(id));
+        Ok(Self { key, changed_at: 0, number: 0, lease: None })
+    }
+
+    pub(super) async fn commit(
+        &mut self,
+        members: &Members,
+        keys: &Keys,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
+        self.number += 1;
+        let tries = members.tries();
+        loop {
+            let lease = match self.lease {
+                Some(lease) => lease,
+                None => *self.lease.insert(members.grant_lease(LEASE_S).await?),
+            };
+            let request = self.request(keys, transaction, lease);
+            match members.txn_once(request).await {
+                Ok(answer) => match self.understand(keys, answer) {
+                    Said::Is(outcome) => return Ok(outcome),
+                    Said::Again => {}
+                },
+                Err(failure) if members::is_lease_over(&failure) => {
+                    self.find_out_whose_lease(members).await?;
+                }
+                Err(failure) => members.another(&tries, failure).await?,
+            }
+        }
+    }
+
+    fn request(&self, keys: &Keys, transaction: &Transaction, lease: i64) -> TxnRequest {
+        let mut compare = vec![api::is_changed_at(self.key.clone(), self.changed_at)];
+        let mut failure = vec![api::get(self.key.clone())];
+        for condition in &transaction.conditions {
+            let at = condition.changed_at.map_or(0, |at| at.0.cast_signed());
+            compare.push(api::is_changed_at(keys.record(&condition.key), at));
+            failure.push(api::get(keys.record(&condition.key)));
+        }
+        let number = self.number.to_string().into_bytes();
+        let mut success = vec![api::put(self.key.clone(), number, lease)];
+        success
+            .extend(transaction.last_changes().into_iter().map(|change| change_op(keys, change)));
+        TxnRequest { compare, success, failure }
+    }
+
+    fn understand(&mut self, keys: &Keys, answer: TxnResponse) -> Said {
+        let at = api::revision_of(&answer);
+        if answer.succeeded {
+            self.changed_at = at;
+            return Said::Is(Outcome::Committed(revision(at)));
+        }
+        let mut found = api::found(answer);
+        let ours = found.iter().position(|one| one.key == self.key).map(|at| found.remove(at));
+        let changed_at = ours.as_ref().map_or(0, |ours| ours.mod_revision);
+        if changed_at == self.changed_at {
+            let entries = found.into_iter().filter_map(|one| keys.entry(one));
+            return Said::Is(Outcome::Conflict(entries.collect()));
+        }
+        self.changed_at = changed_at;
+        match ours {
+            // It was made the time before, and the answer lost.
+            Some(ours) if ours.value == self.number.to_string().into_bytes() => {
+                Said::Is(Outcome::Committed(revision(changed_at)))
+            }
+            // An earlier one was made that nobody waited for; or the record's lease has ended.
+            _ => Said::Again,
+        }
+    }
+
+    /// A lease is over: the writer's own, which is nobody's business, or one of the changes'.
+    async fn find_out_whose_lease(&mut self, members: &Members) -> Result<(), StoreError> {
+        let left_s = match self.lease {
+            Some(lease) => members.keep_alive(lease).await?,
+            None => 0,
+        };
+        if left_s > 0 {
+            return Err(StoreError::LeaseOver);
+        }
+        (self.changed_at, self.lease) = (0, None);
+        Ok(())
+    }
+}
+
+fn change_op(keys: &Keys, change: &StoreChange) -> RequestOp {
+    let key = keys.record(&change.key);
+    match &change.value {
+        Some(value) => api::put(key, value.clone(), change.lease.map_or(0, |lease| lease.0)),
+        None => api::delete(key),
+    }
+}

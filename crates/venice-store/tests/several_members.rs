@@ -1,0 +1,165 @@
+//! etcd with members that die, stall and come back, under several writers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use venice_etcd_test::Etcd;
+use venice_store::{
+    Condition, Entry, EtcdLocation, EtcdStore, EtcdTls, Outcome, Store, StoreChange, StoreError,
+    StoreLocation, Transaction,
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const WRITERS: usize = 3;
+
+fn location(text: &str) -> EtcdLocation {
+    match text.parse().unwrap() {
+        StoreLocation::Etcd(location) => location,
+        StoreLocation::File(path) => panic!("{path:?}"),
+    }
+}
+
+async fn connect(addresses: &str) -> Result<EtcdStore, StoreError> {
+    EtcdStore::connect(&location(&format!("etcd://{addresses}")), &EtcdTls::default()).await
+}
+
+fn number(entry: &Entry) -> usize {
+    std::str::from_utf8(&entry.value).unwrap().parse().unwrap()
+}
+
+/// Adds one to a record that others add to as well, over and over: how often it was told that it did.
+/// With each it adds one to a record of its own; the two never part.
+async fn count(
+    store: EtcdStore,
+    own: String,
+    stop: Arc<AtomicBool>,
+    made: Arc<AtomicUsize>,
+) -> usize {
+    let mut own_count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let all = store.load().await.unwrap();
+        let entry = all.entries.iter().find(|entry| entry.key == "count").unwrap();
+        let next = number(entry) + 1;
+        let conditions = vec![Condition::is_as_at("count", entry.changed_at)];
+        let changes = vec![
+            StoreChange::put("count", next.to_string()),
+            StoreChange::put(own.as_str(), (own_count + 1).to_string()),
+        ];
+        if let Outcome::Committed(_) =
+            store.commit(Transaction { conditions, changes }).await.unwrap()
+        {
+            own_count += 1;
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    own_count
+}
+
+/// Waits until so many more have been counted.
+async fn progress(made: &AtomicUsize, more: usize) {
+    let (began, from) = (Instant::now(), made.load(Ordering::Relaxed));
+    while made.load(Ordering::Relaxed) < from + more {
+        assert!(began.elapsed() < PATIENCE, "nothing is counted any more");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_transaction_is_made_once_while_members_die_and_stall() {
+    let mut etcd = Etcd::start(3);
+    let store = connect(&etcd.addresses()).await.unwrap();
+    store.commit(Transaction::of(vec![StoreChange::put("count", "0")])).await.unwrap();
+    let began = store.load().await.unwrap().revision;
+    let mut watch = store.watch(began);
+    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let store = connect(&etcd.addresses()).await.unwrap();
+        let (stop, made) = (stop.clone(), made.clone());
+        writers.push(tokio::spawn(count(store, format!("of {writer}"), stop, made)));
+    }
+    for round in 0..4 {
+        progress(&made, 20).await;
+        let leader = etcd.leader().unwrap_or(round % 3);
+        if round % 2 == 0 {
+            etcd.kill(leader);
+            progress(&made, 20).await;
+            etcd.restart(leader);
+        } else {
+            etcd.stall(leader);
+            progress(&made, 20).await;
+            etcd.go_on(leader);
+        }
+    }
+    progress(&made, 20).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut total = 0;
+    let all_of =
+        |all: &[Entry], key: &str| all.iter().find(|entry| entry.key == key).map_or(0, number);
+    for (writer, counted) in writers.into_iter().enumerate() {
+        let counted = counted.await.unwrap();
+        let all = store.load().await.unwrap().entries;
+        assert_eq!(all_of(&all, &format!("of {writer}")), counted);
+        total += counted;
+    }
+    let last = store.load().await.unwrap();
+    assert_eq!(all_of(&last.entries, "count"), total);
+    // And whoever watched was told each of them, in order.
+    for expected in 1..=total {
+        let batch = watch.next().await.unwrap();
+        let count = batch.changes.iter().find(|change| change.key == "count").unwrap();
+        assert_eq!(count.value.as_deref(), Some(expected.to_string().as_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn without_a_majority_it_says_so_and_comes_back_with_one() {
+    let mut etcd = Etcd::start(3);
+    let store = connect(&etcd.addresses()).await.unwrap();
+    let put = |value: &str| Transaction::of(vec![StoreChange::put("a", value)]);
+    store.commit(put("1")).await.unwrap();
+    etcd.kill(0);
+    etcd.kill(1);
+    let refused = store.commit(put("2")).await;
+    assert!(matches!(refused, Err(StoreError::Unreachable { .. })), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains(&etcd.addresses()));
+    etcd.restart(0);
+    let began = Instant::now();
+    while let Err(error) = store.commit(put("3")).await {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+    }
+    assert_eq!(store.load().await.unwrap().entries[0].value, b"3");
+}
+
+#[tokio::test]
+async fn history_that_is_gone_is_not_passed_over() {
+    let etcd = Etcd::start(1);
+    let store = connect(&etcd.addresses()).await.unwrap();
+    let mut revisions = Vec::new();
+    for value in ["1", "2", "3", "4"] {
+        store.commit(Transaction::of(vec![StoreChange::put("a", value)])).await.unwrap();
+        revisions.push(store.load().await.unwrap().revision);
+    }
+    etcd.compact(revisions[2].0);
+    let mut watch = store.watch(revisions[0]);
+    assert!(matches!(watch.next().await, Err(StoreError::Behind)));
+    let mut watch = store.watch(revisions[2]);
+    assert_eq!(watch.next().await.unwrap().revision, revisions[3]);
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_once() {
+    let nobody = connect("127.0.0.1:1").await;
+    assert!(matches!(nobody, Err(StoreError::Unreachable { .. })), "{nobody:?}");
+    let etcd = Etcd::start_with(1, 128);
+    let error = connect(&etcd.addresses()).await.unwrap_err().to_string();
+    assert!(error.contains("start each with --max-txn-ops 2048"), "{error}");
+    let etcd = Etcd::start(1);
+    connect(&etcd.addresses()).await.unwrap();
+    etcd.put("venice/format", "99");
+    let error = connect(&etcd.addresses()).await.unwrap_err().to_string();
+    assert!(error.contains("has format 99, this Venice understands 1"), "{error}");
+    let tls = location(&format!("etcds://{}", etcd.addresses()));
+    let error = EtcdStore::connect(&tls, &EtcdTls::default()).await.unwrap_err().to_string();
+    assert!(error.contains("--store-ca"), "{error}");
+}
