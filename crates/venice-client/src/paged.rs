@@ -49,10 +49,12 @@ impl PagedMemory {
     }
 
     /// As [`PagedMemory::map`], of a region that comes and goes by pages of `page_size`: large ones
-    /// are for what is used by runs of pages.
+    /// are for what is used by runs of pages; huge ones need port shm, 32 MiB of local memory, and a
+    /// kernel that has them (`venice doctor` tells).
     ///
     /// # Errors
-    /// As for [`PagedMemory::map`].
+    /// As for [`PagedMemory::map`]; [`Error::Invalid`] of
+    /// huge ones without those, [`Error::Refused`] where the kernel has none.
     pub fn map_by(&self, len_bytes: u64, page_size: PageSize) -> Result<PagedRegion, Error> {
         let region = self.shared.space.map(len_bytes, page_size)?;
         Ok(PagedRegion { region, _shared: self.shared.clone() })
@@ -107,7 +109,9 @@ impl From<SpaceError> for Error {
         let said = crate::error::with_causes(&error);
         match error {
             SpaceError::NoRoom { .. } => Error::NoRoom(said),
-            SpaceError::TooLittle { .. } => Error::Invalid(said),
+            SpaceError::TooLittle { .. }
+            | SpaceError::TooLittleForHuge { .. }
+            | SpaceError::HugeNotMapped => Error::Invalid(said),
             _ => Error::Refused(said),
         }
     }

@@ -1,4 +1,4 @@
-//! Regions of paged memory, by pages of both sizes, against arrays of this process's own.
+//! Regions of paged memory, by pages of every size, against arrays of this process's own.
 
 #[path = "../../venice-recipient/tests/common/mod.rs"]
 mod common;
@@ -6,13 +6,29 @@ mod common;
 use common::Rack as Daemons;
 use proptest::prelude::*;
 use venice_client::{Error, MemoryOptions, PageSize, PagedMemory, PagedRegion, PortKind, Rack};
+use venice_memory::paged::huge_pages::are_to_be_had;
 use venice_wire::SLAB_BYTES;
 
 const PAGE: usize = 4096;
-const LOCAL_BYTES: u64 = 4 << 20;
 /// Of one region: all of them together are up to six times the budget.
 const MOST_PAGES: usize = 2048;
 const REGIONS: usize = 3;
+
+/// By how large pages some regions are paged (the others by small ones), and what all is like.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    port: PortKind,
+    large: PageSize,
+    /// Pages in the place of each that the steps name.
+    scale: usize,
+    remote_slabs: u64,
+}
+
+impl Setting {
+    fn local_bytes(self) -> u64 {
+        (4 << 20) * self.scale as u64
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -43,8 +59,7 @@ struct Checked {
 }
 
 impl Checked {
-    fn map(memory: &PagedMemory, pages: usize, is_large: bool) -> Checked {
-        let size = if is_large { PageSize::Large } else { PageSize::Small };
+    fn map(memory: &PagedMemory, pages: usize, size: PageSize) -> Checked {
         let region = memory.map_by((pages * PAGE) as u64, size).unwrap();
         Checked { region, words: vec![0; pages] }
     }
@@ -69,53 +84,81 @@ impl Checked {
     }
 }
 
-fn run(memory: &PagedMemory, steps: &[Step]) {
-    let fresh = |at: usize| Checked::map(memory, 700, at.is_multiple_of(2));
+fn run(memory: &PagedMemory, steps: &[Step], setting: Setting) {
+    let scale = setting.scale;
+    let map = |pages: usize, is_large: bool| {
+        let size = if is_large { setting.large } else { PageSize::Small };
+        Checked::map(memory, pages * scale, size)
+    };
+    let fresh = |at: usize| map(700, at.is_multiple_of(2));
     let mut regions: Vec<Checked> = (0..REGIONS).map(fresh).collect();
     for step in steps {
         match *step {
             Step::Map { region, pages, is_large } => {
-                regions[region] = Checked::map(memory, pages, is_large);
+                regions[region] = map(pages, is_large);
             }
             Step::Write { region, first, pages, value } => {
-                regions[region].write(first, pages, value);
+                regions[region].write(first * scale, pages * scale, value);
             }
-            Step::Read { region, first, pages } => regions[region].check(first, pages),
+            Step::Read { region, first, pages } => {
+                regions[region].check(first * scale, pages * scale);
+            }
         }
     }
     for checked in &regions {
-        checked.check(0, MOST_PAGES);
+        checked.check(0, MOST_PAGES * scale);
     }
 }
 
-fn regions_hold_what_was_written(test: &str, port: PortKind) {
-    let daemons = Daemons::start(2, 4);
+fn regions_hold_what_was_written(test: &str, setting: Setting) {
+    let daemons = Daemons::start(2, setting.remote_slabs + 1);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut options = MemoryOptions::default();
-    options.port = Some(port);
-    let memory = match rack.paged_memory(3 * SLAB_BYTES, LOCAL_BYTES, &options) {
-        Err(Error::Refused(said)) if said.contains("userfaultfd") => {
-            println!("SKIPPED: {test}: no userfaultfd");
-            return;
-        }
-        memory => memory.unwrap(),
-    };
+    options.port = Some(setting.port);
+    let memory =
+        match rack.paged_memory(setting.remote_slabs * SLAB_BYTES, setting.local_bytes(), &options)
+        {
+            Err(Error::Refused(said)) if said.contains("userfaultfd") => {
+                println!("SKIPPED: {test}: no userfaultfd");
+                return;
+            }
+            memory => memory.unwrap(),
+        };
     let config = ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() };
     let result = proptest::test_runner::TestRunner::new(config).run(&steps(), |steps| {
-        run(&memory, &steps);
+        run(&memory, &steps, setting);
         Ok(())
     });
     result.unwrap();
     assert_eq!(memory.mapped_bytes(), 0);
 }
 
+/// By pages of 64 KiB.
+fn large(port: PortKind) -> Setting {
+    Setting { port, large: PageSize::Large, scale: 1, remote_slabs: 3 }
+}
+
 #[test]
 fn regions_over_mapped_memory_hold_what_was_written() {
     let test = "regions_over_mapped_memory_hold_what_was_written";
-    regions_hold_what_was_written(test, PortKind::Shm);
+    regions_hold_what_was_written(test, large(PortKind::Shm));
 }
 
 #[test]
 fn regions_by_datagrams_hold_what_was_written() {
-    regions_hold_what_was_written("regions_by_datagrams_hold_what_was_written", PortKind::Udp);
+    let test = "regions_by_datagrams_hold_what_was_written";
+    regions_hold_what_was_written(test, large(PortKind::Udp));
+}
+
+#[test]
+fn regions_of_huge_pages_hold_what_was_written() {
+    let test = "regions_of_huge_pages_hold_what_was_written";
+    if let Err(none) = are_to_be_had() {
+        println!("SKIPPED: {test}: {none}");
+        return;
+    }
+    // Budgets of eight times as much, in which there is room for some.
+    let port = PortKind::Shm;
+    let setting = Setting { port, large: PageSize::Huge, scale: 8, remote_slabs: 16 };
+    regions_hold_what_was_written(test, setting);
 }

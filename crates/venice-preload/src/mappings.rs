@@ -221,8 +221,9 @@ fn advise_managed(
         sys::MADV_DONTNEED_LOCKED => Some(structure.discard(addr, len_bytes, advice)),
         // The kernel's own large pages are not what is paged.
         sys::MADV_HUGEPAGE => {
-            if pager.block().heeds_large() {
-                structure.choose_page_size(addr, len_bytes, PageSize::Large);
+            let size = pager.block().advised_page_size();
+            if size != PageSize::Small {
+                structure.choose_page_size(addr, len_bytes, size);
             }
             Some(Ok(()))
         }

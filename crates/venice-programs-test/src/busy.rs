@@ -31,8 +31,8 @@ impl Busy {
     /// The same on borrowed memory that is kept as these options say.
     pub fn start_kept(rack: &Rack, remote: &str, kept: &[&str], more: &[&str]) -> Busy {
         let program = CProgram::compile("keep_busy");
-        let options = ["--local", "16MiB", "--remote", remote, "--stats"];
-        let options = [&options[..], kept].concat();
+        let local: &[&str] = if more.contains(&"--local") { &[] } else { &["--local", "16MiB"] };
+        let options = [local, &["--remote", remote, "--stats"], kept].concat();
         let options = [&options[..], more].concat();
         let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
         let mut busy = Busy { program, running };

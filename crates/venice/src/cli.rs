@@ -299,6 +299,8 @@ EXAMPLES:
                                               two nodes may die, for half as much memory again
   venice run --local 1GiB --page-size 64k -- ./stencil
                                               pages of 64 KiB: long runs, wherever they begin
+  venice run --local 4GiB --page-size 2m -- ./simulate
+                                              pages of 2 MiB: large arrays, most of them local
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3

@@ -46,9 +46,11 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
             run_worker(way, args, &Launch::Local, &[]).map(Ok)
         }
         Way::Umap => run_on_umap(way, args),
-        Way::VeniceShm | Way::VeniceShmInThread | Way::VeniceShmOnePage | Way::VeniceShmLarge => {
-            run_on_rack(way, args, Port::Shm).map(Ok)
-        }
+        Way::VeniceShm
+        | Way::VeniceShmInThread
+        | Way::VeniceShmOnePage
+        | Way::VeniceShmLarge
+        | Way::VeniceShmHuge => run_on_rack(way, args, Port::Shm).map(Ok),
         Way::VeniceShmTwoCopies
         | Way::VeniceShmTwoCopiesDegraded
         | Way::VeniceShmCoded
@@ -108,6 +110,7 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
             Way::VeniceShmOnePage => &["--read-ahead", "off"],
             Way::VeniceShmInThread => &["--faults", "in-thread"],
             Way::VeniceShmLarge | Way::VeniceUdpLarge => &["--page-size", "64k"],
+            Way::VeniceShmHuge => &["--page-size", "2m"],
             _ => &[],
         },
     };
@@ -245,7 +248,9 @@ fn worker_command(
     match way {
         Way::UffdFloor => drop(command.args(["--floor", "handler"])),
         Way::SigbusFloor => drop(command.args(["--floor", "sigbus"])),
-        Way::VeniceShmLarge | Way::VeniceUdpLarge => drop(command.arg("--large-pages")),
+        Way::VeniceShmLarge | Way::VeniceShmHuge | Way::VeniceUdpLarge => {
+            command.arg("--large-pages");
+        }
         _ => {}
     }
     if let Some(library) = args.umap.as_ref().filter(|_| way == Way::Umap) {
@@ -265,9 +270,11 @@ fn worker_command(
 fn patterns(way: Way) -> &'static [Pattern] {
     match way {
         Way::VeniceShmOnePage => &[Pattern::Sequential],
-        Way::VeniceShm | Way::VeniceShmLarge | Way::VeniceUdp | Way::VeniceUdpLarge => {
-            &[Pattern::Random, Pattern::Sequential, Pattern::Runs]
-        }
+        Way::VeniceShm
+        | Way::VeniceShmLarge
+        | Way::VeniceShmHuge
+        | Way::VeniceUdp
+        | Way::VeniceUdpLarge => &[Pattern::Random, Pattern::Sequential, Pattern::Runs],
         _ => &[Pattern::Random, Pattern::Sequential],
     }
 }

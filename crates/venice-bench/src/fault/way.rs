@@ -38,6 +38,8 @@ pub enum Way {
     VeniceShmOnePage,
     /// Venice over shared memory by pages of 64 KiB (`--page-size 64k`).
     VeniceShmLarge,
+    /// Venice over shared memory by pages of 2 MiB (`--page-size 2m`).
+    VeniceShmHuge,
     /// Venice over shared memory, with two copies.
     VeniceShmTwoCopies,
     /// The same with one donor dead: the other copy is read.
@@ -119,6 +121,7 @@ impl Way {
             Self::VeniceShmInThread => "venice-shm-in-thread",
             Self::VeniceShmOnePage => "venice-shm-one-page",
             Self::VeniceShmLarge => "venice-shm-large",
+            Self::VeniceShmHuge => "venice-shm-huge",
             Self::VeniceShmTwoCopies => "venice-shm-two-copies",
             Self::VeniceShmTwoCopiesDegraded => "venice-shm-two-copies-degraded",
             Self::VeniceShmCoded => "venice-shm-coded",

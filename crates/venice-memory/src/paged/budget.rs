@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::page_size::PageSize;
 use super::run_block::RunBlockMap;
 use super::slots;
 
@@ -47,19 +48,20 @@ pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> 
     Ok(())
 }
 
-/// Pages at which the evictor starts.
-pub(super) fn high_watermark(limit_pages: u64) -> u64 {
-    limit_pages.saturating_sub(slack(limit_pages))
+/// Pages at which the evictor starts, where at most `most` come at once.
+pub(super) fn high_watermark(limit_pages: u64, most: PageSize) -> u64 {
+    limit_pages.saturating_sub(slack(limit_pages, most))
 }
 
 /// Pages at which it stops.
-pub(super) fn low_watermark(limit_pages: u64) -> u64 {
-    limit_pages.saturating_sub(2 * slack(limit_pages))
+pub(super) fn low_watermark(limit_pages: u64, most: PageSize) -> u64 {
+    limit_pages.saturating_sub(2 * slack(limit_pages, most))
 }
 
 /// Pages between the watermarks, and between the upper one and the budget.
-pub(super) fn slack(limit_pages: u64) -> u64 {
-    (limit_pages / 32).clamp(64, 4096).min(limit_pages / 4)
+pub(super) fn slack(limit_pages: u64, most: PageSize) -> u64 {
+    let least = 64.max(most.pages() as u64);
+    (limit_pages / 32).clamp(least, 4096).min(limit_pages / 4)
 }
 
 #[cfg(test)]
@@ -69,10 +71,13 @@ mod tests {
 
     #[test]
     fn watermarks_leave_room_between_them() {
-        for limit in [1024, 65_536, 1 << 24] {
-            assert!(low_watermark(limit) < high_watermark(limit));
-            assert!(high_watermark(limit) < limit);
-            assert!(low_watermark(limit) > limit / 3);
+        for most in [PageSize::Small, PageSize::Large, PageSize::Huge] {
+            for limit in [1024, 65_536, 1 << 24] {
+                assert!(low_watermark(limit, most) < high_watermark(limit, most));
+                assert!(high_watermark(limit, most) < limit);
+                assert!(low_watermark(limit, most) > limit / 3);
+            }
+            assert!(slack(8192, most) >= most.pages() as u64);
         }
     }
 

@@ -65,6 +65,7 @@ impl Pager {
     /// To be called by the thread that is about to fork, in whatever runs last before it does.
     pub fn before_fork(&'static self) -> ForkedChild {
         let mut structure = Structure { pager: self, guard: self.lock.hold() };
+        self.drop_spares();
         // rdma-core allocates from the program's own heap, and a child's heap is paged already
         // when it would open its device: it gets all of its memory at once instead.
         let may_page = self.block.port() != PortKind::Verbs;
@@ -77,6 +78,18 @@ impl Pager {
         let resident_pages = self.resident().load(Ordering::Relaxed);
         self.lending.open();
         ForkedChild { structure, place, sockets, resident_pages }
+    }
+
+    /// What the child would have a share in would be split as soon as one of the two writes to it.
+    fn drop_spares(&self) {
+        while let Some(slot) = self.staging.huge().take_spare() {
+            self.empty_slot(slot);
+        }
+    }
+
+    /// In the child: what its parent's handler was putting together is nobody's.
+    fn drop_left_over(&self) {
+        self.staging.huge().left_over().for_each(|slot| self.empty_slot(slot));
     }
 
     /// Readies the window; `None` if there are no descriptors left.
@@ -178,6 +191,7 @@ impl ForkedChild {
             window.reset_after_fork();
         }
         pager.forget_handlers();
+        pager.drop_left_over();
         self.take_place(place);
         self.settle_busy_pages();
         tell_and_wait(child, READY);

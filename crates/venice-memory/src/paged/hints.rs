@@ -143,7 +143,7 @@ impl Pager {
         loop {
             let limit = self.limit_pages.load(Ordering::Relaxed);
             let resident = self.resident().load(Ordering::Relaxed);
-            if resident <= high_watermark(limit) {
+            if resident <= high_watermark(limit, self.block.largest_page_size()) {
                 return Some((limit - resident) as usize).filter(|&room| room > 0);
             }
             let is_stuck = self.evictor_stuck.load(Ordering::Relaxed) != 0;
@@ -169,6 +169,7 @@ impl Structure {
     /// it is.
     pub fn choose_page_size(&mut self, addr: usize, len_bytes: usize, size: PageSize) {
         let pager = self.pager;
+        pager.block.note_page_size(size);
         for part in self.guarded().regions.parts(pages_of(addr, len_bytes)) {
             pager.table.set_page_size(part, size);
         }

@@ -1,6 +1,7 @@
 //! The structure lock: hooks that change the address space, the evictor and `fork` take turns.
 //!
-//! The fault handler never takes it, so whoever holds it may fault and is served. Signals are
+//! The fault handler takes it for huge pages alone, and never waits long for a thread of the program
+//! that has it: whoever holds it may fault and is served. Signals are
 //! blocked while it is held: a signal handler that calls `munmap` must not wait for its own
 //! thread. The child of a `fork` inherits it held by the one thread it has.
 
@@ -14,6 +15,9 @@ const HELD_WITH_WAITERS: u32 = 2;
 /// How long a thread waits for the lock before it asks whether it can be borrowed. Most forks are
 /// over by then.
 const PATIENCE_NS: u64 = 2_000_000;
+/// How often the handler looks whether a thread of the program has let go, giving the processor away
+/// each time: most changes of the address space are over by then.
+const HANDLER_LOOKS: u32 = 64;
 
 /// A futex lock that knows whether a thread of the program (rather than the evictor) holds it.
 #[derive(Debug, Default)]
@@ -64,6 +68,21 @@ impl StructureLock {
     pub fn hold_as_evictor(&self) -> StructureGuard<'_> {
         self.acquire();
         StructureGuard { lock: Some(self), signal_mask: None }
+    }
+
+    /// Takes the lock for the fault handler, whose signals are blocked for good and which holds no page.
+    /// It waits for the evictor. `None`: a thread of the program has it, and may be waiting for the
+    /// handler.
+    pub fn hold_as_handler(&self) -> Option<StructureGuard<'_>> {
+        let mut by_program = 0;
+        while !self.is_taken_at_once() {
+            by_program += u32::from(self.is_held_by_program());
+            if by_program >= HANDLER_LOOKS {
+                return None;
+            }
+            sys::yield_now();
+        }
+        Some(StructureGuard { lock: Some(self), signal_mask: None })
     }
 
     /// Does a thread of the program hold the lock? Then waiting for the evictor may be waiting

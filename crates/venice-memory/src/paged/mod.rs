@@ -13,7 +13,8 @@
 //!
 //! What the program says about its memory beforehand is in `hints`. Faults on large mappings may be
 //! served by the thread itself that touches them (`in_thread`). Where pages are large (`page_size`),
-//! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory.
+//! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory; huge ones are
+//! put together in 2 MiB of the kernel's and moved whole, in and out (`handler/huge`, `huge_slots`).
 //!
 //! `write_behind` has all of it on this machine's disk too. `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
@@ -41,6 +42,8 @@ mod fork_window;
 mod framed;
 mod handler;
 mod hints;
+pub mod huge_pages;
+mod huge_slots;
 mod in_thread;
 mod lending;
 mod lock;
@@ -82,7 +85,7 @@ pub use mappings::is_manageable;
 pub use page_size::PageSize;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use slab_window::SlabSource;
-pub use space::{Region, Space, SpaceError};
+pub use space::{LEAST_LOCAL_BYTES_HUGE, Region, Space, SpaceError};
 pub use start::start;
 pub use uffd::Uffd;
 pub use window::{Window, WindowFork, WindowStructure};

@@ -22,6 +22,11 @@ impl<const WORDS: usize> PageSet<WORDS> {
             && self.words[index / BITS].load(Ordering::Relaxed) >> (index % BITS) & 1 != 0
     }
 
+    /// Are all pages of `indexes` in it?
+    pub fn contains_all(&self, mut indexes: Range<usize>) -> bool {
+        indexes.all(|index| self.contains(index))
+    }
+
     /// Puts all pages of `indexes` in, or takes them out.
     pub fn set(&self, indexes: Range<usize>, is_in: bool) {
         if !is_in && !self.any.load(Ordering::Relaxed) {
@@ -58,6 +63,10 @@ mod tests {
             for (start, end, is_in) in changes {
                 set.set(start..end, is_in);
                 model.iter_mut().take(end).skip(start).for_each(|page| *page = is_in);
+            }
+            for end in 0..WORDS * BITS {
+                let all = model[end / 2..end].iter().all(|&is_in| is_in);
+                prop_assert_eq!(set.contains_all(end / 2..end), all, "up to {}", end);
             }
             for (page, is_in) in model.into_iter().enumerate() {
                 prop_assert_eq!(set.contains(page), is_in, "page {}", page);

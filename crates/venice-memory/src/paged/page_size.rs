@@ -1,9 +1,10 @@
-//! How much comes and goes at once: a page of 4 KiB, or a large page of several of them.
+//! How much comes and goes at once: a page of 4 KiB, or a large or huge page of several of them.
 //!
-//! A large page is so many pages in a row, aligned to their number. Page table, far slots and
+//! A large or huge page is so many pages in a row, aligned to their number. Page table, far slots and
 //! fingerprints stay those of 4 KiB pages, so whatever concerns a part of it (`munmap`, `mprotect`, a
 //! copy on write after a fork, a page that is lost) needs nothing of its own. At the edges of a region
-//! it has only as many pages as there are.
+//! it has only as many pages as there are; huge pages are whole or none: what there is of one at an
+//! edge goes by large pages.
 
 use std::ops::Range;
 
@@ -19,10 +20,18 @@ pub enum PageSize {
     Small = 0,
     /// 64 KiB.
     Large = 1,
+    /// 2 MiB, which the processor translates as one.
+    Huge = 2,
 }
 
 /// Pages of 4 KiB in a large one.
 pub const LARGE_PAGES: usize = (64 << 10) / PAGE;
+/// Pages of 4 KiB in a huge one.
+pub const HUGE_PAGES: usize = (2 << 20) / PAGE;
+/// Bytes of a huge page.
+pub const HUGE_BYTES: usize = HUGE_PAGES * PAGE;
+
+const ALL: [PageSize; 3] = [PageSize::Small, PageSize::Large, PageSize::Huge];
 
 impl PageSize {
     /// Its pages of 4 KiB.
@@ -30,12 +39,13 @@ impl PageSize {
         match self {
             PageSize::Small => 1,
             PageSize::Large => LARGE_PAGES,
+            PageSize::Huge => HUGE_PAGES,
         }
     }
 
     /// The size behind [`PageSize`]'s own number; any other is the small one.
     pub fn of(number: u32) -> PageSize {
-        if number == PageSize::Large as u32 { PageSize::Large } else { PageSize::Small }
+        ALL.into_iter().find(|size| *size as u32 == number).unwrap_or_default()
     }
 }
 
@@ -44,6 +54,7 @@ impl std::fmt::Display for PageSize {
         f.write_str(match self {
             PageSize::Small => "4k",
             PageSize::Large => "64k",
+            PageSize::Huge => "2m",
         })
     }
 }
@@ -52,9 +63,8 @@ impl std::str::FromStr for PageSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PageSize, String> {
-        let all = [PageSize::Small, PageSize::Large];
-        let named = all.into_iter().find(|size| size.to_string() == text);
-        named.ok_or_else(|| format!("there are no pages of {text:?}: 4k or 64k"))
+        let named = ALL.into_iter().find(|size| size.to_string() == text);
+        named.ok_or_else(|| format!("there are no pages of {text:?}: 4k, 64k or 2m"))
     }
 }
 
@@ -64,17 +74,25 @@ pub fn large_page_around(page: PageNumber) -> Range<PageNumber> {
     first..first + LARGE_PAGES
 }
 
+/// The pages of the huge page that `page` is in, if all of them are there.
+pub fn huge_page_around(page: PageNumber) -> Range<PageNumber> {
+    let first = page / HUGE_PAGES * HUGE_PAGES;
+    first..first + HUGE_PAGES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sizes_are_read_as_they_are_written() {
-        for size in [PageSize::Small, PageSize::Large] {
+        for size in ALL {
             assert_eq!(size.to_string().parse(), Ok(size));
             assert_eq!(PageSize::of(size as u32), size);
         }
-        assert!("2m".parse::<PageSize>().unwrap_err().contains("4k or 64k"));
+        assert!("1g".parse::<PageSize>().unwrap_err().contains("64k or 2m"));
+        assert_eq!(PageSize::of(77), PageSize::Small);
         assert_eq!(large_page_around(LARGE_PAGES + 3), LARGE_PAGES..2 * LARGE_PAGES);
+        assert_eq!(huge_page_around(HUGE_PAGES + 3), HUGE_PAGES..2 * HUGE_PAGES);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::access_pattern::{Pattern, Patterns};
 use super::page_set::PageSet;
-use super::page_size::{PageSize, large_page_around};
+use super::page_size::{HUGE_PAGES, PageSize, huge_page_around, large_page_around};
 use super::sys::{self, SysResult};
 
 /// A page's number: its address divided by 4096.
@@ -244,7 +244,10 @@ struct Leaf {
     patterns: Patterns<{ LEAF_PAGES / 32 }>,
     in_thread: PageSet<{ LEAF_PAGES / 64 }>,
     large: PageSet<{ LEAF_PAGES / 64 }>,
+    huge: PageSet<{ LEAF_PAGES / 64 }>,
 }
+
+const _: () = assert!(BLOCK_PAGES == HUGE_PAGES, "a huge page lies in one leaf, a block of it");
 
 /// The table.
 pub struct PageTable {
@@ -349,20 +352,35 @@ impl PageTable {
 
     /// Of which size the page is that `page` is part of.
     pub fn page_size(&self, page: PageNumber) -> PageSize {
-        let is_large = |leaf: &Leaf| leaf.large.contains(page % LEAF_PAGES);
-        if self.leaf(page).is_some_and(is_large) { PageSize::Large } else { PageSize::Small }
+        let Some(leaf) = self.leaf(page) else { return PageSize::Small };
+        let index = page % LEAF_PAGES;
+        match (leaf.huge.contains(index), leaf.large.contains(index)) {
+            (true, _) => PageSize::Huge,
+            (false, true) => PageSize::Large,
+            (false, false) => PageSize::Small,
+        }
     }
 
     /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
     pub fn set_page_size(&self, pages: std::ops::Range<PageNumber>, size: PageSize) {
-        let is_large = size == PageSize::Large;
-        self.for_each_leaf(pages, |leaf, indexes| leaf.large.set(indexes, is_large));
+        self.for_each_leaf(pages, |leaf, indexes| {
+            leaf.large.set(indexes.clone(), size == PageSize::Large);
+            leaf.huge.set(indexes, size == PageSize::Huge);
+        });
     }
 
-    /// The large page that `page` is in, as far as there is one.
+    /// The huge page that `page` is in, if all of it is to be one.
+    pub fn huge_page_of(&self, page: PageNumber) -> Option<std::ops::Range<PageNumber>> {
+        let whole = huge_page_around(page);
+        let first = whole.start % LEAF_PAGES;
+        let indexes = first..first + HUGE_PAGES;
+        self.leaf(page)?.huge.contains_all(indexes).then_some(whole)
+    }
+
+    /// The large page that `page` is in, as far as there is one; parts of huge ones are such.
     pub fn large_page_of(&self, page: PageNumber) -> std::ops::Range<PageNumber> {
         let whole = large_page_around(page);
-        let is_large = |page: &PageNumber| self.page_size(*page) == PageSize::Large;
+        let is_large = |page: &PageNumber| self.page_size(*page) != PageSize::Small;
         let below = (whole.start..page).rev().take_while(is_large).count();
         let above = (page + 1..whole.end).take_while(is_large).count();
         page - below..page + 1 + above
@@ -518,6 +536,19 @@ mod tests {
         assert_eq!(table.large_page_of(103), 101..109);
         assert_eq!(table.large_page_of(border.start), border.start..LEAF_PAGES);
         assert_eq!(table.large_page_of(border.end - 1), LEAF_PAGES..border.end);
+    }
+
+    #[test]
+    fn a_huge_page_is_whole_or_none() {
+        let table = PageTable::new().unwrap();
+        table.cover(0..LEAF_PAGES).unwrap();
+        table.set_page_size(HUGE_PAGES - 1..3 * HUGE_PAGES, PageSize::Huge);
+        assert_eq!(table.huge_page_of(HUGE_PAGES + 7), Some(HUGE_PAGES..2 * HUGE_PAGES));
+        assert_eq!(table.huge_page_of(HUGE_PAGES - 1), None);
+        assert_eq!(table.large_page_of(HUGE_PAGES - 1), HUGE_PAGES - 1..HUGE_PAGES);
+        table.set_page_size(2 * HUGE_PAGES..2 * HUGE_PAGES + 1, PageSize::Small);
+        assert_eq!(table.huge_page_of(3 * HUGE_PAGES - 1), None);
+        assert_eq!(table.page_size(3 * HUGE_PAGES - 1), PageSize::Huge);
     }
 
     #[test]

@@ -13,9 +13,11 @@ use super::far::{Far, FarError};
 use super::first_out::FirstOut;
 use super::fork_mark::ForkMark;
 use super::fork_window::ForkWindow;
+use super::huge_slots::{HugeSlot, MOST_SPARES};
 use super::in_thread::InThread;
 use super::lending::Lending;
 use super::lock::{StructureGuard, StructureLock};
+use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
 use super::regions::Regions;
@@ -36,6 +38,8 @@ const RING_SHARE: usize = 4;
 const MIN_RING_CHUNKS: usize = 2;
 /// Most.
 const MAX_RING_CHUNKS: usize = 1 << 15;
+/// Fewest and most huge pages on their way out.
+const HUGE_SLOTS: [usize; 2] = [2, 1 << 12];
 
 /// See [`Pager::followed_cpu`].
 pub(super) const NO_CPU: usize = usize::MAX;
@@ -101,6 +105,11 @@ pub(super) fn ring_chunks(limit_pages: u64, most: usize) -> usize {
     (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(MIN_RING_CHUNKS, most)
 }
 
+/// Huge pages on their way out of such a process at most, `most` at most.
+pub(super) fn huge_on_their_way(limit_pages: u64, most: usize) -> usize {
+    (limit_pages as usize / RING_SHARE / HUGE_PAGES).clamp(HUGE_SLOTS[0], most)
+}
+
 /// The pager. One that serves a program lives as long as its process and is never dropped.
 pub struct Pager {
     pub(super) uffd_fd: AtomicI32,
@@ -119,6 +128,8 @@ pub struct Pager {
     pub(super) lock: StructureLock,
     pub(super) guarded: std::cell::UnsafeCell<Guarded>,
     pub(super) zeros: usize,
+    /// Where a huge page is put together that is to come in, if there is no spare.
+    pub(super) landing: usize,
     /// Pages this process may have resident now.
     pub(super) limit_pages: AtomicU64,
     /// Raised to wake the evictor.
@@ -156,6 +167,8 @@ pub struct Guarded {
     pub(super) slots: Slots,
     pub(super) hand: PageNumber,
     pub(super) head_chunk: usize,
+    /// Slots with huge pages on their way out, the oldest first.
+    pub(super) huge_out: VecDeque<HugeSlot>,
     /// Where cold pages are.
     pub(super) first_out: FirstOut,
     /// What is to leave at once.
@@ -173,7 +186,10 @@ impl Drop for Pager {
         // Whoever still waits for a page goes on now.
         self.descriptors.close(self.uffd_fd.load(Ordering::Relaxed));
         // SAFETY: the pager's own memory, which its threads used, and these have ended.
-        unsafe { sys::unmap(self.zeros as *mut _, MAX_WINDOW * PAGE) };
+        unsafe {
+            sys::unmap(self.zeros as *mut _, MAX_WINDOW * PAGE);
+            sys::unmap(self.landing as *mut _, HUGE_BYTES);
+        }
     }
 }
 
@@ -199,7 +215,8 @@ impl Pager {
         });
         let disk_fd = disk.transpose()?.map(|file| descriptors.keep(file.into_raw_fd()));
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
-        let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS))
+        let huge_slots = huge_on_their_way(limit_pages, HUGE_SLOTS[1]) + MOST_SPARES + 1;
+        let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS), huge_slots)
             .map_err(kernel("map its staging area"))?;
         let (base, len_bytes) = staging.memory();
         // SAFETY: advice about the pager's own, empty memory.
@@ -210,6 +227,7 @@ impl Pager {
         }
         Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
         let zeros = sys::map_private(MAX_WINDOW * PAGE).map_err(kernel("map its zeros"))?;
+        let landing = map_landing().map_err(kernel("map where huge pages land"))?;
         let forks = supervisor_fd >= 0;
         let in_thread =
             setup.block.faults_in_thread().then(|| InThread::new(&descriptors, Uffd { fd }, forks));
@@ -230,10 +248,12 @@ impl Pager {
                 slots: Slots::new(setup.process),
                 hand: 0,
                 head_chunk: 0,
+                huge_out: VecDeque::with_capacity(huge_slots),
                 first_out: FirstOut::default(),
                 page_outs: VecDeque::new(),
             }),
             zeros: zeros as usize,
+            landing,
             limit_pages: AtomicU64::new(limit_pages),
             evictor_bell: AtomicU32::new(0),
             evictor_progress: AtomicU32::new(0),
@@ -320,6 +340,15 @@ impl Pager {
         let _ = self.resident().fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// Frees what is in a slot that the caller has, and gives the slot up.
+    pub(super) fn empty_slot(&self, slot: HugeSlot) {
+        // SAFETY: nobody needs what is there.
+        let _ = unsafe {
+            sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED)
+        };
+        self.staging.huge().give_empty(slot);
+    }
+
     pub(super) fn resident(&self) -> &AtomicU64 {
         &self.block.processes[self.process.load(Ordering::Relaxed)].resident_pages
     }
@@ -327,7 +356,7 @@ impl Pager {
     /// Wakes the evictor if pages near the budget.
     pub(super) fn ring_if_needed(&self, resident_pages: u64) {
         let limit = self.limit_pages.load(Ordering::Relaxed);
-        if resident_pages > budget::high_watermark(limit)
+        if resident_pages > budget::high_watermark(limit, self.block.largest_page_size())
             && self.evictor_bell.swap(1, Ordering::AcqRel) == 0
         {
             sys::futex_wake(&self.evictor_bell, 1, false);
@@ -371,6 +400,17 @@ impl Pager {
             self.uffd().wake(page * PAGE, PAGE);
         }
     }
+}
+
+/// 2 MiB for which the kernel is to have a huge page, empty in the child of a fork.
+fn map_landing() -> Result<usize, Errno> {
+    let landing = sys::map_aligned(HUGE_BYTES, HUGE_BYTES)?;
+    for advice in [sys::MADV_HUGEPAGE, sys::MADV_WIPEONFORK] {
+        // SAFETY: advice about fresh memory. A kernel without huge pages refuses the first, and gives
+        // small ones.
+        let _ = unsafe { sys::madvise(landing, HUGE_BYTES, advice) };
+    }
+    Ok(landing)
 }
 
 /// Room for the slabs of a program, which its supervisor hands out.

@@ -5,9 +5,32 @@
 
 use super::descriptors::Descriptors;
 use super::sys::{self, SysResult};
-use super::{PAGE, staging::CHUNK_FRAMES};
+use super::{
+    PAGE,
+    page_size::{HUGE_BYTES, HUGE_PAGES},
+};
 
 const PAGEMAP: &[u8] = b"/proc/self/pagemap\0";
+/// `struct pm_scan_arg` of `linux/fs.h` (Linux 6.7).
+#[derive(Default)]
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
+const PAGE_IS_HUGE: u64 = 1 << 6;
 /// In memory, or swapped out.
 const THERE: u64 = 1 << 63 | 1 << 62;
 
@@ -18,8 +41,11 @@ pub struct Presence {
     fd: i32,
 }
 
+/// Pages that are looked at in one call, at most.
+pub const MOST_PAGES: usize = HUGE_PAGES;
+
 /// What is known of pages in a row; `true`: the page is there.
-pub type There = [bool; CHUNK_FRAMES];
+pub type There = [bool; MOST_PAGES];
 
 impl Presence {
     /// Opened for this process.
@@ -27,17 +53,48 @@ impl Presence {
         Presence { fd: sys::open_readonly(PAGEMAP).map_or(-1, |fd| descriptors.keep(fd)) }
     }
 
+    /// For a look or two, wherever descriptors lie.
+    pub fn open_here() -> Presence {
+        Presence { fd: sys::open_readonly(PAGEMAP).unwrap_or(-1) }
+    }
+
+    /// Gives its descriptor back.
+    pub fn close(self) {
+        if self.fd >= 0 {
+            sys::close(self.fd);
+        }
+    }
+
     /// Does it know what is swapped out?
     pub fn knows_swap(&self) -> bool {
         self.fd >= 0
     }
 
-    /// Looks at the `pages` pages from `addr` on, all mapped.
+    /// Looks at the `pages` pages from `addr` on, all mapped, [`MOST_PAGES`] at most.
     ///
     /// # Errors
     /// The kernel's; `ENOMEM` where a page is not mapped and swap is not known of.
     pub fn look(&self, addr: usize, pages: usize) -> SysResult<There> {
         look(self.fd, addr, pages)
+    }
+
+    /// Is what lies from `addr` on, a multiple of 2 MiB, a huge page of the kernel's, translated as one?
+    /// `None`: it does not say (a program that has changed its user).
+    pub fn is_huge(&self, addr: usize) -> Option<bool> {
+        let mut found = [0u64; 3];
+        let mut scan = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: addr as u64,
+            end: (addr + HUGE_BYTES) as u64,
+            vec: found.as_mut_ptr() as u64,
+            vec_len: 1,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: the structure is the one the request expects, with room for one region.
+        unsafe { sys::ioctl(self.fd, PAGEMAP_SCAN, &mut scan) }.ok()?;
+        Some(found[..2] == [addr as u64, (addr + HUGE_BYTES) as u64])
     }
 }
 
@@ -46,23 +103,21 @@ impl Presence {
 /// # Errors
 /// As for [`Presence::look`].
 pub fn look_once(addr: usize, pages: usize) -> SysResult<There> {
-    let fd = sys::open_readonly(PAGEMAP).unwrap_or(-1);
-    let there = look(fd, addr, pages);
-    if fd >= 0 {
-        sys::close(fd);
-    }
+    let presence = Presence::open_here();
+    let there = presence.look(addr, pages);
+    presence.close();
     there
 }
 
 fn look(fd: i32, addr: usize, pages: usize) -> SysResult<There> {
-    let mut there = [false; CHUNK_FRAMES];
+    let mut there = [false; MOST_PAGES];
     if fd < 0 {
-        let mut bytes = [0u8; CHUNK_FRAMES];
+        let mut bytes = [0u8; MOST_PAGES];
         sys::mincore(addr, &mut bytes[..pages])?;
         there.iter_mut().zip(bytes).for_each(|(there, byte)| *there = byte & 1 != 0);
         return Ok(there);
     }
-    let mut text = [[0u8; 8]; CHUNK_FRAMES];
+    let mut text = [[0u8; 8]; MOST_PAGES];
     let wanted = text[..pages].as_flattened_mut();
     let len = sys::pread(fd, (addr / PAGE * 8) as u64, wanted)?;
     assert_eq!(len, pages * 8, "a page map has a word for each page");
@@ -73,14 +128,38 @@ fn look(fd: i32, addr: usize, pages: usize) -> SysResult<There> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::huge_pages::are_to_be_had;
     use super::*;
+
+    #[test]
+    fn a_huge_page_is_told_from_small_ones() {
+        if let Err(none) = are_to_be_had() {
+            println!("SKIPPED: a_huge_page_is_told_from_small_ones: {none}");
+            return;
+        }
+        let presence = Presence::open_here();
+        let memory = sys::map_aligned(2 * HUGE_BYTES, HUGE_BYTES).unwrap();
+        let is_huge = [memory, memory + HUGE_BYTES].map(|addr| {
+            let advice = if addr == memory { sys::MADV_HUGEPAGE } else { sys::MADV_NOHUGEPAGE };
+            // SAFETY: advice about fresh memory, and a byte of it.
+            unsafe {
+                sys::madvise(addr, HUGE_BYTES, advice).unwrap();
+                (addr as *mut u8).write(1);
+            }
+            presence.is_huge(addr)
+        });
+        assert_eq!(is_huge, [Some(true), Some(false)]);
+        presence.close();
+        // SAFETY: mapped above, and nobody else has it.
+        unsafe { sys::unmap(memory as *mut _, 2 * HUGE_BYTES) };
+    }
 
     #[test]
     fn both_ways_tell_what_is_there() {
         let memory = sys::map_private(4 * PAGE).unwrap();
         // SAFETY: within the fresh mapping.
         unsafe { memory.add(2 * PAGE).write(1) };
-        let mut expected = [false; CHUNK_FRAMES];
+        let mut expected = [false; MOST_PAGES];
         expected[2] = true;
         assert_eq!(look(-1, memory as usize, 4), Ok(expected));
         assert_eq!(look_once(memory as usize, 4), Ok(expected));

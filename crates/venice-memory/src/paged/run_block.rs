@@ -82,6 +82,17 @@ pub struct Counters {
     pub read_ahead_unused: AtomicU64,
     /// Pages of 4 KiB brought in beside the one that was touched, as parts of the same large page.
     pub large_in: AtomicU64,
+    /// Huge pages that were brought in whole, as such.
+    pub huge_in: AtomicU64,
+    /// Huge pages that came at once, but as 512 small ones.
+    pub huge_in_small: AtomicU64,
+    /// Times that the machine had no 2 MiB in a row for one.
+    pub huge_refused: AtomicU64,
+    /// Faults on memory of huge pages that brought in less than one: part of it was there already,
+    /// or was lost, or a fork was under way, or there was no room.
+    pub huge_in_part: AtomicU64,
+    /// Huge pages that left whole.
+    pub huge_out: AtomicU64,
     /// Pages brought in because the program said that it will need them.
     pub wanted_in: AtomicU64,
     /// Pages taken out before others, or at once, because the program said so.
@@ -153,8 +164,8 @@ pub struct RunBlock {
     faults_in_thread: AtomicU32,
     /// The [`PageSize`](super::PageSize) of what nobody says anything else of.
     page_size: AtomicU32,
-    /// 1: the program's word on large pages is heeded.
-    large_by_advice: AtomicU32,
+    /// That of what the program says it wants large pages of.
+    advised_page_size: AtomicU32,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.

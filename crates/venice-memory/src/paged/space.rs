@@ -13,7 +13,8 @@ use super::PAGE;
 use super::direct::FarMemory;
 use super::evictor::{self, Evictor};
 use super::handler::{self, Handler};
-use super::page_size::PageSize;
+use super::huge_pages::{self, NoHugePages};
+use super::page_size::{HUGE_BYTES, PageSize};
 use super::pager::{Pager, PagerError, PagerSetup, Serves};
 use super::run_block::Owner;
 use super::slots;
@@ -21,6 +22,8 @@ use super::sys::{self, Errno};
 
 /// Least budget: under it the pager's own needs outgrow the regions'.
 const LEAST_LOCAL_BYTES: u64 = 4 << 20;
+/// Least budget of a space, or of a run, with huge pages.
+pub const LEAST_LOCAL_BYTES_HUGE: u64 = 16 * HUGE_BYTES as u64;
 /// Pages brought in with the one that was asked for, at most.
 const READ_AHEAD_PAGES: u32 = 63;
 
@@ -62,6 +65,18 @@ pub enum SpaceError {
         /// What it said.
         #[source]
         source: Errno,
+    },
+    /// This machine has no huge pages.
+    #[error("no pages of 2 MiB: {0}")]
+    NoHugePages(#[from] NoHugePages),
+    /// The donors' memory is not mapped here.
+    #[error("no pages of 2 MiB: they are put together from mapped memory, which needs port shm")]
+    HugeNotMapped,
+    /// The budget is too small for huge pages, which come and go by 2 MiB.
+    #[error("pages of 2 MiB in a budget of {local_bytes} bytes: {LEAST_LOCAL_BYTES_HUGE} at least")]
+    TooLittleForHuge {
+        /// The budget.
+        local_bytes: u64,
     },
     /// No thread.
     #[error("the pager's threads cannot start")]
@@ -135,16 +150,19 @@ impl Space {
     }
 
     /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB; they come and go by pages
-    /// of `page_size`.
+    /// of `page_size`. With huge ones it begins with one; what is left at its end goes by 64 KiB.
     ///
     /// # Errors
-    /// [`SpaceError::NoRoom`], [`SpaceError::Map`].
+    /// [`SpaceError::NoRoom`], [`SpaceError::Map`]; [`SpaceError::NoHugePages`],
+    /// [`SpaceError::HugeNotMapped`] and [`SpaceError::TooLittleForHuge`] where huge pages cannot be
+    /// had.
     pub fn map(
         self: &Arc<Space>,
         len_bytes: u64,
         page_size: PageSize,
     ) -> Result<Region, SpaceError> {
         let len_bytes = len_bytes.max(1).next_multiple_of(PAGE as u64);
+        self.check_page_size(page_size)?;
         let capacity = self.far.len_bytes();
         let taken = self.mapped_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |mapped| {
             mapped.checked_add(len_bytes).filter(|sum| *sum <= capacity)
@@ -177,9 +195,24 @@ impl Space {
         self.far.len_bytes()
     }
 
+    fn check_page_size(&self, page_size: PageSize) -> Result<(), SpaceError> {
+        if page_size == PageSize::Huge {
+            if self.pager.window.is_none() {
+                return Err(SpaceError::HugeNotMapped);
+            }
+            huge_pages::are_to_be_had()?;
+            let pages = self.far.block().limit_pages.load(Ordering::Relaxed);
+            let local_bytes = pages * PAGE as u64;
+            if local_bytes < LEAST_LOCAL_BYTES_HUGE {
+                return Err(SpaceError::TooLittleForHuge { local_bytes });
+            }
+        }
+        Ok(())
+    }
+
     fn map_and_adopt(&self, len_bytes: usize, page_size: PageSize) -> Result<usize, Errno> {
-        let addr = sys::map_private(len_bytes)? as usize;
-        sys::unlock(addr, len_bytes);
+        let align_bytes = if page_size == PageSize::Huge { HUGE_BYTES } else { PAGE };
+        let addr = sys::map_aligned(len_bytes, align_bytes)?;
         // SAFETY: advice about fresh memory.
         unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTFORK)? };
         let mut structure = self.pager.hold_structure();

@@ -4,9 +4,14 @@
 //! from the program, whole, by one `UFFDIO_MOVE`) and much later writes them out; a page that
 //! is touched meanwhile moves back without asking a donor. So the ring is both the write-behind
 //! buffer and the second chance of the replacement: first in, first out, unless touched.
+//!
+//! Behind the ring lie slots of 2 MiB, each of 512 frames, for huge pages ([`HugeSlots`]).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::huge_slots::{HugeSlot, HugeSlots};
+use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::PageNumber;
 use super::sys::{self, SysResult};
 use super::{PAGE, address_of};
@@ -35,9 +40,11 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Staging {
     base_page: PageNumber,
+    ring_frames: usize,
     /// Chunks that the ring goes round over; those behind them are empty.
     in_use: AtomicUsize,
     owners: &'static [AtomicU64],
+    huge: HugeSlots,
 }
 
 impl Drop for Staging {
@@ -53,20 +60,21 @@ impl Drop for Staging {
 }
 
 impl Staging {
-    /// A ring of `chunks` chunks. Its memory must yet be registered with the userfaultfd.
+    /// A ring of `chunks` chunks, and `huge_slots` slots. Its memory must yet be registered with the
+    /// userfaultfd.
     ///
     /// # Errors
     /// The kernel's, when there is no address space.
-    pub fn new(chunks: usize) -> SysResult<Staging> {
-        let frames = chunks * CHUNK_FRAMES;
+    pub fn new(chunks: usize, huge_slots: usize) -> SysResult<Staging> {
+        let ring_frames = chunks * CHUNK_FRAMES;
+        let frames = ring_frames.next_multiple_of(HUGE_PAGES) + huge_slots * HUGE_PAGES;
+        let huge = HugeSlots::new(huge_slots)?;
         let owners = sys::map_private(frames * size_of::<AtomicU64>())?;
-        let base = sys::map_private(frames * PAGE)?;
-        // Pages arrive here by a move, which wants both mappings alike: not locked, no huge pages.
-        sys::unlock(base as usize, frames * PAGE);
+        let base = sys::map_aligned(frames * PAGE, HUGE_BYTES)?;
         // SAFETY: fresh zeroed memory of that size, unmapped with the ring.
         let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
         let in_use = AtomicUsize::new(chunks);
-        Ok(Staging { base_page: base as usize / PAGE, in_use, owners })
+        Ok(Staging { base_page: base / PAGE, ring_frames, in_use, owners, huge })
     }
 
     /// Does `page` belong to the area?
@@ -76,7 +84,24 @@ impl Staging {
 
     /// Number of chunks there is room for.
     pub fn chunks(&self) -> usize {
-        self.owners.len() / CHUNK_FRAMES
+        self.ring_frames / CHUNK_FRAMES
+    }
+
+    /// The slots for huge pages.
+    pub fn huge(&self) -> &HugeSlots {
+        &self.huge
+    }
+
+    /// The frames of a slot for huge pages.
+    pub fn frames_of_huge(&self, slot: HugeSlot) -> Range<u32> {
+        assert!(slot < self.huge.count(), "no such slot: {slot}");
+        let first = (self.ring_frames.next_multiple_of(HUGE_PAGES) + slot * HUGE_PAGES) as u32;
+        first..first + HUGE_PAGES as u32
+    }
+
+    /// Address of a slot for huge pages, a multiple of 2 MiB.
+    pub fn address_of_huge(&self, slot: HugeSlot) -> usize {
+        self.address(self.frames_of_huge(slot).start)
     }
 
     /// Number of chunks that the ring goes round over.
@@ -102,7 +127,7 @@ impl Staging {
     }
 
     /// The frames of a chunk.
-    pub fn frames_of(&self, chunk: usize) -> std::ops::Range<u32> {
+    pub fn frames_of(&self, chunk: usize) -> Range<u32> {
         let first = (chunk * CHUNK_FRAMES) as u32;
         first..first + CHUNK_FRAMES as u32
     }

@@ -227,6 +227,25 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     Ok(addr as *mut u8)
 }
 
+/// Anonymous private memory, not locked, at a multiple of `align_bytes` (of pages): pages are moved
+/// to or from it, which wants both sides alike.
+///
+/// # Errors
+/// As for [`map_private`].
+pub fn map_aligned(len_bytes: usize, align_bytes: usize) -> SysResult<usize> {
+    let base = map_private(len_bytes + align_bytes)? as usize;
+    unlock(base, len_bytes + align_bytes);
+    let start = base.next_multiple_of(align_bytes);
+    let (before, after) = (start - base, align_bytes - (start - base));
+    for (addr, len_bytes) in [(base, before), (start + len_bytes, after)] {
+        if len_bytes > 0 {
+            // SAFETY: the ends of the fresh mapping, which nobody has.
+            unsafe { unmap(addr as *mut c_void, len_bytes) };
+        }
+    }
+    Ok(start)
+}
+
 /// A private mapping that may not be used, at `addr` if nothing is there, at an address of the
 /// kernel's choice if that is 0.
 ///

@@ -4,8 +4,7 @@
 //! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6), `include/uapi/linux/userfaultfd.h`.
 
 use super::PAGE;
-use super::presence::look_once;
-use super::staging::CHUNK_FRAMES;
+use super::presence::{MOST_PAGES, look_once};
 use super::sys::{self, Errno, SysResult, nr};
 
 /// An open userfaultfd. A plain number: closing it is the owner's business, because a program
@@ -178,8 +177,9 @@ impl Uffd {
         self.transfer(UFFDIO_COPY, dst, src, len_bytes, mode)
     }
 
-    /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes.
-    /// Nobody is woken. Neither side may be changed by anyone else meanwhile.
+    /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes. A huge
+    /// page of the kernel's stays one if it is moved whole to a multiple of 2 MiB where the kernel
+    /// has no table of small pages. Nobody is woken. Neither side may be changed by anyone else meanwhile.
     ///
     /// Linux 6.18 moves pages and answers `EEXIST`: where a page table entry changes under a move,
     /// the kernel tries the page again, moves it with those that follow, but still has the first
@@ -281,10 +281,10 @@ impl Uffd {
     }
 }
 
-/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`CHUNK_FRAMES`] pages,
+/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`MOST_PAGES`] pages,
 /// none where one side is mapped no more.
 fn moved_untold(dst: usize, src: usize, len_bytes: usize) -> usize {
-    let pages = (len_bytes / PAGE).min(CHUNK_FRAMES);
+    let pages = (len_bytes / PAGE).min(MOST_PAGES);
     let (Ok(at_dst), Ok(at_src)) = (look_once(dst, pages), look_once(src, pages)) else { return 0 };
     (0..pages).take_while(|&page| at_dst[page] && !at_src[page]).count() * PAGE
 }

@@ -1,17 +1,20 @@
 /* Threads read and write runs of pages anywhere in memory of theirs, of which parts are dropped,
- * protected, moved, forked and given other page sizes all the while; every page is checked. */
+ * protected, moved, forked and given other page sizes all the while; every page is checked.
+ * Arguments: the pages of a thread, and the longest run. */
 #include "check.h"
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/wait.h>
 
-enum { THREADS = 2, SHARE = 3072, ROUNDS = 800, LONGEST = 70 };
+enum { THREADS = 2, ROUNDS = 800 };
+
+static uint64_t share, longest;
 
 struct part {
 	char *base;
 	uint64_t seed;
 	/* Of each page; 0: zeros. */
-	uint32_t generation[SHARE];
+	uint32_t *generation;
 };
 
 static uint64_t next(struct part *part)
@@ -50,7 +53,7 @@ static void fork_and_check(struct part *part, uint64_t from, uint64_t to)
  * the kernel to move them together. */
 static void move(struct part *part)
 {
-	size_t len = SHARE * PAGE;
+	size_t len = share * PAGE;
 	char *room = mmap(NULL, len + 32 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	must(room != MAP_FAILED);
 	char *to = room + (1 + next(part) % 31) * PAGE;
@@ -62,7 +65,7 @@ static void move(struct part *part)
 
 static void step(struct part *part, int round, bool forks)
 {
-	uint64_t from = next(part) % (SHARE - LONGEST), to = from + 1 + next(part) % LONGEST;
+	uint64_t from = next(part) % (share - longest), to = from + 1 + next(part) % longest;
 	char *at = part->base + from * PAGE;
 	size_t len = (to - from) * PAGE;
 	switch (next(part) % 16) {
@@ -109,16 +112,21 @@ static struct part parts[THREADS];
 static void *work(void *arg)
 {
 	struct part *part = arg;
-	part->base = map(SHARE * PAGE);
+	part->base = map(share * PAGE);
+	part->generation = calloc(share, sizeof part->generation[0]);
+	must(part->generation != NULL);
 	part->seed = part - parts + 1;
 	for (int round = 0; round < ROUNDS; round++)
 		step(part, round, part == parts);
-	check(part, 0, SHARE);
+	check(part, 0, share);
 	return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	must(argc == 3);
+	share = strtoul(argv[1], NULL, 10);
+	longest = strtoul(argv[2], NULL, 10);
 	pthread_t threads[THREADS];
 	for (uint64_t i = 0; i < THREADS; i++) {
 		parts[i].base = NULL;

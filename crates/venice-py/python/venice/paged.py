@@ -60,8 +60,9 @@ class Paged(Closing):
     ) -> "np.ndarray[Any, Any]":
         """An array of zeros; an ordinary `numpy.ndarray`, but for where it lies.
 
-        It comes and goes by pages of `page_size`, "4k" or "64k": large ones are for what is used
-        by runs of pages.
+        It comes and goes by pages of `page_size`, "4k", "64k" or "2m": large ones are for what is
+        used by runs of pages; those of 2 MiB need port shm and 32 MiB of `local`, and are what
+        `venice doctor` tells of.
         """
         np = _numpy()
         kind = np.dtype(dtype)

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use venice_memory::paged::huge_pages::{NoHugePages, are_to_be_had};
+
 use super::Finding;
 use crate::terminal;
 
@@ -13,7 +15,7 @@ pub fn examine() -> Vec<Finding> {
     vec![
         available(),
         overcommit(&read("/proc/sys/vm/overcommit_memory")),
-        huge_pages(),
+        huge_pages(are_to_be_had()),
         map_count(&read("/proc/sys/vm/max_map_count")),
     ]
 }
@@ -54,15 +56,29 @@ fn overcommit(policy: &str) -> Finding {
     }
 }
 
-fn huge_pages() -> Finding {
+/// What `venice run --page-size 2m` needs.
+fn huge_pages(to_be_had: Result<(), NoHugePages>) -> Finding {
     let reserved = read("/proc/sys/vm/nr_hugepages");
-    let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let chosen = transparent
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
-        .unwrap_or("not there");
     let reserved = if reserved.is_empty() { "none".to_string() } else { reserved };
-    Finding::ok("huge pages", format!("{reserved} reserved; transparent: {chosen}"))
+    match to_be_had {
+        Ok(()) => Finding::ok(
+            "huge pages",
+            format!("transparent ones of 2 MiB for --page-size 2m; {reserved} reserved"),
+        ),
+        Err(none) => {
+            let mend = match &none {
+                NoHugePages::NotBuilt => {
+                    "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y".to_string()
+                }
+                NoHugePages::Off { file } => format!("`echo madvise > {file}` as root"),
+                NoHugePages::TablesStay => {
+                    "boot Linux 6.14 or newer with CONFIG_PT_RECLAIM=y".to_string()
+                }
+                NoHugePages::Untried(_) => "see the rows on the kernel".to_string(),
+            };
+            Finding::warn("huge pages", format!("no --page-size 2m: {none}"), mend)
+        }
+    }
 }
 
 fn map_count(limit: &str) -> Finding {

@@ -7,6 +7,7 @@
 
 mod attending;
 mod child;
+mod page_sizes;
 mod program;
 mod summary;
 mod swap_mode;
@@ -19,7 +20,6 @@ use std::sync::atomic::Ordering;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::{
@@ -33,6 +33,7 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
+use page_sizes::PageSizes;
 
 /// Most copies: what a run block has places for.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
@@ -126,30 +127,6 @@ enum Faults {
     InThread,
 }
 
-/// By pages of which size a program's memory is paged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum PageSizes {
-    /// 4 KiB
-    #[default]
-    #[value(name = "4k")]
-    Small,
-    /// 64 KiB where the program says MADV_HUGEPAGE (numpy does, of large arrays), else 4 KiB
-    Advised,
-    /// 64 KiB, but where it says MADV_NOHUGEPAGE: for programs that use memory by runs of pages
-    #[value(name = "64k")]
-    Large,
-}
-
-impl PageSizes {
-    fn put_into(self, block: &RunBlockMap) {
-        match self {
-            PageSizes::Small => block.set_page_size(PageSize::Small, false),
-            PageSizes::Advised => block.set_page_size(PageSize::Small, true),
-            PageSizes::Large => block.set_page_size(PageSize::Large, true),
-        }
-    }
-}
-
 fn read_ahead(text: &str) -> Result<u32, String> {
     match text {
         "on" => Ok(READ_AHEAD_PAGES),
@@ -185,6 +162,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.faults == Faults::InThread {
         check_in_thread(port, &monitor)?;
     }
+    let page_sizes = args.page_size.unwrap_or_default();
+    page_sizes.check(port, local_bytes, args.faults == Faults::InThread)?;
     let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
     let write_behind = args.write_behind.as_deref().map(open_write_behind).transpose()?;
     let wish = Wish {
@@ -224,6 +203,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     attending.wait_for_the_rest();
     drop(desk);
     leases.give_back();
+    page_sizes::tell(&run.block);
     if args.stats {
         match args.mode {
             Mode::Window => summary::print_window(&run.block),
@@ -279,6 +259,11 @@ fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
 /// Where nothing can be written behind is said before anything is borrowed.
 fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
     let Some(dir) = &args.write_behind else { return Ok(()) };
+    if args.page_size.is_some_and(PageSizes::has_huge) {
+        let said = "--write-behind takes pages by few at a time, and pages of 2 MiB leave whole: take \
+                    --page-size 64k with it";
+        return Err(Usage(said.into()).into());
+    }
     let why = match args.mode {
         Mode::Paged if dir.is_dir() => return Ok(()),
         Mode::Paged => format!("--write-behind: {dir:?} is no directory"),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
@@ -50,8 +51,19 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.read_ahead_unused),
     ));
     let beside = get(&counters.large_in);
-    if block.heeds_large() {
+    let largest = block.largest_page_size();
+    if largest != PageSize::Small {
         remark(format!("venice: {beside} pages came beside another of the same large page"));
+    }
+    if largest == PageSize::Huge {
+        remark(format!(
+            "venice: huge pages in {} whole, {} as small pages; faults that brought in a part {}; \
+             huge pages out {}",
+            get(&counters.huge_in),
+            get(&counters.huge_in_small),
+            get(&counters.huge_in_part),
+            get(&counters.huge_out),
+        ));
     }
     remark(format!(
         "venice: by advice of the program: pages in {}, out {}",

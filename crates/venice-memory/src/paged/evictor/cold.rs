@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::super::page_size::HUGE_PAGES;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::pager::Guarded;
 use super::super::staging::CHUNK_FRAMES;
@@ -14,7 +15,7 @@ use super::{Evictor, IDLE_NS};
 const LOOKS: usize = 512;
 
 impl Evictor {
-    /// The next window with cold pages, if any are known.
+    /// The next window with cold pages, if any are known; a huge page if all of it is cold.
     pub(super) fn next_cold_window(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
         let pager = self.pager;
         for _ in 0..LOOKS {
@@ -25,10 +26,17 @@ impl Evictor {
             let window = managed.start..managed.end.min(span.end);
             let is_cold = |entry: &Entry| entry.is_cold();
             if pager.table.first_live(window.clone(), is_cold).is_some() {
-                return Some(window);
+                return Some(self.cold_huge_page_of(window.start).unwrap_or(window));
             }
         }
         None
+    }
+
+    /// The huge page that `page` is in, if all of it is here and cold.
+    fn cold_huge_page_of(&self, page: PageNumber) -> Option<Range<PageNumber>> {
+        let huge = self.pager.table.huge_page_of(page)?;
+        let is_cold = |page| self.managed(page).is_cold();
+        (self.is_huge_and_here(&huge) && huge.clone().all(is_cold)).then_some(huge)
     }
 
     /// Takes out what threads of the program wait to have out.
@@ -50,7 +58,15 @@ impl Evictor {
             for offset in 0..self.batch() {
                 let Some(window) = self.next_to_page_out(guarded) else { break };
                 self.see_off(window.clone(), guarded);
-                let chunk = self.pager.staging.chunk_after(first, offset);
+                if window.len() == HUGE_PAGES {
+                    let staged = self.stage_huge(window, true, guarded);
+                    if staged.is_none() || self.retire_last_huge(guarded).is_none() {
+                        guarded.page_outs.clear();
+                    }
+                    continue;
+                }
+                let staging = &self.pager.staging;
+                let chunk = staging.frames_of(staging.chunk_after(first, offset));
                 self.stage(window, chunk, true);
             }
         }
@@ -68,7 +84,8 @@ impl Evictor {
         while let Some(span) = guarded.page_outs.front_mut() {
             let is_here = |entry: &Entry| entry.is_cold() || entry.state() == State::Staged;
             if let Some(first) = self.pager.table.first_live(span.clone(), is_here) {
-                let window = first..span.end.min(first + CHUNK_FRAMES);
+                let huge = self.cold_huge_page_of(first).filter(|huge| huge.end <= span.end);
+                let window = huge.unwrap_or(first..span.end.min(first + CHUNK_FRAMES));
                 span.start = window.end;
                 return Some(window);
             }
@@ -82,7 +99,12 @@ impl Evictor {
         for page in window {
             let entry = self.pager.table.entry(page).expect("managed pages are in the table");
             if entry.state() == State::Staged {
-                let _ = self.retire(entry.frame() as usize / CHUNK_FRAMES, guarded);
+                let chunk = entry.frame() as usize / CHUNK_FRAMES;
+                if chunk < self.pager.staging.chunks() {
+                    let _ = self.retire(chunk, guarded);
+                } else {
+                    self.retire_huge_of(entry.frame(), guarded);
+                }
             }
         }
     }

@@ -3,9 +3,10 @@
 //! Windows of pages in a row leave the program for the staging ring ([`windows`]); the chunks
 //! that were there longest are written out first and their frames freed ([`retire`]). A page
 //! that is touched while it is staged is brought back whole, and young again. What the program said
-//! it is done with leaves first ([`cold`]).
+//! it is done with leaves first ([`cold`]). Huge pages leave by slots of their own ([`huge`]).
 
 mod cold;
+mod huge;
 mod retire;
 mod windows;
 
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::budget::{high_watermark, low_watermark};
 use super::far::Far;
+use super::page_size::HUGE_PAGES;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
 use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
@@ -23,6 +25,9 @@ use windows::Exhausted;
 
 /// Most chunks retired and filled in one turn with the lock held.
 const BATCH_CHUNKS: usize = 4;
+/// Most pages retired at once: those chunks' or those of a huge page.
+const MOST_AT_ONCE: usize =
+    if BATCH_CHUNKS * CHUNK_FRAMES > HUGE_PAGES { BATCH_CHUNKS * CHUNK_FRAMES } else { HUGE_PAGES };
 /// How often the budget is looked at again when nothing happens.
 const TICK_NS: u64 = 20_000_000;
 /// How long the evictor rests when it can do nothing.
@@ -89,8 +94,8 @@ impl Evictor {
         Evictor {
             pager,
             far,
-            writes: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
-            leaving: Vec::with_capacity(BATCH_CHUNKS * CHUNK_FRAMES),
+            writes: Vec::with_capacity(MOST_AT_ONCE),
+            leaving: Vec::with_capacity(MOST_AT_ONCE),
             statm_fd: statm.map_or(-1, |fd| pager.descriptors.keep(fd)),
             presence: Presence::open(&pager.descriptors),
             measured_ns: 0,
@@ -113,14 +118,15 @@ impl Evictor {
         }
         let limit = || pager.limit_pages.load(Ordering::Relaxed);
         let resident = || pager.resident().load(Ordering::Relaxed);
-        if resident() <= high_watermark(limit()) {
+        let most = pager.block.largest_page_size();
+        if resident() <= high_watermark(limit(), most) {
             pager.evictor_stuck.store(0, Ordering::Relaxed);
             self.far.attend(&pager.block);
             self.far.release(&pager.block);
             sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
             return;
         }
-        while resident() > low_watermark(limit()) {
+        while resident() > low_watermark(limit(), most) {
             self.refresh_limit();
             if !self.has_room_on_disk() {
                 self.tell_progress();
@@ -199,7 +205,9 @@ impl Evictor {
     fn measure_overhead(&self) -> u64 {
         let managed = self.pager.resident().load(Ordering::Relaxed);
         let mut text = [0u8; 128];
-        let Ok(len) = sys::pread(self.statm_fd, 0, &mut text) else { return 0 };
+        let Ok(len) = sys::pread(self.statm_fd, 0, &mut text) else {
+            return (self.pager.staging.huge().spares() * HUGE_PAGES) as u64;
+        };
         let mut fields = text[..len].split(|&b| b == b' ').map(|field| {
             field.iter().fold(0u64, |value, &digit| {
                 value.wrapping_mul(10).wrapping_add((digit.wrapping_sub(b'0')) as u64)
@@ -247,15 +255,20 @@ impl Evictor {
             return outcome;
         }
         let first = guarded.head_chunk;
-        let Some(retired) = self.retire(first, guarded) else { return Outcome::FarFull };
-        let (moved, exhausted) = self.fill(first, guarded);
+        let Some(mut retired) = self.retire(first, guarded) else { return Outcome::FarFull };
+        let Some((moved, exhausted)) = self.fill(first, guarded) else { return Outcome::FarFull };
+        let Some(of_huge) = self.retire_spent_huge(moved == 0, guarded) else {
+            return Outcome::FarFull;
+        };
+        retired += of_huge;
         guarded.head_chunk = pager.staging.chunk_after(first, self.batch());
         let was_exhausted = std::mem::replace(&mut self.exhausted, exhausted);
         self.fruitless = if retired + moved == 0 { self.fruitless + 1 } else { 0 };
         let seen_all = self.fruitless * (self.batch() * CHUNK_FRAMES) as u64
             >= pager.resident().load(Ordering::Relaxed);
         let nothing = self.fruitless > 0 && (exhausted && was_exhausted || seen_all);
-        if nothing && !self.ring_holds_pages() { Outcome::Nothing } else { Outcome::Progress }
+        let holds_pages = self.ring_holds_pages() || !guarded.huge_out.is_empty();
+        if nothing && !holds_pages { Outcome::Nothing } else { Outcome::Progress }
     }
 
     /// How many chunks are retired and filled in one turn: in a short ring fewer, so that a page
@@ -286,23 +299,28 @@ impl Evictor {
         Some(Outcome::Progress)
     }
 
-    /// Moves the next windows into the chunks from `first` on; the pages moved, and whether
-    /// the hand found no more windows.
-    fn fill(&mut self, first: usize, guarded: &mut Guarded) -> (usize, bool) {
+    /// Moves the next windows into the chunks from `first` on, or a huge page into a slot; the pages
+    /// moved, and whether the hand found no more windows. `None`: far memory is used up.
+    fn fill(&mut self, first: usize, guarded: &mut Guarded) -> Option<(usize, bool)> {
+        let staging = &self.pager.staging;
         let mut moved = 0;
         for offset in 0..self.batch() {
-            let chunk = self.pager.staging.chunk_after(first, offset);
-            if let Some(window) = self.next_cold_window(guarded) {
-                moved += self.stage(window, chunk, true);
-                continue;
+            let chunk = staging.frames_of(staging.chunk_after(first, offset));
+            let (window, only_cold) = match self.next_cold_window(guarded) {
+                Some(window) => (window, true),
+                None => match self.next_window(guarded) {
+                    Ok(Some(window)) => (window, false),
+                    Ok(None) => return Some((moved, false)),
+                    Err(Exhausted) => return Some((moved, true)),
+                },
+            };
+            if window.len() == HUGE_PAGES {
+                // As much as a turn retires.
+                return Some((moved + self.stage_huge(window, only_cold, guarded)?, false));
             }
-            match self.next_window(guarded) {
-                Ok(Some(window)) => moved += self.stage(window, chunk, false),
-                Ok(None) => return (moved, false),
-                Err(Exhausted) => return (moved, true),
-            }
+            moved += self.stage(window, chunk, only_cold);
         }
-        (moved, false)
+        Some((moved, false))
     }
 
     fn ring_holds_pages(&self) -> bool {

@@ -3,13 +3,14 @@
 //! A page of zeros needs no slot, and one whose fingerprint is that of what its slot holds
 //! needs no write (docs/decisions, dirty tracking by fingerprint).
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::super::page_size::{LARGE_PAGES, PageSize, large_page_around};
+use super::super::page_size::{LARGE_PAGES, PageSize, huge_page_around, large_page_around};
 use super::super::page_table::{PageNumber, State};
 use super::super::pager::{Guarded, Pager};
 use super::super::slots::Slots;
-use super::super::staging::{CHUNK_FRAMES, Frame};
+use super::super::staging::Frame;
 use super::super::transfer::WriteOut;
 use super::super::{PAGE, sys};
 use super::{BATCH_CHUNKS, Evictor};
@@ -31,14 +32,28 @@ impl Evictor {
     /// Writes out what the chunks from `first` on still hold and frees their frames; the number
     /// freed, or `None` if far memory is used up and the chunks had to stay.
     pub(super) fn retire(&mut self, first: usize, guarded: &mut Guarded) -> Option<usize> {
+        let staging = &self.pager.staging;
+        let chunk = |offset| staging.frames_of(staging.chunk_after(first, offset));
+        let chunks: [Range<u32>; BATCH_CHUNKS] = std::array::from_fn(chunk);
+        let batch = self.batch();
+        self.retire_frames(&chunks[..batch], guarded, Evictor::drop_frames)
+    }
+
+    /// The same for `all`, of which there are [`BATCH_CHUNKS`] at most; `free` has each without what
+    /// it holds.
+    pub(super) fn retire_frames(
+        &mut self,
+        all: &[Range<u32>],
+        guarded: &mut Guarded,
+        free: impl Fn(&Evictor, Range<u32>),
+    ) -> Option<usize> {
         let pager = self.pager;
         self.leaving.clear();
         self.writes.clear();
-        let batch = self.batch();
-        let freed = &mut [0; BATCH_CHUNKS][..batch];
+        let mut freed = [0; BATCH_CHUNKS];
         let mut stays = false;
-        for (offset, freed) in freed.iter_mut().enumerate() {
-            for frame in pager.staging.frames_of(pager.staging.chunk_after(first, offset)) {
+        for (frames, freed) in all.iter().zip(&mut freed) {
+            for frame in frames.clone() {
                 match self.claim_frame(frame) {
                     Frame::Empty => continue,
                     Frame::Page(page) => stays |= !self.plan(page, frame, guarded),
@@ -53,8 +68,10 @@ impl Evictor {
             return None;
         }
         self.write_out(guarded)?;
-        for (offset, freed) in freed.iter().enumerate() {
-            self.free_chunk(pager.staging.chunk_after(first, offset), *freed);
+        for (frames, freed) in all.iter().zip(freed) {
+            free(self, frames.clone());
+            frames.clone().for_each(|frame| pager.staging.set(frame, Frame::Empty));
+            pager.count_gone(freed as u64);
         }
         self.let_leave();
         Some(freed.iter().sum())
@@ -143,19 +160,13 @@ impl Evictor {
         }
     }
 
-    /// Also where nothing was noticed in it: what is in a frame when a window has moved there is
+    /// Also where nothing was noticed in them: what is in a frame when a window has moved there is
     /// the window's.
-    fn free_chunk(&self, chunk: usize, freed: usize) {
-        let pager = self.pager;
-        let frames = pager.staging.frames_of(chunk);
-        let start = pager.staging.address(frames.start);
-        // SAFETY: every page of the chunk was written out, found clean or is an orphan.
-        let dropped = unsafe { sys::madvise(start, CHUNK_FRAMES * PAGE, sys::MADV_DONTNEED) };
+    pub(super) fn drop_frames(&self, frames: Range<u32>) {
+        let start = self.pager.staging.address(frames.start);
+        // SAFETY: every page in them was written out, found clean or is an orphan.
+        let dropped = unsafe { sys::madvise(start, frames.len() * PAGE, sys::MADV_DONTNEED) };
         assert!(dropped.is_ok(), "the staging area is plain memory");
-        for frame in frames {
-            pager.staging.set(frame, Frame::Empty);
-        }
-        pager.count_gone(freed as u64);
     }
 
     /// The pages are where they were to go.
@@ -201,12 +212,28 @@ fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> 
     Some(fresh)
 }
 
-/// A free slot. Pages of a large page lie side by side, if they can, so that they come back at once.
+/// A free slot. Pages of a large or huge page lie side by side, if they can, so that they come back
+/// at once.
 fn fresh_slot(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
-    if pager.table.page_size(page) == PageSize::Small {
-        return slots.take(&pager.block);
+    match pager.table.page_size(page) {
+        PageSize::Small => slots.take(&pager.block),
+        PageSize::Large => slot_in_row(slots, pager, page, large_page_around(page)),
+        PageSize::Huge if page.is_multiple_of(LARGE_PAGES) => {
+            slot_in_row(slots, pager, page, huge_page_around(page))
+        }
+        // The first of each large part has looked for a row.
+        PageSize::Huge => slot_in_row(slots, pager, page, large_page_around(page)),
     }
-    let (whole, count) = (large_page_around(page), LARGE_PAGES as u32);
+}
+
+/// A free slot for `page` in a row with those of the other pages of `whole`.
+fn slot_in_row(
+    slots: &Slots,
+    pager: &Pager,
+    page: PageNumber,
+    whole: Range<PageNumber>,
+) -> Option<u32> {
+    let count = whole.len() as u32;
     let at = |page: PageNumber| page as u32 % count;
     let in_row_of = |other: PageNumber| {
         let slot = pager.table.entry(other)?.slot()?;

@@ -3,11 +3,13 @@
 //! A window is a chunk's worth of pages in a row. Most of its pages may be far or untouched;
 //! what is resident of it moves to the staging ring with one `UFFDIO_MOVE` that passes over the
 //! holes, so that a batch costs one flush of the processors' address caches, not one a page. A
-//! window most of whose pages came since the hand last passed is spared once.
+//! window most of whose pages came since the hand last passed is spared once. A huge page all of which
+//! is there is a window by itself, and leaves whole for a slot of its own.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::super::page_size::HUGE_PAGES;
 use super::super::page_table::{BLOCK_PAGES, Entry, PageNumber, State};
 use super::super::pager::Guarded;
 use super::super::presence::There;
@@ -20,8 +22,11 @@ use super::Evictor;
 /// Windows looked at in one turn with the lock held.
 const SCAN_WINDOWS: usize = 512;
 
+/// Pages of the largest window.
+const MOST_PAGES: usize = HUGE_PAGES;
+
 /// What each page of a window was when it was claimed; `None`: it was not.
-type Claimed = [Option<State>; CHUNK_FRAMES];
+type Claimed = [Option<State>];
 
 impl Evictor {
     /// The next window to leave. Goes round at most once; `Err` if that found nothing, `Ok(None)`
@@ -41,11 +46,12 @@ impl Evictor {
                 continue;
             };
             let first = range.start;
-            let length =
-                if self.pager.table.block_is_live(first) { CHUNK_FRAMES } else { BLOCK_PAGES };
+            let is_live = self.pager.table.block_is_live(first);
+            let is_huge = is_live && self.is_huge_and_here(&range);
+            let length = if is_live && !is_huge { CHUNK_FRAMES } else { BLOCK_PAGES };
             let window = first..range.end.min((first / length + 1) * length);
             guarded.hand = window.end;
-            if length == CHUNK_FRAMES && self.is_ripe(window.clone()) {
+            if is_live && self.is_ripe(window.clone()) {
                 return Ok(Some(window));
             }
         }
@@ -70,15 +76,31 @@ impl Evictor {
         resident > 0
     }
 
-    /// Moves what is resident of the window, or only what of it is cold, to the frames of `chunk`;
-    /// the number of pages moved.
+    /// Does the range begin with a huge page all of which is resident?
+    pub(super) fn is_huge_and_here(&self, range: &Range<PageNumber>) -> bool {
+        let table = &self.pager.table;
+        let is_resident =
+            |page| table.entry(page).is_some_and(|entry| entry.state() == State::Resident);
+        range.start.is_multiple_of(HUGE_PAGES)
+            && range.len() >= HUGE_PAGES
+            && is_resident(range.start)
+            && table.huge_page_of(range.start).is_some_and(|mut huge| huge.all(is_resident))
+    }
+
+    /// Moves what is resident of the window, or only what of it is cold, to `frames`, as many as it
+    /// has pages or more; the number of pages moved.
     ///
     /// Everything else in the window is claimed too, far and untouched pages: one that came in
     /// meanwhile would be moved along unnoticed.
-    pub(super) fn stage(&self, window: Range<PageNumber>, chunk: usize, only_cold: bool) -> usize {
-        let mut claimed: Claimed = [None; CHUNK_FRAMES];
+    pub(super) fn stage(
+        &self,
+        window: Range<PageNumber>,
+        frames: Range<u32>,
+        only_cold: bool,
+    ) -> usize {
+        let claimed = &mut [None; MOST_PAGES][..frames.len()];
         let (mut unused, mut advised) = (0, 0);
-        for (page, claimed) in window.clone().zip(&mut claimed) {
+        for (page, claimed) in window.clone().zip(claimed.iter_mut()) {
             let entry = self.managed(page);
             let state = entry.state();
             let stays = only_cold && state == State::Resident && !entry.is_cold();
@@ -90,24 +112,24 @@ impl Evictor {
         let counters = &self.pager.block.counters;
         counters.read_ahead_unused.fetch_add(unused, Ordering::Relaxed);
         counters.advised_out.fetch_add(advised, Ordering::Relaxed);
-        let mut stays = [false; CHUNK_FRAMES];
+        let mut stays = [false; MOST_PAGES];
         let mut at = 0;
-        while let Some(run) = next_run(&claimed, at) {
+        while let Some(run) = next_run(claimed, at) {
             at = run.start;
-            let done = self.move_run(&window, run, chunk);
+            let done = self.move_run(&window, run, frames.start);
             // What cannot leave is pinned, locked, or not readable and writable. Let it be.
             stays[at] = done == 0;
             at += done.max(1);
         }
-        self.settle(window, &claimed, &stays, chunk)
+        self.settle(window, claimed, &stays, frames)
     }
 
-    /// Moves the pages `run` of the window; how many of them are done, holes among them.
-    fn move_run(&self, window: &Range<PageNumber>, run: Range<usize>, chunk: usize) -> usize {
+    /// Moves the pages `run` of the window to their frames, of which `first` is the window's first;
+    /// how many of them are done, holes among them.
+    fn move_run(&self, window: &Range<PageNumber>, run: Range<usize>, first: u32) -> usize {
         let uffd = self.pager.uffd();
         let source = address_of(window.start + run.start);
-        let frame = self.pager.staging.frames_of(chunk).start + run.start as u32;
-        let target = self.pager.staging.address(frame);
+        let target = self.pager.staging.address(first + run.start as u32);
         let mut outcome = uffd.move_pages(target, source, run.len() * PAGE);
         if outcome == Err(Errno::EBUSY) {
             // Shared with a forked process: make this side's own copy, then move that.
@@ -129,11 +151,10 @@ impl Evictor {
         &self,
         window: Range<PageNumber>,
         claimed: &Claimed,
-        stays: &[bool; CHUNK_FRAMES],
-        chunk: usize,
+        stays: &[bool; MOST_PAGES],
+        frames: Range<u32>,
     ) -> usize {
-        let frames = self.pager.staging.frames_of(chunk);
-        let there = self.look_at(chunk);
+        let there = self.look_at(&frames);
         let mut moved = 0;
         for (at, (page, frame)) in window.zip(frames).enumerate() {
             let Some(was) = claimed[at] else {
@@ -158,9 +179,8 @@ impl Evictor {
         moved
     }
 
-    fn look_at(&self, chunk: usize) -> There {
-        let first = self.pager.staging.frames_of(chunk).start;
-        let there = self.presence.look(self.pager.staging.address(first), CHUNK_FRAMES);
+    fn look_at(&self, frames: &Range<u32>) -> There {
+        let there = self.presence.look(self.pager.staging.address(frames.start), frames.len());
         there.expect("the staging area is mapped")
     }
 
@@ -202,11 +222,11 @@ impl Evictor {
         pager.table.count_dead(page);
     }
 
-    fn managed(&self, page: PageNumber) -> &'static Entry {
+    pub(super) fn managed(&self, page: PageNumber) -> &'static Entry {
         self.pager.table.entry(page).expect("managed pages are in the table")
     }
 
-    fn release(&self, page: PageNumber, state: State) {
+    pub(super) fn release(&self, page: PageNumber, state: State) {
         let entry = self.managed(page);
         if entry.release(state) {
             self.pager.wake_page(page);
@@ -220,9 +240,9 @@ pub(super) struct Exhausted;
 /// The next stretch of claimed pages at or after `at` that starts and ends with a resident one.
 fn next_run(claimed: &Claimed, at: usize) -> Option<Range<usize>> {
     let is_resident = |at: &usize| claimed[*at] == Some(State::Resident);
-    let start = (at..CHUNK_FRAMES).find(is_resident)?;
+    let start = (at..claimed.len()).find(is_resident)?;
     let stretch =
-        start..(start..CHUNK_FRAMES).find(|&i| claimed[i].is_none()).unwrap_or(CHUNK_FRAMES);
+        start..(start..claimed.len()).find(|&i| claimed[i].is_none()).unwrap_or(claimed.len());
     let last = stretch.rev().find(is_resident)?;
     Some(start..last + 1)
 }
@@ -233,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_run_spans_holes_but_no_page_of_somebody_else() {
-        let mut claimed: Claimed = [Some(State::Far); CHUNK_FRAMES];
+        let mut claimed = [Some(State::Far); CHUNK_FRAMES];
         assert_eq!(next_run(&claimed, 0), None);
         for resident in [3, 9, 20] {
             claimed[resident] = Some(State::Resident);

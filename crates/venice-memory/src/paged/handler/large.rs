@@ -23,7 +23,7 @@ const AWAY: [State; 3] = [State::Zero, State::Staged, State::Far];
 impl Handler {
     /// Is more than one page to come with that of `fault`, because it is part of a large one?
     pub(super) fn is_large(&self, fault: &Fault) -> bool {
-        fault.why == Why::Touched && self.pager.table.page_size(fault.page) == PageSize::Large
+        fault.why == Why::Touched && self.pager.table.page_size(fault.page) != PageSize::Small
     }
 
     /// How many pages must have room before the one of `fault` is brought in.

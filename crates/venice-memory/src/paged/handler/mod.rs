@@ -8,6 +8,7 @@
 mod ahead;
 mod children;
 mod far_pages;
+mod huge;
 mod large;
 mod serve;
 mod whereabouts;
@@ -19,6 +20,7 @@ use super::far::Far;
 use super::fork_window::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::Pager;
+use super::presence::Presence;
 use super::read_ahead::MAX_WINDOW;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
@@ -77,6 +79,8 @@ pub struct Handler {
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
+    /// Tells whether a huge page came as one; who serves in a thread brings in none.
+    presence: Option<Presence>,
     reads_block: bool,
     handed_over: u64,
     awaited_count: usize,
@@ -105,7 +109,8 @@ pub fn run_until_ended(mut handler: Handler) {
 impl Handler {
     /// A handler that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Handler {
-        Handler { deferred: Vec::with_capacity(1024), ..Handler::unused(pager, far) }
+        let presence = Some(Presence::open(&pager.descriptors));
+        Handler { deferred: Vec::with_capacity(1024), presence, ..Handler::unused(pager, far) }
     }
 
     /// One for whoever touches a page that is served in his thread. It allocates nothing.
@@ -120,6 +125,7 @@ impl Handler {
             whereabouts: Whereabouts::default(),
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::new(),
+            presence: None,
             reads_block: false,
             handed_over: 0,
             awaited_count: 0,

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::budget;
+use super::super::page_size::LARGE_PAGES;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::staging::Frame;
 use super::super::sys::{self, Errno, SysResult};
@@ -13,9 +14,9 @@ use super::{Fault, Handler};
 /// How long a fault waits at most for the evictor to make room before the budget is
 /// overdrawn: a page too many is better than a deadlock.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
-/// After so many turns of the evictor, a millisecond each at most, that made no room, a large page
-/// does without it.
-const TURNS_IN_VAIN: u32 = 4;
+/// After so many turns of the evictor, a millisecond each at most, that made no room, a page of 64 KiB
+/// does without it; a larger one after so many times as many as it is larger.
+const TURNS_IN_VAIN: u64 = 4;
 
 /// How often one who serves in a thread looks whether a page is still busy before it gives the
 /// processor away each time.
@@ -60,6 +61,9 @@ impl Handler {
                 State::Zero | State::Staged | State::Far => {}
             }
             let slot = if state == State::Far { entry.slot() } else { None };
+            if self.is_huge(&fault) && self.bring_huge(&fault, slot) {
+                return;
+            }
             self.wait_for_room(slot, self.room_wanted(&fault) as u64);
             // Its frame is to be there for a child that is forked until then, and may be gone
             // for one that is forked later: no fork is read in between.
@@ -232,19 +236,21 @@ impl Handler {
     /// Waits while the budget has no room for `wanted` pages and the evictor can do something about
     /// it; for more than one, only as long as it makes room at all. A page that is lost with its donor
     /// takes no room, and the program is to hear of it at once.
-    fn wait_for_room(&self, slot: Option<u32>, mut wanted: u64) {
+    pub(super) fn wait_for_room(&self, slot: Option<u32>, mut wanted: u64) {
         let pager = self.pager;
         let is_lost = || slot.is_some_and(|slot| !pager.block.slot_is_alive(slot));
         let full = |wanted: u64| {
             let limit = pager.limit_pages.load(Ordering::Relaxed);
             // The evictor makes no more room than that in a small budget.
-            let wanted = wanted.min(budget::slack(limit)).max(1);
+            let slack = budget::slack(limit, pager.block.largest_page_size());
+            let wanted = wanted.min(slack).max(1);
             pager.resident().load(Ordering::Relaxed) + wanted > limit
         };
         if !full(wanted) {
             return;
         }
         let (mut least, mut in_vain) = (u64::MAX, 0);
+        let most_in_vain = TURNS_IN_VAIN * wanted.div_ceil(LARGE_PAGES as u64);
         let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
         let hopeless = || {
             pager.lock.is_held_by_program()
@@ -258,7 +264,7 @@ impl Handler {
             let resident = pager.resident().load(Ordering::Relaxed);
             in_vain = if resident < least { 0 } else { in_vain + 1 };
             least = least.min(resident);
-            if in_vain >= TURNS_IN_VAIN {
+            if in_vain >= most_in_vain {
                 wanted = 1;
             }
             if sys::monotonic_ns() > patience_ends_ns {

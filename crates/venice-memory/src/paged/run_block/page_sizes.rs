@@ -11,14 +11,30 @@ impl RunBlock {
         PageSize::of(self.page_size.load(Ordering::Relaxed))
     }
 
-    /// Whether the program's word that it wants large pages is heeded.
-    pub fn heeds_large(&self) -> bool {
-        self.large_by_advice.load(Ordering::Relaxed) != 0
+    /// The size of the pages of what the program says it wants large ones of; small ones: its word
+    /// is not heeded.
+    pub fn advised_page_size(&self) -> PageSize {
+        PageSize::of(self.advised_page_size.load(Ordering::Relaxed))
+    }
+
+    /// The largest pages there may be.
+    pub fn largest_page_size(&self) -> PageSize {
+        [self.page_size(), self.advised_page_size()]
+            .into_iter()
+            .max_by_key(|size| size.pages())
+            .expect("two sizes")
     }
 
     /// Sets both, before any process attaches.
-    pub fn set_page_size(&self, size: PageSize, heeds_large: bool) {
+    pub fn set_page_size(&self, size: PageSize, advised: PageSize) {
         self.page_size.store(size as u32, Ordering::Relaxed);
-        self.large_by_advice.store(u32::from(heeds_large), Ordering::Relaxed);
+        self.advised_page_size.store(advised as u32, Ordering::Relaxed);
+    }
+
+    /// Some region's pages are of this size, whatever those of others are.
+    pub fn note_page_size(&self, size: PageSize) {
+        if size.pages() > self.largest_page_size().pages() {
+            self.advised_page_size.store(size as u32, Ordering::Relaxed);
+        }
     }
 }

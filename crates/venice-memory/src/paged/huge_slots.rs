@@ -1,0 +1,125 @@
+//! The part of the staging area that huge pages leave by: slots of 2 MiB, each for one.
+//!
+//! What was written out leaves its 2 MiB behind in the slot. A few such are kept as *spares*: the next
+//! huge page that comes in is put together in one and moved from there, so that the kernel need not
+//! look for 2 MiB in a row and clear them (about a millisecond in a virtual machine whose host gives
+//! memory as it is touched, where copying 2 MiB takes a tenth of that).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::sys::{self, SysResult};
+
+/// A slot's number.
+pub type HugeSlot = usize;
+
+/// Spares kept at most.
+pub const MOST_SPARES: usize = 2;
+
+/// No memory is in it.
+const EMPTY: u32 = 0;
+/// The evictor has it, for a page on its way out.
+const HELD: u32 = 1;
+/// Memory that nobody needs is in it.
+const SPARE: u32 = 2;
+/// The handler puts a page together in it.
+const TAKEN: u32 = 3;
+
+/// What the slots are used for.
+#[derive(Debug)]
+pub struct HugeSlots {
+    uses: &'static [AtomicU32],
+    spares: AtomicU32,
+}
+
+impl Drop for HugeSlots {
+    fn drop(&mut self) {
+        let uses = self.uses.as_ptr().cast_mut();
+        // SAFETY: mapped by `new`, and nobody has it but this.
+        unsafe { sys::unmap(uses.cast(), size_of_val(self.uses)) };
+    }
+}
+
+impl HugeSlots {
+    /// So many, all empty.
+    ///
+    /// # Errors
+    /// The kernel's, when there is no address space.
+    pub fn new(count: usize) -> SysResult<HugeSlots> {
+        let memory = sys::map_private(count * size_of::<AtomicU32>())?;
+        // SAFETY: fresh zeroed memory of that size, unmapped with the slots.
+        let uses = unsafe { std::slice::from_raw_parts(memory.cast::<AtomicU32>(), count) };
+        Ok(HugeSlots { uses, spares: AtomicU32::new(0) })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// Spares there are.
+    pub fn spares(&self) -> usize {
+        self.spares.load(Ordering::Relaxed) as usize
+    }
+
+    /// An empty one: the evictor's from now on.
+    pub fn hold(&self) -> Option<HugeSlot> {
+        self.first(EMPTY, HELD)
+    }
+
+    /// A spare: the handler's from now on.
+    pub fn take_spare(&self) -> Option<HugeSlot> {
+        if self.spares() == 0 {
+            return None;
+        }
+        let slot = self.first(SPARE, TAKEN)?;
+        self.spares.fetch_sub(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Whoever has the slot leaves memory in it that nobody needs.
+    pub fn give_spare(&self, slot: HugeSlot) {
+        self.spares.fetch_add(1, Ordering::Relaxed);
+        self.uses[slot].store(SPARE, Ordering::Release);
+    }
+
+    /// Whoever has the slot has left no memory in it.
+    pub fn give_empty(&self, slot: HugeSlot) {
+        self.uses[slot].store(EMPTY, Ordering::Release);
+    }
+
+    /// In a forked child, where the handler that had some in hand does not exist: the slots that it
+    /// had. They are the caller's.
+    pub fn left_over(&self) -> impl Iterator<Item = HugeSlot> {
+        self.spares.store(0, Ordering::Relaxed);
+        let uses = self.uses.iter().enumerate();
+        uses.filter(|(_, word)| matches!(word.load(Ordering::Relaxed), SPARE | TAKEN))
+            .map(|(slot, _)| slot)
+    }
+
+    fn first(&self, from: u32, to: u32) -> Option<HugeSlot> {
+        let takes = |word: &AtomicU32| {
+            word.load(Ordering::Relaxed) == from
+                && word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        self.uses.iter().position(takes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_user_at_a_time() {
+        let slots = HugeSlots::new(3).unwrap();
+        assert_eq!((slots.hold(), slots.hold(), slots.take_spare()), (Some(0), Some(1), None));
+        slots.give_spare(1);
+        assert_eq!((slots.spares(), slots.hold(), slots.hold()), (1, Some(2), None));
+        assert_eq!((slots.take_spare(), slots.take_spare(), slots.spares()), (Some(1), None, 0));
+        slots.give_spare(2);
+        assert_eq!(slots.left_over().collect::<Vec<_>>(), [1, 2]);
+        slots.give_empty(1);
+        slots.give_empty(2);
+        assert_eq!((slots.hold(), slots.hold()), (Some(1), Some(2)));
+    }
+}
