@@ -63,17 +63,27 @@ pub async fn run(
 ) -> Result<(), MonitorError> {
     config.validate()?;
     let keys = SystemKeys::new()?;
+    let location = config.store_location()?;
+    // Who need not wait for a turn finds out at once where the address is taken. Where one has to, the
+    // address may be another's until then.
+    let listener = match location {
+        StoreLocation::File(_) => Some(bind(&config.listen).await?),
+        StoreLocation::Etcd(_) => None,
+    };
     let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
     let door = Door::new(holder.clone())?;
     let mut shutdown = std::pin::pin!(shutdown);
-    let waiting = wait_for_turn(config.store_location()?, config.etcd_tls(), config.listen.clone());
+    let waiting = wait_for_turn(location, config.etcd_tls(), config.listen.clone());
     let turn = tokio::select! {
         turn = waiting => turn?,
         () = &mut shutdown => return Ok(()),
     };
-    let listener = bind(&config.listen).await?;
+    let listener = match listener {
+        Some(listener) => listener,
+        None => bind(&config.listen).await?,
+    };
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
     let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
     let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;

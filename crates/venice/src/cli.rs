@@ -165,6 +165,7 @@ enum Bench {
     /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
     Memory(Box<memory::MemoryArgs>),
     /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
+    #[command(after_help = HELP_FORECAST)]
     Forecast(forecast::ForecastArgs),
     /// What `venice bench memory` starts for each built-in application
     #[command(hide = true)]
@@ -394,6 +395,11 @@ EXAMPLES:
   venice bench memory --quick
   venice bench fault
   venice bench fault --size 512MiB --local 128MiB --json fault.json
+  venice bench forecast --plots plots         fetches public traces with pip, once
+  venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4";
+
+const HELP_FORECAST: &str = "\
+EXAMPLES:
   venice bench forecast --plots plots         fetches public traces with pip, once
   venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4";
 
