@@ -88,7 +88,8 @@ impl MonitorCore {
         let held = held.map(|grant| u64::from(grant.slabs));
         let asking = self.requests.values().filter(|pending| pending.owner.user == user);
         let asking = asking.map(|pending| u64::from(pending.slabs_beside_table()));
-        held.chain(asking).sum::<u64>() * SLAB_BYTES
+        // What donors report of themselves may be any number.
+        held.chain(asking).fold(0, u64::saturating_add).saturating_mul(SLAB_BYTES)
     }
 
     /// The agent that lent it is dead. One that is merely silent may still lend it.
