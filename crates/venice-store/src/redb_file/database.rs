@@ -1,7 +1,7 @@
 //! The file itself, used from one thread at a time.
 
 use super::failed::Failed;
-use super::file_guard::{self, Guarded};
+use super::file_guard;
 use crate::error::StoreError;
 use crate::store::{
     Condition, Entry, Lease, Outcome, Revision, Snapshot, StoreChange, Transaction,
@@ -18,9 +18,6 @@ const LEASES: TableDefinition<&str, i64> = TableDefinition::new("leases");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const FORMAT_KEY: &str = "format";
 const REVISION_KEY: &str = "revision";
-/// How far the database says a repair is once it has found the last state damaged, or whole.
-const LAST_IS_DAMAGED: f64 = 0.25;
-const LAST_IS_WHOLE: f64 = 0.5;
 /// 1 had records alone.
 const FORMAT: u64 = 2;
 
@@ -47,16 +44,8 @@ impl RedbDatabase {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(|error| failed.io(error))?;
         }
-        let Guarded { file, was_closed } = file_guard::open(path, &failed)?;
-        let database = Database::builder()
-            .set_repair_callback(move |repair| {
-                // It goes on to the state before the last: right after a crash, and a loss after none.
-                if was_closed && (LAST_IS_DAMAGED..LAST_IS_WHOLE).contains(&repair.progress()) {
-                    repair.abort();
-                }
-            })
-            .create_file(file)
-            .map_err(|error| failed.open(error))?;
+        let file = file_guard::open(path, &failed)?;
+        let database = Database::builder().create_file(file).map_err(|error| failed.open(error))?;
         let opened = Self { path: path.to_owned(), database };
         opened.begin()?;
         Ok(opened)

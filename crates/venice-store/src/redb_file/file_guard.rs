@@ -32,16 +32,8 @@ const LONGEST_NEW_BYTES: u64 = 4 << 20;
 /// Nobody else reads or writes it.
 const OWNER_ONLY: u32 = 0o600;
 
-/// A file that the database may open.
-pub(super) struct Guarded {
-    /// Locked.
-    pub(super) file: File,
-    /// Its last owner came to its end: what was written last has to be whole.
-    pub(super) was_closed: bool,
-}
-
-/// The file at `path`: empty, or one that the database may open.
-pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<Guarded, StoreError> {
+/// The file at `path`, locked: empty, or one that the database may open.
+pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
     let mut file = options.open(path).map_err(|error| failed.io(error))?;
@@ -50,9 +42,8 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<Guarded, StoreErr
     file.set_permissions(owner_only).map_err(|error| failed.io(error))?;
     lock(&file, path, failed)?;
     let length = file.metadata().map_err(|error| failed.io(error))?.len();
-    let mut was_closed = false;
     if length == 0 {
-        return Ok(Guarded { file, was_closed });
+        return Ok(file);
     }
     if length < HEADER_BYTES as u64 {
         return Err(failed.corrupt(format!("it has {length} bytes")));
@@ -64,7 +55,7 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<Guarded, StoreErr
         if header[FLAGS_AT] & !ALL_FLAGS != 0 {
             return Err(failed.corrupt(format!("its flags are {:#04x}", header[FLAGS_AT])));
         }
-        was_closed = header[FLAGS_AT] & RECOVERY_REQUIRED == 0;
+        let was_closed = header[FLAGS_AT] & RECOVERY_REQUIRED == 0;
         have_it_verified(&file, &header).map_err(|error| failed.io(error))?;
         if was_closed {
             make_room_for_earlier_states(&file, length).map_err(|error| failed.io(error))?;
@@ -74,7 +65,7 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<Guarded, StoreErr
     } else {
         return Err(failed.corrupt("it does not begin like one".to_owned()));
     }
-    Ok(Guarded { file, was_closed })
+    Ok(file)
 }
 
 fn lock(file: &File, path: &Path, failed: &Failed<'_>) -> Result<(), StoreError> {
