@@ -66,6 +66,16 @@ impl Busy {
         })
     }
 
+    /// Waits until its run has noticed that the donor `gone` is lost, and has all copies again.
+    pub fn wait_for_both_copies(&mut self, rack: &Rack, gone: &str) {
+        wait_for("both copies to be there", LIMIT, || {
+            self.expect_running();
+            let run = rack.run_row()?;
+            let is_lost = run["lost_donors"].as_array()?.iter().any(|name| name == gone);
+            (is_lost && run["short_slabs"] == 0).then_some(())
+        });
+    }
+
     /// Lets it check everything once more and end; what it said on stderr.
     ///
     /// # Panics

@@ -4,24 +4,14 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use venice_programs_test::paged_mode_is_missing;
 use venice_programs_test::{Busy, CProgram, Port, Rack, kill_now};
-use venice_programs_test::{paged_mode_is_missing, wait_for};
 
 const LEND_MIB: u64 = 128;
 const SIGBUS_CODE: i32 = 128 + 7;
 const LIMIT: Duration = Duration::from_secs(120);
 /// The lease, and as long again.
 const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(20);
-
-/// Until the run has noticed that `gone` is lost, and has all copies again.
-fn wait_for_both_copies(rack: &Rack, busy: &mut Busy, gone: &str) {
-    wait_for("both copies to be there", LIMIT, || {
-        busy.expect_running();
-        let run = rack.run_row()?;
-        let is_lost = run["lost_donors"].as_array()?.iter().any(|name| name == gone);
-        (is_lost && run["short_slabs"] == 0).then_some(())
-    });
-}
 
 fn donors_die_one_after_the_other(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
@@ -30,9 +20,9 @@ fn donors_die_one_after_the_other(test: &str, port: Port) {
     let rack = Rack::start(port, LEND_MIB);
     let mut busy = Busy::start(&rack, "80MiB", 2);
     kill_now(rack.agent_pid("node2"));
-    wait_for_both_copies(&rack, &mut busy, "node2");
+    busy.wait_for_both_copies(&rack, "node2");
     kill_now(rack.agent_pid("node3"));
-    wait_for_both_copies(&rack, &mut busy, "node3");
+    busy.wait_for_both_copies(&rack, "node3");
     let said = busy.stop();
     for node in ["node2", "node3"] {
         assert!(said.contains(&format!("node {node} died")), "{said}");
@@ -86,7 +76,7 @@ fn a_stalled_donor_is_left_behind(test: &str, port: Port) {
         std::thread::sleep(Duration::from_millis(100));
     }
     signal(stalled, Signal::CONT);
-    wait_for_both_copies(&rack, &mut busy, "node2");
+    busy.wait_for_both_copies(&rack, "node2");
     // What it missed is not asked of it, or a byte is wrong.
     std::thread::sleep(Duration::from_secs(2));
     let said = busy.stop();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use venice_programs_test::compare::{PROGRAM_LIMIT, same_output};
 use venice_programs_test::{Busy, CProgram, Outcome, Port, Rack};
-use venice_programs_test::{kill_now, paged_mode_is_missing, wait_for};
+use venice_programs_test::{kill_now, paged_mode_is_missing};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const OPTIONS: [&str; 7] =
@@ -138,13 +138,7 @@ fn a_donor_dies(test: &str, port: Port) {
     let rack = Rack::start(port, 128);
     let mut busy = Busy::start_with(&rack, "80MiB", 2, &["--page-size", "64k"]);
     kill_now(rack.agent_pid("node2"));
-    wait_for("both copies to be there", LIMIT, || {
-        busy.expect_running();
-        let status = rack.json(&["status"]);
-        let run = status["runs"].as_array()?.first()?.clone();
-        let is_lost = run["lost_donors"].as_array()?.iter().any(|name| name == "node2");
-        (is_lost && run["short_slabs"] == 0).then_some(())
-    });
+    busy.wait_for_both_copies(&rack, "node2");
     let said = busy.stop();
     assert!(said.contains("node node2 died"), "{said}");
 }

@@ -8,7 +8,7 @@ mod writer;
 use crate::error::StoreError;
 use crate::location::{EtcdLocation, EtcdTls};
 use crate::store::{
-    CHANGES_AT_ONCE, Entry, Lease, Outcome, Revision, Snapshot, Store, Transaction,
+    CHANGES_AT_ONCE, Entry, Lease, Outcome, Revision, Snapshot, Store, Transaction, lease_s,
 };
 use crate::watch::Watch;
 use api::{KeyValue, RangeRequest, TxnRequest};
@@ -165,8 +165,7 @@ impl Store for EtcdStore {
     }
 
     async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease, StoreError> {
-        let whole_s = u64::from(time_to_live.subsec_nanos() > 0) + time_to_live.as_secs();
-        let ttl = i64::try_from(whole_s.max(1)).unwrap_or(i64::MAX);
+        let ttl = i64::try_from(lease_s(time_to_live)).unwrap_or(i64::MAX);
         self.members.grant_lease(ttl).await.map(Lease)
     }
 

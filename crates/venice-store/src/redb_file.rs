@@ -5,7 +5,7 @@ mod failed;
 mod file_guard;
 
 use crate::error::StoreError;
-use crate::store::{Lease, Outcome, Revision, Snapshot, Store, Transaction};
+use crate::store::{Lease, Outcome, Revision, Snapshot, Store, Transaction, lease_s};
 use crate::watch::{Batch, Watch};
 use database::RedbDatabase;
 use std::collections::BTreeMap;
@@ -79,8 +79,7 @@ impl Store for RedbStore {
     }
 
     async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease, StoreError> {
-        let whole_s = u64::from(time_to_live.subsec_nanos() > 0) + time_to_live.as_secs();
-        let time_to_live = Duration::from_secs(whole_s.max(1));
+        let time_to_live = Duration::from_secs(lease_s(time_to_live));
         let lease = {
             let mut open = lock(&self.open);
             open.last_lease += 1;

@@ -17,6 +17,12 @@ pub struct Revision(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease(pub i64);
 
+/// A lease's time in whole seconds, rounded up: at least one.
+pub(crate) fn lease_s(time_to_live: Duration) -> u64 {
+    let whole_s = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
+    whole_s.max(1)
+}
+
 /// A record as it is in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {

@@ -3,36 +3,11 @@
 mod common;
 
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-use common::{Place, Said, finish, signal, wait, wait_until};
+use common::{Daemon, Place, Said, finish, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A daemon that is killed when the test is over, if it still runs then.
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(place: &Place, words: &[&str]) -> Daemon {
-        let log = fs::File::create(place.file(words[0])).unwrap();
-        let mut command = place.command(words);
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
-    }
-
-    /// Asks for an orderly end and returns the exit code.
-    fn stop(&mut self, how: Signal) -> Option<i32> {
-        signal(self.0.id().into(), how);
-        wait(&mut self.0, &["daemon"]).code()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Starts a Monitor Node on a free port and returns its address.
 fn monitor(place: &Place) -> (Daemon, String) {

@@ -3,42 +3,12 @@
 mod common;
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use common::{Place, signal, wait, wait_until};
+use common::{Daemon, Place, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use venice_etcd_test::Etcd;
-
-/// A process that is killed when the test is over.
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(place: &Place, name: &str, words: &[&str]) -> Daemon {
-        let log = fs::File::create(place.file(&format!("{name}.log"))).unwrap();
-        let mut command = place.command(words);
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    /// Asks for an orderly end; the exit code.
-    fn stop(mut self) -> Option<i32> {
-        signal(self.0.id().into(), Signal::TERM);
-        wait(&mut self.0, &["daemon"]).code()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The Monitor Node of that name, with an address of its own.
 struct Monitor<'a> {
@@ -59,7 +29,7 @@ impl Monitor<'_> {
         let words =
             ["monitor", "--listen", &self.addr, "--state-dir", &state, "--ready-file", &ready];
         let words = [&words[..], &["--store", &self.store]].concat();
-        Daemon::start(self.place, self.name, &words)
+        Daemon::start_named(self.place, self.name, &words)
     }
 
     fn is_ready(&self) -> bool {
@@ -102,15 +72,15 @@ fn a_rack_goes_on_with_another_monitor_node() {
     place.venice(&["init", "--state-dir", &one.file("state")]).expect(0);
     let copied = Command::new("cp").args(["-a", &one.file("state"), &two.file("state")]).status();
     assert!(copied.unwrap().success());
-    let first = one.start();
+    let mut first = one.start();
     wait_until("the first serves", || one.is_ready());
-    let second = two.start();
+    let mut second = two.start();
     wait_until("the second stands by", || two.log().contains("stands by"));
-    let agents = ["donor1", "donor2"].map(|name| {
+    let mut agents = ["donor1", "donor2"].map(|name| {
         let identity = place.join(name, &one.addr);
         let words = ["agent", "--name", name, "--lend", "64MiB", "--local-socket", "none"];
         let words = [&words[..], &["--monitor", &addrs, "--identity", &identity]].concat();
-        Daemon::start(&place, name, &words)
+        Daemon::start_named(&place, name, &words)
     });
     let are_up = |count| {
         let nodes = rows(&place, "nodes", &addrs).unwrap_or_default();
@@ -119,12 +89,12 @@ fn a_rack_goes_on_with_another_monitor_node() {
     wait_until("both donors are there", || are_up(2));
     let words = ["run", "--monitor", &addrs, "--local", "16MiB", "--remote", "32MiB"];
     let words = [&words[..], &["--copies", "1", "--", "sleep", "600"]].concat();
-    let program = Daemon::start(&place, "program", &words);
+    let mut program = Daemon::start_named(&place, "program", &words);
     wait_until("the program has its memory", || !grants(&place, &addrs).is_empty());
     let before = grants(&place, &addrs);
     assert!(!two.is_ready(), "two serve");
 
-    first.kill();
+    first.stop(Signal::KILL);
     wait_until("the second serves", || two.is_ready());
     wait_until("the donors have found it", || are_up(2));
     assert_eq!(grants(&place, &addrs), before);
@@ -132,16 +102,16 @@ fn a_rack_goes_on_with_another_monitor_node() {
     wait_until("memory is granted again", || place.venice(&quick).code() == 0);
 
     // And back, as an operator does it.
-    let first = one.start();
+    let mut first = one.start();
     wait_until("the first stands by", || one.log().contains("stands by"));
-    assert_eq!(second.stop(), Some(0));
+    assert_eq!(second.stop(Signal::TERM), Some(0));
     wait_until("the first serves", || one.is_ready());
     wait_until("the donors have found it", || are_up(2));
     assert_eq!(grants(&place, &addrs), before);
-    program.stop();
+    program.stop(Signal::TERM);
     wait_until("its memory is given back", || grants(&place, &addrs).is_empty());
-    assert_eq!(agents.map(Daemon::stop), [Some(0); 2]);
-    assert_eq!(first.stop(), Some(0));
+    assert_eq!(agents.each_mut().map(|agent| agent.stop(Signal::TERM)), [Some(0); 2]);
+    assert_eq!(first.stop(Signal::TERM), Some(0));
 }
 
 #[test]

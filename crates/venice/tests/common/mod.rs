@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -116,6 +117,36 @@ impl Drop for Place {
         if said.code() != 0 && !thread::panicking() {
             panic!("venice down: {}", said.err);
         }
+    }
+}
+
+/// A daemon in the foreground, that is killed when the test is over, if it still runs then.
+pub struct Daemon(pub Child);
+
+impl Daemon {
+    pub fn start(place: &Place, words: &[&str]) -> Daemon {
+        Daemon::start_named(place, words[0], words)
+    }
+
+    /// The same for one of several, each with a log of its own.
+    pub fn start_named(place: &Place, name: &str, words: &[&str]) -> Daemon {
+        let log = File::create(place.file(&format!("{name}.log"))).unwrap();
+        let mut command = place.command(words);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Daemon(command.spawn().unwrap())
+    }
+
+    /// Sends it that signal, which is to end it, and returns the exit code.
+    pub fn stop(&mut self, how: Signal) -> Option<i32> {
+        signal(self.0.id().into(), how);
+        wait(&mut self.0, &["daemon"]).code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
