@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use venice_control::client::{Access, GateClient, Login};
-use venice_control::identity::{Credential, Holder, Said, load_revoked, save_revoked};
+use venice_control::identity::{Credential, Holder, Said};
 use venice_control::server::{Door, Entered, LocalHandler, Visiting};
-use venice_control::{Caller, ControlError, RackError, Revocations};
+use venice_control::{Caller, ControlError, RackError};
 
 use crate::AgentError;
+use crate::turned_out::TurnedOut;
 
 /// How often the time of day is looked at: it may jump.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -24,6 +25,7 @@ pub(crate) struct NodeIdentity {
     holder: Holder,
     pub(crate) access: Access,
     pub(crate) door: Arc<Door>,
+    pub(crate) turned_out: TurnedOut,
 }
 
 impl NodeIdentity {
@@ -34,24 +36,13 @@ impl NodeIdentity {
         let holder = Holder::new(credential)?;
         let access = Access::new(monitor, Login::held(holder.clone()));
         let door = Door::new(holder.clone())?;
-        door.set_revoked(load_revoked(dir)?);
-        Ok(Self { dir: dir.to_owned(), holder, access, door })
+        let turned_out = TurnedOut::load(dir.to_owned(), Arc::clone(&door))?;
+        Ok(Self { dir: dir.to_owned(), holder, access, door, turned_out })
     }
 
     /// When its certificate ends, in seconds since 1970.
     pub(crate) fn expires_s(&self) -> u64 {
         self.holder.said().expires_s
-    }
-
-    /// Its door lets in nobody of these from now on, also when it opens again.
-    pub(crate) fn turn_out(&self, revoked: Revocations) {
-        self.door.set_revoked(revoked.clone());
-        let dir = self.dir.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = save_revoked(&dir, &revoked) {
-                tracing::warn!(%error, "cannot keep who was turned out of the rack");
-            }
-        });
     }
 
     /// Has a new certificate long before the old one ends, for ever.

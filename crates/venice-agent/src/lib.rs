@@ -22,6 +22,7 @@ mod ports;
 mod ready;
 mod relay_host;
 mod run;
+mod turned_out;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR};

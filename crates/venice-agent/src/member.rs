@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use venice_control::client::MonitorClient;
 use venice_control::{
     ControlError, DoorReport, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError,
-    Registered,
+    Registered, Revocation,
 };
 
 use crate::AgentError;
@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
+    /// Whom its door does not let in and the Monitor Node does not know.
+    pub(crate) besides: Vec<Revocation>,
 }
 
 impl Member {
@@ -167,9 +169,8 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
-        if let Some(revoked) = &ack.revoked {
-            self.identity.turn_out(revoked.iter().cloned().collect());
-        }
+        let news = ack.revoked.clone();
+        self.besides = news.map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
         let own = registered.identity.node;
         match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
             Some(learnt) => learnt,
@@ -206,6 +207,7 @@ impl Member {
                 refused: self.identity.door.refused(),
                 certificate_expires_s: self.identity.expires_s(),
                 revoked_version: self.identity.door.revoked_version(),
+                revoked_besides: self.besides.clone(),
             },
         };
         client.heartbeat(report).await

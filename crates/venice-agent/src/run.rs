@@ -110,6 +110,7 @@ impl Company {
     fn start(identity: &NodeIdentity, socket: Option<LocalSocket>) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(identity.clone().keep());
+        tasks.spawn(identity.turned_out.clone().keep());
         if let Some(socket) = socket {
             let voucher = Arc::new(Voucher::new(identity));
             tasks.spawn(async move {
@@ -186,8 +187,13 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
     let (door, name) = (Arc::clone(&identity.door), config.name.clone());
     let handler = Handler { lender: Arc::clone(&lender), door, name, instance };
-    let member =
-        Member { identity: identity.clone(), registration, lender: Arc::clone(&lender), frames };
+    let member = Member {
+        identity: identity.clone(),
+        registration,
+        lender: Arc::clone(&lender),
+        frames,
+        besides: Vec::new(),
+    };
     let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");

@@ -10,7 +10,7 @@ use common::{
 };
 use venice_agent::AgentConfig;
 use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient, join};
-use venice_control::identity::{Credential, JoinToken};
+use venice_control::identity::{Credential, Holder, JoinToken};
 use venice_control::{Caller, ControlError, LeaseState};
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
@@ -121,4 +121,52 @@ async fn a_door_that_opens_again_knows_who_was_turned_out() {
     let mut client = AgentClient::connect(&two, "one", &addr, PATIENCE).await.unwrap();
     let refused = client.ping().await.unwrap_err();
     assert!(refused.to_string().contains("was revoked"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
+    let config = agent_config(dir.path(), "one", at);
+    let identity = config.identity.clone();
+    let (_agent, ready) = start_agent(config).await;
+    let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let two = venice_identity_test::login_of(&Caller::Node("two".into()));
+    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    gate.revoke("two", true).await.unwrap();
+    let kept = || async { identity.join("revoked.json").exists().then_some(()) };
+    eventually("the agent to keep it", kept).await;
+    monitor.stop().await;
+    std::fs::remove_file(dir.path().join("monitor/rack.redb")).unwrap();
+    let config = MonitorConfig { listen: at.to_string(), ..monitor_config(dir.path(), 60.0) };
+    let (_monitor, _) = start_monitor(config).await;
+
+    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    let learnt = || {
+        let mut gate = gate.clone();
+        async move {
+            let revoked = gate.show().await.unwrap().revoked;
+            revoked.iter().any(|it| it.node == "two").then_some(())
+        }
+    };
+    eventually("the Monitor Node to learn it", learnt).await;
+    let mut of_two = GateClient::connect(&Access::new(at.to_string(), two.clone())).await.unwrap();
+    let refused = of_two.renew().await.expect_err("it was turned out");
+    assert!(refused.to_string().contains("was revoked"), "{refused}");
+    // Nor did the agent forget by what the Monitor Node did not know.
+    let addr = ready.control_addr.to_string();
+    let mut client = AgentClient::connect(&two, "one", &addr, PATIENCE).await.unwrap();
+    assert!(client.ping().await.unwrap_err().to_string().contains("was revoked"));
+    // By a token it comes in again, at both doors.
+    let made = gate.new_token(Duration::from_secs(60), "two").await.unwrap();
+    let (id, secret, authority) = (made.id, made.secret, made.authority);
+    let token = JoinToken { id, secret, authority, monitor: at.to_string() };
+    let anew = Login::held(Holder::new(join(&token, "two").await.unwrap()).unwrap());
+    let let_in = || async {
+        let mut client = AgentClient::connect(&anew, "one", &addr, PATIENCE).await.ok()?;
+        client.ping().await.ok()
+    };
+    eventually("the agent to let it in", let_in).await;
+    let mut gate = GateClient::connect(&Access::new(at.to_string(), anew.clone())).await.unwrap();
+    gate.renew().await.unwrap();
 }

@@ -11,6 +11,7 @@ use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
 use venice_rack::pressure::{PressureLevel, PressureReport};
+use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
@@ -187,6 +188,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             refused: refused_in(request.refused.unwrap_or_default()),
             certificate_expires_s: request.certificate_expires_s,
             revoked_version: request.revoked_version,
+            revoked_besides: request.revoked_besides.into_iter().map(revocation_in).collect(),
         },
     })
 }
@@ -206,6 +208,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         refused: Some(refused_out(report.door.refused)),
         certificate_expires_s: report.door.certificate_expires_s,
         revoked_version: report.door.revoked_version,
+        revoked_besides: report.door.revoked_besides.into_iter().map(revocation_out).collect(),
     }
 }
 
@@ -372,8 +375,11 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
         addr: relay.addr,
     };
     let relays = response.relays.into_iter().map(relay_in).collect();
-    let all = |revoked: proto::RevokedNodes| revoked.nodes.into_iter().map(revocation_in).collect();
-    let revoked = response.revoked.map(all);
+    let news = |revoked: proto::RevokedNodes| RevocationNews {
+        known: revoked.nodes.into_iter().map(revocation_in).collect(),
+        over_before_ms: revoked.over_before_ms,
+    };
+    let revoked = response.revoked.map(news);
     Ok(HeartbeatAck { peers, relays, is_draining: response.draining, revoked })
 }
 
@@ -394,8 +400,9 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
         peers: ack.peers.into_iter().map(peer_out).collect(),
         relays: ack.relays.into_iter().map(relay_out).collect(),
         draining: ack.is_draining,
-        revoked: ack.revoked.map(|revoked| proto::RevokedNodes {
-            nodes: revoked.into_iter().map(revocation_out).collect(),
+        revoked: ack.revoked.map(|news| proto::RevokedNodes {
+            nodes: news.known.into_iter().map(revocation_out).collect(),
+            over_before_ms: news.over_before_ms,
         }),
     }
 }

@@ -20,7 +20,7 @@ pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
-pub use venice_rack::revocation::{Revocation, Revocations};
+pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, QuotaTable, ResourceRow};
 pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,

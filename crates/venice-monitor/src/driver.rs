@@ -88,6 +88,16 @@ impl Wardens {
         wall_ms().max(self.authority.newest_ms()).saturating_add(STILL_SIGNING_MS)
     }
 
+    /// Revocations that a node tells, as far as a Monitor Node of this rack has made them.
+    fn known_again(&self, node: &str, told: Vec<Revocation>) -> Vec<Revocation> {
+        let (known, others): (Vec<_>, Vec<_>) =
+            told.into_iter().partition(|it| self.authority.has_sealed(it));
+        for other in others {
+            tracing::debug!(node, of = other.node, "tells a revocation without this rack's seal");
+        }
+        known
+    }
+
     /// Nobody of these comes in any more, and those who are in do nothing more. First the door is
     /// closed: whoever is signed for under a date that is good again finds it so.
     fn turn_out(&self, revoked: &Revocations) {
@@ -196,11 +206,7 @@ impl Driver {
                 self.core.handle_register(now_ns, token, node);
             }
             Input::Heartbeat(name, report, reply) => {
-                let ack = if self.core.name_of(report.identity.node) == name {
-                    self.core.handle_heartbeat(now_ns, report)
-                } else {
-                    Err(RackError::NotRegistered)
-                };
+                let ack = self.hear_of(now_ns, &name, report);
                 // A caller that has gone away needs no answer; so below.
                 let _ = reply.send(ack);
             }
@@ -250,6 +256,30 @@ impl Driver {
             Input::List(listing) => self.list(now_ns, listing),
             Input::Stop => {}
         }
+    }
+
+    /// An agent reports; also of revocations that this Monitor Node has lost.
+    fn hear_of(
+        &mut self,
+        now_ns: u64,
+        name: &str,
+        mut report: HeartbeatReport,
+    ) -> Result<HeartbeatAck, RackError> {
+        if self.core.name_of(report.identity.node) != name {
+            return Err(RackError::NotRegistered);
+        }
+        let told = std::mem::take(&mut report.door.revoked_besides);
+        let told = self.wardens.known_again(name, told);
+        let until_ms = self.wardens.moment_ms();
+        if self.core.handle_revocations_told(now_ns, until_ms, told) {
+            self.wardens.turn_out(self.core.revocations());
+        }
+        let mut ack = self.core.handle_heartbeat(now_ns, report)?;
+        if let Some(news) = &mut ack.revoked {
+            let known = std::mem::take(&mut news.known).into_iter();
+            news.known = known.map(|it| self.wardens.authority.seal(it)).collect();
+        }
+        Ok(ack)
     }
 
     fn list(&self, now_ns: u64, listing: Listing) {
@@ -387,6 +417,9 @@ fn log(event: &Event) {
         Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
+        }
+        Event::GrantNotAdopted { donor, id, slabs } => {
+            tracing::warn!(donor, grant = id.0, slabs, "tells of a grant that cannot be");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What the doors of nodes have seen: who was refused, and why.
 
+use crate::revocation::Revocation;
 use serde::Serialize;
 
 /// What a node's door has seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DoorReport {
     /// Callers refused since the agent started.
     pub refused: RefusedCounts,
@@ -11,6 +12,8 @@ pub struct DoorReport {
     pub certificate_expires_s: u64,
     /// Which revocations it goes by ([`crate::revocation::Revocations::version`]).
     pub revoked_version: u64,
+    /// Those of them that the Monitor Node did not know when it told its own.
+    pub revoked_besides: Vec<Revocation>,
 }
 
 /// Callers that a door did not let in, or not do what they asked for, by reason.

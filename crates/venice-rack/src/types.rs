@@ -4,7 +4,7 @@ use crate::caller::Owner;
 use crate::door::DoorReport;
 use crate::pressure::PressureReport;
 use crate::quota::over_quota_text;
-use crate::revocation::Revocation;
+use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
@@ -228,7 +228,7 @@ pub struct HeartbeatAck {
     /// The node is to be empty: what it lends is to go elsewhere.
     pub is_draining: bool,
     /// Whom its door is not to let in, where that is not what it goes by.
-    pub revoked: Option<Vec<Revocation>>,
+    pub revoked: Option<RevocationNews>,
 }
 
 /// Another node of the rack, as a link test needs it.

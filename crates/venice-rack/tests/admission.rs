@@ -8,7 +8,7 @@ use venice_rack::caller::Caller;
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, Record, Token};
 use venice_rack::pressure::PressureReport;
-use venice_rack::revocation::Revocations;
+use venice_rack::revocation::{Revocation, Revocations};
 use venice_rack::types::{
     DonorReport, DonorStatus, HeartbeatReport, Identity, PortReport, RackError,
 };
@@ -282,7 +282,34 @@ fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
         rack.core.handle_heartbeat(S, report).unwrap().revoked
     };
     let told = beat(0).expect("it has none");
-    let known: Revocations = told.into_iter().collect();
+    let known: Revocations = told.known.into_iter().collect();
     assert!(known.until_ms("node2").is_some());
     assert_eq!(beat(known.version()), None);
+}
+
+#[test]
+fn a_monitor_node_that_has_lost_revocations_learns_them_from_nodes() {
+    let mut rack = Rack::new();
+    let told = |node: &str, until_ms| vec![Revocation::new(node, until_ms)];
+    rack.make(1, "node7");
+    // Up to that moment it may have signed for the node without knowing.
+    let until_ms = NOON_MS + 5000;
+    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS)));
+    rack.act().unwrap();
+    assert_eq!(rack.core.revocations().until_ms("node7"), Some(until_ms));
+    assert!(why(rack.join(NOON_MS, (1, HASH), "node7")).contains("no such join token"));
+    assert!(!rack.core.handle_revocations_told(S, until_ms + 1, told("node7", NOON_MS)));
+    assert!(Rack::recover(rack.records).core.revocations().until_ms("node7").is_some());
+
+    // Whom a token has let in since keeps its new certificate.
+    let mut rack = Rack::new();
+    rack.make(1, "node7");
+    rack.join(NOON_MS, (1, HASH), "node7").unwrap();
+    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS - 1000)));
+    rack.act().unwrap();
+    assert_eq!(rack.core.revocations().until_ms("node7"), Some(NOON_MS - 1000));
+    // Until it is turned out again.
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("node7", false));
+    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS + 1)));
+    assert_eq!(rack.core.revocations().until_ms("node7"), Some(until_ms));
 }

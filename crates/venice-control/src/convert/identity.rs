@@ -5,11 +5,15 @@ use venice_rack::door::RefusedCounts;
 use venice_rack::revocation::Revocation;
 
 pub(crate) fn revocation_in(revocation: proto::Revocation) -> Revocation {
-    Revocation { node: revocation.node, until_ms: revocation.until_ms }
+    Revocation { node: revocation.node, until_ms: revocation.until_ms, seal: revocation.seal }
 }
 
 pub(crate) fn revocation_out(revocation: Revocation) -> proto::Revocation {
-    proto::Revocation { node: revocation.node, until_ms: revocation.until_ms }
+    proto::Revocation {
+        node: revocation.node,
+        until_ms: revocation.until_ms,
+        seal: revocation.seal,
+    }
 }
 
 pub(crate) fn refused_in(counts: proto::RefusedCounts) -> RefusedCounts {

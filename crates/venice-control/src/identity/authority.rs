@@ -11,6 +11,7 @@ use rcgen::{
     SerialNumber,
 };
 use ring::digest::{SHA256, digest};
+use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::path::Path;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use time::OffsetDateTime;
 use venice_rack::caller::Caller;
+use venice_rack::revocation::Revocation;
 
 /// How long a rack's authority is valid.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
@@ -65,6 +67,8 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
     lifetimes: Lifetimes,
+    /// Seals revocations.
+    seals: hmac::Key,
     /// What is signed from now on is dated later than this, whatever the clock says.
     signed_after_ms: AtomicU64,
     /// The latest date that was given.
@@ -116,10 +120,11 @@ impl Authority {
             .map_err(|_| damaged(CERTIFICATE_FILE))?;
         let key = String::from_utf8(read(&dir.join(KEY_FILE))?).map_err(|_| damaged(KEY_FILE))?;
         let key = KeyPair::from_pem(&key).map_err(|_| damaged(KEY_FILE))?;
+        let seals = seal_key(&key);
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
         let (lifetimes, signed_after_ms) = (Lifetimes::default(), AtomicU64::new(0));
         let newest_ms = AtomicU64::new(0);
-        Ok(Self { certificate, issuer, lifetimes, signed_after_ms, newest_ms })
+        Ok(Self { certificate, issuer, lifetimes, seals, signed_after_ms, newest_ms })
     }
 
     /// The same, signing for so long.
@@ -139,6 +144,18 @@ impl Authority {
     /// of the clock where that went back. 0: nothing was.
     pub fn newest_ms(&self) -> u64 {
         self.newest_ms.load(Ordering::Acquire)
+    }
+
+    /// The revocation with the seal by which every Monitor Node of this rack knows it again.
+    #[must_use]
+    pub fn seal(&self, revocation: Revocation) -> Revocation {
+        let seal = hmac::sign(&self.seals, &sealed_bytes(&revocation)).as_ref().to_vec();
+        Revocation { seal, ..revocation }
+    }
+
+    /// Whether a Monitor Node of this rack has made the revocation.
+    pub fn has_sealed(&self, revocation: &Revocation) -> bool {
+        hmac::verify(&self.seals, &sealed_bytes(revocation), &revocation.seal).is_ok()
     }
 
     /// What a join token pins.
@@ -220,6 +237,18 @@ impl Authority {
         self.newest_ms.fetch_max(dated_ms, Ordering::AcqRel);
         dated_ms
     }
+}
+
+/// Made of the authority's key: whoever has that can make revocations as well as certificates.
+fn seal_key(key: &KeyPair) -> hmac::Key {
+    let mut hash = ring::digest::Context::new(&SHA256);
+    hash.update(b"venice revocation seal");
+    hash.update(&key.serialize_der());
+    hmac::Key::new(hmac::HMAC_SHA256, hash.finish().as_ref())
+}
+
+fn sealed_bytes(revocation: &Revocation) -> Vec<u8> {
+    [&revocation.until_ms.to_be_bytes(), revocation.node.as_bytes()].concat()
 }
 
 fn unix_ms(now: OffsetDateTime) -> u64 {

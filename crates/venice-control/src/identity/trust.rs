@@ -64,6 +64,10 @@ impl Trust {
         *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
     }
 
+    pub(crate) fn revoked(&self) -> Revocations {
+        self.revoked.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Which revocations it goes by.
     pub(crate) fn revoked_version(&self) -> u64 {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).version()

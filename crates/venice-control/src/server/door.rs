@@ -42,6 +42,11 @@ impl Door {
         self.trust.set_revoked(revoked);
     }
 
+    /// Whom it does not let in.
+    pub fn revoked(&self) -> Revocations {
+        self.trust.revoked()
+    }
+
     /// Which revocations it goes by.
     pub fn revoked_version(&self) -> u64 {
         self.trust.revoked_version()

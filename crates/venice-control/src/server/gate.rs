@@ -253,7 +253,7 @@ mod tests {
 
     impl Turning {
         fn turn_out(&self, until_ms: u64) {
-            let revoked = Revocation { node: "node7".into(), until_ms };
+            let revoked = Revocation::new("node7", until_ms);
             self.door.set_revoked([revoked].into_iter().collect::<Revocations>());
             self.authority.sign_after(until_ms);
         }

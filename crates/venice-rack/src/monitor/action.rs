@@ -158,6 +158,16 @@ pub enum Event {
         /// The grant.
         id: GrantId,
     },
+    /// A donor reports a grant that cannot be: beyond what it lends, or with names that no request
+    /// may have.
+    GrantNotAdopted {
+        /// The donor's name.
+        donor: String,
+        /// The grant, as it says.
+        id: GrantId,
+        /// How much of it, as it says.
+        slabs: u32,
+    },
 }
 
 /// A durable change.

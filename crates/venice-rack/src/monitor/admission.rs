@@ -53,6 +53,7 @@ impl MonitorCore {
         {
             let used = JoinTokenRecord { used_by: name.to_owned(), ..record.clone() };
             self.change(Change::PutToken(used));
+            self.memory.let_in.insert(name.to_owned());
             self.note(Event::NodeAdmitted { name: name.to_owned() });
         }
         self.actions.push_back(Action::ReplyDone { token, result });

@@ -125,7 +125,7 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         available_bytes: entry.pressure.available_bytes,
         stall_ratio: entry.pressure.stall_ratio,
         draining: record.is_draining,
-        certificate_expires_s: entry.door.map(|door| door.certificate_expires_s),
-        refused: entry.door.map_or(0, |door| door.refused.total()),
+        certificate_expires_s: entry.door.as_ref().map(|door| door.certificate_expires_s),
+        refused: entry.door.as_ref().map_or(0, |door| door.refused.total()),
     }
 }

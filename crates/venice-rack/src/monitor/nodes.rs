@@ -171,6 +171,7 @@ impl MonitorCore {
         entry.last_heartbeat_ns = Some(now_ns);
         entry.port = port;
         entry.pressure = pressure;
+        let revoked_version = door.revoked_version;
         entry.door = Some(door);
         if entry.update_status(memory.status) {
             self.reconcile(now_ns, identity, memory);
@@ -184,8 +185,7 @@ impl MonitorCore {
         self.advance_waiting(now_ns);
         let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
-        let is_known = door.revoked_version == self.revoked.version();
-        let revoked = (!is_known).then(|| self.revoked.list());
+        let revoked = self.revocation_news(revoked_version);
         Ok(HeartbeatAck { peers, relays, is_draining, revoked })
     }
 
@@ -277,12 +277,19 @@ impl MonitorCore {
             self.change(Change::DeleteGrant(id));
         }
         let mut release = Vec::new();
-        for held in report.held {
+        // What is the donor's may be granted once: no report makes more of it.
+        let registered_slabs = self.rrt.get(donor.node).map(|entry| entry.record.total_slabs());
+        let mut left_slabs = report.status.total_slabs.min(registered_slabs.unwrap_or(0));
+        let (known, unknown): (Vec<HeldGrant>, Vec<HeldGrant>) =
+            report.held.into_iter().partition(|held| self.rat.get(held.id).is_some());
+        for held in known.into_iter().chain(unknown) {
+            let is_room = held.slabs <= left_slabs;
+            left_slabs = left_slabs.saturating_sub(held.slabs);
             match self.rat.get(held.id).map(|grant| grant.state) {
                 Some(GrantState::Releasing) => release.push(held.id),
                 Some(GrantState::Committing | GrantState::Committed) => {}
                 None if self.in_handshake(held.id) => {}
-                None => self.adopt_or_abort(now_ns, donor, revision, held),
+                None => self.adopt_or_abort(now_ns, donor, (revision, is_room), held),
             }
         }
         self.send_releases(release);
@@ -290,13 +297,21 @@ impl MonitorCore {
 
     /// A donor holds a grant that the table does not know. Merely prepared, its handshake is long
     /// over; committed, somebody's memory is in it, so it belongs into the table.
-    fn adopt_or_abort(&mut self, now_ns: u64, donor: Identity, revision: u64, held: HeldGrant) {
+    fn adopt_or_abort(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        (revision, is_room): (u64, bool),
+        held: HeldGrant,
+    ) {
         if held.state == HeldState::Prepared {
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendAbort { donor, addr, grant: held.id });
             return;
         }
-        if !(1..=MAX_ADOPTED_NUMBER).contains(&held.id.0) {
+        if !is_possible(&held) || !is_room {
+            let donor = self.name_of(donor.node);
+            self.note(Event::GrantNotAdopted { donor, id: held.id, slabs: held.slabs });
             return;
         }
         self.note(Event::GrantAdopted { donor: self.name_of(donor.node), id: held.id });
@@ -358,6 +373,16 @@ impl MonitorCore {
             self.change(Change::DeleteGrant(id));
         }
     }
+}
+
+/// Whether this Monitor Node, or one before it, could have granted that.
+fn is_possible(held: &HeldGrant) -> bool {
+    let HeldGrant { id, slabs, owner, recipient, purpose, .. } = held;
+    let owner = owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
+    let mut names = owner.chain([recipient, purpose]);
+    (1..=MAX_ADOPTED_NUMBER).contains(&id.0)
+        && *slabs > 0
+        && names.all(|name| name.len() <= MAX_NAME_BYTES)
 }
 
 fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {

@@ -3,7 +3,7 @@
 use super::admission::check_name;
 use super::{Action, Change, Event, JoinTokenRecord, MonitorCore, Token};
 use crate::NS_PER_MS;
-use crate::revocation::{Revocation, Revocations};
+use crate::revocation::{Revocation, RevocationNews, Revocations};
 use crate::types::RackError;
 use std::collections::BTreeSet;
 
@@ -17,9 +17,13 @@ const SLACK_MS: u64 = 86_400_000;
 pub(super) struct Memory {
     /// The longest that certificates of this rack were ever good for, in milliseconds.
     pub(super) certificate_life_ms: u64,
-    /// Nodes whose revocation was past its use at the last look already.
-    over: BTreeSet<String>,
+    /// Revocations up to before this were past their use at the last look already, and at the one
+    /// before it too: in milliseconds since 1970.
+    over_at_last_look_ms: u64,
+    over_before_ms: u64,
     next_look_ns: u64,
+    /// Nodes that a token has let in since this process began.
+    pub(super) let_in: BTreeSet<String>,
 }
 
 impl MonitorCore {
@@ -53,7 +57,8 @@ impl MonitorCore {
     }
 
     fn turn_out(&mut self, now_ns: u64, until_ms: u64, name: &str) {
-        self.change(Change::PutRevocation(Revocation { node: name.to_owned(), until_ms }));
+        self.change(Change::PutRevocation(Revocation::new(name, until_ms)));
+        self.memory.let_in.remove(name);
         let is_its = |record: &&JoinTokenRecord| record.used_by == name || record.node == name;
         let its: Vec<u64> = self.tokens.values().filter(is_its).map(|record| record.id).collect();
         for id in its {
@@ -69,6 +74,39 @@ impl MonitorCore {
             self.mark_down(now_ns, identity);
         }
         self.note(Event::NodeRevoked { name: name.to_owned() });
+    }
+
+    /// A node's door goes by revocations of this Monitor Node's making that it does not know (any
+    /// more): its store was lost, or is an older one. What it signs for such a node since it began, it
+    /// signs unknowing; so that is void too, up to `until_ms`, unless a token let the node in since.
+    /// In force at once. True where it learnt something.
+    pub fn handle_revocations_told(
+        &mut self,
+        now_ns: u64,
+        until_ms: u64,
+        told: Vec<Revocation>,
+    ) -> bool {
+        let mut has_learnt = false;
+        for Revocation { node, until_ms: told_ms, .. } in told {
+            let is_known = self.revoked.until_ms(&node).is_some_and(|known_ms| known_ms >= told_ms);
+            if is_known || told_ms < self.memory.over_before_ms {
+                continue;
+            }
+            has_learnt = true;
+            if self.memory.let_in.contains(&node) {
+                self.change(Change::PutRevocation(Revocation::new(node, told_ms)));
+            } else {
+                self.turn_out(now_ns, told_ms.max(until_ms), &node);
+            }
+        }
+        has_learnt
+    }
+
+    /// What a node is told whose door goes by others.
+    pub(super) fn revocation_news(&self, revoked_version: u64) -> Option<RevocationNews> {
+        let is_other = revoked_version != self.revoked.version();
+        let over_before_ms = self.memory.over_before_ms;
+        is_other.then(|| RevocationNews { known: self.revoked.list(), over_before_ms })
     }
 
     /// Certificates are good for so long from now on. The longest counts, also after a restart.
@@ -87,14 +125,13 @@ impl MonitorCore {
         }
         self.memory.next_look_ns = now_ns.saturating_add(LOOK_EVERY_NS);
         let life_ms = self.memory.certificate_life_ms.saturating_add(SLACK_MS);
-        let is_over = |it: &Revocation| it.until_ms.saturating_add(life_ms) < wall_ms;
-        let over = self.revoked.list().into_iter().filter(is_over).map(|it| it.node);
-        let over: BTreeSet<String> = over.collect();
-        let (gone, over) = over.into_iter().partition(|node| self.memory.over.contains(node));
-        self.memory.over = over;
-        let gone: BTreeSet<String> = gone;
-        for node in &gone {
-            self.change(Change::DeleteRevocation(node.clone()));
+        let over_ms = wall_ms.saturating_sub(life_ms);
+        let before_ms = over_ms.min(self.memory.over_at_last_look_ms);
+        (self.memory.over_at_last_look_ms, self.memory.over_before_ms) = (over_ms, before_ms);
+        let is_over = |it: &Revocation| it.until_ms < before_ms;
+        let gone: Vec<Revocation> = self.revoked.list().into_iter().filter(is_over).collect();
+        for revocation in &gone {
+            self.change(Change::DeleteRevocation(revocation.node.clone()));
         }
         !gone.is_empty()
     }

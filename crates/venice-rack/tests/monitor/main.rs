@@ -8,7 +8,7 @@ mod quotas;
 use common::{OneTwoThree, S, owner, settings};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
-use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Record, Token};
+use venice_rack::monitor::{Action, CallError, Change, Event, Kept, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
@@ -91,20 +91,13 @@ impl Rack {
         revision: u64,
         held: &[(GrantId, HeldState)],
     ) {
-        let held: Vec<_> = held
-            .iter()
-            .map(|(id, state)| HeldGrant {
-                owner: None,
-                id: *id,
-                slabs: 2,
-                state: *state,
-                lease_ms: 10_000,
-                recipient: "r".into(),
-                purpose: "p".into(),
-            })
-            .collect();
+        let held: Vec<_> =
+            held.iter().map(|(id, state)| HeldGrant { state: *state, ..held_of(*id, 2) }).collect();
         let free = 8 - 2 * held.len() as u32;
-        let memory = DonorReport { status: status(free, revision), held };
+        self.tell(now_ns, donor, DonorReport { status: status(free, revision), held });
+    }
+
+    fn tell(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
             door: Default::default(),
@@ -120,6 +113,18 @@ impl Rack {
 
     fn states(&self) -> Vec<String> {
         self.core.grant_rows(0).into_iter().map(|row| row.state).collect()
+    }
+}
+
+fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
+    HeldGrant {
+        owner: None,
+        id,
+        slabs,
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        recipient: "r".into(),
+        purpose: "p".into(),
     }
 }
 
@@ -213,6 +218,40 @@ fn a_handshake_nobody_knows_of_is_aborted_and_a_grant_adopted() {
     assert_eq!(rack.states(), ["committed"]);
     let (_, request) = rack.ask(0, 1, 1).remove(0);
     assert!(request.grant > committed, "an adopted grant's number is not given again");
+}
+
+#[test]
+fn what_a_donor_makes_up_is_not_adopted() {
+    let mut rack = Rack::new(&["node1"]);
+    let donor = Identity { node: NodeId(1), epoch: 1 };
+    let (_, known) = rack.lend(4);
+    let long = "x".repeat(256);
+    let of = |node: &str, user: &str| Some(Owner { node: node.into(), user: user.into() });
+    let held = vec![
+        held_of(GrantId(1 << 63), 1),
+        held_of(GrantId(701), 0),
+        HeldGrant { owner: of("node1", &long), ..held_of(GrantId(702), 1) },
+        HeldGrant { owner: of(&long, "alice"), ..held_of(GrantId(703), 1) },
+        HeldGrant { recipient: long.clone(), ..held_of(GrantId(704), 1) },
+        HeldGrant { purpose: long.clone(), ..held_of(GrantId(705), 1) },
+    ];
+    let memory = DonorReport { status: status(0, 5), held };
+    let known_too = |mut memory: DonorReport| {
+        memory.held.push(held_of(known, 4));
+        memory
+    };
+    rack.tell(0, donor, known_too(memory));
+    assert_eq!(rack.core.grant_rows(0).len(), 1);
+    // It has 8 slabs, whatever it says; 4 of them are lent for sure.
+    let held = [(710, 3), (711, 2), (712, 1), (713, u32::MAX)];
+    let held = held.map(|(id, slabs)| held_of(GrantId(id), slabs)).to_vec();
+    let status = DonorStatus { total_slabs: u32::MAX, free_slabs: 0, revision: 6 };
+    rack.tell(0, donor, known_too(DonorReport { status, held }));
+    let ids: Vec<_> = rack.core.grant_rows(0).into_iter().map(|row| row.id).collect();
+    assert_eq!(ids, [known.0, 710]);
+    let told = rack.actions();
+    let is_told = |action: &&Action| matches!(action, Action::Note(Event::GrantNotAdopted { donor, .. }) if donor == "node1");
+    assert_eq!(told.iter().filter(is_told).count(), 6 + 3);
 }
 
 #[test]
