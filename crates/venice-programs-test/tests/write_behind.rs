@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use venice_programs_test::{
-    Busy, CProgram, Port, Rack, kill_now, paged_mode_is_missing, redis, wait_for,
+    Busy, CProgram, Port, Rack, Running, kill_now, paged_mode_is_missing, redis, wait_for,
 };
 
 const LEND_MIB: u64 = 128;
@@ -180,6 +180,32 @@ fn a_disk_that_gets_full_is_told_and_loses_nothing_by_itself() {
     assert!(outcome.stderr.contains("node node1 died with"), "{}", outcome.stderr);
 }
 
+/// A file made longer than a process may write is that process's end (`SIGXFSZ`).
+#[test]
+fn a_limit_on_files_is_told_before_anything_is_borrowed() {
+    if paged_mode_is_missing("a_limit_on_files_is_told_before_anything_is_borrowed") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rack = Rack::of(Port::Shm, 1, 2 * LEND_MIB);
+    let dir = folder.path().to_str().unwrap();
+    let run = ["run", "--local", "16MiB", "--remote", "256MiB", "--write-behind", dir, "true"];
+    let run = rack.command(&run);
+    let mut limited = Command::new("sh");
+    // 64 MiB in blocks of 512 bytes, 128 MiB where the shell has blocks of 1024.
+    limited.args(["-c", r#"ulimit -f 131072; exec "$@""#, "sh"]);
+    limited.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let outcome = Running::spawn(limited, true).finish(LIMIT);
+    outcome.expect_code(2);
+    assert!(outcome.stderr.contains("`ulimit -f`"), "{}", outcome.stderr);
+}
+
 #[test]
 fn nothing_is_left_of_the_file_however_the_run_ends() {
     if paged_mode_is_missing("nothing_is_left_of_the_file_however_the_run_ends") {
@@ -218,6 +244,41 @@ fn forks_share_what_is_on_the_disk() {
         let running = rack.run(&options, &program.command(&[]));
         running.finish(LIMIT).expect_code(0);
     }
+}
+
+/// What a child has of its parent, and its child of both, is on the disk when nobody else has it.
+fn children_outlive_all_donors(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rack = Rack::of(port, 2, 2 * LEND_MIB);
+    let program = CProgram::compile("fork_kept");
+    let options = ["--local", "16MiB", "--remote", "256MiB", "--write-behind"];
+    let options = [&options[..], &[folder.path().to_str().unwrap()]].concat();
+    let running = rack.run(&options, &program.command(&["ready", "stop"]));
+    wait_for("the children to be there", LIMIT, || {
+        program.dir().join("ready").exists().then_some(())
+    });
+    for name in ["node1", "node2"] {
+        kill_now(rack.agent_pid(name));
+    }
+    wait_for("the losses to be seen", LIMIT, || {
+        let run = run(&rack)?;
+        (is_lost("node1", &run) && is_lost("node2", &run)).then_some(())
+    });
+    std::fs::File::create(program.dir().join("stop")).unwrap();
+    running.finish(LIMIT).expect_code(0);
+}
+
+#[test]
+fn children_outlive_all_donors_over_shm() {
+    children_outlive_all_donors("children_outlive_all_donors_over_shm", Port::Shm);
+}
+
+#[test]
+fn children_outlive_all_donors_over_udp() {
+    children_outlive_all_donors("children_outlive_all_donors_over_udp", Port::Udp);
 }
 
 #[test]

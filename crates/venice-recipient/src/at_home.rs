@@ -150,8 +150,21 @@ pub(crate) fn nameless_file(dir: &Path) -> Result<OwnedFd, String> {
     file.map_err(|errno| format!("a file in {}: {errno}", dir.display()))
 }
 
+/// Whether a file of this process may be so long: one that is made longer is the process's end.
+pub(crate) fn check_file_limit(len_bytes: u64) -> Result<(), String> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit_bytes) if limit_bytes < len_bytes => Err(format!(
+            "a file of {}: no process may write more than {} here (`ulimit -f`)",
+            ByteSize(len_bytes),
+            ByteSize(limit_bytes)
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// A slab in such a file.
 fn on_disk(dir: &Path) -> Result<Slab, String> {
+    check_file_limit(SLAB_BYTES)?;
     Slab::in_file(nameless_file(dir)?).map_err(|error| match std::error::Error::source(&error) {
         Some(why) => format!("{}: {error}: {why}", dir.display()),
         None => format!("{}: {error}", dir.display()),

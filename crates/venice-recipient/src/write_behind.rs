@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use venice_memory::paged::run_block::{BEHIND_FRAMES, RunBlockMap};
 use venice_memory::paged::write_behind::{Drain, Trouble};
-use venice_wire::PAGE_BYTES;
+use venice_wire::{PAGE_BYTES, SLAB_BYTES};
 
-use crate::at_home::nameless_file;
+use crate::at_home::{check_file_limit, nameless_file};
 use crate::error::RecipientError;
 use crate::news::News;
 
@@ -38,12 +38,14 @@ pub struct WriteBehind {
 }
 
 impl WriteBehind {
-    /// A file in a directory.
+    /// A file in a directory, for so much memory at most.
     ///
     /// # Errors
     /// [`RecipientError::NoWriteBehind`]: it is no directory, or there can be no such file.
-    pub fn open(dir: &Path) -> Result<WriteBehind, RecipientError> {
-        let file = nameless_file(dir).map_err(|why| RecipientError::NoWriteBehind { why })?;
+    pub fn open(dir: &Path, most_bytes: u64) -> Result<WriteBehind, RecipientError> {
+        let most_bytes = most_bytes.div_ceil(SLAB_BYTES).saturating_mul(SLAB_BYTES);
+        let file = check_file_limit(most_bytes).and_then(|()| nameless_file(dir));
+        let file = file.map_err(|why| RecipientError::NoWriteBehind { why })?;
         Ok(WriteBehind { dir: dir.to_owned(), file: Arc::new(file) })
     }
 
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_none_is_told() {
-        let error = WriteBehind::open(Path::new("/proc/self")).unwrap_err().to_string();
+        let error = WriteBehind::open(Path::new("/proc/self"), 1).unwrap_err().to_string();
         assert!(error.contains("/proc/self"), "{error}");
     }
 }

@@ -115,10 +115,16 @@ impl Far {
     }
 
     /// Sees to it that so many pages can be written without waiting for the disk; `false`: too many
-    /// others are on their way there.
+    /// others are on their way there, and nothing is claimed.
     pub fn reserve(&mut self, block: &RunBlockMap, count: usize) -> bool {
         let writer = self.writer.expect("a thread that writes has said so");
         self.disk.as_mut().is_none_or(|disk| disk.reserve(block, writer, count))
+    }
+
+    /// As [`Far::reserve`], for a thread that goes on in any case: it keeps what it has.
+    pub fn reserve_more(&mut self, block: &RunBlockMap, count: usize) -> bool {
+        let writer = self.writer.expect("a thread that writes has said so");
+        self.disk.as_mut().is_none_or(|disk| disk.reserve_more(block, writer, count))
     }
 
     /// This thread writes nothing at present.

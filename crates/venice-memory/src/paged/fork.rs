@@ -165,7 +165,8 @@ impl ForkedChild {
         };
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
-        pager.descriptors.close_all_but(&[child, pager.supervisor_fd]);
+        let disk = pager.disk_fd.unwrap_or(-1);
+        pager.descriptors.close_all_but(&[child, pager.supervisor_fd, disk]);
         let receive = || receive_fd(child).ok_or(refused(Errno::ESRCH));
         let uffd = Uffd { fd: receive()? };
         let in_thread = pager.in_thread.as_ref().map(|_| receive()).transpose()?;

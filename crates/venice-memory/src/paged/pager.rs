@@ -120,7 +120,7 @@ pub struct Pager {
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
     /// The file that has what is far too, if there is one.
-    disk_fd: Option<i32>,
+    pub(super) disk_fd: Option<i32>,
     /// Its threads are to end ([`Serves::Regions`]).
     pub(super) is_ending: AtomicBool,
     pub(super) table: PageTable,

@@ -51,8 +51,18 @@ impl Disk {
     }
 
     /// Sees to it that so many pages can be written without waiting; `false`: too many others are on
-    /// their way to the disk.
+    /// their way to the disk. Then this thread has claimed nothing: if all who wait kept some, there
+    /// might be too little for any of them.
     pub fn reserve(&mut self, block: &RunBlockMap, writer: usize, count: usize) -> bool {
+        let has_room = self.reserve_more(block, writer, count);
+        if !has_room {
+            self.release(block);
+        }
+        has_room
+    }
+
+    /// As [`Disk::reserve`], for a thread that goes on in any case: it keeps what it has.
+    pub fn reserve_more(&mut self, block: &RunBlockMap, writer: usize, count: usize) -> bool {
         let lacking = count.min(MOST_FRAMES).saturating_sub(self.frames.len());
         block.claim_frames(writer, lacking, &mut self.cursor, &mut self.frames)
     }
@@ -85,20 +95,30 @@ impl Disk {
 
 /// Reads what a slot holds: from the frame that has its newest contents, or from the file.
 fn read(fd: i32, block: &RunBlockMap, slot: u32, page: &mut Words) -> bool {
-    if block.on_disk(block.slab_of(slot)).is_none() {
-        return false;
-    }
-    loop {
+    let offset = u64::from(slot) * PAGE as u64;
+    read_by(block, slot, page, |page| read_file(fd, offset, bytes_of_mut(page)))
+}
+
+fn read_by(
+    block: &RunBlockMap,
+    slot: u32,
+    page: &mut Words,
+    mut from_file: impl FnMut(&mut Words) -> bool,
+) -> bool {
+    let is_on_disk = || block.on_disk(block.slab_of(slot)).is_some();
+    while is_on_disk() {
         if block.get_behind(slot, page) {
             return true;
         }
-        if !read_file(fd, u64::from(slot) * PAGE as u64, bytes_of_mut(page)) {
+        if !from_file(page) {
             return false;
         }
         if block.is_drained(slot) {
-            return true;
+            // Frames of a slab that was given up meanwhile are freed without getting there.
+            return is_on_disk();
         }
     }
+    false
 }
 
 fn read_file(fd: i32, offset: u64, page: &mut [u8]) -> bool {

@@ -165,10 +165,14 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let page_sizes = args.page_size.unwrap_or_default();
     page_sizes.check(port, local_bytes, args.faults == Faults::InThread)?;
     let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
-    let write_behind = args.write_behind.as_deref().map(open_write_behind).transpose()?;
+    let (remote_bytes, default_bytes) =
+        (args.remote.map(|size| size.0), local_bytes.saturating_mul(3));
+    let most_bytes = remote_bytes.unwrap_or(default_bytes);
+    let write_behind =
+        args.write_behind.as_deref().map(|dir| open_write_behind(dir, most_bytes)).transpose()?;
     let wish = Wish {
-        remote_bytes: args.remote.map(|size| size.0),
-        default_bytes: local_bytes.saturating_mul(3),
+        remote_bytes,
+        default_bytes,
         copies: copies(args),
         coding: args.coding,
         donors: args.donor.clone(),
@@ -276,8 +280,8 @@ fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
     Err(Usage(why).into())
 }
 
-fn open_write_behind(dir: &Path) -> anyhow::Result<WriteBehind> {
-    WriteBehind::open(dir).map_err(|error| Usage(error.to_string()).into())
+fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind> {
+    WriteBehind::open(dir, most_bytes).map_err(|error| Usage(error.to_string()).into())
 }
 
 /// How many copies are asked for; `None`: as many as there is room for, two at most.

@@ -94,11 +94,15 @@ impl Evictor {
         None
     }
 
-    /// Pages of the window that are on their way out already need not wait for their turn.
+    /// Pages of the window that are on their way out already need not wait for their turn, unless the
+    /// disk is slow: the lock is held.
     fn see_off(&mut self, window: Range<PageNumber>, guarded: &mut Guarded) {
         for page in window {
             let entry = self.pager.table.entry(page).expect("managed pages are in the table");
             if entry.state() == State::Staged {
+                if !self.far.reserve_more(&self.pager.block, self.pages_of_turn()) {
+                    return;
+                }
                 let chunk = entry.frame() as usize / CHUNK_FRAMES;
                 if chunk < self.pager.staging.chunks() {
                     let _ = self.retire(chunk, guarded);

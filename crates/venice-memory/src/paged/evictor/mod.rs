@@ -139,6 +139,8 @@ impl Evictor {
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
             self.tell_progress();
             if outcome != Outcome::Progress {
+                // Others may be able to write.
+                self.far.release(&pager.block);
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
@@ -148,12 +150,16 @@ impl Evictor {
     /// Whether what one turn writes finds room among the pages on their way to the disk, even if all
     /// of it has to be written twice. It is seen to while no lock is held.
     fn has_room_on_disk(&mut self) -> bool {
-        let pages = 2 * self.batch() * CHUNK_FRAMES;
-        let has_room = self.far.reserve(&self.pager.block, pages);
+        let has_room = self.far.reserve(&self.pager.block, self.pages_of_turn());
         if !has_room {
             self.pager.block.counters.behind_waits.fetch_add(1, Ordering::Relaxed);
         }
         has_room
+    }
+
+    /// What a turn writes, twice.
+    fn pages_of_turn(&self) -> usize {
+        2 * self.batch() * CHUNK_FRAMES
     }
 
     /// Moves to the processor the handler is on. A page that leaves must be flushed from the

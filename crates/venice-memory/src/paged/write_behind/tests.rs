@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -207,4 +208,47 @@ fn what_nobody_needs_any_more_does_not_go_to_the_disk() {
     block.holders()[1].store(0, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(run.drain.turn(), (2, None));
     assert_eq!(block.counters.behind_out.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+/// Who cannot reach a donor that lives reads from the disk, and just then that is given up.
+#[test]
+fn what_the_disk_no_longer_gets_is_not_read_from_it() {
+    let mut run = Run::new();
+    let block = run.block().clone();
+    assert!(run.write(3));
+    assert_eq!(run.drain.turn(), (1, None));
+    let mut page: Words = [0; PAGE / 8];
+    let given_up = |_: &mut Words| {
+        assert!(run.write(3), "newer than what is in the file");
+        assert!(block.give_up(block.on_disk(0).unwrap().1));
+        run.drain.turn().0 == 1
+    };
+    assert!(!read_by(&block, 3, &mut page, given_up));
+}
+
+#[test]
+fn who_waits_for_the_disk_keeps_nothing_that_others_wait_for() {
+    let mut run = Run::new();
+    let block = run.block().clone();
+    let mut process = 1..;
+    let mut writer = || {
+        let far = run.memory.far().unwrap();
+        let far = far.writing(&block, Owner::Process(process.next().unwrap())).unwrap();
+        far.with_disk(Some(run.file.as_raw_fd()))
+    };
+    let (mut stopped, mut late) = (writer(), writer());
+    let mut busy: Vec<_> = std::iter::repeat_with(writer).take(7).collect();
+    assert!(stopped.reserve(&block, 512) && busy.iter_mut().all(|far| far.reserve(&block, 512)));
+    let page: Words = [7; PAGE / 8];
+    for (first, far) in (0..).step_by(74).zip(&mut busy) {
+        let slots = first..first + 74;
+        slots.clone().for_each(|slot| block.holders()[slot as usize].store(1, SeqCst));
+        let mut pages: Vec<_> =
+            slots.map(|slot| WriteOut::page(page.as_ptr() as usize, slot)).collect();
+        far.write_all(&block, &mut pages);
+    }
+    assert_eq!(run.drain.turn(), (7 * 74, None));
+    // It is stopped too, as soon as it has its room.
+    assert!(late.reserve(&block, 512));
+    assert!(busy.iter_mut().any(|far| far.reserve(&block, 512)), "they wait for each other");
 }
