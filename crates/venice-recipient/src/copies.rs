@@ -25,9 +25,9 @@ pub struct Copies {
     pub short_slabs: u64,
     /// Slabs that have none, or too few fragments.
     pub lost_slabs: u64,
-    /// Slabs that lost a copy and are to have it back, since it was borrowed.
+    /// Copies, or fragments, of slabs that were lost and are to be there again, since it was borrowed.
     pub to_rebuild: u64,
-    /// How many of them have it.
+    /// How many of them are.
     pub rebuilt: u64,
     /// Donors that were lost.
     pub lost_donors: Vec<String>,

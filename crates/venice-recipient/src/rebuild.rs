@@ -80,13 +80,13 @@ impl Told {
         let count = |need| -> usize {
             lacking.iter().filter(|((of, _), _)| *of == need).map(|(_, slabs)| slabs.len()).sum()
         };
-        let (lost, done) = (count(Need::Lost), block.rebuilt.load(Ordering::Relaxed));
+        let (lost, done) = (lost_copies(block), block.rebuilt.load(Ordering::Relaxed));
         if count(Need::Leaving) == 0 {
             self.why.remove(&Need::Leaving);
         }
         if lost > 0 {
             self.has_lost = true;
-            block.to_rebuild.store(done + lost as u64, Ordering::Relaxed);
+            block.to_rebuild.store(done + lost, Ordering::Relaxed);
         } else if std::mem::take(&mut self.has_lost)
             && (0..block.slab_count()).all(|slab| block.slab_is_alive(slab))
         {
@@ -127,6 +127,14 @@ fn lacking(block: &RunBlockMap) -> Lacking {
         }
     }
     lacking
+}
+
+/// Copies, or fragments, that slabs lack which can be read: what is to be built.
+fn lost_copies(block: &RunBlockMap) -> u64 {
+    let copies = block.copies.load(Ordering::Relaxed) as usize;
+    let alive = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
+    let parts = alive.flat_map(|slab| (0..block.fragment_count()).map(move |at| (slab, at)));
+    parts.map(|(slab, at)| copies.saturating_sub(block.readable_of(slab, at).count()) as u64).sum()
 }
 
 /// Why a fragment of a slab needs a copy elsewhere; `None`: it needs none.
@@ -294,4 +302,38 @@ async fn borrow_elsewhere(
     let donors = others.into_iter().map(|(name, _)| name).collect();
     let wish = Wish { donors, ..holding.wish.clone() };
     ask(&mut client, &wish, slabs.min(free) * SLAB_BYTES, 1).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use venice_memory::paged::coding::Coding;
+    use venice_memory::paged::run_block::{Fate, ReplicaAt, ReplicaState};
+
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_built_is_counted_as_what_is_built() {
+        let (_fd, block) =
+            RunBlockMap::create_coded(PortKind::Shm, 1, Coding::new(4, 2).unwrap()).unwrap();
+        block.copies.store(1, Ordering::Relaxed);
+        let at = |donor| ReplicaAt { donor, remote_addr: 0, grant: 1, key: 1 };
+        for donor in 0..6 {
+            block.add_donor(&format!("node{donor}"), donor as u32, "").unwrap();
+            match donor {
+                0 => drop(block.add_slab(at(0)).unwrap()),
+                _ => drop(block.add_fragment(0, donor, at(donor), ReplicaState::Live).unwrap()),
+            }
+        }
+        let (news, _) = channel();
+        let mut told = Told { has_lost: false, why: BTreeMap::new() };
+        told.look(&block, &lacking(&block), &news);
+        assert_eq!(block.to_rebuild.load(Ordering::Relaxed), 0);
+        for donor in [1, 4] {
+            block.donors()[donor].lose(Fate::Died);
+        }
+        told.look(&block, &lacking(&block), &news);
+        assert_eq!(block.to_rebuild.load(Ordering::Relaxed), 2, "two fragments of one slab");
+    }
 }

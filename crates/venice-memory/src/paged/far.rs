@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use venice_fabric::Atomic;
 use venice_ports::verbs::VerbsError;
@@ -291,18 +291,19 @@ impl Far {
     }
 
     /// Computes a fragment of coded `slots` from others, as [`Far::read_slots`] would read it;
-    /// `false`: there are too few.
+    /// `false`: there are too few, or it was told to `stop`.
     pub fn compute_slots(
         &mut self,
         block: &RunBlockMap,
         fragment: usize,
         slots: &[u32],
         pages: &mut [Words],
+        stop: &AtomicBool,
     ) -> bool {
         match &mut self.way {
             Way::Shm(shm) => shm.compute_slots(block, fragment, slots, pages),
-            Way::Udp(udp) => udp.compute_slots(block, fragment, slots, pages),
-            Way::Verbs(verbs) => verbs.compute_slots(block, fragment, slots, pages),
+            Way::Udp(udp) => udp.compute_slots(block, fragment, slots, pages, stop),
+            Way::Verbs(verbs) => verbs.compute_slots(block, fragment, slots, pages, stop),
         }
     }
 

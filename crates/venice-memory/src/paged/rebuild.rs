@@ -273,7 +273,7 @@ impl World for BuiltSlab<'_> {
             let fragment = block.replicas()[self.replica].fragment();
             let is_read = match twin {
                 Some(twin) => far.read_slots(block, twin, slots, pages),
-                None => far.compute_slots(block, fragment, slots, pages),
+                None => far.compute_slots(block, fragment, slots, pages, self.stop),
             };
             if is_read {
                 return true;
@@ -286,6 +286,7 @@ impl World for BuiltSlab<'_> {
             if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
                 return false;
             }
+            std::thread::sleep(LOOK_EVERY);
         }
         false
     }

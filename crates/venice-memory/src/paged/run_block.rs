@@ -142,9 +142,9 @@ pub struct RunBlock {
     pub copies: AtomicU32,
     /// How the slabs are coded, as `data` and `parity` of [`Coding`]; 1 and 0: they are not.
     coding: [u32; 2],
-    /// Slabs that lost a copy and are to have it back, since the run began.
+    /// Copies, or fragments, of slabs that were lost and are to be there again, since the run began.
     pub to_rebuild: AtomicU64,
-    /// How many of them have it.
+    /// How many of them are.
     pub rebuilt: AtomicU64,
     /// Replicas that donors wanted back, since the run began.
     pub to_move: AtomicU64,

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
 use crate::paged::PAGE;
 use crate::paged::coding::{Codec, Coding, Pieces};
@@ -149,18 +151,23 @@ impl<D: Donors> Framed<D> {
     }
 
     /// Computes a fragment of coded `slots` from others, and waits for it; `false`: too few can be
-    /// had.
+    /// had, or it was told to `stop`: donors that let it wait may do so for a lease.
     pub fn compute_slots(
         &mut self,
         block: &RunBlockMap,
         fragment: usize,
         slots: &[u32],
         pages: &mut [Words],
+        stop: &AtomicBool,
     ) -> bool {
         let (mut awaited, mut started) = ([0; MAX_IN_FLIGHT], 0);
         let mut free: u128 = u128::MAX;
         let (mut is_there, mut buffer) = (true, [0; PAGE / 8]);
         loop {
+            if stop.load(Ordering::Acquire) {
+                self.forget_reads();
+                return false;
+            }
             while is_there && started < slots.len() && free != 0 {
                 let token = free.trailing_zeros();
                 match self.fetch(block, slots[started], 0..PAGE as u32, token) {
@@ -189,6 +196,16 @@ impl<D: Donors> Framed<D> {
             }
             if !any {
                 self.donors.turn();
+            }
+        }
+    }
+
+    /// Nobody waits any more for any of the reads under way.
+    fn forget_reads(&mut self) {
+        self.early.clear();
+        for token in 0..TOKENS as u32 {
+            if self.asked[token as usize].is_waiting {
+                self.end(token);
             }
         }
     }

@@ -104,6 +104,8 @@ impl Donors for Port {
     }
 }
 
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
 /// One slab, and a thread's way there.
 fn coded(coding: Coding) -> (RunBlockMap, Framed<Port>) {
     let (_fd, block) = RunBlockMap::create_coded(PortKind::Udp, 1, coding).unwrap();
@@ -229,14 +231,38 @@ fn a_lost_fragment_of_many_pages_is_computed_of_the_others() {
         slots.iter().for_each(|&slot| assert!(write(&mut far, &block, slot, slot.into())));
         have(&mut far, 1 << lost, Donor::Died);
         let mut pages = vec![[0; PAGE / 8]; slots.len()];
-        assert!(far.compute_slots(&block, lost, &slots, &mut pages));
+        assert!(far.compute_slots(&block, lost, &slots, &mut pages, &GO_ON));
         for (&slot, fragment) in slots.iter().zip(&pages) {
             let at = lost as u64 * SLAB_BYTES + block.offset_of(slot) as u64;
             let wrote = &far.donors.memory[&at];
             assert!(bytes_of(fragment)[..coding.fragment_bytes()] == wrote[..], "slot {slot}");
         }
         have(&mut far, (2 << coding.parity()) - 1, Donor::Died);
-        assert!(!far.compute_slots(&block, lost, &slots, &mut pages), "of too few comes none");
+        assert!(
+            !far.compute_slots(&block, lost, &slots, &mut pages, &GO_ON),
+            "of too few comes none"
+        );
         assert_eq!(far.waiting, 0);
     }
+}
+
+#[test]
+fn who_computes_for_silent_donors_stops_when_told_and_leaves_nothing_under_way() {
+    let coding = Coding::new(2, 1).unwrap();
+    let (block, mut far) = coded(coding);
+    let slots = [3, 9];
+    assert!(slots.iter().all(|&slot| write(&mut far, &block, slot, 1)));
+    have(&mut far, 0b110, Donor::IsSilent);
+    far.donors.silent_for = 20_000;
+    let (mut pages, stop) = ([[0; PAGE / 8]; 2], AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            stop.store(true, Ordering::Release);
+        });
+        assert!(!far.compute_slots(&block, 0, &slots, &mut pages, &stop), "they came after all");
+    });
+    assert_eq!((far.waiting, far.early.len()), (0, 0));
+    far.donors.silent_for = 0;
+    assert!(far.compute_slots(&block, 0, &slots, &mut pages, &GO_ON));
 }
