@@ -10,7 +10,7 @@ use common::{
 };
 use venice_agent::AgentConfig;
 use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient, join};
-use venice_control::identity::{Credential, Holder, JoinToken};
+use venice_control::identity::{Credential, Holder, JoinToken, KeyPem};
 use venice_control::{Caller, ControlError, LeaseState};
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
@@ -90,7 +90,7 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     let made = gate.new_token(Duration::from_secs(60), "one").await.unwrap();
     let (id, secret, authority) = (made.id, made.secret, made.authority);
     let token = JoinToken { id, secret, authority, monitor: at.to_string() };
-    join(&token, "one").await.unwrap().save(&identity).unwrap();
+    join(&token, "one", KeyPem::generate().unwrap()).await.unwrap().save(&identity).unwrap();
     eventually("the node to be back", || async { (state().await == "up").then_some(()) }).await;
     assert_eq!(ready.control_addr.to_string(), grant.control_addr);
     let mut client = MonitorClient::connect(&enter()).await.unwrap();
@@ -161,7 +161,9 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
     let made = gate.new_token(Duration::from_secs(60), "two").await.unwrap();
     let (id, secret, authority) = (made.id, made.secret, made.authority);
     let token = JoinToken { id, secret, authority, monitor: at.to_string() };
-    let anew = Login::held(Holder::new(join(&token, "two").await.unwrap()).unwrap());
+    let anew = Login::held(
+        Holder::new(join(&token, "two", KeyPem::generate().unwrap()).await.unwrap()).unwrap(),
+    );
     let let_in = || async {
         let mut client = AgentClient::connect(&anew, "one", &addr, PATIENCE).await.ok()?;
         client.ping().await.ok()

@@ -48,6 +48,7 @@ pub(crate) enum Input {
     Join {
         token: (u64, [u8; 32]),
         name: String,
+        key: [u8; 32],
         reply: Done,
     },
     DeleteToken(u64, Done),
@@ -226,9 +227,9 @@ impl Driver {
                 let token = self.wait_for(reply);
                 self.core.handle_new_token(wall_ms(), token, record);
             }
-            Input::Join { token: join, name, reply } => {
+            Input::Join { token: join, name, key, reply } => {
                 let token = self.wait_for(reply);
-                self.core.handle_join(wall_ms(), token, join, &name);
+                self.core.handle_join(wall_ms(), token, join, (&name, key));
             }
             Input::DeleteToken(id, reply) => {
                 let token = self.wait_for(reply);

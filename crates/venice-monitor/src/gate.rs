@@ -28,9 +28,14 @@ fn signed(
 }
 
 impl GateHandler for Service {
-    async fn join(&self, (id, secret): (u64, TokenSecret), name: String) -> Result<(), RackError> {
+    async fn join(
+        &self,
+        (id, secret): (u64, TokenSecret),
+        name: String,
+        key: [u8; 32],
+    ) -> Result<(), RackError> {
         let token = (id, secret.hash());
-        self.ask_done(|reply| Input::Join { token, name, reply }).await
+        self.ask_done(|reply| Input::Join { token, name, key, reply }).await
     }
 
     fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
@@ -50,6 +55,7 @@ impl GateHandler for Service {
             node,
             expires_ms: wall_ms().saturating_add(valid_s * 1000),
             used_by: String::new(),
+            used_key: None,
         };
         self.ask_done(|reply| Input::NewToken(record, reply)).await?;
         Ok(NewToken { id, secret, authority: self.authority.fingerprint() })

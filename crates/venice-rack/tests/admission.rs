@@ -80,13 +80,23 @@ impl Rack {
     fn make(&mut self, id: u64, node: &str) {
         let expires_ms = NOON_MS + 1000;
         let (node, used_by) = (node.to_owned(), String::new());
-        let record = JoinTokenRecord { id, secret_hash: HASH, node, expires_ms, used_by };
+        let used_key = None;
+        let record = JoinTokenRecord { id, secret_hash: HASH, node, expires_ms, used_by, used_key };
         self.core.handle_new_token(NOON_MS, Token(1), record);
         self.act().unwrap();
     }
 
     fn join(&mut self, wall_ms: u64, token: (u64, [u8; 32]), name: &str) -> Result<(), RackError> {
-        self.core.handle_join(wall_ms, Token(2), token, name);
+        self.join_with(wall_ms, token, (name, [1; 32]))
+    }
+
+    fn join_with(
+        &mut self,
+        wall_ms: u64,
+        token: (u64, [u8; 32]),
+        named: (&str, [u8; 32]),
+    ) -> Result<(), RackError> {
+        self.core.handle_join(wall_ms, Token(2), token, named);
         self.act()
     }
 }
@@ -109,6 +119,26 @@ fn a_token_lets_in_one_machine_once() {
     // Nor after a restart of the Monitor Node.
     let mut again = Rack::recover(rack.records);
     assert!(why(again.join(NOON_MS, (1, HASH), "node2")).contains("used before, by node1"));
+}
+
+#[test]
+fn who_has_not_heard_the_answer_is_answered_again_while_the_token_lasts() {
+    let mut rack = Rack::new();
+    rack.make(1, "");
+    rack.join_with(NOON_MS, (1, HASH), ("node1", [5; 32])).unwrap();
+    let mut rack = Rack::recover(rack.records);
+    rack.join_with(NOON_MS + 999, (1, HASH), ("node1", [5; 32])).unwrap();
+    let bad = |result| why(result);
+    let other_key = rack.join_with(NOON_MS, (1, HASH), ("node1", [6; 32]));
+    assert!(bad(other_key).contains("used before, by node1"));
+    let other_name = rack.join_with(NOON_MS, (1, HASH), ("node2", [5; 32]));
+    assert!(bad(other_name).contains("used before, by node1"));
+    let late = rack.join_with(NOON_MS + 1000, (1, HASH), ("node1", [5; 32]));
+    assert!(bad(late).contains("no such join token"));
+    rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
+    rack.act().unwrap();
+    let turned_out = rack.join_with(NOON_MS, (1, HASH), ("node1", [5; 32]));
+    assert!(bad(turned_out).contains("no such join token"));
 }
 
 #[test]

@@ -143,7 +143,14 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
     let said = place.venice(&join).expect(1);
     assert!(said.complaint().contains("the token is not used"), "{}", said.err);
     let third = place.file("third").display().to_string();
-    let said = place.venice(&["join", "--name", "third", "--identity", &third, spare.trim()]);
+    let join = ["join", "--name", "third", "--identity", &third, spare.trim()];
+    // Where the certificate cannot be kept after all, the same machine may ask again.
+    fs::create_dir_all(place.file("third/identity.pem/in the way")).unwrap();
+    let said = place.venice(&join).expect(1);
+    assert!(said.complaint().contains("again with the same token"), "{}", said.err);
+    fs::remove_dir_all(place.file("third/identity.pem")).unwrap();
+    let said = place.venice(&join);
+    assert!(!place.file("third/joining.key").exists());
     let hint = format!("--identity {third} --lend");
     assert!(said.expect(0).out.contains(&hint));
 

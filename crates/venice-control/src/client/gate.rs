@@ -37,15 +37,15 @@ pub struct GateClient {
 }
 
 /// Becomes the node `name` of the rack that made the token. The Monitor Node is known by its
-/// authority's fingerprint before anything is said to it.
+/// authority's fingerprint before anything is said to it. Where the answer is lost the same may be
+/// asked again, with the same key.
 ///
 /// # Errors
 /// [`ControlError::Stranger`] when another rack answers at the token's address;
 /// [`ControlError::NotAdmitted`] when the token is worth nothing.
-pub async fn join(token: &JoinToken, name: &str) -> Result<Credential, ControlError> {
+pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credential, ControlError> {
     let access = Access::new(&token.monitor, Login::nobody(token.authority)?);
     let mut client = GateClient::connect(&access).await?;
-    let key = KeyPem::generate().map_err(no_login)?;
     let request = proto::JoinRequest {
         token_id: token.id,
         token_secret: token.secret.0.to_vec(),

@@ -239,6 +239,18 @@ impl Authority {
     }
 }
 
+/// SHA-256 over the public key that a request for a certificate (PKCS #10, DER) is about. Whoever made
+/// the request has the private one.
+///
+/// # Errors
+/// [`IdentityError::BadRequest`] for a request that is none, or whose signature is wrong.
+pub(crate) fn hash_of_requested_key(request: &[u8]) -> Result<[u8; 32], IdentityError> {
+    let request = CertificateSigningRequestParams::from_der(&request.into())
+        .map_err(|_| IdentityError::BadRequest)?;
+    let hash = Fingerprint::of(&request.public_key.subject_public_key_info());
+    Ok(hash.0)
+}
+
 /// Made of the authority's key: whoever has that can make revocations as well as certificates.
 fn seal_key(key: &KeyPair) -> hmac::Key {
     let mut hash = ring::digest::Context::new(&SHA256);

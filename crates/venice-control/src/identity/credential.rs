@@ -41,6 +41,11 @@ impl KeyPem {
         Ok(params.serialize_request(&self.0)?.der().to_vec())
     }
 
+    pub(super) fn from_pem(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        KeyPair::from_pem(text).ok().map(Self)
+    }
+
     pub(crate) fn pair(&self) -> &KeyPair {
         &self.0
     }

@@ -1,7 +1,6 @@
 //! The door of a gRPC service: TLS, who is at the other end, and whether that one is let in.
 
-use super::refusals::{Reason, Refusals};
-use super::turns::network_of;
+use super::refusals::{Reason, Refusals, Who};
 use super::visitor::{Visitor, visitor};
 use crate::identity::{Holder, IdentityError, NotAdmitted, Said, Trust};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -65,8 +64,8 @@ impl Door {
 
     /// Counts a join with a token that is worth nothing, and logs it.
     pub fn refuse_token(&self, from: Option<SocketAddr>, why: &str) {
-        let net = from.map_or_else(|| "?".to_owned(), |from| network_of(from.ip()).to_string());
-        if let Some(why) = self.refusals.refuse(&net, Reason::BadToken, why) {
+        let who = from.map_or_else(Who::unknown, |from| Who::at(from.ip()));
+        if let Some(why) = self.refusals.refuse(&who, Reason::BadToken, why) {
             tracing::warn!(from = ?from, why, "refused to let a machine join");
         }
     }
@@ -74,7 +73,7 @@ impl Door {
     /// Counts an access with a key that is not its grant's, and logs it.
     pub fn refuse_key(&self, caller: &Caller, grant: u64) {
         const WHY: &str = "the key is not the grant's, or the grant is over";
-        if let Some(why) = self.refusals.refuse(&caller.to_string(), Reason::WrongKey, WHY) {
+        if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::WrongKey, WHY) {
             tracing::warn!(%caller, grant, "refused: {why}");
         }
     }
@@ -133,7 +132,7 @@ impl Door {
     /// The answer to a caller that is known and may not do what it asked for.
     pub(super) fn forbid(&self, caller: &Caller, who: &str) -> Status {
         let why = format!("this is for {who}");
-        if let Some(why) = self.refusals.refuse(&caller.to_string(), Reason::Forbidden, &why) {
+        if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::Forbidden, &why) {
             tracing::warn!(%caller, "refused: {why}");
         }
         Status::permission_denied(format!("{caller} may not do this: it is for {who}"))
@@ -151,8 +150,7 @@ impl Door {
     }
 
     fn tell(&self, addr: SocketAddr, reason: Reason, why: &str) {
-        let net = network_of(addr.ip()).to_string();
-        if let Some(why) = self.refusals.refuse(&net, reason, why) {
+        if let Some(why) = self.refusals.refuse(&Who::at(addr.ip()), reason, why) {
             tracing::warn!(from = %addr, "refused a caller: {why}");
         }
     }

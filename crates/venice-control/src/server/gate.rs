@@ -4,7 +4,7 @@ use super::door::Door;
 use super::visitor::visitor;
 use crate::convert::{refused_out, revocation_out};
 use crate::error::rack_status;
-use crate::identity::{Fingerprint, TokenSecret};
+use crate::identity::{Fingerprint, TokenSecret, hash_of_requested_key};
 use crate::proto::{self, CertificateResponse, gate_server::Gate};
 use std::future::Future;
 use std::sync::Arc;
@@ -54,11 +54,13 @@ pub(crate) type Certified = (Vec<u8>, Vec<u8>);
 /// What the Monitor Node does at its gate. Write the methods as `async fn`. Who may do what has been
 /// looked at.
 pub trait GateHandler: Send + Sync + 'static {
-    /// A machine wants to be the node `name`, by a token.
+    /// A machine wants to be the node `name`, by a token, with a public key of this SHA-256. The
+    /// machine with that key may ask again.
     fn join(
         &self,
         token: (u64, TokenSecret),
         name: String,
+        key: [u8; 32],
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
     /// Signs for `caller` the key of a request.
@@ -145,8 +147,11 @@ impl<H: GateHandler> Gate for GateService<H> {
         let secret = token_secret.try_into().map(TokenSecret);
         let secret =
             secret.map_err(|_| Status::invalid_argument("a token's secret has 16 bytes"))?;
+        // Before the token is used: what cannot be signed does not use it up.
+        let key = hash_of_requested_key(&request)
+            .map_err(|error| rack_status(&RackError::BadRequest(error.to_string())))?;
         let before = self.door.revoked_until_ms(&name);
-        if let Err(error) = self.handler.join((token_id, secret), name.clone()).await {
+        if let Err(error) = self.handler.join((token_id, secret), name.clone(), key).await {
             if let RackError::BadToken(why) | RackError::Forbidden(why) = &error {
                 self.door.refuse_token(Some(from), why);
             }
@@ -243,11 +248,13 @@ mod tests {
     use super::*;
     use crate::identity::{Authority, Holder, KeyPem, NotAdmitted};
     use crate::server::visitor::Visitor;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use venice_rack::revocation::Revocations;
 
     /// A gate at which an administrator turns node7 out just when it is signed for.
     struct Turning {
         authority: Authority,
+        joins: AtomicUsize,
         door: Arc<Door>,
     }
 
@@ -260,7 +267,13 @@ mod tests {
     }
 
     impl GateHandler for Turning {
-        async fn join(&self, _: (u64, TokenSecret), _: String) -> Result<(), RackError> {
+        async fn join(
+            &self,
+            _: (u64, TokenSecret),
+            _: String,
+            _: [u8; 32],
+        ) -> Result<(), RackError> {
+            self.joins.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
 
@@ -304,7 +317,8 @@ mod tests {
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
         let door = Door::new(holder).unwrap();
-        let handler = Arc::new(Turning { authority, door: Arc::clone(&door) });
+        let handler =
+            Arc::new(Turning { authority, joins: AtomicUsize::new(0), door: Arc::clone(&door) });
         GateService::new(handler, door)
     }
 
@@ -335,6 +349,20 @@ mod tests {
         let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
         let joined = gate.join(of_node7(&gate, join, None)).await;
         assert!(joined.unwrap_err().message().contains("was turned out"));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_cannot_be_signed_uses_no_token() {
+        let gate = gate();
+        let mut forged = KeyPem::generate().unwrap().request().unwrap();
+        *forged.last_mut().unwrap() ^= 1;
+        for request in [Vec::new(), b"nonsense".to_vec(), forged] {
+            let (token_id, token_secret) = (1, vec![0; 16]);
+            let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
+            let refused = gate.join(of_node7(&gate, join, None)).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+        }
+        assert_eq!(gate.handler.joins.load(Ordering::Relaxed), 0);
     }
 
     #[test]

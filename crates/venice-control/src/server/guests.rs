@@ -5,7 +5,6 @@ use super::turns::{Turns, Visit};
 use super::visitor::Visitor;
 use crate::identity::IdentityError;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
@@ -26,7 +26,7 @@ const QUEUE: usize = 64;
 async fn accept_all(
     door: Arc<Door>,
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    (acceptor, patience): (TlsAcceptor, Duration),
     sender: mpsc::Sender<io::Result<Guest>>,
 ) {
     let turns = Turns::new();
@@ -49,36 +49,29 @@ async fn accept_all(
         };
         let (door, acceptor, sender) = (Arc::clone(&door), acceptor.clone(), sender.clone());
         tokio::spawn(async move {
-            if let Some(guest) = shake_hands(&door, &visit, acceptor, (stream, addr)).await {
-                // Nobody serves any more: the connection ends.
-                let _ = sender.send(Ok(guest)).await;
+            match shake_hands(&visit, (acceptor, patience), stream).await {
+                Ok(Ok(stream)) => {
+                    let visitor = door.receive(addr, stream.get_ref().1.peer_certificates());
+                    // Nobody serves any more: the connection ends.
+                    let _ = sender.send(Ok(Guest { stream, visitor })).await;
+                }
+                Ok(Err(error)) => door.note_failure(addr, &error),
+                Err(_) => door.note_silence(addr),
             }
         });
     }
 }
 
 async fn shake_hands(
-    door: &Door,
     visit: &Visit,
-    acceptor: TlsAcceptor,
-    (stream, addr): (TcpStream, SocketAddr),
-) -> Option<Guest> {
+    (acceptor, patience): (TlsAcceptor, Duration),
+    stream: TcpStream,
+) -> Result<io::Result<TlsStream<TcpStream>>, Elapsed> {
+    // Whoever says nothing takes no turn from those who do.
+    tokio::time::timeout(patience, stream.peek(&mut [0])).await.map(drop)?;
     let _turn = visit.turn().await;
     let _ = stream.set_nodelay(true);
-    match tokio::time::timeout(HANDSHAKE_PATIENCE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => {
-            let visitor = door.receive(addr, stream.get_ref().1.peer_certificates());
-            Some(Guest { stream, visitor })
-        }
-        Ok(Err(error)) => {
-            door.note_failure(addr, &error);
-            None
-        }
-        Err(_) => {
-            door.note_silence(addr);
-            None
-        }
-    }
+    tokio::time::timeout(patience, acceptor.accept(stream)).await
 }
 
 /// Connections with their handshake behind them. Dropped, it listens no more.
@@ -90,9 +83,17 @@ pub(super) struct Guests {
 impl Guests {
     /// Those who come to `door` at this listener.
     pub(super) fn at(door: &Arc<Door>, listener: TcpListener) -> Result<Self, IdentityError> {
+        Self::within(HANDSHAKE_PATIENCE, door, listener)
+    }
+
+    fn within(
+        patience: Duration,
+        door: &Arc<Door>,
+        listener: TcpListener,
+    ) -> Result<Self, IdentityError> {
         let (sender, received) = mpsc::channel(QUEUE);
-        let acceptor = door.acceptor()?;
-        let accepting = tokio::spawn(accept_all(Arc::clone(door), listener, acceptor, sender));
+        let tls = (door.acceptor()?, patience);
+        let accepting = tokio::spawn(accept_all(Arc::clone(door), listener, tls, sender));
         Ok(Self { received, accepting: accepting.abort_handle() })
     }
 }
@@ -162,5 +163,43 @@ impl AsyncWrite for Guest {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{Authority, Holder};
+    use tokio_rustls::TlsConnector;
+    use tokio_stream::StreamExt as _;
+    use venice_rack::caller::Caller;
+
+    /// More than have a turn at a time of one address.
+    const SILENT: usize = 100;
+
+    #[tokio::test]
+    async fn who_says_nothing_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::create(dir.path()).unwrap();
+        let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
+        let door = Door::new(holder.clone()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let hours = Duration::from_secs(36_000);
+        let mut guests = Guests::within(hours, &door, listener).unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..SILENT {
+            silent.push(TcpStream::connect(addr).await.unwrap());
+        }
+        let stream = TcpStream::connect(addr).await.unwrap();
+        let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS).unwrap();
+        let coming = TlsConnector::from(holder.client()).connect(dns, stream);
+        let both = async { tokio::join!(coming, guests.next()) };
+        let (came, guest) = tokio::time::timeout(Duration::from_secs(60), both)
+            .await
+            .expect("it waits for those who say nothing");
+        came.unwrap();
+        assert!(guest.unwrap().unwrap().visitor.said.is_ok());
+        drop(silent);
     }
 }

@@ -20,6 +20,9 @@ pub struct JoinTokenRecord {
     pub expires_ms: u64,
     /// Who came in by it; empty: nobody yet.
     pub used_by: String,
+    /// SHA-256 over the public key that was certified for that.
+    #[serde(default)]
+    pub used_key: Option<[u8; 32]>,
 }
 
 impl MonitorCore {
@@ -38,20 +41,23 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
-    /// A machine wants to become the node `name`, by the token of this number and hash. Answered
-    /// by [`Action::ReplyDone`] once it is durable that the token is used.
+    /// A machine wants to become the node `name`, by the token of this number and hash and with a
+    /// key of that hash. Answered by [`Action::ReplyDone`] once it is durable that the token is used.
+    /// While the token lasts, the same machine is answered again, known by its key: an answer may
+    /// be lost.
     pub fn handle_join(
         &mut self,
         wall_ms: u64,
         token: Token,
         (id, secret_hash): (u64, [u8; 32]),
-        name: &str,
+        (name, key): (&str, [u8; 32]),
     ) {
-        let result = self.check_join(wall_ms, (id, secret_hash), name);
+        let result = self.check_join(wall_ms, (id, secret_hash), (name, key));
         if result.is_ok()
-            && let Some(record) = self.tokens.get(&id)
+            && let Some(record) = self.tokens.get(&id).filter(|record| record.used_by.is_empty())
         {
-            let used = JoinTokenRecord { used_by: name.to_owned(), ..record.clone() };
+            let (used_by, used_key) = (name.to_owned(), Some(key));
+            let used = JoinTokenRecord { used_by, used_key, ..record.clone() };
             self.change(Change::PutToken(used));
             self.memory.let_in.insert(name.to_owned());
             self.note(Event::NodeAdmitted { name: name.to_owned() });
@@ -63,7 +69,7 @@ impl MonitorCore {
         &self,
         wall_ms: u64,
         (id, secret_hash): (u64, [u8; 32]),
-        name: &str,
+        (name, key): (&str, [u8; 32]),
     ) -> Result<(), RackError> {
         const ANEW: &str = "make a new one with `venice token new` on the Monitor Node's machine";
         let bad = |why: String| Err(RackError::BadToken(format!("{why}: {ANEW}")));
@@ -72,6 +78,9 @@ impl MonitorCore {
         let Some(record) = known.filter(|record| record.expires_ms > wall_ms) else {
             return bad("the rack has no such join token (any more)".to_owned());
         };
+        if record.used_by == name && record.used_key == Some(key) {
+            return Ok(());
+        }
         if !record.used_by.is_empty() {
             let by = &record.used_by;
             return bad(format!("this join token was used before, by {by}"));

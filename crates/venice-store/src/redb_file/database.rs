@@ -263,6 +263,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_link_to_something_else_is_no_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, others) = (directory.path().join("store"), directory.path().join("others"));
+        std::fs::write(&others, b"").unwrap();
+        std::os::unix::fs::symlink(&others, &path).unwrap();
+        assert!(matches!(RedbDatabase::open(&path), Err(StoreError::Io { .. })));
+        assert_eq!(std::fs::metadata(&others).unwrap().len(), 0);
+    }
+
     /// The database makes its file in three steps; a process may be killed after each of them.
     #[test]
     fn a_creation_cut_off_is_begun_anew() {

@@ -5,7 +5,7 @@
 
 use super::failed::Failed;
 use crate::error::StoreError;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read as _;
@@ -36,6 +36,8 @@ const OWNER_ONLY: u32 = 0o600;
 pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
+    // Root may open it for whoever has the folder, who may have put a link there to anything.
+    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let mut file = options.open(path).map_err(|error| failed.io(error))?;
     // It holds keys; one of an earlier version may still be there for all to read.
     let owner_only = Permissions::from_mode(OWNER_ONLY);

@@ -1,11 +1,12 @@
 //! `venice join`: this machine becomes a node of a rack.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use venice_control::identity::{JoinToken, Place};
+use venice_control::ControlError;
+use venice_control::identity::{Credential, JoinToken, KeyPem, Place, forget_joining_key};
 
 use crate::admittance::left;
 use crate::failure::Usage;
@@ -58,7 +59,7 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
         .name
         .clone()
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
-    // A token is good once: first whether what it brings can be kept.
+    // A token is good for one machine: first whether what it brings can be kept.
     let place = Place::prepare(&args.identity).map_err(|error| {
         let path = args.identity.display();
         anyhow::anyhow!(error).context(format!(
@@ -66,14 +67,16 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
              the folder belongs to or as root, or choose another with --identity"
         ))
     })?;
-    let join = async { venice_control::client::join(&token, &name).await.map_err(told) };
-    let credential = block_on(join)?;
+    let credential = ask(&token, &name, &args.identity)?;
     place.keep();
     credential.save(&args.identity).map_err(|error| {
         let path = args.identity.display();
-        anyhow::anyhow!(error)
-            .context(format!("the token is used up, and its certificate cannot be kept in {path}"))
+        anyhow::anyhow!(error).context(format!(
+            "the token is used, and its certificate cannot be kept in {path}: mend that and run \
+             this again with the same token, which is good for this machine until its time is over"
+        ))
     })?;
+    forget_joining_key(&args.identity)?;
     let joined = Joined {
         node: name,
         monitor: token.monitor,
@@ -93,6 +96,27 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
         next_steps(&joined)
     ))?;
     Ok(0)
+}
+
+/// Asks for the certificate, with a key that lies in the folder until that is there too: whoever has
+/// it may ask again.
+fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> {
+    let key = KeyPem::for_joining(dir)?;
+    let join = async { Ok(venice_control::client::join(token, name, key).await) };
+    block_on(join)?.map_err(|error| {
+        let may_be_used =
+            matches!(error, ControlError::TimedOut { .. } | ControlError::Peer { .. })
+                || matches!(error, ControlError::Unreachable { refused: false, .. });
+        if may_be_used {
+            return told(error).context(
+                "no answer came: run this again with the same token, which is good for this \
+                 machine even if it is used by now",
+            );
+        }
+        // Its place is to be empty, if it was before.
+        let _ = forget_joining_key(dir);
+        told(error)
+    })
 }
 
 fn next_steps(joined: &Joined) -> String {
