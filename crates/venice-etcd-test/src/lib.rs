@@ -78,6 +78,19 @@ impl Etcd {
         self.spawn(member, "existing");
     }
 
+    /// Kills all members and starts them with nothing in them, at the same addresses.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`], and when one is not running.
+    pub fn begin_anew(&mut self) {
+        (0..self.members.len()).for_each(|member| self.kill(member));
+        for member in 0..self.members.len() {
+            std::fs::remove_dir_all(self.data_dir(member)).expect("its data can be removed");
+            self.spawn(member, "new");
+        }
+        self.wait_for_a_leader();
+    }
+
     /// Stops a member as a machine that hangs does.
     ///
     /// # Panics

@@ -4,6 +4,7 @@ use crate::clock::{Clock, TICK};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::records::RecordStore;
+use crate::turn::Tenure;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -127,6 +128,7 @@ pub(crate) struct Driver {
     releases: BTreeMap<Token, Reply<Kept>>,
     waiting: BTreeMap<Token, Done>,
     wardens: Wardens,
+    tenure: Tenure,
     /// A request may be asked for more than once while it is in its handshake.
     requests: BTreeMap<u128, Vec<GrantsReply>>,
 }
@@ -138,6 +140,7 @@ impl Driver {
         clock: Clock,
         donors: Donors,
         wardens: Wardens,
+        tenure: Tenure,
     ) -> Self {
         wardens.turn_out(core.revocations());
         Self {
@@ -151,6 +154,7 @@ impl Driver {
             releases: BTreeMap::new(),
             waiting: BTreeMap::new(),
             wardens,
+            tenure,
             requests: BTreeMap::new(),
         }
     }
@@ -308,6 +312,10 @@ impl Driver {
 
     async fn perform_all(&mut self) -> Result<(), MonitorError> {
         while let Some(action) = self.core.poll_action() {
+            // What others prepare in the meantime is not ours to call off.
+            if !self.tenure.lasts() {
+                return Err(MonitorError::TurnOver);
+            }
             match action {
                 Action::Store(changes) => self.store.apply(changes).await?,
                 Action::SendPrepare { donor, addr, request } => {
@@ -450,7 +458,14 @@ mod tests {
         let settings = MonitorConfig::default().settings();
         let core = MonitorCore::recover(settings, keys, 0, records);
         let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-        Driver::new(core, store, Clock::start(), donors, Wardens { door, authority })
+        Driver::new(
+            core,
+            store,
+            Clock::start(),
+            donors,
+            Wardens { door, authority },
+            Tenure::for_ever(),
+        )
     }
 
     #[tokio::test]
@@ -472,5 +487,17 @@ mod tests {
         let anew = authority.credential(&node7).unwrap().said().issued_ms;
         assert!(!driver.core.revocations().covers(&node7, anew));
         driver.perform_all().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn whose_turn_is_over_does_nothing_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut driver = driver(dir.path()).await;
+        driver.tenure = Tenure::over();
+        let (reply, mut answer) = oneshot::channel();
+        driver.take(Input::DeleteToken(1, reply));
+        let ended = driver.perform_all().await;
+        assert!(matches!(ended, Err(MonitorError::TurnOver)), "{ended:?}");
+        assert!(answer.try_recv().is_err(), "it answered");
     }
 }

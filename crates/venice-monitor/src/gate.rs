@@ -18,13 +18,17 @@ fn refused(error: &IdentityError) -> RackError {
     RackError::BadRequest(error.to_string())
 }
 
-fn signed(
-    authority: &Authority,
-    caller: &Caller,
-    request: &[u8],
-) -> Result<(Vec<u8>, Vec<u8>), RackError> {
-    let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
-    Ok((certificate.to_vec(), authority.certificate().to_vec()))
+impl Service {
+    /// A certificate and the authority's, while it is our turn: whoever serves next may have turned
+    /// the caller out, and its revocation reaches no further than what was signed by then.
+    fn signed(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+        let authority: &Authority = &self.authority;
+        let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
+        match self.tenure.lasts() {
+            true => Ok((certificate.to_vec(), authority.certificate().to_vec())),
+            false => Err(RackError::Stopping),
+        }
+    }
 }
 
 impl GateHandler for Service {
@@ -39,7 +43,7 @@ impl GateHandler for Service {
     }
 
     fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
-        signed(&self.authority, caller, request)
+        self.signed(caller, request)
     }
 
     async fn new_token(&self, valid_s: u64, node: String) -> Result<NewToken, RackError> {
@@ -88,7 +92,28 @@ impl LocalHandler for Service {
         let Visiting { uid, name, is_owner } = visiting;
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let caller = Caller::User(User { node, uid, name, is_admin: is_owner });
-        let (certificate, authority) = signed(&self.authority, &caller, &request)?;
+        let (certificate, authority) = self.signed(&caller, &request)?;
         Ok(Entered { certificate, authority, monitor: self.addr.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turn::Tenure;
+    use std::sync::Arc;
+    use venice_control::identity::KeyPem;
+
+    #[test]
+    fn whose_turn_is_over_signs_nothing() {
+        let (inputs, _driver) = tokio::sync::mpsc::channel(1);
+        let authority = Arc::new(venice_identity_test::authority());
+        let request = KeyPem::generate().unwrap().request().unwrap();
+        let node7 = Caller::Node("node7".into());
+        for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::over(), false)] {
+            let addr = ([127, 0, 0, 1], 1).into();
+            let service = Service::new(inputs.clone(), Arc::clone(&authority), addr, tenure);
+            assert_eq!(service.certify(&node7, &request).is_ok(), signs);
+        }
     }
 }

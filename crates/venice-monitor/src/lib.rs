@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use turn::Turn;
+use turn::{Tenure, Turn};
 use venice_control::Caller;
 use venice_control::client::Login;
 use venice_control::identity::{Authority, Holder};
@@ -92,6 +92,7 @@ pub async fn run(
         None => RecordStore::open(config.store_file()).await?,
     };
 
+    let tenure = turn.as_ref().map_or_else(Tenure::for_ever, Turn::tenure);
     let clock = Clock::start();
     let count = records.len();
     let mut core = MonitorCore::recover(config.settings(), Box::new(keys), clock.now_ns(), records);
@@ -99,13 +100,14 @@ pub async fn run(
     let (inputs, received) = mpsc::channel(INPUT_QUEUE);
     let donors = Donors::new(Login::held(holder.clone()), config.donor_timeout());
     let wardens = Wardens { door: Arc::clone(&door), authority: Arc::clone(&authority) };
-    let driver = Driver::new(core, store, clock, donors, wardens);
+    let driver = Driver::new(core, store, clock, donors, wardens, tenure.clone());
     // A set, so that the driver does not outlive us when we are dropped.
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run(received));
 
     let (stop, stopped) = oneshot::channel();
-    let service = Arc::new(Service::new(inputs.clone(), Arc::clone(&authority), addr));
+    let service =
+        Arc::new(Service::new(inputs.clone(), Arc::clone(&authority), addr, tenure.clone()));
     let mut company = JoinSet::new();
     company.spawn(renewal::keep(holder, authority));
     if let Some(socket) = socket {

@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and waits for its answer.
 
 use crate::driver::{Input, Listing};
+use crate::turn::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +18,7 @@ pub(crate) struct Service {
     pub(crate) authority: Arc<Authority>,
     /// Where the Monitor Node answers.
     pub(crate) addr: SocketAddr,
+    pub(crate) tenure: Tenure,
 }
 
 impl Service {
@@ -24,8 +26,9 @@ impl Service {
         inputs: mpsc::Sender<Input>,
         authority: Arc<Authority>,
         addr: SocketAddr,
+        tenure: Tenure,
     ) -> Self {
-        Self { inputs, authority, addr }
+        Self { inputs, authority, addr, tenure }
     }
 
     /// `None` when the Monitor Node is stopping.

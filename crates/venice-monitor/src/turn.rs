@@ -7,6 +7,7 @@
 
 use crate::error::MonitorError;
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use venice_store::{
@@ -28,7 +29,48 @@ pub(crate) struct Turn {
     store: EtcdStore,
     lease: Lease,
     since: Revision,
-    granted: Instant,
+    tenure: Tenure,
+}
+
+/// For how long it is our turn as far as we know, looked at before anything is done that no condition
+/// in the store guards: whoever stood still finds here that its turn is over, before it does the next
+/// thing.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenure {
+    /// `None`: for ever, since nobody else has the store.
+    until: Option<Arc<Mutex<Instant>>>,
+}
+
+impl Tenure {
+    pub(crate) fn for_ever() -> Self {
+        Self { until: None }
+    }
+
+    /// Of a lease that was asked for, or renewed, at that moment.
+    fn of_lease(asked: Instant) -> Self {
+        Self { until: Some(Arc::new(Mutex::new(asked + LEASE - MARGIN))) }
+    }
+
+    fn renew(&self, asked: Instant) {
+        if let Some(until) = &self.until {
+            *until.lock().unwrap_or_else(PoisonError::into_inner) = asked + LEASE - MARGIN;
+        }
+    }
+
+    fn until(&self) -> Option<Instant> {
+        let until = self.until.as_ref()?;
+        Some(*until.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is our turn at this moment.
+    pub(crate) fn lasts(&self) -> bool {
+        self.until().is_none_or(|until| Instant::now() < until)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn over() -> Self {
+        Self { until: Some(Arc::new(Mutex::new(Instant::now()))) }
+    }
 }
 
 impl Turn {
@@ -41,7 +83,9 @@ impl Turn {
             let conditions = vec![Condition::is_absent(SERVING_KEY)];
             let changes = vec![StoreChange::put_leased(SERVING_KEY, listen, lease)];
             let other = match store.commit(Transaction { conditions, changes }).await {
-                Ok(Outcome::Committed(since)) => return Ok(Self { store, lease, since, granted }),
+                Ok(Outcome::Committed(since)) => {
+                    return Ok(Self { store, lease, since, tenure: Tenure::of_lease(granted) });
+                }
                 Ok(Outcome::Conflict(found)) => found.into_iter().next(),
                 // It took longer than it was to last.
                 Err(StoreError::LeaseOver) => continue,
@@ -61,23 +105,26 @@ impl Turn {
 
     /// That it is still our turn.
     pub(crate) fn condition(&self) -> Condition {
-        Condition::is_as_at(SERVING_KEY, self.since)
+        Condition::is_as_at(SERVING_KEY, self.since).under(self.lease)
+    }
+
+    pub(crate) fn tenure(&self) -> Tenure {
+        self.tenure.clone()
     }
 
     /// Gives word again and again; returns when that was not possible in time.
     pub(crate) fn keep(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (store, lease, mut renewed) = (self.store.clone(), self.lease, self.granted);
+        let (store, lease, tenure) = (self.store.clone(), self.lease, self.tenure());
         async move {
             let mut ticks = tokio::time::interval(RENEW_EVERY);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                let deadline = renewed + LEASE - MARGIN;
+            while let Some(deadline) = tenure.until() {
                 let renewal = async {
                     ticks.tick().await;
                     (Instant::now(), store.keep_alive(lease).await)
                 };
                 match tokio::time::timeout_at(deadline, renewal).await {
-                    Ok((asked, Ok(()))) => renewed = asked,
+                    Ok((asked, Ok(()))) => tenure.renew(asked),
                     Ok((_, Err(StoreError::LeaseOver))) | Err(_) => return,
                     Ok((_, Err(error))) => tracing::warn!(%error, "the store does not answer"),
                 }

@@ -78,17 +78,28 @@ pub struct Condition {
     pub key: String,
     /// When it was changed last; `None`: it is not there.
     pub changed_at: Option<Revision>,
+    /// It ends with this lease; `None`: with any, or none.
+    pub lease: Option<Lease>,
 }
 
 impl Condition {
     /// The record is not there.
     pub fn is_absent(key: impl Into<String>) -> Self {
-        Self { key: key.into(), changed_at: None }
+        Self { key: key.into(), changed_at: None, lease: None }
     }
 
     /// Nobody has changed the record since.
     pub fn is_as_at(key: impl Into<String>, changed_at: Revision) -> Self {
-        Self { key: key.into(), changed_at: Some(changed_at) }
+        Self { key: key.into(), changed_at: Some(changed_at), lease: None }
+    }
+}
+
+impl Condition {
+    /// The same, and the record ends with this lease. A store that was begun anew counts revisions
+    /// from the beginning, and another record may be at the same; a lease is never granted twice.
+    #[must_use]
+    pub fn under(self, lease: Lease) -> Self {
+        Self { lease: Some(lease), ..self }
     }
 }
 

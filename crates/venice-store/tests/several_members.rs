@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use venice_etcd_test::Etcd;
 use venice_store::{
-    Condition, Entry, EtcdLocation, EtcdStore, EtcdTls, Outcome, Store, StoreChange, StoreError,
-    StoreLocation, Transaction,
+    Condition, Entry, EtcdLocation, EtcdStore, EtcdTls, Outcome, Revision, Store, StoreChange,
+    StoreError, StoreLocation, Transaction,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -162,4 +162,36 @@ async fn what_cannot_work_is_refused_at_once() {
     let tls = location(&format!("etcds://{}", etcd.addresses()));
     let error = EtcdStore::connect(&tls, &EtcdTls::default()).await.unwrap_err().to_string();
     assert!(error.contains("--store-ca"), "{error}");
+}
+
+/// A record with a lease, and what has to hold while it is this one.
+async fn take_turn(store: &EtcdStore) -> (Condition, Revision) {
+    let lease = store.grant_lease(PATIENCE).await.unwrap();
+    let conditions = vec![Condition::is_absent("turn")];
+    let changes = vec![StoreChange::put_leased("turn", "mine", lease)];
+    match store.commit(Transaction { conditions, changes }).await.unwrap() {
+        Outcome::Committed(at) => (Condition::is_as_at("turn", at).under(lease), at),
+        Outcome::Conflict(found) => panic!("{found:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_was_begun_anew_is_another() {
+    let mut etcd = Etcd::start(1);
+    let first = connect(&etcd.addresses()).await.unwrap();
+    let (ours, at) = take_turn(&first).await;
+    let mut watch = first.watch(at);
+    let changes = vec![StoreChange::put("a", "1")];
+    let whole = Transaction { conditions: vec![ours.clone()], changes };
+    assert!(matches!(first.commit(whole.clone()).await.unwrap(), Outcome::Committed(_)));
+    watch.next().await.unwrap();
+
+    etcd.begin_anew();
+    let second = connect(&etcd.addresses()).await.unwrap();
+    let (_theirs, again) = take_turn(&second).await;
+    assert_eq!(again, at, "the same revision: it alone tells nothing");
+    let late = first.commit(whole).await.unwrap();
+    assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
+    let told = tokio::time::timeout(PATIENCE, watch.next()).await.expect("it waits for ever");
+    assert!(matches!(told, Err(StoreError::Behind)), "{told:?}");
 }

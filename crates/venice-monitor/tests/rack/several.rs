@@ -3,11 +3,13 @@
 use crate::ANY_PORT;
 use crate::kit::{Agent, Beginning, bounded, config, keep, request, until};
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 use venice_control::client::MonitorClient;
-use venice_control::{GrantRow, NodeRow};
+use venice_control::{ControlError, Grant, GrantRow, NodeRow, QuotaFor, QuotaRecord, RackError};
 use venice_etcd_test::Etcd;
 use venice_monitor::{MonitorConfig, MonitorError};
+use venice_wire::SLAB_BYTES;
 
 /// A Monitor Node with that etcd.
 fn with(etcd: &Etcd, state_dir: &Path, listen: &str) -> MonitorConfig {
@@ -115,4 +117,51 @@ async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
     etcd.restart(0);
     let second = Beginning::of(with(&etcd, folders[1].path(), &addr)).ready().await;
     assert_eq!(tables(&second.client().await).await, before);
+}
+
+#[tokio::test]
+async fn a_quota_holds_under_the_next_one_too() {
+    let etcd = Etcd::start(1);
+    let folders = folders();
+    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
+    let addr = first.addr.clone();
+    let _agent = Agent::start("node1", &addr, 8).await;
+    let client = first.client().await;
+    let of = |user: &str| QuotaFor::User(user.to_owned());
+    let quota = |user: &str, slabs| QuotaRecord { of: of(user), bytes: Some(slabs * SLAB_BYTES) };
+    let root = first.client().await.quotas().await.unwrap();
+    assert!(root.users.is_empty());
+    client.clone().set_quota(quota("root", 3)).await.unwrap();
+    client.clone().set_quota(quota("gone", 1)).await.unwrap();
+    client.clone().remove_quota(of("gone")).await.unwrap();
+    let _kept = keep(&client.clone().request_memory(request(1, 2, &[])).await.unwrap());
+    let is_over = |result: Result<Vec<Grant>, ControlError>| match result {
+        Err(ControlError::Rack(RackError::OverQuota { user, used_bytes, .. })) => {
+            assert_eq!((user.as_str(), used_bytes), ("root", 2 * SLAB_BYTES));
+        }
+        other => panic!("{other:?}"),
+    };
+    is_over(client.clone().request_memory(request(2, 2, &[])).await);
+    let before = client.clone().quotas().await.unwrap();
+
+    first.kill().await;
+    let second = Beginning::of(with(&etcd, folders[1].path(), &addr)).ready().await;
+    let client = second.client().await;
+    assert_eq!(client.clone().quotas().await.unwrap(), before);
+    is_over(client.clone().request_memory(request(3, 2, &[])).await);
+    client.clone().request_memory(request(4, 1, &[])).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_that_stands_by_serves_a_store_that_was_begun_anew() {
+    let mut etcd = Etcd::start(1);
+    let folders = folders();
+    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
+    let mut second = Beginning::of(with(&etcd, folders[1].path(), ANY_PORT));
+    // It comes to stand by meanwhile, and waits for what the new store may never tell.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!second.is_ready());
+    first.kill().await;
+    etcd.begin_anew();
+    second.ready().await.stop().await;
 }

@@ -31,6 +31,16 @@ pub(super) fn is_changed_at(key: Vec<u8>, revision: i64) -> Compare {
     }
 }
 
+/// The record ends with that lease.
+pub(super) fn ends_with(key: Vec<u8>, lease: i64) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Lease.into(),
+        key,
+        target_union: Some(TargetUnion::Lease(lease)),
+    }
+}
+
 /// What is there under one key.
 pub(super) fn get(key: Vec<u8>) -> RequestOp {
     op(Request::RequestRange(RangeRequest { key, ..RangeRequest::default() }))

@@ -16,7 +16,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Response, Status};
 
 /// How long members are asked, one after the other: longer than they take to choose a new leader.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one is waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);

@@ -56,13 +56,18 @@ async fn watch_one(members: &Members, keys: &Keys, after: &mut Revision, watcher
         Ok(answers) => answers,
         Err(why) => return End::Broken(why),
     };
+    let mut is_first = true;
     loop {
         let answer = match answers.message().await {
             Ok(Some(answer)) => answer,
             Ok(None) => return End::Broken(Status::unavailable("the member ended it")),
             Err(why) => return End::Broken(why),
         };
-        if answer.compact_revision != 0 {
+        // A store that was begun anew: what is waited for may never come. A member that is a little
+        // late looks the same, and costs no more than a load.
+        let is_before = answer.header.as_ref().is_some_and(|it| revision(it.revision) < *after);
+        let has_gone_back = std::mem::take(&mut is_first) && is_before;
+        if has_gone_back || answer.compact_revision != 0 {
             let _ = watcher.send(Err(StoreError::Behind)).await;
             return End::Over;
         }

@@ -10,9 +10,13 @@ use super::{Keys, revision};
 use crate::error::StoreError;
 use crate::store::{Outcome, StoreChange, Transaction};
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The record goes this long after the writer's end, or is made anew.
 const LEASE_S: i64 = 3600;
+/// A transaction that comes so long after the last renewal renews it first.
+const RENEW_AFTER: Duration = Duration::from_secs(LEASE_S as u64 / 2);
 
 /// Who writes, and what it wrote last.
 #[derive(Debug)]
@@ -22,7 +26,22 @@ pub(super) struct Writer {
     changed_at: i64,
     /// Of the last transaction.
     number: u64,
-    lease: Option<i64>,
+    lease: Option<Kept>,
+}
+
+/// The lease of the writer's record.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    id: i64,
+    since: Instant,
+}
+
+impl Kept {
+    /// It is not to end between two attempts at a transaction: the record tells whether the first of
+    /// them was made.
+    fn is_due(&self, now: Instant) -> bool {
+        now.duration_since(self.since) >= RENEW_AFTER
+    }
 }
 
 /// What an answer says of a transaction.
@@ -48,12 +67,12 @@ impl Writer {
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
         self.number += 1;
+        if self.lease.is_some_and(|lease| lease.is_due(Instant::now())) {
+            self.renew_lease(members).await?;
+        }
         let tries = members.tries();
         loop {
-            let lease = match self.lease {
-                Some(lease) => lease,
-                None => *self.lease.insert(members.grant_lease(LEASE_S).await?),
-            };
+            let lease = self.lease(members).await?;
             let request = self.request(keys, transaction, lease);
             match members.txn_once(request).await {
                 Ok(answer) => match self.understand(keys, answer) {
@@ -68,12 +87,38 @@ impl Writer {
         }
     }
 
+    async fn lease(&mut self, members: &Members) -> Result<i64, StoreError> {
+        if let Some(Kept { id, .. }) = self.lease {
+            return Ok(id);
+        }
+        let since = Instant::now();
+        let id = members.grant_lease(LEASE_S).await?;
+        self.lease = Some(Kept { id, since });
+        Ok(id)
+    }
+
+    /// Has the lease begin anew; false where it is over, and the record with it.
+    async fn renew_lease(&mut self, members: &Members) -> Result<bool, StoreError> {
+        let since = Instant::now();
+        if let Some(Kept { id, .. }) = self.lease
+            && members.keep_alive(id).await? > 0
+        {
+            self.lease = Some(Kept { id, since });
+            return Ok(true);
+        }
+        (self.changed_at, self.lease) = (0, None);
+        Ok(false)
+    }
+
     fn request(&self, keys: &Keys, transaction: &Transaction, lease: i64) -> TxnRequest {
         let mut compare = vec![api::is_changed_at(self.key.clone(), self.changed_at)];
         let mut failure = vec![api::get(self.key.clone())];
         for condition in &transaction.conditions {
             let at = condition.changed_at.map_or(0, |at| at.0.cast_signed());
             compare.push(api::is_changed_at(keys.record(&condition.key), at));
+            let under =
+                condition.lease.map(|lease| api::ends_with(keys.record(&condition.key), lease.0));
+            compare.extend(under);
             failure.push(api::get(keys.record(&condition.key)));
         }
         let number = self.number.to_string().into_bytes();
@@ -109,15 +154,10 @@ impl Writer {
 
     /// A lease is over: the writer's own, which is nobody's business, or one of the changes'.
     async fn find_out_whose_lease(&mut self, members: &Members) -> Result<(), StoreError> {
-        let left_s = match self.lease {
-            Some(lease) => members.keep_alive(lease).await?,
-            None => 0,
-        };
-        if left_s > 0 {
-            return Err(StoreError::LeaseOver);
+        match self.renew_lease(members).await? {
+            true => Err(StoreError::LeaseOver),
+            false => Ok(()),
         }
-        (self.changed_at, self.lease) = (0, None);
-        Ok(())
     }
 }
 
@@ -126,5 +166,20 @@ fn change_op(keys: &Keys, change: &StoreChange) -> RequestOp {
     match &change.value {
         Some(value) => api::put(key, value.clone(), change.lease.map_or(0, |lease| lease.0)),
         None => api::delete(key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writers_lease_outlasts_all_attempts_at_a_transaction() {
+        let since = Instant::now();
+        let kept = Kept { id: 1, since };
+        assert!(!kept.is_due(since + RENEW_AFTER / 2));
+        assert!(kept.is_due(since + RENEW_AFTER));
+        let left = Duration::from_secs(LEASE_S as u64) - RENEW_AFTER;
+        assert!(left > 10 * members::PATIENCE);
     }
 }

@@ -156,6 +156,12 @@ impl<'a> Tables<'a> {
             if found != condition.changed_at {
                 return Ok(false);
             }
+            if let Some(Lease(wanted)) = condition.lease
+                && self.leases.get(condition.key.as_str())?.map(|lease| lease.value())
+                    != Some(wanted)
+            {
+                return Ok(false);
+            }
         }
         Ok(true)
     }

@@ -100,5 +100,5 @@ fn condition(model: &Model, key: u8, is_so: bool) -> Condition {
         (false, Some(at)) => Some(Revision(at.0 + 1)),
         (false, None) => Some(Revision(1)),
     };
-    Condition { key: name(key), changed_at }
+    Condition { key: name(key), changed_at, lease: None }
 }

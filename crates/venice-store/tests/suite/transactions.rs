@@ -1,9 +1,13 @@
 //! Transactions: whole or not at all, and on condition.
 
 use super::{change, change_if, put, texts, value};
+use std::time::Duration;
 use venice_store::{
     CHANGES_AT_ONCE, Condition, Outcome, Revision, Store, StoreChange, StoreError, Transaction,
 };
+
+/// No lease of that ends within a test.
+const LONG: Duration = Duration::from_secs(600);
 
 pub async fn made_as_a_whole<S: Store>(next: impl AsyncFn() -> S) {
     let store = next().await;
@@ -48,6 +52,15 @@ pub async fn conditions_decide<S: Store>(next: impl AsyncFn() -> S) {
     assert!(matches!(change_if(&store, &as_before, &[]).await, Outcome::Conflict(_)));
     let gone = [Condition::is_as_at("nobody", Revision(1))];
     assert_eq!(change_if(&store, &gone, &[put("a", "5")]).await, Outcome::Conflict(Vec::new()));
+    // With which lease it ends counts too, where that is asked.
+    let lease = store.grant_lease(LONG).await.unwrap();
+    let other = store.grant_lease(LONG).await.unwrap();
+    let leased = change(&store, &[StoreChange::put_leased("d", "1", lease)]).await;
+    let under = |lease| [Condition::is_as_at("d", leased).under(lease)];
+    let refused = change_if(&store, &under(other), &[put("e", "1")]).await;
+    assert!(matches!(&refused, Outcome::Conflict(found) if found.len() == 1), "{refused:?}");
+    let made = change_if(&store, &under(lease), &[put("e", "1")]).await;
+    assert!(matches!(made, Outcome::Committed(_)), "{made:?}");
 }
 
 pub async fn one_of_many_gets_it<S: Store>(next: impl AsyncFn() -> S) {
