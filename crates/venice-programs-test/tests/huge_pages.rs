@@ -1,6 +1,7 @@
 //! Pages of 2 MiB (`venice run --page-size 2m`, or by what a program says): every byte is right
 //! whatever is done to parts of them, and they come and go whole.
 
+use std::process::Command;
 use std::time::Duration;
 
 use venice_memory::paged::huge_pages;
@@ -127,6 +128,26 @@ fn what_the_program_says_of_its_memory_comes_first() {
     };
     assert!(came("2m", "nothing") > 20 && came("advised-2m", "huge") > 20);
     assert!(came("2m", "no huge") < 5 && came("advised-2m", "nothing") < 5);
+}
+
+/// An interpreter's heap, which grows a little at a time: what lies at its end is not whole yet.
+#[test]
+fn python_finds_what_it_kept() {
+    if are_missing("python_finds_what_it_kept") {
+        return;
+    }
+    let program = "import hashlib, random
+blocks = [random.Random(i).randbytes(60000) for i in range(1000)]
+index = {hashlib.sha256(block).digest(): i for i, block in enumerate(blocks)}
+for order in (range(1000), range(999, -1, -1)):
+    assert all(index[hashlib.sha256(blocks[i]).digest()] == i for i in order)
+print(hashlib.sha256(b''.join(index)).hexdigest())";
+    let mut command = Command::new("python3");
+    command.args(["-c", program]);
+    let venice = same_output(Rack::shared(Port::Shm), &OPTIONS, &command);
+    println!("{}", venice.stderr);
+    let counted = counted(&venice);
+    assert!(counted.came >= 60 && counted.left >= 60, "{counted:?}");
 }
 
 #[test]
