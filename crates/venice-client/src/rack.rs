@@ -1,5 +1,6 @@
 //! The front door: a rack, and what is to be had from it.
 
+use venice_control::Policy;
 use venice_control::client::Access;
 use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Wish};
 
@@ -24,6 +25,8 @@ pub struct Rack {
 pub struct MemoryOptions {
     /// The nodes to borrow from; empty: any.
     pub donors: Vec<String>,
+    /// Which nodes are borrowed from first; `None`: as the rack does.
+    pub placement: Option<Policy>,
     /// Copies of each slab, on different nodes, 1 to 3; `None`: two, or one where the rack has no
     /// room for two. [`Memory::copies`] says what it came to. With one, a node that dies takes with
     /// it what it holds.
@@ -42,6 +45,7 @@ impl Default for MemoryOptions {
     fn default() -> Self {
         Self {
             donors: Vec::new(),
+            placement: None,
             copies: None,
             port: None,
             node: None,
@@ -148,6 +152,7 @@ impl Rack {
             copies: options.copies,
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
+            placement: options.placement,
             purpose: options.purpose.clone(),
             ..Wish::default()
         };

@@ -10,6 +10,7 @@ use crate::proto;
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
+use venice_rack::placement::Policy;
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
@@ -417,6 +418,7 @@ pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryR
         copies: request.copies.max(1),
         donors: request.donors,
         home: request.home,
+        placement: placement_in(request.placement)?,
         purpose: request.purpose,
     })
 }
@@ -429,7 +431,27 @@ pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest
         copies: request.copies,
         donors: request.donors,
         home: request.home,
+        placement: placement_out(request.placement).into(),
         purpose: request.purpose,
+    }
+}
+
+fn placement_in(placement: i32) -> Result<Option<Policy>, Status> {
+    let unknown = |_| Status::invalid_argument(format!("there is no placement {placement}"));
+    Ok(match proto::Placement::try_from(placement).map_err(unknown)? {
+        proto::Placement::OfTheRack => None,
+        proto::Placement::Nearest => Some(Policy::Nearest),
+        proto::Placement::Spread => Some(Policy::Spread),
+        proto::Placement::Pack => Some(Policy::Pack),
+    })
+}
+
+fn placement_out(placement: Option<Policy>) -> proto::Placement {
+    match placement {
+        None => proto::Placement::OfTheRack,
+        Some(Policy::Nearest) => proto::Placement::Nearest,
+        Some(Policy::Spread) => proto::Placement::Spread,
+        Some(Policy::Pack) => proto::Placement::Pack,
     }
 }
 

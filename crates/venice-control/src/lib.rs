@@ -19,6 +19,7 @@ pub use error::ControlError;
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
+pub use venice_rack::placement::Policy;
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, QuotaTable, ResourceRow};

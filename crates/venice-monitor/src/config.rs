@@ -7,8 +7,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use venice_control::Policy;
 use venice_control::identity::Lifetimes;
-use venice_fabric::{Position, Topology};
+use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::{EtcdTls, StoreError, StoreLocation};
 
@@ -70,6 +71,8 @@ pub struct MonitorConfig {
     /// UDP goes without protection in this rack: for a network that nobody else can reach. Its
     /// agents have to be told so too.
     pub plain: bool,
+    /// Which donors are taken first where a request does not say: `nearest`, `spread` or `pack`.
+    pub placement: Policy,
     /// Socket at which programs of this machine come in; none where it is not said. Root, and the
     /// Monitor Node's own user, come in there as administrators.
     pub local_socket: Option<PathBuf>,
@@ -96,6 +99,7 @@ impl Default for MonitorConfig {
             lease_s: 10.0,
             donor_timeout_s: 2.0,
             plain: false,
+            placement: Policy::default(),
             local_socket: None,
             socket_group: "venice".to_owned(),
             certificate_s: 30.0 * 86_400.0,
@@ -121,6 +125,12 @@ fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(topology.path(from, to).map(|position| position.0).collect())
 }
 
+/// What an emulated link carries, in bits a second.
+fn link_bps(link: &str) -> Option<u64> {
+    let model: LinkModel = link.parse().ok()?;
+    Some(model.bandwidth_bps?.get())
+}
+
 impl MonitorConfig {
     /// What the core needs to know.
     pub(crate) fn settings(&self) -> MonitorSettings {
@@ -132,6 +142,8 @@ impl MonitorConfig {
             request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
             is_plain: self.plain,
             way,
+            link_bps,
+            placement: self.placement,
         }
     }
 

@@ -87,6 +87,7 @@ fn borrow(rack: &Rack) -> Grant {
         copies: 1,
         donors: vec!["node1".into()],
         home: String::new(),
+        placement: None,
         purpose: "protection".into(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

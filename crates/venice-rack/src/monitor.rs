@@ -26,11 +26,13 @@ mod quotas;
 mod recovery;
 mod release;
 mod revoking;
+mod weighing;
 
 pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
 
 use crate::NS_PER_MS;
+use crate::placement::Policy;
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, Rat};
 use crate::revocation::Revocations;
@@ -62,6 +64,10 @@ pub struct MonitorSettings {
     /// The way between two positions of a network of relays, given its shape and size: the
     /// positions passed, the first left out, the last included. `None` where there is none.
     pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
+    /// Bits a second that an emulated link carries, given its text; `None`: as many as there are.
+    pub link_bps: fn(link: &str) -> Option<u64>,
+    /// Which donors are taken first where a request does not say.
+    pub placement: Policy,
 }
 
 impl MonitorSettings {

@@ -26,6 +26,11 @@ impl Tst {
         }
     }
 
+    /// The newest test that `from` has made of its link to `to`.
+    pub fn get(&self, from: NodeId, to: NodeId, port: LinkPort) -> Option<&LinkReport> {
+        self.links.get(&(from, to, port))
+    }
+
     /// Every link with its tester.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &LinkReport)> {
         self.links.iter().map(|((from, _, _), report)| (*from, report))

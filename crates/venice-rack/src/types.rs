@@ -2,6 +2,7 @@
 
 use crate::caller::Owner;
 use crate::door::DoorReport;
+use crate::placement::Policy;
 use crate::pressure::PressureReport;
 use crate::quota::over_quota_text;
 use crate::revocation::RevocationNews;
@@ -335,6 +336,8 @@ pub struct MemoryRequest {
     /// The node whose relay it sends through, where nodes relay for each other: near donors are
     /// taken first. Empty: no donor is nearer than another.
     pub home: String,
+    /// Which donors are taken first; `None`: as the rack does.
+    pub placement: Option<Policy>,
     /// What for, in words for people.
     pub purpose: String,
 }

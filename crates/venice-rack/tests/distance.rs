@@ -4,6 +4,7 @@ mod common;
 
 use common::{OneTwoThree, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
+use venice_rack::placement::Policy;
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
     HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
@@ -58,6 +59,7 @@ fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, Prepare
         copies: 1,
         donors: vec![],
         home: home.into(),
+        placement: None,
         purpose: String::new(),
     };
     core.handle_request(0, owner(), request).unwrap();
@@ -87,6 +89,87 @@ fn memory_comes_from_near_donors() {
     assert_eq!(shares("", 8), [(1, 2), (2, 2), (3, 2), (4, 2)]);
 }
 
+/// `from` has tested its hop link to `to`.
+fn tested(core: &mut MonitorCore, (from, to): (Identity, Identity), latency_us: f64, used: f64) {
+    let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision: 1 };
+    let link = LinkReport {
+        to: to.node,
+        port: LinkPort::Hop,
+        state: LinkState::Up,
+        latency_us,
+        loss_ratio: 0.0,
+        bandwidth_mbps: None,
+        bytes_per_s: Some(used),
+        protection: LinkProtection::Plain,
+    };
+    let report = HeartbeatReport {
+        door: Default::default(),
+        identity: from,
+        instance: u64::from(from.node.0) - 1,
+        memory: DonorReport { status, held: vec![] },
+        links: vec![link],
+        pressure: Default::default(),
+        port: PortReport::default(),
+    };
+    core.handle_heartbeat(0, report).unwrap();
+}
+
+/// What six slabs for a program of node2 are asked of, after links were found so: round trip in
+/// microseconds and bytes a second of node1-node2, node2-node3, node3-node4.
+fn six_for_node2(links: [(f64, f64); 3]) -> Vec<(u32, u32)> {
+    let (mut core, nodes) = row();
+    for (ends, (latency_us, used)) in nodes.windows(2).zip(links) {
+        tested(&mut core, (ends[0], ends[1]), latency_us, used);
+    }
+    let asked = ask(&mut core, "node2", 6);
+    asked.iter().map(|(donor, request)| (donor.node.0, request.slabs)).collect()
+}
+
+#[test]
+fn a_busy_link_and_a_slow_one_count_as_hops() {
+    let calm = (10.0, 0.0);
+    assert_eq!(six_for_node2([calm, calm, calm]), [(1, 3), (3, 3)]);
+    // 5.6 of 10 Gb/s are two quarters.
+    assert_eq!(six_for_node2([calm, (10.0, 7e8), calm]), [(1, 6)]);
+    assert_eq!(six_for_node2([(10.0, 7e8), calm, calm]), [(3, 5), (4, 1)]);
+    // Twenty times the usual; but what is twice as long is within what may happen.
+    assert_eq!(six_for_node2([calm, (200.0, 0.0), calm]), [(1, 6)]);
+    assert_eq!(six_for_node2([calm, (20.0, 0.0), calm]), [(1, 3), (3, 3)]);
+}
+
+#[test]
+fn a_request_says_which_donors_are_taken_first() {
+    let shares = |placement, rack| {
+        let settings = MonitorSettings { way: along_a_row, placement: rack, ..settings() };
+        let mut core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+        for position in 0..4 {
+            core.handle_register(0, Token(position.into()), registration(position));
+        }
+        let request = MemoryRequest {
+            client_id: 7,
+            recipient: "program".into(),
+            bytes: ByteSize(12 * SLAB_BYTES),
+            copies: 1,
+            donors: vec![],
+            home: "node1".into(),
+            placement,
+            purpose: String::new(),
+        };
+        core.handle_request(0, owner(), request).unwrap();
+        let prepare = |action| match action {
+            Action::SendPrepare { donor, request, .. } => Some((donor.node.0, request.slabs)),
+            _ => None,
+        };
+        actions(&mut core).into_iter().filter_map(prepare).collect::<Vec<_>>()
+    };
+    let (nearest, spread) = ([(2, 8), (3, 4)], [(1, 3), (2, 3), (3, 3), (4, 3)]);
+    assert_eq!(shares(None, Policy::Nearest), nearest);
+    assert_eq!(shares(Some(Policy::Spread), Policy::Nearest), spread);
+    assert_eq!(shares(Some(Policy::Pack), Policy::Nearest), [(2, 12)]);
+    assert_eq!(shares(None, Policy::Spread), spread);
+    assert_eq!(shares(Some(Policy::Nearest), Policy::Spread), nearest);
+}
+
 #[test]
 fn a_home_has_to_be_a_node() {
     let (mut core, _) = row();
@@ -97,6 +180,7 @@ fn a_home_has_to_be_a_node() {
         copies: 1,
         donors: vec![],
         home: "nowhere".into(),
+        placement: None,
         purpose: String::new(),
     };
     core.handle_request(0, owner(), request).unwrap();
@@ -175,6 +259,7 @@ fn the_way_names_every_relay_between() {
         copies: 1,
         donors: vec!["node4".into()],
         home: "node1".into(),
+        placement: None,
         purpose: String::new(),
     };
     core.handle_request(0, owner(), named).unwrap();

@@ -75,6 +75,7 @@ impl Rack {
             bytes: ByteSize(slabs * SLAB_BYTES),
             donors: donors.iter().map(|name| (*name).to_owned()).collect(),
             home: String::new(),
+            placement: None,
             purpose: "p".into(),
         };
         self.core.handle_request(S, owner(), request).unwrap();

@@ -26,6 +26,17 @@ fn rack(peers: &[&str], pools: &[&str]) -> MonitorCore {
 }
 
 fn report(core: &mut MonitorCore, node: u32, level: PressureLevel, total: u32, revision: u64) {
+    let stalled = if level == PressureLevel::None { 0.05 } else { 0.5 };
+    report_stalled(core, node, (level, stalled), total, revision);
+}
+
+fn report_stalled(
+    core: &mut MonitorCore,
+    node: u32,
+    (level, stalled): (PressureLevel, f64),
+    total: u32,
+    revision: u64,
+) {
     let status = DonorStatus { total_slabs: total, free_slabs: total, revision };
     let report = HeartbeatReport {
         door: Default::default(),
@@ -34,7 +45,11 @@ fn report(core: &mut MonitorCore, node: u32, level: PressureLevel, total: u32, r
         memory: DonorReport { status, held: vec![] },
         links: vec![],
         port: PortReport::default(),
-        pressure: PressureReport { level, available_bytes: Some(1 << 20), stall_ratio: Some(0.5) },
+        pressure: PressureReport {
+            level,
+            available_bytes: Some(1 << 20),
+            stall_ratio: Some(stalled),
+        },
     };
     core.handle_heartbeat(S, report).unwrap();
 }
@@ -48,6 +63,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
         copies: 1,
         donors: vec![],
         home: home.into(),
+        placement: None,
         purpose: "p".into(),
     };
     core.handle_request(S, owner(), request).unwrap();
@@ -79,6 +95,13 @@ fn nothing_is_placed_on_a_node_under_pressure() {
     report(&mut core, 1, PressureLevel::None, 3, 2);
     assert_eq!(core.node_rows(S)[0].lent_bytes, 3 * SLAB_BYTES, "what it withholds it lends not");
     assert_eq!(ask(&mut core, 4, "").unwrap(), [(1, 3), (2, 1)]);
+}
+
+#[test]
+fn a_node_whose_programs_wait_for_memory_lends_after_the_others() {
+    let mut core = rack(&["node1", "node2"], &[]);
+    report_stalled(&mut core, 1, (PressureLevel::None, 0.2), SLABS, 1);
+    assert_eq!(ask(&mut core, 6, "").unwrap(), [(2, 6)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{ControlError, Grant, MemoryRequest, RackError};
+use venice_control::{ControlError, Grant, MemoryRequest, Policy, RackError};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
@@ -41,6 +41,8 @@ pub struct Wish {
     pub donors: Vec<String>,
     /// The node whose relay the recipient sends through; empty: none.
     pub home: String,
+    /// Which donors are taken first; `None`: as the rack does.
+    pub placement: Option<Policy>,
     /// What for, for the tables.
     pub purpose: String,
     /// Where to put what donors want back, in the order of choice; empty: on other donors.
@@ -230,6 +232,7 @@ pub(crate) async fn ask(
         copies,
         donors: wish.donors.clone(),
         home: wish.home.clone(),
+        placement: wish.placement,
         purpose: wish.purpose.clone(),
     };
     Ok(client.request_memory(request).await?)

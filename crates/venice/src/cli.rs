@@ -303,6 +303,8 @@ EXAMPLES:
   venice run --local 4GiB --page-size 2m -- ./simulate
                                               pages of 2 MiB: large arrays, most of them local
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
+  venice run --local 1GiB --placement spread -- ./simulate
+                                              something on every node, for their bandwidth together
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
 

@@ -254,6 +254,7 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
             copies: 1,
             donors: vec![],
             home: String::new(),
+            placement: None,
             purpose: "forging".into(),
         };
         let grant = monitor.request_memory(request).await.unwrap().remove(0);

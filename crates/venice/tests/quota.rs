@@ -105,6 +105,7 @@ fn request(client_id: u128, mib: u64) -> MemoryRequest {
         copies: 1,
         donors: vec![],
         home: String::new(),
+        placement: None,
         purpose: "test".into(),
     }
 }

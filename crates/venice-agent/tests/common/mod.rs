@@ -142,6 +142,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         copies: 1,
         donors: vec![],
         home: String::new(),
+        placement: None,
         purpose: "test".into(),
     }
 }

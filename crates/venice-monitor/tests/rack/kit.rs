@@ -299,6 +299,7 @@ pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
         copies: 1,
         donors: donors.iter().map(|name| (*name).to_owned()).collect(),
         home: String::new(),
+        placement: None,
         purpose: "test".to_owned(),
     }
 }

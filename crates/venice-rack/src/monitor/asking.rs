@@ -1,10 +1,9 @@
 //! Requests come in, and what their recipients are told.
 
-use super::handshake::PendingRequest;
+use super::handshake::{PendingRequest, room};
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
-use crate::placement::spread;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{
     Grant, MAX_COPIES, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text,
@@ -158,7 +157,7 @@ impl MonitorCore {
         if let Err(error) = self.check_quota_again(client_id) {
             return error;
         }
-        if spread(missing, self.available(client_id, true)).is_some() {
+        if room(self.available(client_id, true)) >= u64::from(missing) {
             return RackError::HandshakeFailed;
         }
         let pending = &self.requests[&client_id];

@@ -20,7 +20,7 @@ impl MonitorCore {
         Some(std::iter::once(self.name_of(from)).chain(names).collect())
     }
 
-    fn way(&self, from: NodeId, to: NodeId) -> Option<Vec<u32>> {
+    pub(super) fn way(&self, from: NodeId, to: NodeId) -> Option<Vec<u32>> {
         let place = |node| self.rrt.get(node)?.record.relay.as_ref();
         let (here, there) = (place(from)?, place(to)?);
         if here.topology != there.topology {

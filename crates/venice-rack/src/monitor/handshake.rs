@@ -2,7 +2,7 @@
 
 use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
-use crate::placement::{Donor, spread};
+use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackError, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,10 +91,10 @@ impl PendingRequest {
         in_table.fold(self.slabs, u32::saturating_sub)
     }
 
-    /// Slabs that a donor may give besides what it gives.
-    fn may_give(&self, donor: NodeId) -> u32 {
+    /// Slabs that a donor gives.
+    fn given(&self, donor: NodeId) -> u32 {
         let parts = self.parts.values().filter(|part| part.donor.node == donor);
-        parts.map(|part| part.slabs).fold(self.most_slabs, u32::saturating_sub)
+        parts.map(|part| part.slabs).sum()
     }
 
     fn any_part(&self, state: PartState) -> bool {
@@ -115,6 +115,11 @@ impl PendingRequest {
             .filter(move |(_, part)| early(part))
             .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.owner, &self.request))
     }
+}
+
+/// Slabs that donors can give between them.
+pub(super) fn room(donors: impl IntoIterator<Item = Donor>) -> u64 {
+    donors.into_iter().map(|donor| u64::from(donor.can_give())).sum()
 }
 
 impl MonitorCore {
@@ -160,7 +165,9 @@ impl MonitorCore {
         let missing = pending.slabs - pending.placed_slabs();
         let given_up = pending.attempts > MAX_ATTEMPTS;
         let may_be_placed = !given_up && self.check_quota_again(client_id).is_ok();
-        let shares = spread(missing, self.available(client_id, false)).filter(|_| may_be_placed);
+        let policy = self.policy_of(client_id);
+        let shares = place(policy, missing, &self.available(client_id, false));
+        let shares = shares.filter(|_| may_be_placed);
         let Some(shares) = shares else {
             if !given_up && self.may_wait_for_room(now_ns, client_id, missing) {
                 return;
@@ -181,8 +188,8 @@ impl MonitorCore {
             let free_slabs = donor.free_slabs.saturating_add(self.returning_slabs(donor.node));
             Donor { free_slabs, ..donor }
         };
-        let soon = self.available(client_id, false).map(returning);
-        if spread(missing, soon).is_none() {
+        let soon = self.available(client_id, false).into_iter().map(returning);
+        if room(soon) < u64::from(missing) {
             return false;
         }
         let Some(pending) = self.requests.get_mut(&client_id) else { return false };
@@ -227,22 +234,23 @@ impl MonitorCore {
     }
 
     /// What the request may ask of each donor, or might if every donor had done its share.
-    pub(super) fn available(
-        &self,
-        client_id: u128,
-        with_excluded: bool,
-    ) -> impl Iterator<Item = Donor> {
+    pub(super) fn available(&self, client_id: u128, with_excluded: bool) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
-        let home = self.home_of(&pending.request);
+        let weighing = self.weigh(self.home_of(&pending.request));
         self.rrt
             .iter()
-            .filter(move |(id, _)| pending.may_use(*id))
-            .filter(move |(id, _)| with_excluded || !pending.excluded.contains(id))
-            .map(move |(node, entry)| {
-                let hops = home.and_then(|home| self.hops(home, node));
-                let most_slabs = pending.may_give(node);
-                Donor { node, free_slabs: entry.available_slabs(), most_slabs, hops }
+            .filter(|(id, _)| pending.may_use(*id))
+            .filter(|(id, _)| with_excluded || !pending.excluded.contains(id))
+            .map(|(node, entry)| {
+                let given_slabs = pending.given(node);
+                let most_slabs = pending.most_slabs.saturating_sub(given_slabs);
+                Donor { most_slabs, given_slabs, ..weighing.donor(node, entry) }
             })
+            .collect()
+    }
+
+    fn policy_of(&self, client_id: u128) -> Policy {
+        self.requests[&client_id].request.placement.unwrap_or(self.settings.placement)
     }
 
     /// The node whose relay the recipient sends through, if it does.

@@ -103,7 +103,7 @@ impl MonitorCore {
         self.relays_between(grant.home?, grant.donor)
     }
 
-    fn link_of(&self, node: NodeId) -> String {
+    pub(super) fn link_of(&self, node: NodeId) -> String {
         self.rrt.get(node).map(|entry| entry.record.link.clone()).unwrap_or_default()
     }
 }

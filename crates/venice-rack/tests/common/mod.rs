@@ -2,6 +2,7 @@
 
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{KeySource, MonitorSettings};
+use venice_rack::placement::Policy;
 use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
 
@@ -36,6 +37,8 @@ pub fn settings() -> MonitorSettings {
         request_timeout_ns: 4 * S,
         is_plain: false,
         way: |_, _, _| None,
+        link_bps: |_| None,
+        placement: Policy::Nearest,
     }
 }
 

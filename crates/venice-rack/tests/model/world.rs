@@ -2,43 +2,22 @@
 
 mod peace;
 mod quotas;
+mod starting;
 
-use super::{
-    DONORS, Fate, HEARTBEAT_MS, LEASE_MS, MS, Op, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR, USERS,
-    WANT_BACK_WITHIN_MS,
-};
+use super::{DONORS, Fate, LEASE_MS, MS, Op, SLABS_PER_DONOR, USERS, WANT_BACK_WITHIN_MS};
 use quotas::Ledger;
+use starting::{fresh_core, start_monitor};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::caller::Owner;
-use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason};
-use venice_rack::monitor::{
-    Action, CallError, Change, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
-};
+use venice_rack::donor::{DonorAction, DonorCore, EndReason};
+use venice_rack::monitor::{Action, CallError, Change, Event, MonitorCore, Record, Token};
+use venice_rack::placement::Policy;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
     MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, RackError, ResourceKind,
     ResourceSpec,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
-
-/// Keys 1, 2, 3, … offset by the Monitor Node's life, so that none comes twice.
-struct CountedKeys(u64);
-
-impl KeySource for CountedKeys {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        self.0 += 1;
-        NodeSecret([self.0 as u8; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
-        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
-    }
-}
+use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
 
 struct Donor {
     core: DonorCore,
@@ -187,6 +166,7 @@ impl World {
             copies: 1,
             donors: named.map(name_of).into_iter().collect(),
             home: String::new(),
+            placement: Some(Policy::ALL[self.recipients.len() % 3]),
             purpose: "model".to_owned(),
         };
         let owner = owner_of(self.recipients.len());
@@ -572,24 +552,6 @@ fn name_of(index: usize) -> String {
 fn owner_of(recipient: usize) -> Owner {
     let user = USERS[recipient % USERS.len()].to_owned();
     Owner { node: format!("home{}", recipient / 2 % 2), user }
-}
-
-fn fresh_core() -> DonorCore {
-    let prepare_timeout_ns = 2 * REQUEST_TIMEOUT_MS * MS;
-    DonorCore::new(DonorSettings { total_slabs: SLABS_PER_DONOR, prepare_timeout_ns })
-}
-
-fn start_monitor(life: u64, now_ns: u64, store: &BTreeMap<String, Record>) -> MonitorCore {
-    let settings = MonitorSettings {
-        heartbeat_interval_ns: HEARTBEAT_MS * MS,
-        missed_heartbeats: 3,
-        lease_ns: LEASE_MS * MS,
-        request_timeout_ns: REQUEST_TIMEOUT_MS * MS,
-        is_plain: false,
-        way: |_, _, _| None,
-    };
-    let keys = Box::new(CountedKeys(life << 32));
-    MonitorCore::recover(settings, keys, now_ns, store.values().cloned())
 }
 
 /// Takes one of the items, if there are any.

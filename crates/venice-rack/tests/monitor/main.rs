@@ -63,6 +63,7 @@ impl Rack {
                     copies: 1,
                     donors: vec![],
                     home: String::new(),
+                    placement: None,
                     purpose: "p".into(),
                 },
             )
@@ -351,6 +352,7 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
         copies: 1,
         donors: vec![],
         home: String::new(),
+        placement: None,
         purpose: "p".into(),
     }
 }
@@ -376,6 +378,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
                     copies: 1,
                     donors: vec![],
                     home: String::new(),
+                    placement: None,
                     purpose: "p".into(),
                 },
             )
@@ -452,6 +455,7 @@ fn odd_registrations_and_requests_are_refused() {
                 copies: 1,
                 donors: vec![],
                 home: String::new(),
+                placement: None,
                 purpose: "p".into(),
             },
         )

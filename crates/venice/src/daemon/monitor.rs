@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
+use venice_control::Policy;
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 
 use super::detach::DetachArgs;
@@ -67,6 +68,10 @@ pub struct MonitorArgs {
     /// be told so too
     #[arg(long)]
     plain: bool,
+    /// Which donors are taken first where a program does not say: nearest (near ones with much
+    /// left), spread (all alike) or pack (as few as can be) [default: nearest]
+    #[arg(long, value_name = "nearest|spread|pack", env = "VENICE_PLACEMENT")]
+    placement: Option<Policy>,
     #[command(flatten)]
     detach: DetachArgs,
 }
@@ -97,6 +102,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
     config.plain |= args.plain;
+    config.placement = args.placement.unwrap_or(config.placement);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, MONITOR_SOCKET);
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);

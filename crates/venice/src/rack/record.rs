@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use venice_control::Policy;
 use venice_fabric::LinkModel;
 
 use super::process::Identity;
@@ -56,6 +57,9 @@ pub struct Record {
     /// UDP goes without protection.
     #[serde(default)]
     pub plain: bool,
+    /// Which donors are taken first where a program does not say; None: nearest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Policy>,
     /// Single packets pass the kernel by where they come to a node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub xdp: bool,

@@ -138,6 +138,9 @@ impl Starter<'_> {
         if self.record.plain {
             arguments.push("--plain".to_string());
         }
+        if let Some(placement) = self.record.placement {
+            arguments.extend(["--placement".to_string(), placement.to_string()]);
+        }
         let mut child = self.launch("monitor", &arguments)?;
         self.record.monitor.process = Identity::of(child.id());
         self.record.save(self.dir)?;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use venice_control::Policy;
 use venice_fabric::{LinkModel, Topology};
 use venice_wire::ByteSize;
 
@@ -66,6 +67,10 @@ pub struct UpArgs {
     /// Leave the UDP traffic between the nodes without encryption and authentication
     #[arg(long)]
     pub plain: bool,
+    /// Which nodes are borrowed from first where a program does not say: nearest (near ones with
+    /// much left), spread (all alike) or pack (as few as can be) [default: nearest]
+    #[arg(long, value_name = "nearest|spread|pack")]
+    pub placement: Option<Policy>,
     /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
@@ -233,6 +238,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         port,
         netns: args.netns,
         plain: args.plain,
+        placement: args.placement,
         xdp: args.xdp,
         link: args.link,
         subnet: None,
@@ -398,6 +404,10 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.plain && !record.plain {
         return Some("that protects its UDP traffic".to_string());
     }
+    let placement = record.placement.unwrap_or_default();
+    if args.placement.is_some_and(|wanted| wanted != placement) {
+        return Some(format!("with placement {placement}"));
+    }
     if args.xdp && !record.xdp {
         return Some("without --xdp".to_string());
     }
@@ -461,6 +471,7 @@ mod tests {
             source_routes: false,
             link: None,
             plain: false,
+            placement: None,
             xdp: false,
             monitor_port: None,
         }

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use venice_control::Policy;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::{
@@ -77,6 +78,10 @@ pub struct RunArgs {
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
+    /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
+    /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
+    #[arg(long, value_name = "nearest|spread|pack")]
+    placement: Option<Policy>,
     /// The node this program belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
@@ -177,6 +182,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         coding: args.coding,
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
+        placement: args.placement,
         purpose: program.display().to_string(),
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
         write_behind,

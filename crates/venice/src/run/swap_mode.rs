@@ -39,6 +39,7 @@ pub fn execute(
         monitor: rack::monitor_address(monitor)?,
         port,
         donors: args.donor.clone(),
+        placement: args.placement,
         copies: args.copies,
         node: args.node.clone(),
         queues: Plan::default_queues(),

@@ -31,6 +31,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         monitor: rack::monitor_address(monitor)?,
         port,
         donors: args.donor.clone(),
+        placement: args.placement,
         copies: args.copies,
         node: args.node.clone(),
         queues: args.queues.unwrap_or_else(Plan::default_queues),

@@ -13,6 +13,7 @@ mod server;
 mod status;
 
 use clap::{Args, Subcommand};
+use venice_control::Policy;
 use venice_wire::ByteSize;
 
 pub use attach::{attach, warn_of_one_copy};
@@ -63,6 +64,10 @@ pub struct AttachArgs {
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
+    /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
+    /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
+    #[arg(long, value_name = "nearest|spread|pack")]
+    placement: Option<Policy>,
     /// The node this machine belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,

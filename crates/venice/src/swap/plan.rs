@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use venice_control::Policy;
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
@@ -32,6 +33,9 @@ pub struct Plan {
     pub port: PortKind,
     /// The donors to ask; empty: any.
     pub donors: Vec<String>,
+    /// Which donors are taken first; `None`: as the rack does.
+    #[serde(default)]
+    pub placement: Option<Policy>,
     /// Copies of each page, on different donors; `None`: two where the rack has room for them.
     pub copies: Option<u32>,
     /// The node this machine belongs to, where nodes relay.

@@ -290,6 +290,7 @@ fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
         default_bytes,
         copies: plan.copies,
         donors: plan.donors.clone(),
+        placement: plan.placement,
         purpose: plan.purpose.clone(),
         ..Wish::default()
     };

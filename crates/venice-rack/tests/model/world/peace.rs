@@ -1,6 +1,7 @@
 //! The end of a run: everything calms down, and then all have to agree.
 
-use super::{World, name_of, start_monitor, take};
+use super::starting::start_monitor;
+use super::{World, name_of, take};
 use crate::model::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
