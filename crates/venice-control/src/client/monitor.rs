@@ -3,11 +3,11 @@
 use super::channel::{self, Whom};
 use super::login::Access;
 use crate::convert;
-use crate::error::{ControlError, PeerKind};
+use crate::error::{ControlError, PeerKind, Stranger, cause};
 use crate::proto::{self, monitor_node_client::MonitorNodeClient};
-use std::time::Duration;
-use tonic::Status;
+use std::time::{Duration, Instant};
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaTable, ResourceRow};
 use venice_rack::types::{
@@ -18,6 +18,9 @@ use venice_wire::{GrantId, GrantKey};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longer than the Monitor Node takes over a handshake with silent donors.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than the next of several Monitor Nodes takes to serve.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(15);
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 
 /// A connection to the Monitor Node. Cheap to clone; clones share the connection.
 #[derive(Debug, Clone)]
@@ -70,7 +73,8 @@ impl MonitorClient {
     }
 
     /// Borrows memory: all of it, spread over one grant or more, or none. May be repeated with the
-    /// same `client_id` when the answer was lost.
+    /// same `client_id` when the answer was lost; where the rack has several Monitor Nodes that is
+    /// done here, until another one serves.
     ///
     /// # Errors
     /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`],
@@ -80,9 +84,27 @@ impl MonitorClient {
         request: MemoryRequest,
     ) -> Result<Vec<Grant>, ControlError> {
         let request = convert::request_out(request);
-        let response = self.inner.request_memory(request).await.map_err(|s| self.error(s))?;
+        let until = Instant::now() + HAND_OVER_PATIENCE;
+        let response = loop {
+            match self.inner.request_memory(request.clone()).await {
+                Err(status) if self.may_answer_yet(&status) && Instant::now() < until => {
+                    tokio::time::sleep(HAND_OVER_PAUSE).await;
+                }
+                done => break done.map_err(|s| self.error(s))?,
+            }
+        };
         let grants = response.into_inner().grants.into_iter().map(convert::grant_in);
         grants.collect::<Result<_, _>>().map_err(|s| self.error(s))
+    }
+
+    /// One of several Monitor Nodes said nothing to it: another may, when its turn has come.
+    fn may_answer_yet(&self, status: &Status) -> bool {
+        let is_silence = matches!(
+            status.code(),
+            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
+        );
+        let is_stranger = cause::<Stranger>(status).is_some();
+        self.addr.contains(',') && is_silence && status.details().is_empty() && !is_stranger
     }
 
     /// Gives grants back. Those that are gone already are no error. Returned are those whose keys

@@ -165,3 +165,29 @@ async fn one_that_stands_by_serves_a_store_that_was_begun_anew() {
     etcd.begin_anew();
     second.ready().await.stop().await;
 }
+
+#[tokio::test]
+async fn a_request_under_way_when_one_dies_is_answered_by_the_next() {
+    let etcd = Etcd::start(1);
+    let folders = folders();
+    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
+    let addr = first.addr.clone();
+    let second = Beginning::of(with(&etcd, folders[1].path(), &addr));
+    let agent = Agent::start("node1", &addr, 4).await;
+    // Nobody is at the other address.
+    let both = venice_identity_test::access(format!("{addr},127.0.0.1:1"));
+    let client = MonitorClient::connect(&both).await.unwrap();
+    let mut asking = client.clone();
+    let asked = tokio::spawn(async move { asking.request_memory(request(1, 3, &[])).await });
+    first.kill().await;
+    let second = second.ready().await;
+    let lent = bounded(asked).await.unwrap().unwrap();
+    let _kept = keep(&lent);
+    let ids: Vec<_> = lent.iter().map(|grant| grant.id).collect();
+    // All that it lends is what was answered, however far the one that died had come.
+    let held = || async { agent.held() };
+    until(held, |held| held.iter().map(|(id, _)| *id).eq(ids.iter().copied())).await;
+    let client = second.client().await;
+    assert_eq!(tables(&client).await.0.len(), ids.len());
+    assert_eq!(client.clone().request_memory(request(1, 3, &[])).await.unwrap(), lent);
+}
