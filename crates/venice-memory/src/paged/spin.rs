@@ -44,6 +44,13 @@ impl<T> Spin<T> {
         SpinGuard { spin: self }
     }
 
+    /// Takes the lock if nobody holds it.
+    pub fn try_hold(&self) -> Option<SpinGuard<'_, T>> {
+        let taken =
+            self.held.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        taken.then(|| SpinGuard { spin: self })
+    }
+
     /// Returns when nobody holds the lock, or nobody did at some moment since the call.
     pub fn wait_until_free(&self) {
         let mut looks = 0;

@@ -7,6 +7,7 @@
 
 mod attending;
 mod child;
+mod compress;
 mod page_sizes;
 mod program;
 mod summary;
@@ -34,6 +35,7 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
+use compress::Percent;
 use page_sizes::PageSizes;
 
 /// Most copies: what a run block has places for.
@@ -98,6 +100,11 @@ pub struct RunArgs {
     /// How much of its memory comes and goes at once [default: 4k]
     #[arg(long, value_enum)]
     page_size: Option<PageSizes>,
+    /// Keep what leaves compressed here too, in so much of --local, and answer faults from there
+    /// without asking a donor: 1% to 50%. Given up for a while whenever it does not pay (--mode
+    /// paged, --page-size 4k)
+    #[arg(long, value_name = "PERCENT")]
+    compress: Option<Percent>,
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
@@ -150,6 +157,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let program = program::find(&args.command[0])?;
     check_coding(args)?;
     check_write_behind(args)?;
+    compress::check(args)?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
@@ -220,6 +228,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
             _ => summary::print(&run.block),
         }
     }
+    compress::tell(&run.block, args.stats);
     drop(attending);
     Ok(ended.pass_on())
 }
@@ -408,6 +417,7 @@ fn set_up(
         block.set_link(&link);
     }
     args.page_size.unwrap_or_default().put_into(&block);
+    compress::put_into(args.compress, &block);
     if args.mode == Mode::Window {
         block.set_window();
     }

@@ -14,7 +14,7 @@ use venice_memory::paged::run_block::FaultTimes;
 
 use super::budget;
 use super::registry;
-use super::row::RunRow;
+use super::row::{Compressed, RunRow};
 use crate::conversation::{self, hear, tell};
 use crate::rack::RunDir;
 use crate::terminal::remark;
@@ -65,6 +65,7 @@ pub struct Look {
     pub donors: Vec<String>,
     pub lost_donors: Vec<String>,
     pub in_thread_faults: u64,
+    pub compressed: Option<Compressed>,
     /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
     pub request_us: Option<(Option<f64>, Option<f64>)>,
     pub processes: Vec<u32>,
@@ -199,6 +200,7 @@ impl<W: Watched> Clerk<W> {
             borrowed_bytes: look.borrowed_bytes,
             faults: lately.faults,
             in_thread_faults: look.in_thread_faults,
+            compressed: look.compressed,
             faults_per_s: lately.faults_per_s,
             fault_p50_us,
             fault_p99_us,
@@ -278,6 +280,7 @@ mod tests {
                 donors: Vec::new(),
                 lost_donors: Vec::new(),
                 in_thread_faults: 0,
+                compressed: None,
                 request_us: None,
                 processes: vec![9],
             }

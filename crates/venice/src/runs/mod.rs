@@ -29,7 +29,8 @@ EXAMPLES:
   venice ps --json | jq '.[] | {pid, resident_bytes, remote_bytes, fault_p99_us}'
 
 Run is the process id of `venice run`, pid that of the program. Resident is anonymous memory that
-the program's processes have here, of the budget local; remote what lies on the donors, of borrowed.
+the program's processes have here, of the budget local, what `venice run --compress` keeps packed
+among it; remote what lies on the donors, of borrowed.
 Fault rate and times are of the last five seconds; with --mode swap the rate is of pages read back
 by the kernel, and the times are those of the device's requests since the run began. Shown are the
 runs of this run directory (VENICE_RUN_DIR); programs that borrow by the library are in `venice

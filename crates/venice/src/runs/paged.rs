@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::budget::{self, BudgetError};
 use venice_memory::paged::run_block::{Donor, RunBlockMap};
@@ -10,6 +10,7 @@ use venice_recipient::Copies;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use super::desk::{Look, Sample, Watched};
+use super::row::Compressed;
 
 /// Such a run.
 pub struct Paged(pub Arc<RunBlockMap>);
@@ -33,6 +34,7 @@ impl Watched for Paged {
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
+            compressed: compressed(block),
             request_us: None,
             processes,
         }
@@ -59,6 +61,20 @@ impl Watched for Paged {
             ),
         })
     }
+}
+
+fn compressed(block: &RunBlockMap) -> Option<Compressed> {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &block.counters;
+    (block.compress_percent() > 0).then(|| Compressed {
+        pool_bytes: block.pool_pages() * PAGE_BYTES,
+        pages: get(&counters.compressed),
+        packed_bytes: get(&counters.compressed_bytes),
+        incompressible: get(&counters.incompressible),
+        faults: get(&counters.compressed_faults),
+        packed_badly: get(&counters.packed_badly),
+        paid_badly: get(&counters.paid_badly),
+    })
 }
 
 fn names(donors: &[Donor], which: impl Fn(&Donor) -> bool) -> Vec<String> {

@@ -53,7 +53,7 @@ fn table(rows: &[RunRow]) -> String {
             terminal::bytes(row.resident_bytes),
             terminal::bytes(row.remote_bytes),
             terminal::bytes(row.borrowed_bytes),
-            row.kept.clone(),
+            kept(row),
             format!("{:.0}", row.faults_per_s),
             micros(row.fault_p50_us),
             micros(row.fault_p99_us),
@@ -63,6 +63,17 @@ fn table(rows: &[RunRow]) -> String {
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+/// In how many copies or how coded, and how much of it is here compressed.
+fn kept(row: &RunRow) -> String {
+    match row.compressed {
+        None => row.kept.clone(),
+        Some(compressed) if compressed.pool_bytes == 0 => format!("{}, none packed", row.kept),
+        Some(compressed) => {
+            format!("{}, {} packed", row.kept, terminal::bytes(compressed.pool_bytes))
+        }
+    }
 }
 
 /// Who lends; those that are lost are marked.

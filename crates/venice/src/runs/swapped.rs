@@ -46,6 +46,7 @@ impl Watched for Swapped {
             kept: device.copies.kept(),
             lost_donors: device.copies.lost_donors,
             in_thread_faults: 0,
+            compressed: None,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
             processes: self.group.member_ids(),
         }

@@ -7,6 +7,7 @@
 
 mod cold;
 mod huge;
+mod packing;
 mod retire;
 mod windows;
 
@@ -20,6 +21,7 @@ use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
+use packing::Packing;
 use retire::Leaving;
 use windows::Exhausted;
 
@@ -53,6 +55,8 @@ pub struct Evictor {
     fruitless: u64,
     far_full_since_ns: Option<u64>,
     idle: AtomicU32,
+    /// Where pages are kept compressed too.
+    packing: Option<Packing>,
 }
 
 /// What came of a turn.
@@ -105,6 +109,7 @@ impl Evictor {
             fruitless: 0,
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
+            packing: pager.compressed.as_ref().map(Packing::new),
         }
     }
 
@@ -198,13 +203,14 @@ impl Evictor {
         let now_ns = sys::monotonic_ns();
         if now_ns >= self.measured_ns + MEASURE_EVERY_NS {
             self.measured_ns = now_ns;
+            self.judge_packing(now_ns);
             self.overhead_pages = self.measure_overhead();
             self.check_supervisor();
         }
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
         // The kernel's own count lags by some pages a processor; stay on the safe side of it.
         let safe = allowance - allowance / 128;
-        let limit = safe.saturating_sub(self.overhead_pages).max(allowance / 4);
+        let limit = safe.saturating_sub(self.overhead_pages + self.pool_pages()).max(allowance / 4);
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -222,7 +228,7 @@ impl Evictor {
         // proc(5): size, resident, shared (file and shmem) pages.
         let resident = fields.nth(1).unwrap_or(0);
         let shared = fields.next().unwrap_or(0);
-        resident.saturating_sub(shared).saturating_sub(managed)
+        resident.saturating_sub(shared).saturating_sub(managed + self.pool_pages())
     }
 
     /// Without its supervisor nobody renews the leases: the memory will be taken away.

@@ -112,6 +112,7 @@ impl Evictor {
         }
         let seed = pager.block.fingerprint_seed.load(Ordering::Relaxed);
         leaving.fingerprint = xxhash_rust::xxh3::xxh3_128_with_seed(bytes, seed);
+        self.keep_packed(leaving.fingerprint, bytes);
         let slot = entry.slot().filter(|&slot| pager.block.slot_is_alive(slot));
         if slot.is_some() && entry.fingerprint() == leaving.fingerprint {
             self.leaving.push(leaving);

@@ -13,6 +13,9 @@ use super::{Awaited, Fault, Handler, Why};
 impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
+        if self.bring_compressed(&fault, entry) {
+            return;
+        }
         self.count_fault(fault.why, &self.pager.block.counters.far_faults);
         let Some(token) = self.free_token() else {
             self.release_quietly(fault.page, entry, State::Far);
@@ -89,6 +92,7 @@ impl Handler {
         if !is_there {
             return self.give_back(fault, entry, State::Far, outcome);
         }
+        self.note_far(fault.why, fault.started_ns);
         self.release(fault.page, entry, State::Resident);
         self.install_ahead(fault.why, ahead, beside);
     }
@@ -144,6 +148,7 @@ impl Handler {
             Ok(_) => {
                 self.arrived(1);
                 self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
+                self.note_far(awaited.why, started_ns);
                 match awaited.why {
                     Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
                     _ => self.release(awaited.page, entry, State::Resident),

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod children;
+mod compressed;
 mod far_pages;
 mod huge;
 mod large;

@@ -178,6 +178,9 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.count_fault(fault.why, &pager.block.counters.staged_faults);
+                if let Some(compressed) = &pager.compressed {
+                    compressed.note_staged();
+                }
                 self.release(fault.page, entry, State::Resident);
             }
             Err(_) => self.give_back(fault, entry, State::Staged, outcome),

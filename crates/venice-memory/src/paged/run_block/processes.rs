@@ -14,6 +14,8 @@ pub struct Process {
     pub forker: AtomicU32,
     /// Pages it has resident, the staged ones among them.
     pub resident_pages: AtomicU64,
+    /// Pages of memory that its compressed pages take.
+    pub pool_pages: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
     pub lost_address: AtomicU64,
     /// The far slot it was in.
@@ -45,6 +47,7 @@ impl RunBlock {
             process.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
         self.processes[index].resident_pages.store(0, Ordering::Relaxed);
+        self.processes[index].pool_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +84,8 @@ impl RunBlock {
         for (each, process) in self.live_processes() {
             count += 1;
             if each != index {
-                others += process.resident_pages.load(Ordering::Relaxed);
+                others += process.resident_pages.load(Ordering::Relaxed)
+                    + process.pool_pages.load(Ordering::Relaxed);
             }
         }
         let share = limit / count.max(1);
