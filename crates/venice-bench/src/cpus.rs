@@ -22,9 +22,17 @@ pub(crate) fn allowed() -> Result<Vec<usize>> {
 /// # Errors
 /// When the processor is not this process's to use.
 pub(crate) fn pin_to(cpu: usize) -> Result<()> {
+    stay_on(&[cpu])
+}
+
+/// Keeps the calling thread, and what it starts from then on, to some processors.
+///
+/// # Errors
+/// When the processors are not this process's to use.
+pub(crate) fn stay_on(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(None, &set).with_context(|| format!("cannot keep a thread to CPUs {cpus:?}"))
 }
 
 /// Keeps a process with all the threads that it has to some processors; what those start later stays

@@ -22,6 +22,7 @@ mod handshake;
 mod links;
 mod listing;
 mod nodes;
+mod peers;
 mod quotas;
 mod recovery;
 mod release;

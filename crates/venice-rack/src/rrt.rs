@@ -7,6 +7,7 @@ use crate::types::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use venice_wire::{NodeId, NodeSecret, SLAB_BYTES};
 
 /// What outlives a restart of the Monitor Node about a node.
@@ -109,6 +110,8 @@ pub struct NodeEntry {
     pub pressure: PressureReport,
     /// What its door has seen; `None` until it reports.
     pub door: Option<DoorReport>,
+    /// Whose turn it is of those whom it tests its links to.
+    pub(crate) peer_turn: usize,
 }
 
 impl NodeEntry {
@@ -126,6 +129,7 @@ impl NodeEntry {
             port: PortReport::default(),
             pressure: PressureReport::default(),
             door: None,
+            peer_turn: 0,
         }
     }
 
@@ -178,6 +182,12 @@ impl Rrt {
     /// Every node, by number.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
         self.nodes.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Every other node, from the next number on, the numbers below it last.
+    pub(crate) fn after(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> + Clone {
+        let above = self.nodes.range((Excluded(node), Unbounded));
+        above.chain(self.nodes.range(..node)).map(|(_, entry)| entry)
     }
 
     /// Adds a node or puts a new epoch in the place of the old.

@@ -1,6 +1,5 @@
 //! Who may become a node, and who is turned out, as the Monitor Node decides it.
 
-#[allow(dead_code, reason = "nobody asks for memory here")]
 mod common;
 
 use common::{OneTwoThree, S, registration, settings};

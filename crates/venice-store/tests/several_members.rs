@@ -28,28 +28,38 @@ fn number(entry: &Entry) -> usize {
 }
 
 /// Adds one to a record that others add to as well, over and over: how often it was told that it did.
-/// With each it adds one to a record of its own; the two never part.
+/// With each it adds one to a record of its own; the two never part, so where no answer came for long
+/// that record says whether it was made, perhaps only later.
 async fn count(
     store: EtcdStore,
     own: String,
     stop: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
 ) -> usize {
-    let mut own_count = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let all = store.load().await.unwrap();
+    let (mut own_count, mut in_doubt) = (0, false);
+    while in_doubt || !stop.load(Ordering::Relaxed) {
+        let Ok(all) = store.load().await else { continue };
         let entry = all.entries.iter().find(|entry| entry.key == "count").unwrap();
         let next = number(entry) + 1;
+        let on_record = all.entries.iter().find(|entry| entry.key == own).map_or(0, number);
+        if on_record != own_count {
+            assert!(in_doubt && on_record == own_count + 1, "{own_count}, on record {on_record}");
+            own_count = on_record;
+        }
         let conditions = vec![Condition::is_as_at("count", entry.changed_at)];
         let changes = vec![
             StoreChange::put("count", next.to_string()),
             StoreChange::put(own.as_str(), (own_count + 1).to_string()),
         ];
-        if let Outcome::Committed(_) =
-            store.commit(Transaction { conditions, changes }).await.unwrap()
-        {
-            own_count += 1;
-            made.fetch_add(1, Ordering::Relaxed);
+        match store.commit(Transaction { conditions, changes }).await {
+            Ok(Outcome::Committed(_)) => {
+                own_count += 1;
+                in_doubt = false;
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Outcome::Conflict(_)) => {}
+            Err(StoreError::Unreachable { .. }) => in_doubt = true,
+            Err(error) => panic!("{error}"),
         }
     }
     own_count

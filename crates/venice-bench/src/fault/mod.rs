@@ -8,7 +8,6 @@
 //! ([`udp_round_trip`]) stands beside the udp figures.
 
 mod aims;
-mod cpu_time;
 mod floor;
 mod region;
 mod report;

@@ -11,11 +11,12 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
+use super::PAGE_BYTES;
 use super::floor::{FloorRegion, SOURCE_PAGE};
 use super::region::Region;
 use super::sigbus_floor::SigbusRegion;
 use super::touch::{CaseReport, Operation, Pattern, RUN_PAGES, Spent, Tally, Touch};
-use super::{PAGE_BYTES, cpu_time};
+use crate::cpu_time;
 use crate::pattern::Random;
 use crate::resident::PeakSampler;
 use crate::{clock, cpus};

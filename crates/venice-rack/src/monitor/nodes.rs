@@ -5,10 +5,10 @@ use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Peer, Pong, RackError, Registered, RelayPeer, RelayPlace, ResourceKind,
+    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind,
 };
 use std::collections::BTreeSet;
-use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SLAB_BYTES};
+use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
 
 /// No rack gives so many grants: a greater number is made up, and would use up the numbers.
 const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
@@ -183,7 +183,7 @@ impl MonitorCore {
             }
         }
         self.advance_waiting(now_ns);
-        let (peers, relays) = (self.peers_of(identity.node), self.relays_for(identity.node));
+        let (peers, relays) = (self.peers_for(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
         Ok(HeartbeatAck { peers, relays, is_draining, revoked })
@@ -198,43 +198,6 @@ impl MonitorCore {
             let name = entry.record.name.clone();
             self.note(Event::NodeBack { name });
         }
-    }
-
-    fn peers_of(&self, node: NodeId) -> Vec<Peer> {
-        let peers = self.rrt.iter().filter(|(id, entry)| *id != node && entry.up);
-        let peer = |entry: &NodeEntry| Peer {
-            name: entry.record.name.clone(),
-            node: entry.record.identity.node,
-            epoch: entry.record.identity.epoch,
-            udp_addr: entry.record.udp_addr.clone(),
-            shm_socket: entry.record.shm_socket.clone(),
-            seal_key: entry
-                .record
-                .secret
-                .map(|secret| self.keys.seal_key(&secret, KeyName::Peer(node))),
-        };
-        peers.map(|(_, entry)| peer(entry)).collect()
-    }
-
-    /// Every relay, for a node that is one.
-    fn relays_for(&self, node: NodeId) -> Vec<RelayPeer> {
-        if self.rrt.get(node).is_none_or(|entry| entry.record.relay.is_none()) {
-            return Vec::new();
-        }
-        let relay = |entry: &NodeEntry| {
-            let RelayPlace { position, addr, .. } = entry.record.relay.clone()?;
-            Some(RelayPeer { node: entry.record.identity.node, position, addr })
-        };
-        // A place whose node lives under another name now is that one's.
-        let (up, down): (Vec<_>, Vec<_>) =
-            self.rrt.iter().map(|(_, entry)| entry).partition(|entry| entry.up);
-        let mut relays: Vec<RelayPeer> = up.into_iter().filter_map(relay).collect();
-        for relay in down.into_iter().filter_map(relay) {
-            if !relays.iter().any(|known| known.position == relay.position) {
-                relays.push(relay);
-            }
-        }
-        relays
     }
 
     /// A rack is wired one way, and every place in it is one node's.

@@ -1,4 +1,5 @@
 //! What tests of the Monitor Node's logic set up alike.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{KeySource, MonitorSettings};

@@ -11,6 +11,7 @@ mod size;
 use std::io::IsTerminal;
 use std::pin::Pin;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -46,6 +47,7 @@ pub fn start_log_if_asked() {
 
 /// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT.
 fn run_daemon(daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>) -> anyhow::Result<i32> {
+    open_as_many_files_as_allowed();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
@@ -60,4 +62,16 @@ fn run_daemon(daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>) -> anyho
         daemon(shutdown).await?;
         Ok(0)
     })
+}
+
+/// A Monitor Node has a connection to every node and from it, and an agent one from every recipient:
+/// more than the 1024 files that a process may have open unless it asks.
+fn open_as_many_files_as_allowed() {
+    let limits = getrlimit(Resource::Nofile);
+    if limits.current != limits.maximum
+        && let Err(error) =
+            setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits })
+    {
+        tracing::warn!(%error, "cannot raise the number of files that may be open");
+    }
 }
