@@ -22,7 +22,9 @@ pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::Policy;
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
-pub use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, QuotaTable, ResourceRow};
+pub use venice_rack::rows::{
+    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QuotaRow, QuotaTable, ResourceRow,
+};
 pub use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,

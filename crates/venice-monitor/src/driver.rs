@@ -15,8 +15,8 @@ use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
     DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, Owner, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
-    ResourceRow, Revocation, Revocations,
+    NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError,
+    Registered, ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -39,6 +39,8 @@ pub(crate) enum Input {
     /// Of the node of that name, as its certificate says.
     Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
     Request(Owner, MemoryRequest, GrantsReply),
+    /// Where a request would be placed; nothing changes.
+    Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
     Drain {
         name: String,
@@ -221,6 +223,9 @@ impl Driver {
                     Ok(()) => self.requests.entry(client_id).or_default().push(reply),
                     Err(error) => drop(reply.send(Err(error))),
                 }
+            }
+            Input::Plan(owner, request, reply) => {
+                drop(reply.send(self.core.plan(&owner, &request)));
             }
             Input::Release(leases, reply) => {
                 let token = self.token();

@@ -9,7 +9,8 @@ use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
     Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest, NodeRegistration,
-    NodeRow, Owner, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
+    NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
+    ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -77,6 +78,14 @@ impl MonitorHandler for Service {
         request: MemoryRequest,
     ) -> Result<Vec<Grant>, RackError> {
         self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn plan_memory(
+        &self,
+        owner: Owner,
+        request: MemoryRequest,
+    ) -> Result<PlacementPlan, RackError> {
+        self.ask(|reply| Input::Plan(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn release(&self, leases: Vec<(GrantId, GrantKey)>) -> Result<Kept, RackError> {

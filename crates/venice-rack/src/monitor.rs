@@ -23,6 +23,7 @@ mod links;
 mod listing;
 mod nodes;
 mod peers;
+mod planning;
 mod quotas;
 mod recovery;
 mod release;

@@ -184,3 +184,43 @@ pub struct LinkRow {
     /// The node that reports this line.
     pub reported_by: String,
 }
+
+/// What `venice place` shows: where a request would be placed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PlacementPlan {
+    /// `nearest`, `spread` or `pack`.
+    pub policy: String,
+    /// Bytes of a slab.
+    pub slab_bytes: u64,
+    /// Slabs asked for, all copies together.
+    pub slabs: u32,
+    /// Copies, each of another node.
+    pub copies: u32,
+    /// Why it would be refused; empty: it would be granted.
+    pub refusal: String,
+    /// Every node.
+    pub nodes: Vec<PlacementRow>,
+}
+
+/// A line of `venice place`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlacementRow {
+    /// The node.
+    pub node: String,
+    /// Slabs it would give.
+    pub slabs: u32,
+    /// Slabs that may be had of it.
+    pub free_slabs: u32,
+    /// Hops to it, where nodes relay for each other.
+    pub hops: Option<u32>,
+    /// What its distance counts against it, in slabs.
+    pub distance_slabs: u32,
+    /// What the traffic on the way counts against it, in slabs.
+    pub traffic_slabs: u32,
+    /// What its machine's waiting for memory counts against it, in slabs.
+    pub stall_slabs: u32,
+    /// Free slabs less all that.
+    pub worth_slabs: i64,
+    /// Why it gives that, or nothing.
+    pub why: String,
+}

@@ -5,6 +5,7 @@ mod common;
 use common::{OneTwoThree, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
+use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
     HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
@@ -168,6 +169,69 @@ fn a_request_says_which_donors_are_taken_first() {
     assert_eq!(shares(Some(Policy::Pack), Policy::Nearest), [(2, 12)]);
     assert_eq!(shares(None, Policy::Spread), spread);
     assert_eq!(shares(Some(Policy::Nearest), Policy::Spread), nearest);
+}
+
+fn wish(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
+    MemoryRequest {
+        client_id: 7,
+        recipient: "program".into(),
+        bytes: ByteSize(slabs * SLAB_BYTES),
+        copies,
+        donors: vec![],
+        home: home.into(),
+        placement: None,
+        purpose: String::new(),
+    }
+}
+
+#[test]
+fn a_plan_says_where_and_why_and_grants_nothing() {
+    let (mut core, nodes) = row();
+    core.handle_drain(0, Token(9), "node3", true);
+    actions(&mut core);
+    let plan = core.plan(&owner(), &wish("node1", 12, 2)).unwrap();
+    assert!(core.poll_action().is_none(), "nobody is asked for anything");
+    assert_eq!((core.grant_rows(0).len(), plan.refusal.as_str()), (0, ""));
+    assert_eq!((plan.policy.as_str(), plan.slabs, plan.copies), ("nearest", 24, 2));
+    let said: Vec<_> = plan.nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
+    let expected = [
+        (4, Some(0), "chosen"),
+        (12, Some(1), "one copy of everything: a node has no second"),
+        (0, Some(2), "being drained"),
+        (8, Some(3), "chosen"),
+    ];
+    assert_eq!(said, expected);
+    let (own, near) = (&plan.nodes[0], &plan.nodes[1]);
+    assert_eq!((own.distance_slabs, own.worth_slabs), (16, 16), "a hop beyond the farthest");
+    assert_eq!((near.free_slabs, near.distance_slabs, near.worth_slabs), (32, 4, 28));
+
+    // What is asked for in earnest goes there.
+    core.handle_request(0, owner(), wish("node1", 12, 2)).unwrap();
+    let prepare = |action| match action {
+        Action::SendPrepare { donor, request, .. } => Some((donor, request.slabs)),
+        _ => None,
+    };
+    let asked: Vec<_> = actions(&mut core).into_iter().filter_map(prepare).collect();
+    assert_eq!(asked, [(nodes[0], 4), (nodes[1], 12), (nodes[3], 8)]);
+    // And stands in the next plan's way: what is promised is not free.
+    let plan = core.plan(&owner(), &wish("node1", 60, 1)).unwrap();
+    assert_eq!(plan.nodes[1].free_slabs, 20);
+}
+
+#[test]
+fn a_plan_that_would_be_refused_says_why() {
+    let (mut core, _) = row();
+    let refusal = |core: &MonitorCore, request| core.plan(&owner(), &request).unwrap().refusal;
+    assert!(refusal(&core, wish("", 200, 1)).contains("no room for"));
+    // 4 donors of 32 slabs have no room for 4 copies of 40, nor for 5 of anything.
+    assert!(refusal(&core, wish("", 20, 5)).contains("no node gives more than one copy"));
+    let of = QuotaFor::User(owner().user);
+    core.handle_set_quota(Token(9), QuotaRecord { of, bytes: Some(SLAB_BYTES) });
+    let plan = core.plan(&owner(), &wish("", 2, 1)).unwrap();
+    assert!(plan.refusal.contains("of a quota of"), "{}", plan.refusal);
+    assert!(plan.nodes.iter().all(|row| row.slabs == 0 && row.why.contains("is refused")));
+    let nowhere = core.plan(&owner(), &wish("nowhere", 2, 1));
+    assert_eq!(nowhere, Err(RackError::UnknownNode("nowhere".into())));
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub use error::RecipientError;
 pub use holding::Holding;
 pub use home::Home;
 pub use leases::Leases;
-pub use loan::{COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, free_bytes};
+pub use loan::{COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, free_bytes, plan};
 pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;

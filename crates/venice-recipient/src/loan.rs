@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{ControlError, Grant, MemoryRequest, Policy, RackError};
+use venice_control::{ControlError, Grant, MemoryRequest, PlacementPlan, Policy, RackError};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
@@ -94,6 +94,24 @@ pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> Result<Loan, Reci
     Ok(loan)
 }
 
+/// Where [`borrow`] would find memory at this moment, and why. Nothing is granted.
+///
+/// # Errors
+/// [`RecipientError`]: nobody answers, or what is wished for makes no sense.
+pub fn plan(access: &Access, wish: &Wish) -> Result<PlacementPlan, RecipientError> {
+    runtime()?.block_on(async {
+        let mut client = MonitorClient::connect(access).await?;
+        let free = free_slabs(&mut client, wish).await?;
+        let (bytes, copies) = match wish.coding {
+            None => wish.plan(&free, u64::MAX),
+            Some(coding) => {
+                (wish.fragment_slabs(&free, coding) * SLAB_BYTES, coding.fragments() as u32)
+            }
+        };
+        Ok(client.plan_memory(request(wish, bytes, copies)?).await?)
+    })
+}
+
 /// What the nodes that are up have free, all together.
 ///
 /// # Errors
@@ -153,13 +171,8 @@ async fn ask_for_fragments(
     if found < shares {
         return Err(RecipientError::TooFewNodes { coding, shares, found });
     }
-    let slab_bytes = coding.data() as u64 * SLAB_BYTES;
-    let wanted = wish.remote_bytes.unwrap_or(wish.default_bytes).max(1).div_ceil(slab_bytes);
-    let at_most = |most| match most {
-        most if wish.remote_bytes.is_none() && most > 0 => wanted.min(most),
-        _ => wanted,
-    };
-    let slabs = at_most(most_slabs(&free, shares as u64));
+    let slabs = wish.fragment_slabs(&free, coding);
+    let at_most = |most| wish.slabs_at_most(coding, most);
     let bytes = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
     match ask(&mut client, wish, bytes(slabs), shares as u32).await {
         Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) => {
@@ -189,6 +202,18 @@ fn slabs_left(error: &RecipientError) -> Option<u64> {
 }
 
 impl Wish {
+    /// Slabs of each fragment to ask for, where the donors have so much free.
+    fn fragment_slabs(&self, free: &[u64], coding: Coding) -> u64 {
+        self.slabs_at_most(coding, most_slabs(free, coding.fragments() as u64))
+    }
+
+    /// The same where there is room for so many.
+    fn slabs_at_most(&self, coding: Coding, most: u64) -> u64 {
+        let slab_bytes = coding.data() as u64 * SLAB_BYTES;
+        let wanted = self.remote_bytes.unwrap_or(self.default_bytes).max(1).div_ceil(slab_bytes);
+        if self.remote_bytes.is_none() && most > 0 { wanted.min(most) } else { wanted }
+    }
+
     /// How many bytes to ask for, and in how many copies, where the donors have so much free and the
     /// user may have so many slabs more. What was not said is made to fit, if anything does.
     fn plan(&self, free: &[u64], slabs_left: u64) -> (u64, u32) {
@@ -225,7 +250,11 @@ pub(crate) async fn ask(
     bytes: u64,
     copies: u32,
 ) -> Result<Vec<Grant>, RecipientError> {
-    let request = MemoryRequest {
+    Ok(client.request_memory(request(wish, bytes, copies)?).await?)
+}
+
+fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, RecipientError> {
+    Ok(MemoryRequest {
         client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
         recipient: format!("{}/{}", host_name(), std::process::id()),
         bytes: ByteSize(bytes),
@@ -234,8 +263,7 @@ pub(crate) async fn ask(
         home: wish.home.clone(),
         placement: wish.placement,
         purpose: wish.purpose.clone(),
-    };
-    Ok(client.request_memory(request).await?)
+    })
 }
 
 /// A secret random number.

@@ -7,8 +7,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, quota, rack, run,
-    runs, sim, swap, window,
+    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, place, quota, rack,
+    run, runs, sim, swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -73,6 +73,9 @@ enum Command {
         #[command(subcommand)]
         what: quota::QuotaCommand,
     },
+    /// Say where memory would be borrowed from, and why; nothing is granted
+    #[command(after_help = place::HELP)]
+    Place(place::PlaceArgs),
     /// List the links between nodes and how they do (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
@@ -236,6 +239,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Resources(args) => listing::resources(args, monitor),
         Command::Grants(args) => listing::grants(args, monitor),
         Command::Quota { what } => quota::execute(what, monitor),
+        Command::Place(args) => place::execute(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::Channels(args) } => {

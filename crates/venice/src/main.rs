@@ -16,6 +16,7 @@ mod host_port;
 mod identity;
 mod listing;
 mod paperwork;
+mod place;
 mod quota;
 mod rack;
 mod registry;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaTable, ResourceRow};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, Registered,
 };
@@ -105,6 +105,20 @@ impl MonitorClient {
         );
         let is_stranger = cause::<Stranger>(status).is_some();
         self.addr.contains(',') && is_silence && status.details().is_empty() && !is_stranger
+    }
+
+    /// Where [`Self::request_memory`] would be placed at this moment, and why. Nothing is granted.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownNode`], and whatever makes no sense; a request that the rack has no
+    /// room for, or the user no quota, is a plan that says so.
+    pub async fn plan_memory(
+        &mut self,
+        request: MemoryRequest,
+    ) -> Result<PlacementPlan, ControlError> {
+        let request = convert::request_out(request);
+        let response = self.inner.plan_memory(request).await.map_err(|s| self.error(s))?;
+        Ok(convert::plan_in(response.into_inner()))
     }
 
     /// Gives grants back. Those that are gone already are no error. Returned are those whose keys

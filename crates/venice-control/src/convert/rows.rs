@@ -1,7 +1,9 @@
 //! The rows of the tables.
 
 use crate::proto;
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaRow, ResourceRow};
+use venice_rack::rows::{
+    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QuotaRow, ResourceRow,
+};
 
 /// Rows have the same fields on both sides.
 macro_rules! same_fields {
@@ -102,3 +104,30 @@ same_fields!(
         reported_by,
     }
 );
+same_fields!(
+    placement_row_out,
+    placement_row_in,
+    PlacementRow {
+        node,
+        slabs,
+        free_slabs,
+        hops,
+        distance_slabs,
+        traffic_slabs,
+        stall_slabs,
+        worth_slabs,
+        why,
+    }
+);
+
+pub(crate) fn plan_out(plan: PlacementPlan) -> proto::PlanMemoryResponse {
+    let PlacementPlan { policy, slab_bytes, slabs, copies, refusal, nodes } = plan;
+    let nodes = nodes.into_iter().map(placement_row_out).collect();
+    proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, nodes }
+}
+
+pub(crate) fn plan_in(plan: proto::PlanMemoryResponse) -> PlacementPlan {
+    let proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, nodes } = plan;
+    let nodes = nodes.into_iter().map(placement_row_in).collect();
+    PlacementPlan { policy, slab_bytes, slabs, copies, refusal, nodes }
+}

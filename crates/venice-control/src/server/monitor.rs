@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status};
 use venice_rack::caller::{Caller, Owner};
 use venice_rack::monitor::Kept;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, QuotaTable, ResourceRow};
+use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
 use venice_rack::types::{
     Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
 };
@@ -45,6 +45,13 @@ pub trait MonitorHandler: Send + Sync + 'static {
         owner: Owner,
         request: MemoryRequest,
     ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
+
+    /// Where a request of `owner` would be placed; nothing is granted.
+    fn plan_memory(
+        &self,
+        owner: Owner,
+        request: MemoryRequest,
+    ) -> impl Future<Output = Result<PlacementPlan, RackError>> + Send;
 
     /// A recipient gives grants back; those that it could not.
     fn release(
@@ -146,6 +153,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
             self.handler.request_memory(user.into(), request).await.map_err(|e| rack_status(&e))?;
         let grants = grants.into_iter().map(convert::grant_out).collect();
         Ok(Response::new(proto::RequestMemoryResponse { grants }))
+    }
+
+    async fn plan_memory(
+        &self,
+        request: Request<proto::RequestMemoryRequest>,
+    ) -> Result<Response<proto::PlanMemoryResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
+        let request = convert::request_in(request.into_inner())?;
+        let plan =
+            self.handler.plan_memory(user.into(), request).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::plan_out(plan)))
     }
 
     async fn release_grants(

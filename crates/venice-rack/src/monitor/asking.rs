@@ -58,7 +58,7 @@ impl MonitorCore {
         asking.into_iter().chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
     }
 
-    fn check_request(
+    pub(super) fn check_request(
         &self,
         owner: &Owner,
         request: &MemoryRequest,

@@ -31,6 +31,7 @@ use venice_recipient::{
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 use crate::failure::Usage;
+use crate::place;
 use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{About, Desk, Paged, budget};
@@ -105,6 +106,9 @@ pub struct RunArgs {
     /// paged, --page-size 4k)
     #[arg(long, value_name = "PERCENT")]
     compress: Option<Percent>,
+    /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
+    #[arg(long)]
+    dry_run: bool,
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
@@ -195,6 +199,9 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
         write_behind,
     };
+    if args.dry_run {
+        return place::show(&access, &wish, (port, args.node.as_deref()), false);
+    }
     let limits = raise_descriptor_limit();
     let loan = borrow(&access, &wish, port.into()).map_err(told)?;
     if loan.is_short {

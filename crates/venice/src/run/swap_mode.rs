@@ -12,6 +12,7 @@ use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 use super::child::Child;
 use super::{Faults, RunArgs, shown};
 use crate::failure::Usage;
+use crate::place;
 use crate::rack::{self, RunDir};
 use crate::runs::{About, Desk, Swapped};
 use crate::swap::{self, Plan, RUN_GROUP, Size, Status};
@@ -48,6 +49,9 @@ pub fn execute(
         purpose: program.display().to_string(),
         owner_pid: Some(pid),
     };
+    if args.dry_run {
+        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), false);
+    }
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
     swap::warn_of_one_copy(&device.status);
     let group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;

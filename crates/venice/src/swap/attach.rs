@@ -10,6 +10,7 @@ use super::control::{Answer, Question, ask};
 use super::plan::{self, Plan, Size};
 use super::status::Status;
 use crate::failure::Usage;
+use crate::place;
 use crate::rack::{self, RunDir};
 use crate::terminal;
 
@@ -39,6 +40,9 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         device: args.device,
         owner_pid: None,
     };
+    if args.dry_run {
+        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), false);
+    }
     let status = attach(&dir, &plan)?;
     let copies = match status.copies.copies {
         1 => String::new(),

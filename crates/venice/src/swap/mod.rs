@@ -64,6 +64,9 @@ pub struct AttachArgs {
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
+    /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
+    #[arg(long)]
+    dry_run: bool,
     /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]

@@ -7,6 +7,9 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use venice_control::Policy;
+use venice_control::client::Access;
+use venice_recipient::Wish;
+use venice_recipient::local_rack::access;
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
@@ -93,6 +96,28 @@ impl Plan {
     pub fn default_queues() -> u16 {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         processors.clamp(2, 4) as u16
+    }
+
+    /// How the rack is reached.
+    pub fn access(&self) -> Access {
+        access(&self.monitor)
+    }
+
+    /// What is to be borrowed.
+    pub fn wish(&self) -> Wish {
+        let (remote_bytes, default_bytes) = match self.size {
+            Size::Exactly(bytes) => (Some(bytes), bytes),
+            Size::UpTo(bytes) => (None, bytes),
+        };
+        Wish {
+            remote_bytes,
+            default_bytes,
+            copies: self.copies,
+            donors: self.donors.clone(),
+            placement: self.placement,
+            purpose: self.purpose.clone(),
+            ..Wish::default()
+        }
     }
 
     /// The folder of this device's server, by the name it has as a process of the run directory.

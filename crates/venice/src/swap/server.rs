@@ -14,7 +14,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_recipient::{Copies, News, RemoteMemory, Request, Wish};
+use venice_recipient::{Copies, News, RemoteMemory, Request};
 use venice_swap::backing::Backing;
 use venice_swap::cgroup::MemoryCgroup;
 use venice_swap::{BlockKind, IoFlusher, Shield, Store, SwapDevice, SwapError};
@@ -281,21 +281,9 @@ impl Server {
 }
 
 fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
-    let (remote_bytes, default_bytes) = match plan.size {
-        Size::Exactly(bytes) => (Some(bytes), bytes),
-        Size::UpTo(bytes) => (None, bytes),
-    };
-    let wish = Wish {
-        remote_bytes,
-        default_bytes,
-        copies: plan.copies,
-        donors: plan.donors.clone(),
-        placement: plan.placement,
-        purpose: plan.purpose.clone(),
-        ..Wish::default()
-    };
+    let wish = plan.wish();
     let (port, node) = (plan.port.into(), plan.node.clone());
-    let access = venice_recipient::local_rack::access(&plan.monitor);
+    let access = plan.access();
     let name = plan.name.clone();
     let tell = move |news: News| match news {
         News::Lost(donor) if donor.lost_slabs > 0 => tracing::error!("{name}: {donor}"),

@@ -1,0 +1,106 @@
+//! Where a request would be placed, and why; nothing is asked of any donor.
+
+use super::MonitorCore;
+use super::handshake::room;
+use crate::caller::Owner;
+use crate::placement::{Donor, farthest, place};
+use crate::pressure::PressureLevel;
+use crate::rows::{PlacementPlan, PlacementRow};
+use crate::rrt::NodeEntry;
+use crate::types::{MemoryRequest, RackError, no_room_text};
+use std::collections::BTreeSet;
+use venice_wire::{NodeId, SLAB_BYTES};
+
+impl MonitorCore {
+    /// Where [`Self::handle_request`] would place a request of `owner` at this moment. Nothing
+    /// changes by it.
+    ///
+    /// # Errors
+    /// The request makes no sense, whatever the rack has free.
+    pub fn plan(&self, owner: &Owner, request: &MemoryRequest) -> Result<PlacementPlan, RackError> {
+        let (slabs_of_copy, named) = self.check_request(owner, request)?;
+        let slabs = slabs_of_copy.saturating_mul(request.copies);
+        let policy = request.placement.unwrap_or(self.settings.placement);
+        let weighing = self.weigh(self.home_of(request));
+        let is_named = |node: NodeId| named.as_ref().is_none_or(|named| named.contains(&node));
+        let as_donor =
+            |node, entry| Donor { most_slabs: slabs_of_copy, ..weighing.donor(node, entry) };
+        let donors: Vec<Donor> = self
+            .rrt
+            .iter()
+            .filter(|(node, _)| is_named(*node))
+            .map(|(node, entry)| as_donor(node, entry))
+            .collect();
+        let shares = place(policy, slabs, &donors);
+        let refusal = match self.check_quota(owner, u64::from(slabs)) {
+            Err(error) => error.to_string(),
+            Ok(()) if shares.is_none() => self.why_no_room(slabs, slabs_of_copy, &donors),
+            Ok(()) => String::new(),
+        };
+        let shares = shares.filter(|_| refusal.is_empty()).unwrap_or_default();
+        let farthest = farthest(&donors);
+        let nodes = self.rrt.iter().filter(|(_, entry)| !entry.record.is_turned_out);
+        let nodes = nodes.map(|(node, entry)| {
+            let donor = as_donor(node, entry);
+            let price = donor.price(farthest);
+            let slabs = shares.get(&node).copied().unwrap_or(0);
+            PlacementRow {
+                node: entry.record.name.clone(),
+                slabs,
+                free_slabs: donor.free_slabs,
+                hops: donor.hops,
+                distance_slabs: price.distance_slabs,
+                traffic_slabs: price.traffic_slabs,
+                stall_slabs: price.stall_slabs,
+                worth_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
+                why: why(entry, &donor, slabs, is_named(node), refusal.is_empty()),
+            }
+        });
+        Ok(PlacementPlan {
+            policy: policy.name().to_owned(),
+            slab_bytes: SLAB_BYTES,
+            slabs,
+            copies: request.copies,
+            nodes: nodes.collect(),
+            refusal,
+        })
+    }
+
+    fn why_no_room(&self, slabs: u32, of_copy: u32, donors: &[Donor]) -> String {
+        let free: u64 = donors.iter().map(|donor| u64::from(donor.free_slabs)).sum();
+        if free >= u64::from(slabs) {
+            let apart = room(donors.iter().copied());
+            return format!(
+                "no node gives more than one copy ({of_copy} slabs): so there is room for {apart} \
+                 slabs of {slabs}"
+            );
+        }
+        let names: BTreeSet<_> = donors.iter().map(|donor| donor.node).collect();
+        let up = self.rrt.iter().filter(|(node, entry)| names.contains(node) && entry.up);
+        let of_node = |(_, entry): (_, &NodeEntry)| {
+            let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
+            (entry.record.name.clone(), bytes)
+        };
+        no_room_text(u64::from(slabs) * SLAB_BYTES, &up.map(of_node).collect::<Vec<_>>())
+    }
+}
+
+/// Why a node would give what it would give, or nothing.
+fn why(entry: &NodeEntry, donor: &Donor, slabs: u32, is_named: bool, is_granted: bool) -> String {
+    let reason = match () {
+        () if !is_named => "not among the donors named",
+        () if !entry.up => "down: nothing is heard of it",
+        () if entry.record.is_draining => "being drained",
+        () if entry.record.total_slabs() == 0 => "lends nothing",
+        () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",
+        () if donor.free_slabs == 0 => "full",
+        () if slabs > 0 && slabs == donor.most_slabs && slabs < donor.free_slabs => {
+            "one copy of everything: a node has no second"
+        }
+        () if slabs > 0 && slabs == donor.free_slabs => "all it has free",
+        () if slabs > 0 => "chosen",
+        () if !is_granted => "has room, but the request is refused",
+        () => "others come first",
+    };
+    reason.to_owned()
+}

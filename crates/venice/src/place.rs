@@ -1,0 +1,177 @@
+//! `venice place`, and `--dry-run` of what borrows: where memory would come from, and why.
+
+use clap::Args;
+use venice_control::client::Access;
+use venice_control::{PlacementPlan, PlacementRow, Policy};
+use venice_recipient::local_rack::access;
+use venice_recipient::{Coding, RecipientError, Wish, home, plan};
+use venice_wire::ByteSize;
+
+use crate::failure::{EXIT_FAILURE, Usage};
+use crate::rack::{self, PortKind};
+use crate::terminal::{self, Align};
+
+/// Text below `venice place --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice place 2GiB                           where two copies of 2 GiB would be, and why
+  venice place 2GiB --copies 1 --placement pack
+  venice place 6GiB --coding 4+2 --json | jq '.nodes[] | select(.slabs > 0)'
+
+Nothing is granted, and a moment later it may look different. Worth is what a node has free, less
+what speaks against it: its distance, the traffic on the way, a machine whose programs wait for
+memory, each counted in slabs of 16 MiB. nearest takes slab by slab from the node that is worth
+most, spread from the one that has given least, pack from as few as can be. The exit code is 1 if
+the rack would refuse. The same for what a program would borrow: venice run --dry-run.";
+
+/// `venice place`
+#[derive(Args, Debug)]
+pub struct PlaceArgs {
+    /// How much would be borrowed
+    #[arg(value_name = "SIZE")]
+    size: ByteSize,
+    /// Copies, each on another node: 1 to 3 [default: 2, or 1 where the rack has no room for 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
+    copies: Option<u32>,
+    /// Coded instead: K fragments and M computed ones, each on another node
+    #[arg(long, value_name = "K+M", conflicts_with = "copies")]
+    coding: Option<Coding>,
+    /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
+    #[arg(long, value_name = "nearest|spread|pack")]
+    placement: Option<Policy>,
+    /// Borrow from these nodes only; may be repeated
+    #[arg(long, value_name = "NODE")]
+    donor: Vec<String>,
+    /// The node the program belongs to, where the nodes relay for each other [default: the first]
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), nodes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Most copies: what a run block has places for.
+const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
+
+/// `venice place`
+pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    if args.size.0 == 0 {
+        return Err(Usage("ask for a byte of memory at least".into()).into());
+    }
+    let access = access(&rack::monitor_address(monitor)?);
+    let wish = Wish {
+        remote_bytes: Some(args.size.0),
+        copies: args.copies,
+        coding: args.coding,
+        donors: args.donor.clone(),
+        placement: args.placement,
+        purpose: "venice place".into(),
+        ..Wish::default()
+    };
+    // By udp every rack can be borrowed from, however it is wired.
+    show(&access, &wish, (PortKind::Udp, args.node.as_deref()), args.json)
+}
+
+/// Prints where `wish` would be placed for a program of that port and node.
+pub fn show(
+    access: &Access,
+    wish: &Wish,
+    (port, node): (PortKind, Option<&str>),
+    json: bool,
+) -> anyhow::Result<i32> {
+    let home = home::find(access, port.into(), node).map_err(told)?;
+    let wish = Wish { home: home.map(|home| home.name).unwrap_or_default(), ..wish.clone() };
+    let plan = plan(access, &wish).map_err(told)?;
+    match json {
+        true => terminal::say_json(&plan)?,
+        false => terminal::say(text(&plan))?,
+    }
+    Ok(if plan.refusal.is_empty() { 0 } else { EXIT_FAILURE })
+}
+
+fn told(error: RecipientError) -> anyhow::Error {
+    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
+}
+
+fn text(plan: &PlacementPlan) -> String {
+    let columns = [
+        ("node", Align::Left),
+        ("gives", Align::Right),
+        ("free", Align::Right),
+        ("hops", Align::Right),
+        ("distance", Align::Right),
+        ("traffic", Align::Right),
+        ("stall", Align::Right),
+        ("worth", Align::Right),
+        ("why", Align::Left),
+    ];
+    let of_slabs = |slabs: u32| match slabs {
+        0 => "-".to_owned(),
+        slabs => terminal::bytes(u64::from(slabs) * plan.slab_bytes),
+    };
+    let less = |slabs: u32| if slabs == 0 { "-".to_owned() } else { format!("-{slabs}") };
+    let line = |row: &PlacementRow| {
+        vec![
+            row.node.clone(),
+            of_slabs(row.slabs),
+            of_slabs(row.free_slabs),
+            row.hops.map_or("-".to_owned(), |hops| hops.to_string()),
+            less(row.distance_slabs),
+            less(row.traffic_slabs),
+            less(row.stall_slabs),
+            row.worth_slabs.to_string(),
+            row.why.clone(),
+        ]
+    };
+    let mut rows: Vec<&PlacementRow> = plan.nodes.iter().collect();
+    // Who gives most first; the others as they would come.
+    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.worth_slabs)), row.node.len()));
+    let table = terminal::table(&columns, rows.into_iter().map(line).collect());
+    let asked = of_slabs(plan.slabs);
+    let copies = match plan.copies {
+        1 => String::new(),
+        copies => format!(", {copies} shares on different nodes"),
+    };
+    let outcome = match plan.refusal.as_str() {
+        "" => "would be granted; nothing was".to_owned(),
+        refusal => format!("would be refused: {refusal}"),
+    };
+    format!("{table}\n{asked} in all{copies}, placement {}: {outcome}.", plan.policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gives_most_stands_first_and_a_refusal_last() {
+        let row = |node: &str, slabs, free_slabs, distance_slabs| PlacementRow {
+            node: node.into(),
+            slabs,
+            free_slabs,
+            hops: Some(distance_slabs / 4),
+            distance_slabs,
+            traffic_slabs: 0,
+            stall_slabs: 0,
+            worth_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
+            why: "chosen".into(),
+        };
+        let nodes = vec![row("node1", 0, 8, 12), row("node2", 1, 8, 8), row("node3", 3, 8, 4)];
+        let plan = PlacementPlan {
+            policy: "nearest".into(),
+            slab_bytes: 16 << 20,
+            slabs: 4,
+            copies: 2,
+            refusal: String::new(),
+            nodes,
+        };
+        let shown = text(&plan);
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let lines: Vec<_> = shown.lines().map(words).collect();
+        assert_eq!(lines[1][..5], ["node3", "48MiB", "128MiB", "1", "-4"]);
+        assert_eq!((lines[2][0].as_str(), lines[3][0].as_str()), ("node2", "node1"));
+        assert!(shown.ends_with("placement nearest: would be granted; nothing was."), "{shown}");
+        let refused = text(&PlacementPlan { refusal: "no room".into(), ..plan });
+        assert!(refused.ends_with("would be refused: no room."), "{refused}");
+    }
+}
