@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use common::{
@@ -99,6 +101,14 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     assert!(matches!(renewed, LeaseState::Live { .. }), "{renewed:?}");
 }
 
+/// Node `two` is turned out, and the agent has that on its disk.
+async fn turn_two_out(at: SocketAddr, identity: &Path) {
+    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    gate.revoke("two", true).await.unwrap();
+    let kept = || async { identity.join("revoked.json").exists().then_some(()) };
+    eventually("the agent to keep it", kept).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_door_that_opens_again_knows_who_was_turned_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,10 +118,7 @@ async fn a_door_that_opens_again_knows_who_was_turned_out() {
     let (agent, _) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let two = venice_identity_test::login_of(&Caller::Node("two".into()));
-    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
-    gate.revoke("two", true).await.unwrap();
-    let kept = || async { identity.join("revoked.json").exists().then_some(()) };
-    eventually("the agent to keep it", kept).await;
+    turn_two_out(at, &identity).await;
     // It starts again, and the Monitor Node is not there to tell it.
     agent.stop().await;
     monitor.stop().await;
@@ -132,10 +139,7 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
     let (_agent, ready) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let two = venice_identity_test::login_of(&Caller::Node("two".into()));
-    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
-    gate.revoke("two", true).await.unwrap();
-    let kept = || async { identity.join("revoked.json").exists().then_some(()) };
-    eventually("the agent to keep it", kept).await;
+    turn_two_out(at, &identity).await;
     monitor.stop().await;
     std::fs::remove_file(dir.path().join("monitor/rack.redb")).unwrap();
     let config = MonitorConfig { listen: at.to_string(), ..monitor_config(dir.path(), 60.0) };

@@ -30,9 +30,8 @@ pub(crate) fn pin_to(cpu: usize) -> Result<()> {
 /// # Errors
 /// When the processors are not this process's to use.
 pub(crate) fn stay_on(cpus: &[usize]) -> Result<()> {
-    let mut set = CpuSet::new();
-    cpus.iter().for_each(|cpu| set.set(*cpu));
-    sched_setaffinity(None, &set).with_context(|| format!("cannot keep a thread to CPUs {cpus:?}"))
+    sched_setaffinity(None, &set_of(cpus))
+        .with_context(|| format!("cannot keep a thread to CPUs {cpus:?}"))
 }
 
 /// Keeps a process with all the threads that it has to some processors; what those start later stays
@@ -41,8 +40,7 @@ pub(crate) fn stay_on(cpus: &[usize]) -> Result<()> {
 /// # Errors
 /// When the processors are not there to be used, or the process is not ours to place.
 pub(crate) fn confine(pid: u32, cpus: &[usize]) -> Result<()> {
-    let mut set = CpuSet::new();
-    cpus.iter().for_each(|cpu| set.set(*cpu));
+    let set = set_of(cpus);
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Ok(()) };
     for thread in threads.flatten() {
         let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
@@ -55,4 +53,10 @@ pub(crate) fn confine(pid: u32, cpus: &[usize]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn set_of(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    set
 }

@@ -1,4 +1,4 @@
-//! The peak of a process's resident anonymous memory, sampled while it runs.
+//! What a process has resident, and the peak of its anonymous memory, sampled while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,11 +9,20 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Reads `RssAnon` of a process, in bytes; `None` once the process is gone.
 pub(crate) fn resident_anonymous_bytes(pid: u32) -> Option<u64> {
-    parse_rss_anon(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    of_status(pid, "RssAnon:")
 }
 
-fn parse_rss_anon(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+/// Reads `VmRSS` of a process, in bytes; `None` once the process is gone.
+pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
+    of_status(pid, "VmRSS:")
+}
+
+fn of_status(pid: u32, field: &str) -> Option<u64> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, field)
+}
+
+fn parse(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -64,11 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rss_anon_is_read_in_bytes() {
+    fn a_field_is_read_in_bytes() {
         let status = "Name:\tx\nVmRSS:\t  900 kB\nRssAnon:\t     512 kB\nRssFile:\t 3 kB\n";
-        assert_eq!(parse_rss_anon(status), Some(512 * 1024));
-        assert_eq!(parse_rss_anon("Name:\tkthreadd\n"), None);
-        assert_eq!(parse_rss_anon("RssAnon:\tmany kB\n"), None);
+        assert_eq!(parse(status, "RssAnon:"), Some(512 * 1024));
+        assert_eq!(parse(status, "VmRSS:"), Some(900 * 1024));
+        assert_eq!(parse("Name:\tkthreadd\n", "RssAnon:"), None);
+        assert_eq!(parse("RssAnon:\tmany kB\n", "RssAnon:"), None);
     }
 
     #[test]

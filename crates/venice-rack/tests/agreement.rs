@@ -1,6 +1,7 @@
 //! Whatever goes wrong on the way, in the end recipients, donors, the Monitor Node's table and its
 //! store agree, and nothing is granted twice or leaks.
 
+mod common;
 mod model;
 
 use model::world::World;

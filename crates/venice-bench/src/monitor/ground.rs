@@ -17,6 +17,7 @@ use crate::child::ChildGuard;
 use crate::cpu_time::of_processes_s;
 use crate::cpus;
 use crate::interrupt;
+use crate::resident::resident_bytes;
 
 /// How long the Monitor Node may take to answer first.
 const START: Duration = Duration::from_secs(30);
@@ -139,12 +140,7 @@ impl Ground {
 
     /// Bytes of memory that the Monitor Node holds.
     pub(super) fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.monitor.pid()));
-        let line = |text: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        };
-        status.ok().as_deref().and_then(line).unwrap_or_default() * 1024
+        resident_bytes(self.monitor.pid()).unwrap_or_default()
     }
 }
 

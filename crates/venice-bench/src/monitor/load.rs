@@ -190,17 +190,15 @@ async fn borrow_all_the_time(
     let mut ticks = interval(Duration::from_secs_f64(1.0 / per_s));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut under_way = JoinSet::new();
-    let mut number = 0u128;
+    let mut client_id = 0;
     while Instant::now() < until {
-        let due = ticks.tick().await.into_std();
-        if due < from {
-            under_way.spawn(borrow(client.clone(), number));
-        } else if under_way.len() < REQUESTS_AT_ONCE {
-            under_way.spawn(borrow(client.clone(), number | COUNTS));
+        let counts = ticks.tick().await.into_std() >= from;
+        if !counts || under_way.len() < REQUESTS_AT_ONCE {
+            client_id += 1;
+            under_way.spawn(borrow(client.clone(), client_id, counts));
         } else {
             borrowed.late += 1;
         }
-        number += 1;
         while let Some(done) = under_way.try_join_next() {
             borrowed.take(done??);
         }
@@ -211,10 +209,8 @@ async fn borrow_all_the_time(
     Ok(borrowed)
 }
 
-/// In the number of a request that is measured.
-const COUNTS: u128 = 1 << 64;
-
 struct OneBorrowed {
+    /// It was asked for while it is measured.
     counts: bool,
     request_ns: u64,
     release_ns: u64,
@@ -234,9 +230,13 @@ impl Borrowed {
 }
 
 /// `None` where the answer was no: on a machine with too much to do donors count as down.
-async fn borrow(mut client: MonitorClient, number: u128) -> Result<Option<OneBorrowed>> {
+async fn borrow(
+    mut client: MonitorClient,
+    client_id: u128,
+    counts: bool,
+) -> Result<Option<OneBorrowed>> {
     let request = MemoryRequest {
-        client_id: number + 1,
+        client_id,
         recipient: "bench".to_owned(),
         bytes: ByteSize(SLAB_BYTES),
         copies: 1,
@@ -256,7 +256,7 @@ async fn borrow(mut client: MonitorClient, number: u128) -> Result<Option<OneBor
     let given = Instant::now();
     client.release(&leases).await.context("a grant was not taken back")?;
     let release_ns = nanoseconds(given.elapsed());
-    Ok(Some(OneBorrowed { counts: number & COUNTS != 0, request_ns, release_ns }))
+    Ok(Some(OneBorrowed { counts, request_ns, release_ns }))
 }
 
 fn histogram() -> Histogram<u64> {

@@ -110,6 +110,18 @@ struct Service<H> {
     door: Arc<Door>,
 }
 
+impl<H> Service<H> {
+    /// A request of a program, and whose it is.
+    fn of_a_program(
+        &self,
+        request: Request<proto::RequestMemoryRequest>,
+    ) -> Result<(Owner, MemoryRequest), Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
+        Ok((user.into(), convert::request_in(request.into_inner())?))
+    }
+}
+
 fn quota_of(user: String) -> QuotaFor {
     if user.is_empty() { QuotaFor::Others } else { QuotaFor::User(user) }
 }
@@ -146,11 +158,9 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
-        let caller = self.door.admit(&request)?;
-        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
-        let request = convert::request_in(request.into_inner())?;
+        let (owner, request) = self.of_a_program(request)?;
         let grants =
-            self.handler.request_memory(user.into(), request).await.map_err(|e| rack_status(&e))?;
+            self.handler.request_memory(owner, request).await.map_err(|e| rack_status(&e))?;
         let grants = grants.into_iter().map(convert::grant_out).collect();
         Ok(Response::new(proto::RequestMemoryResponse { grants }))
     }
@@ -159,11 +169,8 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::PlanMemoryResponse>, Status> {
-        let caller = self.door.admit(&request)?;
-        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
-        let request = convert::request_in(request.into_inner())?;
-        let plan =
-            self.handler.plan_memory(user.into(), request).await.map_err(|e| rack_status(&e))?;
+        let (owner, request) = self.of_a_program(request)?;
+        let plan = self.handler.plan_memory(owner, request).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::plan_out(plan)))
     }
 
