@@ -8,6 +8,7 @@ mod kernel;
 mod limits;
 mod memory;
 mod ports;
+mod processors;
 mod shim;
 mod swap;
 
@@ -46,6 +47,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(shim::examine());
     findings.extend(memory::examine());
     findings.extend(limits::examine());
+    findings.extend(processors::examine());
     findings.extend(ports::examine());
     findings.extend(swap::examine());
     findings.extend(identity::examine());
@@ -119,6 +121,7 @@ mod tests {
             "memory cgroup",
             "overcommit",
             "huge pages",
+            "processor shares",
             "trains of datagrams",
             "socket buffers",
             "encryption",
