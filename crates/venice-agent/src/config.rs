@@ -10,7 +10,7 @@ use venice_ports::udp::XdpInterface;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::relay_host::Place;
-use crate::{AgentError, OnReady};
+use crate::{AgentError, BadOffer, Offer, OnReady};
 
 /// The configuration; a TOML file has the same keys, and any other key in it is an error.
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,6 +74,10 @@ pub struct AgentConfig {
     /// registered for who reaches it by the hardware; none by default.
     #[serde(deserialize_with = "size")]
     pub lend_blocks: ByteSize,
+    /// Devices to lend besides memory, each `accelerator:PATH`, `nic:NAME` or
+    /// `storage:PATH[=SIZE]`, and after it `,CAPABILITY` for what it can do besides what the agent
+    /// finds out; none by default.
+    pub offer: Vec<String>,
     /// Where the blocks taken are noted, so that they come back after any death of the agent.
     pub state_dir: PathBuf,
     /// A passive pool node: it lends, and no program that belongs to it borrows.
@@ -119,6 +123,7 @@ impl Default for AgentConfig {
             relay_listen: None,
             prepare_timeout_s: 10.0,
             lend_blocks: ByteSize(0),
+            offer: Vec::new(),
             state_dir: "/var/lib/venice/agent".into(),
             pool: false,
             keep_free: None,
@@ -160,7 +165,8 @@ impl AgentConfig {
         }
         let place = self.place()?;
         let is_router = place.is_some_and(|place| place.topology.router() == Some(place.position));
-        let lends_none = self.lend.0 == 0 && (is_router || self.lend_blocks.0 > 0);
+        let lends_else = self.lend_blocks.0 > 0 || !self.offers()?.is_empty();
+        let lends_none = self.lend.0 == 0 && (is_router || lends_else);
         if self.lend.0 < SLAB_BYTES && !lends_none {
             let (lend, slab) = (self.lend, ByteSize(SLAB_BYTES));
             return wrong(format!("lend is {lend}: a donor lends at least one slab, {slab}"));
@@ -202,6 +208,12 @@ impl AgentConfig {
             }
         }
         Ok(Addresses { control, udp, relay })
+    }
+
+    /// The devices to lend.
+    pub(crate) fn offers(&self) -> Result<Vec<Offer>, AgentError> {
+        let wrong = |error: BadOffer| AgentError::Config(format!("offer: {error}"));
+        self.offer.iter().map(|text| text.parse().map_err(wrong)).collect()
     }
 
     /// Where AF_XDP is wanted.
@@ -331,6 +343,7 @@ mod tests {
         assert!(complaint("xdp = \"eth0\"\nqueues = 2").contains("there is one"));
         let relayed = "xdp = \"eth0\"\ntopology = \"mesh:2x2x2\"\nposition = 0";
         assert!(complaint(relayed).contains("directly"));
+        assert!(complaint("offer = [\"gpu:/dev/nvidia0\"]").contains("storage:PATH[=SIZE]"));
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
         assert!(complaint("take_back_after_s = -1").contains("take_back_after_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };

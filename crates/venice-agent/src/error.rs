@@ -22,6 +22,14 @@ pub enum AgentError {
     /// The memory to lend cannot be had.
     #[error(transparent)]
     Donor(#[from] DonorError),
+    /// A device that is offered cannot be lent.
+    #[error("{offer} {why} (`venice doctor` lists what this machine could offer)")]
+    Device {
+        /// As it was written.
+        offer: String,
+        /// Why not.
+        why: String,
+    },
     /// The memory blocks to lend cannot be had.
     #[error(transparent)]
     Blocks(#[from] HotplugError),

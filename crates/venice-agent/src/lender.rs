@@ -52,7 +52,8 @@ pub(crate) struct State {
     attention: Attention,
     /// How short of memory this machine is.
     pub(crate) pressure: PressureReport,
-    /// Slabs of grants that are prepared and not committed: nobody can reach them yet.
+    /// Slabs of grants that are prepared and not committed: nobody can reach them yet. Those of
+    /// devices stay here, with none.
     set_aside: BTreeMap<GrantId, Vec<Slab>>,
     /// Grants that have ended, and until when their recipients are told. The oldest first.
     ended: VecDeque<(u64, GrantId)>,
@@ -177,10 +178,10 @@ impl Lender {
         let mut state = self.state();
         let now_ns = state.now_ns();
         let result = state.core.handle_commit(now_ns, grant, epoch);
-        if result.is_ok()
+        let view = state.core.grant(grant).filter(|view| result.is_ok() && view.slabs > 0);
+        if let Some(view) = view
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
-            let view = state.core.grant(grant).expect("it was committed just now");
             self.ports().share(grant);
             self.grants.lock().insert(grant, view.key, slabs);
         }
@@ -327,12 +328,12 @@ impl Lender {
     fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Vec<Slab>) {
         match reason {
             EndReason::LeaseExpired => {
-                tracing::warn!(%grant, slabs = slabs.len(), "lease expired: memory taken back");
+                tracing::warn!(%grant, slabs = slabs.len(), "lease expired: taken back");
             }
             EndReason::TakenBack => {
-                tracing::warn!(%grant, slabs = slabs.len(), "this machine needs it: memory taken back");
+                tracing::warn!(%grant, slabs = slabs.len(), "this machine needs it: taken back");
             }
-            _ => tracing::info!(%grant, slabs = slabs.len(), ?reason, "memory taken back"),
+            _ => tracing::info!(%grant, slabs = slabs.len(), ?reason, "taken back"),
         }
         let lender = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
@@ -414,6 +415,7 @@ mod tests {
             grant: GrantId(id),
             key: KEY,
             slabs,
+            device: None,
             donor_epoch: 1,
             lease_ms,
             owner: None,

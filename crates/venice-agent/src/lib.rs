@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod devices;
 mod error;
 mod handler;
 mod identity;
@@ -26,6 +27,7 @@ mod turned_out;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR};
+pub use devices::{BadOffer, FoundDevice, Offer, found};
 pub use error::AgentError;
 pub use lent_blocks::return_blocks;
 pub use ready::{AgentReady, OnReady};

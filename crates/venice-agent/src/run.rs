@@ -19,6 +19,7 @@ use venice_ports::udp::UdpSocket;
 use venice_ports::verbs::{Device, VerbsServer};
 use venice_wire::SLAB_BYTES;
 
+use crate::devices::DeviceWatch;
 use crate::handler::Handler;
 use crate::identity::{NodeIdentity, Voucher};
 use crate::lender::Lender;
@@ -56,7 +57,7 @@ pub async fn run(
     let service = serve_agent(parts.listener, identity.door, parts.handler, async {
         let _ = stopped.await;
     });
-    let lending = Lending::start(parts.lender, parts.memory);
+    let lending = Lending::start(parts.lender, parts.memory, parts.devices);
     let mut service = std::pin::pin!(service);
     let result = tokio::select! {
         () = shutdown => Ok(()),
@@ -82,13 +83,15 @@ struct Lending {
     lender: Arc<Lender>,
     deadlines: JoinHandle<()>,
     memory: JoinHandle<()>,
+    devices: JoinHandle<()>,
 }
 
 impl Lending {
-    fn start(lender: Arc<Lender>, memory: MemoryWatch) -> Self {
+    fn start(lender: Arc<Lender>, memory: MemoryWatch, devices: DeviceWatch) -> Self {
         let deadlines = tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let memory = tokio::spawn(memory.run(Arc::clone(&lender)));
-        Self { lender, deadlines, memory }
+        let devices = tokio::spawn(devices.run(Arc::clone(&lender)));
+        Self { lender, deadlines, memory, devices }
     }
 }
 
@@ -96,6 +99,7 @@ impl Drop for Lending {
     fn drop(&mut self) {
         self.deadlines.abort();
         self.memory.abort();
+        self.devices.abort();
         self.lender.close();
     }
 }
@@ -132,6 +136,7 @@ struct Parts {
     handler: Arc<Handler>,
     lender: Arc<Lender>,
     memory: MemoryWatch,
+    devices: DeviceWatch,
     blocks: Option<LentBlocks>,
     member: Member,
 }
@@ -142,6 +147,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     raise_open_files();
 
     // Cheap things first: who cannot listen need not lock gigabytes to find out.
+    let devices = DeviceWatch::begin(&config.offers()?)?;
     let identity = NodeIdentity::load(&config.identity, &config.name, &config.monitor)?;
     let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
     let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;
@@ -175,6 +181,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         ..registration(&config, instance, control_addr, udp_addr, &pool)
     };
     registration.resources.extend(resource);
+    registration.resources.extend(devices.specs().iter().cloned());
 
     let prepare_timeout = Duration::from_secs_f64(config.prepare_timeout_s);
     let mut udp = UdpHost::new(sockets, grants.clone());
@@ -185,6 +192,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
+    lender.offer_devices(&devices);
     let (door, name) = (Arc::clone(&identity.door), config.name.clone());
     let handler = Handler { lender: Arc::clone(&lender), door, name, instance };
     let member = Member {
@@ -199,7 +207,18 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     tracing::info!(name = config.name, lend = %config.lend, "lending");
     let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
     let handler = Arc::new(handler);
-    Ok(Parts { ready, identity, socket, listener, handler, lender, memory, blocks, member })
+    Ok(Parts {
+        ready,
+        identity,
+        socket,
+        listener,
+        handler,
+        lender,
+        memory,
+        devices,
+        blocks,
+        member,
+    })
 }
 
 /// The relay and the address of its socket, where the rack has relays.

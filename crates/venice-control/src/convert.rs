@@ -1,12 +1,15 @@
 //! Between the plain types and the generated ones. What a peer left out or made up is an error.
 
+mod devices;
 mod identity;
 mod rows;
 
+pub(crate) use devices::{device_request_in, device_request_out};
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use rows::*;
 
 use crate::proto;
+use devices::{device_report_in, device_report_out, share_in, share_out};
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
@@ -124,6 +127,9 @@ fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
     let kind = match resource.kind() {
         proto::resource::Kind::Memory => ResourceKind::Memory,
         proto::resource::Kind::Window => ResourceKind::Window,
+        proto::resource::Kind::Accelerator => ResourceKind::Accelerator,
+        proto::resource::Kind::Nic => ResourceKind::Nic,
+        proto::resource::Kind::Storage => ResourceKind::Storage,
         proto::resource::Kind::Unspecified => {
             return Err(Status::invalid_argument("a resource of unknown kind"));
         }
@@ -141,6 +147,9 @@ fn resource_out(resource: ResourceSpec) -> proto::Resource {
     let kind = match resource.kind {
         ResourceKind::Memory => proto::resource::Kind::Memory,
         ResourceKind::Window => proto::resource::Kind::Window,
+        ResourceKind::Accelerator => proto::resource::Kind::Accelerator,
+        ResourceKind::Nic => proto::resource::Kind::Nic,
+        ResourceKind::Storage => proto::resource::Kind::Storage,
     };
     proto::Resource {
         kind: kind.into(),
@@ -175,7 +184,8 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
         instance: request.instance,
         memory: DonorReport {
             status: status_in(request.status)?,
-            held: request.held.into_iter().map(held_in).collect(),
+            held: request.held.into_iter().map(held_in).collect::<Result<_, _>>()?,
+            devices: request.devices.into_iter().map(device_report_in).collect::<Result<_, _>>()?,
         },
         links: request.links.into_iter().map(link_in).collect::<Result<_, _>>()?,
         port: PortReport {
@@ -200,6 +210,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         instance: report.instance,
         status: Some(status_out(report.memory.status)),
         held: report.memory.held.into_iter().map(held_out).collect(),
+        devices: report.memory.devices.into_iter().map(device_report_out).collect(),
         links: report.links.into_iter().map(link_out).collect(),
         dropped: Some(dropped_out(report.port.dropped)),
         flows: report.port.flows.into_iter().map(flow_out).collect(),
@@ -271,8 +282,9 @@ fn flow_out(flow: FlowReport) -> proto::FlowReport {
     proto::FlowReport { with, bytes_per_s: flow.bytes_per_s }
 }
 
-fn held_in(held: proto::HeldGrant) -> HeldGrant {
-    HeldGrant {
+fn held_in(held: proto::HeldGrant) -> Result<HeldGrant, Status> {
+    Ok(HeldGrant {
+        device: held.device.map(share_in).transpose()?,
         id: GrantId(held.id),
         slabs: held.slabs,
         state: if held.committed { HeldState::Committed } else { HeldState::Prepared },
@@ -280,11 +292,12 @@ fn held_in(held: proto::HeldGrant) -> HeldGrant {
         owner: held.owner.map(owner_in),
         recipient: held.recipient,
         purpose: held.purpose,
-    }
+    })
 }
 
 fn held_out(held: HeldGrant) -> proto::HeldGrant {
     proto::HeldGrant {
+        device: held.device.map(share_out),
         id: held.id.0,
         slabs: held.slabs,
         committed: held.state == HeldState::Committed,
@@ -463,6 +476,7 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
         donor_node: donor.node,
         donor_epoch: donor.epoch,
         bytes: grant.bytes,
+        device: grant.device.map(share_in).transpose()?,
         key: GrantKey(grant.key),
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
@@ -479,6 +493,7 @@ pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
         donor: grant.donor,
         donor_identity: Some(donor),
         bytes: grant.bytes,
+        device: grant.device.map(share_out),
         key: grant.key.0,
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
@@ -488,8 +503,9 @@ pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
     }
 }
 
-pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> PrepareRequest {
-    PrepareRequest {
+pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> Result<PrepareRequest, Status> {
+    Ok(PrepareRequest {
+        device: request.device.map(share_in).transpose()?,
         grant: GrantId(request.grant),
         key: GrantKey(request.key),
         slabs: request.slabs,
@@ -498,11 +514,12 @@ pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> PrepareRequest 
         owner: request.owner.map(owner_in),
         recipient: request.recipient,
         purpose: request.purpose,
-    }
+    })
 }
 
 pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest {
     proto::PrepareGrantRequest {
+        device: request.device.map(share_out),
         grant: request.grant.0,
         key: request.key.0,
         slabs: request.slabs,
@@ -528,6 +545,7 @@ pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
         Reason::Unspecified => None,
         Reason::Drain => Some(NoticeReason::Drain),
         Reason::Pressure => Some(NoticeReason::Pressure),
+        Reason::Fault => Some(NoticeReason::Fault),
     };
     let notice = reason.map(|reason| Notice { reason, within_ms: lease.wanted_within_ms });
     match lease.live {
@@ -544,6 +562,7 @@ pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
     let reason = notice.map_or(Reason::Unspecified, |notice| match notice.reason {
         NoticeReason::Drain => Reason::Drain,
         NoticeReason::Pressure => Reason::Pressure,
+        NoticeReason::Fault => Reason::Fault,
     });
     let wanted_within_ms = notice.and_then(|notice| notice.within_ms);
     proto::LeaseStatus { live: true, remaining_ms, reason: reason.into(), wanted_within_ms }

@@ -201,6 +201,9 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
             let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
             (Code::ResourceExhausted, Kind::OverQuota(over))
         }
+        RackError::NoDevice(reason) => {
+            (Code::ResourceExhausted, Kind::NoDevice(error_detail::NoDevice { reason }))
+        }
         RackError::UnknownNode(name) => {
             (Code::NotFound, Kind::UnknownNode(error_detail::UnknownNode { name }))
         }
@@ -232,6 +235,7 @@ pub(crate) fn refusal_status(refusal: &Refusal) -> Status {
         Refusal::NoRoom { free_slabs } => {
             (Code::ResourceExhausted, Reason::NoRoomFreeSlabs(free_slabs))
         }
+        Refusal::NoDevice(reason) => (Code::ResourceExhausted, Reason::NoDevice(reason)),
         Refusal::UnknownGrant => (Code::NotFound, Reason::UnknownGrant(true)),
         Refusal::WrongEpoch { asked, current } => {
             (Code::FailedPrecondition, Reason::WrongEpoch(WrongEpoch { asked, current }))
@@ -263,6 +267,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
             used_bytes: over.used_bytes,
             quota_bytes: over.quota_bytes,
         },
+        Kind::NoDevice(no_device) => RackError::NoDevice(no_device.reason),
         Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
         Kind::NameTaken(taken) => {
             RackError::NameTaken { name: taken.name, control_addr: taken.control_addr }
@@ -273,6 +278,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         Kind::Refused(refused) => {
             let refusal = match refused.reason? {
                 Reason::NoRoomFreeSlabs(free_slabs) => Refusal::NoRoom { free_slabs },
+                Reason::NoDevice(reason) => Refusal::NoDevice(reason),
                 Reason::UnknownGrant(_) => Refusal::UnknownGrant,
                 Reason::WrongEpoch(wrong) => {
                     Refusal::WrongEpoch { asked: wrong.asked, current: wrong.current }
@@ -300,6 +306,7 @@ mod tests {
             RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
             RackError::NotRegistered,
             RackError::BadRequest("no".into()),
+            RackError::NoDevice("none".into()),
             RackError::HandshakeFailed,
             RackError::OverQuota {
                 user: "ada".into(),
@@ -339,6 +346,7 @@ mod tests {
             Refusal::UnknownGrant,
             Refusal::WrongEpoch { asked: 1, current: 2 },
             Refusal::Conflict,
+            Refusal::NoDevice("gone".into()),
             Refusal::Failed("mlock".into()),
         ];
         for refusal in refusals {

@@ -26,9 +26,9 @@ pub use venice_rack::rows::{
     GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QuotaRow, QuotaTable, ResourceRow,
 };
 pub use venice_rack::types::{
-    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
-    HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice, NoticeReason, Peer, Pong,
-    PortReport, PrepareRequest, RackError, Refusal, Registered, RelayPeer, RelayPlace,
-    ResourceKind, ResourceSpec, XdpFrames, pool_text,
+    DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts, FlowPeer,
+    FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState,
+    LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice,
+    NoticeReason, Peer, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
+    RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames, pool_text,
 };

@@ -14,9 +14,9 @@ use tokio::time::MissedTickBehavior;
 use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
-    DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError,
-    Registered, ResourceRow, Revocation, Revocations,
+    DeviceRequest, DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow,
+    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord,
+    QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -39,6 +39,7 @@ pub(crate) enum Input {
     /// Of the node of that name, as its certificate says.
     Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
     Request(Owner, MemoryRequest, GrantsReply),
+    RequestDevice(Owner, DeviceRequest, GrantsReply),
     /// Where a request would be placed; nothing changes.
     Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
@@ -224,6 +225,13 @@ impl Driver {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
+            Input::RequestDevice(owner, request, reply) => {
+                let client_id = request.client_id;
+                match self.core.handle_device_request(now_ns, owner, request) {
+                    Ok(()) => self.requests.entry(client_id).or_default().push(reply),
+                    Err(error) => drop(reply.send(Err(error))),
+                }
+            }
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
             }
@@ -363,8 +371,11 @@ impl Driver {
 
     fn reply(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         match &result {
-            Ok(grants) => tracing::info!(grants = grants.len(), "memory granted"),
-            Err(error) => tracing::info!(%error, "memory refused"),
+            Ok(grants) => match grants.first().and_then(|grant| grant.device.as_ref()) {
+                Some(device) => tracing::info!(kind = %device.kind, device.address, "granted"),
+                None => tracing::info!(grants = grants.len(), "memory granted"),
+            },
+            Err(error) => tracing::info!(%error, "refused"),
         }
         for reply in self.requests.remove(&client_id).unwrap_or_default() {
             let _ = reply.send(result.clone());

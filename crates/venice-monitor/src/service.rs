@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest, NodeRegistration,
-    NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
-    ResourceRow,
+    DeviceRequest, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest,
+    NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError,
+    Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -78,6 +78,15 @@ impl MonitorHandler for Service {
         request: MemoryRequest,
     ) -> Result<Vec<Grant>, RackError> {
         self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn request_device(
+        &self,
+        owner: Owner,
+        request: DeviceRequest,
+    ) -> Result<Vec<Grant>, RackError> {
+        let asked = self.ask(|reply| Input::RequestDevice(owner, request, reply));
+        asked.await.unwrap_or_else(stopping)
     }
 
     async fn plan_memory(

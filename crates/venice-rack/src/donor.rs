@@ -1,19 +1,23 @@
-//! The lending half of a node agent: slabs, grants and leases.
+//! The lending half of a node agent: slabs, devices, grants and leases.
 //!
 //! [`DonorCore`] counts slabs; which memory they are is the agent's business. A grant is prepared
 //! by the Monitor Node, then committed, then lives as long as its recipient renews the lease.
 //! However it ends, its slabs come out of [`DonorCore::poll_action`] to be wiped, and are free
-//! again when [`DonorCore::handle_freed`] says that this is done.
+//! again when [`DonorCore::handle_freed`] says that this is done. A grant of a device
+//! ([`DonorCore::offer_devices`]) has no slabs, and is the same in everything else.
 //!
 //! A donor that wants memory back says so with the next renewal ([`notices`]); it ends the grant
 //! itself only when the time it has stated is over.
 
+mod devices;
 mod notices;
 
 use crate::NS_PER_MS;
 use crate::types::{
-    DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest, Refusal,
+    DeviceShare, DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest,
+    Refusal,
 };
+use devices::Device;
 use std::collections::{BTreeMap, VecDeque};
 use venice_wire::{GrantId, GrantKey};
 
@@ -34,7 +38,7 @@ pub enum DonorAction {
     FreeSlabs {
         /// The grant that has ended.
         grant: GrantId,
-        /// How many slabs it had.
+        /// How many slabs it had; 0: it was of a device.
         slabs: u32,
         /// Why it ended.
         reason: EndReason,
@@ -91,7 +95,8 @@ pub struct DonorCore {
     is_draining: bool,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
-    freeing: BTreeMap<GrantId, u32>,
+    freeing: BTreeMap<GrantId, Freeing>,
+    devices: Vec<Device>,
     actions: VecDeque<DonorAction>,
 }
 
@@ -103,6 +108,13 @@ struct Held {
     deadline_ns: u64,
     /// The memory is wanted back.
     wanted: Option<Wanted>,
+}
+
+/// What a grant had that has ended.
+#[derive(Debug)]
+struct Freeing {
+    slabs: u32,
+    device: Option<DeviceShare>,
 }
 
 /// Since a donor wants a grant's memory back.
@@ -124,6 +136,7 @@ impl DonorCore {
             revision: 0,
             held: BTreeMap::new(),
             freeing: BTreeMap::new(),
+            devices: Vec::new(),
             actions: VecDeque::new(),
         }
     }
@@ -133,7 +146,7 @@ impl DonorCore {
         self.epoch = epoch;
     }
 
-    /// Sets slabs aside. The same request again changes nothing.
+    /// Sets slabs, or a device, aside. The same request again changes nothing.
     ///
     /// # Errors
     /// A [`Refusal`]; nothing is set aside then.
@@ -144,7 +157,9 @@ impl DonorCore {
     ) -> Result<Prepared, Refusal> {
         self.handle_timeout(now_ns);
         if let Some(held) = self.held.get(&request.grant) {
-            let same = held.request.key == request.key && held.request.slabs == request.slabs;
+            let same = held.request.key == request.key
+                && held.request.slabs == request.slabs
+                && held.request.device == request.device;
             return if same {
                 Ok(Prepared::Repeated(self.status()))
             } else {
@@ -157,8 +172,11 @@ impl DonorCore {
         if request.donor_epoch != self.epoch {
             return Err(self.wrong_epoch(request.donor_epoch));
         }
-        if request.slabs == 0 || request.lease_ms == 0 {
-            return Err(Refusal::Failed("a grant needs slabs and a lease".to_owned()));
+        if (request.slabs == 0) != request.device.is_some() || request.lease_ms == 0 {
+            return Err(Refusal::Failed("a grant needs slabs or a device, and a lease".to_owned()));
+        }
+        if let Some(share) = &request.device {
+            self.check_device(share)?;
         }
         if request.slabs > self.free_slabs {
             return Err(Refusal::NoRoom { free_slabs: self.free_slabs });
@@ -215,10 +233,11 @@ impl DonorCore {
     /// Starts a lease anew.
     pub fn handle_renew(&mut self, now_ns: u64, grant: GrantId, key: GrantKey) -> LeaseState {
         self.handle_timeout(now_ns);
+        let faulty = self.faulty(grant);
         match self.held.get_mut(&grant) {
             Some(held) if held.state == HeldState::Committed && held.request.key == key => {
                 held.deadline_ns = now_ns.saturating_add(held.lease_ns());
-                let notice = held.notice(now_ns, self.is_draining);
+                let notice = held.notice(now_ns, self.is_draining).or(faulty);
                 LeaseState::Live { remaining_ms: held.request.lease_ms, notice }
             }
             _ => LeaseState::Unknown,
@@ -228,8 +247,8 @@ impl DonorCore {
     /// The slabs of an ended grant are wiped: they are free again. Ignored for grants that are
     /// not being freed.
     pub fn handle_freed(&mut self, grant: GrantId) {
-        if let Some(slabs) = self.freeing.remove(&grant) {
-            self.free_slabs += slabs;
+        if let Some(freed) = self.freeing.remove(&grant) {
+            self.free_slabs += freed.slabs;
             self.revision += 1;
             self.assert_count();
         }
@@ -306,20 +325,21 @@ impl DonorCore {
         let held = self.held.iter().map(|(id, held)| HeldGrant {
             id: *id,
             slabs: held.request.slabs,
+            device: held.request.device.clone(),
             state: held.state,
             lease_ms: held.request.lease_ms,
             owner: held.request.owner.clone(),
             recipient: held.request.recipient.clone(),
             purpose: held.request.purpose.clone(),
         });
-        DonorReport { status: self.status(), held: held.collect() }
+        DonorReport { status: self.status(), held: held.collect(), devices: self.device_reports() }
     }
 
     fn end(&mut self, grant: GrantId, reason: EndReason) {
         if let Some(held) = self.held.remove(&grant) {
             let slabs = held.request.slabs;
             self.revision += 1;
-            self.freeing.insert(grant, slabs);
+            self.freeing.insert(grant, Freeing { slabs, device: held.request.device });
             self.actions.push_back(DonorAction::FreeSlabs { grant, slabs, reason });
             self.assert_count();
         }
@@ -331,9 +351,10 @@ impl DonorCore {
 
     fn assert_count(&self) {
         let held: u32 = self.held.values().map(|held| held.request.slabs).sum();
-        let freeing: u32 = self.freeing.values().sum();
+        let freeing: u32 = self.freeing.values().map(|ended| ended.slabs).sum();
         let counted = self.free_slabs + self.withheld_slabs + held + freeing;
         assert_eq!(counted, self.settings.total_slabs, "slabs leaked");
+        self.assert_no_device_twice();
     }
 }
 
@@ -376,6 +397,7 @@ mod tests {
             grant: GrantId(grant),
             key: GrantKey(grant * 7),
             slabs,
+            device: None,
             donor_epoch: 1,
             lease_ms: 10_000,
             owner: None,

@@ -11,6 +11,7 @@
 //! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
 //!   refused.
 //! * [`quota`] is how much a user may have borrowed.
+//! * [`resource`] is what nodes offer, and how devices are asked for and granted.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
 //! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
@@ -29,6 +30,7 @@ pub mod placement;
 pub mod pressure;
 pub mod quota;
 pub mod rat;
+pub mod resource;
 pub mod revocation;
 pub mod rows;
 pub mod rrt;

@@ -16,6 +16,7 @@
 mod action;
 mod admission;
 mod asking;
+mod devices;
 mod distance;
 mod drain;
 mod handshake;
@@ -41,6 +42,7 @@ use crate::revocation::Revocations;
 use crate::rrt::Rrt;
 use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
+use devices::PendingDevice;
 use handshake::{PendingRequest, SentPrepare};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
@@ -110,6 +112,10 @@ pub struct MonitorCore {
     requests: BTreeMap<u128, PendingRequest>,
     /// Which request a grant in its handshake belongs to.
     parts: BTreeMap<GrantId, u128>,
+    /// Requests for devices in their handshake, by the client's number.
+    device_requests: BTreeMap<u128, PendingDevice>,
+    /// Which of these a grant in its handshake belongs to.
+    device_parts: BTreeMap<GrantId, u128>,
     /// Prepares without an answer yet.
     sent_prepares: BTreeMap<GrantId, SentPrepare>,
     /// Releases without an answer yet.
@@ -142,12 +148,17 @@ impl MonitorCore {
     /// When [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> u64 {
         let deadlines = self.requests.values().map(|request| request.deadline_ns);
-        deadlines.min().map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
+        let of_devices = self.device_requests.values().map(|request| request.deadline_ns);
+        deadlines
+            .chain(of_devices)
+            .min()
+            .map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
     }
 
     /// Notices silent nodes, late handshakes, and lost grants whose lease is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.fail_late_requests(now_ns);
+        self.fail_late_device_requests(now_ns);
         if now_ns >= self.next_scan_ns {
             self.next_scan_ns = now_ns.saturating_add(self.settings.scan_interval_ns());
             self.mark_silent_nodes(now_ns);

@@ -1,9 +1,10 @@
 //! The Resource Allocation Table: who borrowed what of whom.
 
 use crate::caller::Owner;
+use crate::types::DeviceShare;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 /// How far a grant is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,8 +40,11 @@ pub struct GrantRecord {
     pub donor: NodeId,
     /// The donor's epoch; when the donor has another, the memory is gone.
     pub donor_epoch: u64,
-    /// How many slabs.
+    /// How many slabs; 0 of a device.
     pub slabs: u32,
+    /// Which device; `None`: it is slabs.
+    #[serde(default)]
+    pub device: Option<DeviceShare>,
     /// Its lease in milliseconds.
     pub lease_ms: u64,
     /// When it was granted.
@@ -68,6 +72,16 @@ pub struct Rat {
     by_donor: BTreeMap<NodeId, BTreeSet<GrantId>>,
     by_client: BTreeMap<u128, BTreeSet<GrantId>>,
     by_user: BTreeMap<String, BTreeSet<GrantId>>,
+}
+
+impl GrantRecord {
+    /// How much it is.
+    pub fn bytes(&self) -> u64 {
+        match &self.device {
+            Some(device) => device.bytes,
+            None => u64::from(self.slabs) * SLAB_BYTES,
+        }
+    }
 }
 
 impl Rat {

@@ -78,18 +78,22 @@ pub struct NodeRow {
 pub struct ResourceRow {
     /// The node that offers it.
     pub node: String,
-    /// `memory`, or `window`: blocks of physical memory.
+    /// `memory`, `window` (blocks of physical memory), `accelerator`, `nic` or `storage`.
     pub kind: String,
     /// Where it is reached.
     pub address: String,
     /// Its whole size.
     pub bytes: u64,
-    /// What of it is free.
+    /// What of it is free; of a device that is lent whole its size or 0.
     pub free_bytes: u64,
-    /// The unit it is lent in.
+    /// The unit it is lent in; 0: whole.
     pub slab_bytes: u64,
     /// What it can do.
     pub capabilities: Vec<String>,
+    /// `ok`, or what is wrong with it.
+    pub health: String,
+    /// Something of it would be granted now.
+    pub available: bool,
 }
 
 /// A line of `venice grants`: the Resource Allocation Table.
@@ -109,7 +113,11 @@ pub struct GrantRow {
     pub home: String,
     /// Hops from there to the donor, where nodes relay for each other.
     pub hops: Option<u32>,
-    /// How much.
+    /// `memory`, `accelerator`, `nic` or `storage`.
+    pub kind: String,
+    /// The device's name at its donor; empty: it is memory.
+    pub address: String,
+    /// How much; 0 of a device that has no size.
     pub bytes: u64,
     /// `prepared`, `committed`, `releasing` or `lost`.
     pub state: String,

@@ -3,7 +3,8 @@
 use crate::door::DoorReport;
 use crate::pressure::{PressureLevel, PressureReport};
 use crate::types::{
-    DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceKind, ResourceSpec,
+    DeviceReport, DonorStatus, Identity, NodeRegistration, PortReport, RelayPlace, ResourceKind,
+    ResourceSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,6 +103,8 @@ pub struct NodeEntry {
     pub epoch_since_ns: u64,
     /// Its memory by its newest report.
     pub status: DonorStatus,
+    /// How its devices are, by its newest report.
+    pub devices: Vec<DeviceReport>,
     /// Slabs of prepares it has not answered yet.
     pub reserved_slabs: u32,
     /// What its UDP port has seen, by its newest report.
@@ -125,6 +128,7 @@ impl NodeEntry {
             down_since_ns: now_ns,
             epoch_since_ns: now_ns,
             status: DonorStatus { total_slabs, free_slabs: total_slabs, revision: 0 },
+            devices: Vec::new(),
             reserved_slabs: 0,
             port: PortReport::default(),
             pressure: PressureReport::default(),

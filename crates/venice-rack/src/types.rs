@@ -10,48 +10,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 
+pub use crate::resource::{DeviceReport, DeviceRequest, DeviceShare, ResourceKind, ResourceSpec};
+
 /// Longest name of a node, a recipient or a purpose, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// Most copies of memory that a request may ask for: the fragments of coded memory are such, as
 /// many as its widest coding has (8+3).
 pub const MAX_COPIES: u32 = 11;
-
-/// What a resource is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ResourceKind {
-    /// Memory, lent in slabs.
-    Memory,
-    /// Whole blocks of physical memory that the donor's kernel has let go of, for who can reach
-    /// them by the hardware. The Monitor Node lists them and grants nothing of them.
-    Window,
-}
-
-impl ResourceKind {
-    /// What people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Window => "window",
-        }
-    }
-}
-
-/// One resource a node offers: a line of the Resource Registration Table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResourceSpec {
-    /// What it is.
-    pub kind: ResourceKind,
-    /// Where it is reached, in words a person can use, for example `udp:10.0.0.2:7500`.
-    pub address: String,
-    /// Its whole size, lent or not.
-    pub bytes: u64,
-    /// The unit it is lent in.
-    pub slab_bytes: u64,
-    /// What it can do, for example `crma`, `rdma`, `shm`, `udp`.
-    pub capabilities: Vec<String>,
-}
 
 /// What an agent says of itself when it joins the rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -342,7 +308,8 @@ pub struct MemoryRequest {
     pub purpose: String,
 }
 
-/// Memory lent: `bytes` of one donor under one key, for as long as the lease is renewed.
+/// What was lent: `bytes` of one donor's memory, or a device of it, under one key, for as long as
+/// the lease is renewed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
     /// Its number, unique in the rack.
@@ -353,8 +320,10 @@ pub struct Grant {
     pub donor_node: NodeId,
     /// The donor's epoch: a donor of another epoch knows nothing of this grant.
     pub donor_epoch: u64,
-    /// How much, a whole number of slabs.
+    /// How much: of memory a whole number of slabs.
     pub bytes: u64,
+    /// Which device it is; `None`: it is memory.
+    pub device: Option<DeviceShare>,
     /// What the donor asks of every access.
     pub key: GrantKey,
     /// `host:port` of the donor's gRPC service, for renewals.
@@ -369,15 +338,17 @@ pub struct Grant {
     pub lease_s: f64,
 }
 
-/// First step of the handshake, Monitor Node to donor: set slabs aside.
+/// First step of the handshake, Monitor Node to donor: set slabs, or a device, aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareRequest {
     /// The grant to be.
     pub grant: GrantId,
     /// Its key.
     pub key: GrantKey,
-    /// How many slabs.
+    /// How many slabs; 0 of a device.
     pub slabs: u32,
+    /// Which device; `None`: slabs.
+    pub device: Option<DeviceShare>,
     /// The epoch of the donor meant.
     pub donor_epoch: u64,
     /// Lease after the commit, in milliseconds.
@@ -399,6 +370,9 @@ pub enum Refusal {
         /// How many are free.
         free_slabs: u32,
     },
+    /// The device is not to be had, for the reason given.
+    #[error("the device is not to be had: {0}")]
+    NoDevice(String),
     /// There is no such grant (any more).
     #[error("no such grant")]
     UnknownGrant,
@@ -432,8 +406,10 @@ pub enum HeldState {
 pub struct HeldGrant {
     /// Its number.
     pub id: GrantId,
-    /// How many slabs.
+    /// How many slabs; 0 of a device.
     pub slabs: u32,
+    /// Which device; `None`: it is slabs.
+    pub device: Option<DeviceShare>,
     /// Prepared or committed.
     pub state: HeldState,
     /// The lease it was given, in milliseconds.
@@ -446,13 +422,15 @@ pub struct HeldGrant {
     pub purpose: String,
 }
 
-/// A donor's memory at one moment.
+/// What a donor lends, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DonorReport {
     /// The counts.
     pub status: DonorStatus,
     /// Every grant prepared or committed, by number.
     pub held: Vec<HeldGrant>,
+    /// How its devices are.
+    pub devices: Vec<DeviceReport>,
 }
 
 /// A donor's counts at one moment; comes back with every step of the handshake.
@@ -498,6 +476,8 @@ pub enum NoticeReason {
     Drain,
     /// The node's own programs need it.
     Pressure,
+    /// The device of the grant is there no longer, or does not work.
+    Fault,
 }
 
 /// What an agent answers to a ping: who it is.
@@ -520,6 +500,9 @@ pub enum RackError {
         /// What is free, by node.
         free: Vec<(String, u64)>,
     },
+    /// No device is free that would do, for the reasons given.
+    #[error("{0}")]
+    NoDevice(String),
     /// The user may not have so much at a time.
     #[error("{}", over_quota_text(.user, *.asked_bytes, *.used_bytes, *.quota_bytes))]
     OverQuota {

@@ -298,6 +298,7 @@ fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
         let memory = DonorReport {
             status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 },
             held: vec![],
+            devices: vec![],
         };
         let report = HeartbeatReport {
             identity,

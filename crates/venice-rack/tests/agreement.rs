@@ -76,3 +76,43 @@ fn without_trouble_everything_is_granted() {
     world.check_agreement();
     assert_eq!(world.granted(), 3);
 }
+
+#[test]
+fn every_device_is_granted_once() {
+    let mut world = World::new();
+    for _ in 0..=model::DONORS {
+        for which in 0..model::world::DEVICES.len() {
+            world.apply(Op::Device(model::DeviceOp::Get { which, units: 6, named: None }));
+        }
+    }
+    world.calm_down();
+    world.check_agreement();
+    assert_eq!(world.devices_granted(), model::DONORS * model::world::DEVICES.len());
+}
+
+proptest! {
+    /// A crash of the Monitor Node or of a donor at every single step of a device's handshake.
+    #[test]
+    fn a_crash_at_any_step_leaks_no_device(
+        steps in 0usize..16,
+        which in 0..model::world::DEVICES.len(),
+        donor in prop::option::of(0usize..model::DONORS),
+        fates in prop::collection::vec(prop_oneof![
+            3 => Just(Fate::Answered),
+            1 => Just(Fate::AnswerLost),
+            1 => Just(Fate::Late),
+        ], 16),
+    ) {
+        let mut world = World::new();
+        world.apply(Op::Device(model::DeviceOp::Get { which, units: 4, named: None }));
+        for (step, fate) in (0..steps).zip(fates) {
+            world.apply(if step % 2 == 0 { Op::Act } else { Op::Deliver(0, fate) });
+        }
+        match donor {
+            Some(index) => world.apply(Op::KillDonor(index)),
+            None => world.apply(Op::CrashMonitor),
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+}

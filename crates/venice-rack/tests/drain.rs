@@ -154,7 +154,7 @@ fn the_node_hears_of_it_with_its_next_report() {
             door: Default::default(),
             identity: Identity { node: NodeId(1), epoch: 1 },
             instance: 5,
-            memory: DonorReport { status, held: vec![] },
+            memory: DonorReport { status, held: vec![], devices: vec![] },
             links: vec![],
             port: PortReport::default(),
             pressure: PressureReport::default(),

@@ -28,7 +28,7 @@ fn peers(core: &mut MonitorCore, now_ns: u64, node: u32) -> Vec<u32> {
     let report = HeartbeatReport {
         identity: Identity { node: NodeId(node), epoch: 1 },
         instance: 5,
-        memory: DonorReport { status, held: vec![] },
+        memory: DonorReport { status, held: vec![], devices: vec![] },
         links: vec![],
         port: PortReport::default(),
         pressure: Default::default(),

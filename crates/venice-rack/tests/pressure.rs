@@ -42,7 +42,7 @@ fn report_stalled(
         door: Default::default(),
         identity: Identity { node: NodeId(node), epoch: 1 },
         instance: 5,
-        memory: DonorReport { status, held: vec![] },
+        memory: DonorReport { status, held: vec![], devices: vec![] },
         links: vec![],
         port: PortReport::default(),
         pressure: PressureReport {

@@ -96,6 +96,7 @@ impl AtHome {
         let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(drawn()?));
         self.count += 1;
         let mut grant = Grant {
+            device: None,
             id,
             donor: place.name().to_owned(),
             donor_node: HERE,

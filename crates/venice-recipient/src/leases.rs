@@ -92,7 +92,7 @@ fn write_behind(
     thread("venice-behind", move || behind.run(drain, &block, &stop, &news)).map(Some)
 }
 
-fn thread(
+pub(crate) fn thread(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, RecipientError> {
@@ -231,7 +231,7 @@ impl Renewals {
 }
 
 /// Over the connection that is known, if there is one.
-async fn renew(
+pub(crate) async fn renew(
     access: &Access,
     grant: &Grant,
     known: Option<AgentClient>,

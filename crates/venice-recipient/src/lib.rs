@@ -7,6 +7,7 @@
 //!   copies of which slab;
 //! - [`Leases`] keeps it: one thread renews the leases at the donors, watches over these, and marks
 //!   those lost in the run block that are; another gives slabs back the copies that they lost;
+//! - [`Held`] keeps grants that are no pages: devices, and memory that a program reaches by itself;
 //! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
 //! - [`local_rack`] finds the rack of this machine;
 //! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
@@ -23,6 +24,7 @@
 mod at_home;
 mod copies;
 mod error;
+mod held;
 mod holding;
 pub mod home;
 mod leases;
@@ -39,6 +41,7 @@ mod write_behind;
 pub use at_home::ReclaimTo;
 pub use copies::Copies;
 pub use error::RecipientError;
+pub use held::{DeviceWish, Held, HeldEvent, HeldNews};
 pub use holding::Holding;
 pub use home::Home;
 pub use leases::Leases;

@@ -256,7 +256,7 @@ pub(crate) async fn ask(
 fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, RecipientError> {
     Ok(MemoryRequest {
         client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
-        recipient: format!("{}/{}", host_name(), std::process::id()),
+        recipient: who_borrows(),
         bytes: ByteSize(bytes),
         copies,
         donors: wish.donors.clone(),
@@ -272,6 +272,11 @@ pub(crate) fn drawn() -> Result<u64, RecipientError> {
         doing: "drawing a random number",
         source: errno.into(),
     })
+}
+
+/// This program, in words for people.
+pub(crate) fn who_borrows() -> String {
+    format!("{}/{}", host_name(), std::process::id())
 }
 
 fn host_name() -> String {

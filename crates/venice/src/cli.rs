@@ -7,8 +7,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, host_port, identity, listing, paperwork, place, quota, rack,
-    run, runs, sim, swap, window,
+    daemon, doctor, drain, failure, get, host_port, identity, listing, paperwork, place, quota,
+    rack, run, runs, sim, swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -49,6 +49,9 @@ enum Command {
     /// Change how much a program that runs keeps resident
     #[command(after_help = runs::HELP_LIMIT)]
     Limit(runs::LimitArgs),
+    /// Get memory, an accelerator, storage or a network card, and hold it
+    #[command(after_help = get::HELP)]
+    Get(Box<get::GetArgs>),
     /// Have the kernel swap to borrowed memory
     #[command(after_help = swap::HELP)]
     Swap {
@@ -233,6 +236,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Run(args) => run::execute(args, monitor),
         Command::Ps(args) => runs::ps(args),
         Command::Limit(args) => runs::limit(args),
+        Command::Get(args) => get::execute(args, monitor),
         Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),
         Command::Drain(args) => drain::execute(args, monitor),
@@ -343,6 +347,8 @@ EXAMPLES:
   venice up --topology torus:3x3 --source-routes
                                               nine, whose packets carry their whole way
   venice up --nodes 6 --pool 2                the last two lend and borrow nothing
+  venice up --offer node2/storage:/srv/pool=10GiB
+                                              node2 lends storage too, for `venice get io`
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
 
@@ -379,7 +385,12 @@ is draining, and drained once it is (`venice drain`).";
 const HELP_RESOURCES: &str = "\
 EXAMPLES:
   venice resources
-  venice resources --json | jq '.[] | {node, bytes, capabilities}'";
+  venice resources --json | jq '.[] | {node, bytes, capabilities}'
+  venice resources --json | jq '.[] | select(.kind == \"accelerator\" and .available)'
+
+Kinds: memory; window, blocks of physical memory; accelerator, nic and storage, devices that the
+operators of nodes have named (`venice agent --offer`). Free of a device that is lent whole is whole
+or -; health is ok, or what is wrong with it.";
 
 const HELP_GRANTS: &str = "\
 EXAMPLES:
@@ -483,6 +494,8 @@ EXAMPLES:
   venice agent --name pool1 --monitor 10.0.0.1:7470 --lend 500GiB --listen 10.0.0.8:7471 --pool
   venice agent --lend 16GiB --lend-blocks 64GiB
                                               and memory blocks, for machines on the same CXL fabric
+  venice agent --lend 16GiB --offer accelerator:/dev/nvidia0 --offer storage:/srv/pool=100GiB
+                                              and these devices, for `venice get`
   venice agent --return-blocks                bring back what a killed agent took
   venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30
   venice agent --config /etc/venice/agent.toml

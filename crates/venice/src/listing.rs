@@ -157,6 +157,7 @@ fn resources_table(rows: &[ResourceRow]) -> String {
         ("bytes", Align::Right),
         ("free", Align::Right),
         ("slab", Align::Right),
+        ("health", Align::Left),
         ("capabilities", Align::Left),
         ("address", Align::Left),
     ];
@@ -164,14 +165,25 @@ fn resources_table(rows: &[ResourceRow]) -> String {
         vec![
             row.node.clone(),
             row.kind.clone(),
-            terminal::bytes(row.bytes),
-            terminal::bytes(row.free_bytes),
-            terminal::bytes(row.slab_bytes),
-            row.capabilities.join(","),
+            sized(row.bytes),
+            if row.slab_bytes > 0 { terminal::bytes(row.free_bytes) } else { whole(row) },
+            sized(row.slab_bytes),
+            row.health.clone(),
+            named(&row.capabilities.join(",")),
             row.address.clone(),
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+/// Of what is lent whole: whether it is free.
+fn whole(row: &ResourceRow) -> String {
+    if row.available { "whole".to_owned() } else { dash() }
+}
+
+/// Devices need not have a size.
+fn sized(bytes: u64) -> String {
+    if bytes == 0 { dash() } else { terminal::bytes(bytes) }
 }
 
 /// Up or down; a node that is to be empty is draining, and drained once it is.
@@ -192,6 +204,8 @@ fn grants_table(rows: &[GrantRow]) -> String {
         ("recipient", Align::Left),
         ("home", Align::Left),
         ("hops", Align::Right),
+        ("kind", Align::Left),
+        ("address", Align::Left),
         ("bytes", Align::Right),
         ("state", Align::Left),
         ("lease", Align::Right),
@@ -206,14 +220,16 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.recipient.clone(),
             named(&row.home),
             row.hops.map_or_else(dash, |hops| hops.to_string()),
-            terminal::bytes(row.bytes),
+            if row.kind == "memory" { dash() } else { row.kind.clone() },
+            named(&row.address),
+            sized(row.bytes),
             row.state.clone(),
             terminal::seconds(row.lease_s),
             terminal::seconds(row.age_s),
             row.purpose.clone(),
         ]
     };
-    table_without(&["home", "hops"], &columns, rows.iter().map(line).collect())
+    table_without(&["home", "hops", "kind", "address"], &columns, rows.iter().map(line).collect())
 }
 
 /// Whose a grant is.

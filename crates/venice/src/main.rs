@@ -2,7 +2,7 @@
 //!
 //! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `swap` has the
 //! kernel swap to it; `runs` shows the programs that run so; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
-//! Monitor Node's tables, `quota` who may borrow how much; `doctor` looks at the machine.
+//! Monitor Node's tables, `quota` who may borrow how much; `get` holds memory and devices; `doctor` looks at the machine.
 #![forbid(unsafe_code)]
 
 mod admittance;
@@ -12,6 +12,7 @@ mod daemon;
 mod doctor;
 mod drain;
 mod failure;
+mod get;
 mod host_port;
 mod identity;
 mod listing;

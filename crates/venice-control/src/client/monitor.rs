@@ -11,7 +11,8 @@ use tonic::{Code, Status};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
 use venice_rack::types::{
-    Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, Registered,
+    DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
+    Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -95,6 +96,26 @@ impl MonitorClient {
         };
         let grants = response.into_inner().grants.into_iter().map(convert::grant_in);
         grants.collect::<Result<_, _>>().map_err(|s| self.error(s))
+    }
+
+    /// Borrows one device. May be repeated as a request for memory may.
+    ///
+    /// # Errors
+    /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
+    pub async fn request_device(&mut self, request: DeviceRequest) -> Result<Grant, ControlError> {
+        let request = convert::device_request_out(request);
+        let until = Instant::now() + HAND_OVER_PATIENCE;
+        let response = loop {
+            match self.inner.request_device(request.clone()).await {
+                Err(status) if self.may_answer_yet(&status) && Instant::now() < until => {
+                    tokio::time::sleep(HAND_OVER_PAUSE).await;
+                }
+                done => break done.map_err(|s| self.error(s))?,
+            }
+        };
+        let grant = response.into_inner().grant;
+        let grant = grant.ok_or_else(|| Status::internal("the answer has no grant"));
+        grant.and_then(convert::grant_in).map_err(|s| self.error(s))
     }
 
     /// One of several Monitor Nodes said nothing to it: another may, when its turn has come.

@@ -60,7 +60,17 @@ same_fields!(
 same_fields!(
     resource_row_out,
     resource_row_in,
-    ResourceRow { node, kind, address, bytes, free_bytes, slab_bytes, capabilities }
+    ResourceRow {
+        node,
+        kind,
+        address,
+        bytes,
+        free_bytes,
+        slab_bytes,
+        capabilities,
+        health,
+        available,
+    }
 );
 same_fields!(
     grant_row_out,
@@ -73,6 +83,8 @@ same_fields!(
         recipient,
         home,
         hops,
+        kind,
+        address,
         bytes,
         state,
         lease_s,

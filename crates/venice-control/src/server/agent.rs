@@ -20,7 +20,7 @@ use venice_wire::{GrantId, GrantKey};
 /// What an agent does when it is called. Write the methods as `async fn`. Every call may come
 /// twice, and calls may come at the same time.
 pub trait AgentHandler: Send + Sync + 'static {
-    /// Sets slabs aside for a grant.
+    /// Sets slabs, or a device, aside for a grant.
     fn prepare(
         &self,
         request: PrepareRequest,
@@ -99,7 +99,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         request: Request<proto::PrepareGrantRequest>,
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
-        let request = convert::prepare_in(request.into_inner());
+        let request = convert::prepare_in(request.into_inner())?;
         self.handler.prepare(request).await.map(step).map_err(|refusal| refusal_status(&refusal))
     }
 

@@ -20,7 +20,8 @@ use venice_rack::monitor::Kept;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
 use venice_rack::types::{
-    Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError, Registered,
+    DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
+    RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -44,6 +45,13 @@ pub trait MonitorHandler: Send + Sync + 'static {
         &self,
         owner: Owner,
         request: MemoryRequest,
+    ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
+
+    /// A program of `owner` asks for a device.
+    fn request_device(
+        &self,
+        owner: Owner,
+        request: DeviceRequest,
     ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
 
     /// Where a request of `owner` would be placed; nothing is granted.
@@ -163,6 +171,19 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
             self.handler.request_memory(owner, request).await.map_err(|e| rack_status(&e))?;
         let grants = grants.into_iter().map(convert::grant_out).collect();
         Ok(Response::new(proto::RequestMemoryResponse { grants }))
+    }
+
+    async fn request_device(
+        &self,
+        request: Request<proto::RequestDeviceRequest>,
+    ) -> Result<Response<proto::RequestDeviceResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
+        let request = convert::device_request_in(request.into_inner())?;
+        let grants =
+            self.handler.request_device(user.into(), request).await.map_err(|e| rack_status(&e))?;
+        let grant = grants.into_iter().next().map(convert::grant_out);
+        Ok(Response::new(proto::RequestDeviceResponse { grant }))
     }
 
     async fn plan_memory(

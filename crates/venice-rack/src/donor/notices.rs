@@ -15,7 +15,7 @@ impl DonorCore {
     /// others. A grant that is not given back ends `within_ns` after its notice; with `None` it is
     /// waited for. Slabs on their way back count.
     pub fn handle_want_back(&mut self, now_ns: u64, slabs: u32, within_ns: Option<u64>) {
-        let freeing: u32 = self.freeing.values().sum();
+        let freeing: u32 = self.freeing.values().map(|ended| ended.slabs).sum();
         let chosen = self.chosen(slabs.saturating_sub(freeing));
         let until_ns = within_ns.map(|within_ns| now_ns.saturating_add(within_ns));
         for (id, held) in &mut self.held {
@@ -34,7 +34,8 @@ impl DonorCore {
 
     /// The grants that are to come back for so many slabs.
     fn chosen(&self, slabs: u32) -> BTreeSet<GrantId> {
-        let lent = || self.held.iter().rev().filter(|(_, held)| held.state == HeldState::Committed);
+        let is_lent = |held: &Held| held.state == HeldState::Committed && held.request.slabs > 0;
+        let lent = || self.held.iter().rev().filter(|(_, held)| is_lent(held));
         let noticed = lent().filter(|(_, held)| held.wanted.is_some());
         let others = lent().filter(|(_, held)| held.wanted.is_none());
         let mut left = slabs;
@@ -81,6 +82,7 @@ mod tests {
                 grant: GrantId(grant),
                 key: GrantKey(grant),
                 slabs: 2,
+                device: None,
                 donor_epoch: 1,
                 lease_ms: 1_000_000,
                 owner: None,

@@ -53,9 +53,13 @@ impl MonitorCore {
     }
 
     /// Who has made the request with this number, as far as it is known.
-    fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
+    pub(super) fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
         let asking = self.requests.get(&client_id).map(|pending| &pending.owner);
-        asking.into_iter().chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
+        let for_device = self.device_requests.get(&client_id).map(|pending| &pending.owner);
+        asking
+            .into_iter()
+            .chain(for_device)
+            .chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
     }
 
     pub(super) fn check_request(
@@ -64,6 +68,9 @@ impl MonitorCore {
         request: &MemoryRequest,
     ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        if self.device_requests.contains_key(&request.client_id) {
+            return bad("this request was made for a device: draw another number for it");
+        }
         if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
             return bad("the recipient's name or purpose is too long");
         }
@@ -142,7 +149,8 @@ impl MonitorCore {
             donor: node.name.clone(),
             donor_node: grant.donor,
             donor_epoch: grant.donor_epoch,
-            bytes: u64::from(grant.slabs) * SLAB_BYTES,
+            bytes: grant.bytes(),
+            device: grant.device.clone(),
             key: grant.origin?.key,
             control_addr: node.control_addr.clone(),
             udp_addr: node.udp_addr.clone(),

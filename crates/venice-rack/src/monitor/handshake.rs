@@ -275,6 +275,7 @@ impl MonitorCore {
             grant,
             key,
             slabs,
+            device: None,
             donor_epoch: donor.epoch,
             lease_ms: self.settings.lease_ms(),
             owner: Some(pending.owner.clone()),
@@ -294,6 +295,9 @@ impl MonitorCore {
     ) {
         self.settle_prepare(grant);
         self.note_result(now_ns, donor, &result);
+        if self.device_prepared(now_ns, donor, grant, &result) {
+            return;
+        }
         let client_id = self.parts.get(&grant).copied();
         match result {
             Ok(_) => match self.part_mut(grant) {
@@ -387,6 +391,7 @@ impl MonitorCore {
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,
                 slabs: part.slabs,
+                device: None,
                 lease_ms,
                 granted_ns: now_ns,
                 state: GrantState::Committing,
@@ -412,6 +417,9 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         self.note_result(now_ns, donor, &result);
+        if self.device_committed(now_ns, donor, grant, &result) {
+            return;
+        }
         // Without a request it was called off meanwhile, and its release is on the way.
         let Some(client_id) = self.parts.get(&grant).copied() else { return };
         match result {
@@ -477,7 +485,7 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
     }
 
-    fn abort(&mut self, donor: Identity, grant: GrantId) {
+    pub(super) fn abort(&mut self, donor: Identity, grant: GrantId) {
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendAbort { donor, addr, grant });
     }
@@ -495,7 +503,9 @@ impl MonitorCore {
 
     /// True while the grant is not in the table because its handshake goes on.
     pub(super) fn in_handshake(&self, grant: GrantId) -> bool {
-        self.parts.contains_key(&grant) || self.sent_prepares.contains_key(&grant)
+        self.parts.contains_key(&grant)
+            || self.sent_prepares.contains_key(&grant)
+            || self.device_parts.contains_key(&grant)
     }
 
     fn part_mut(&mut self, grant: GrantId) -> Option<&mut Part> {
@@ -508,7 +518,7 @@ impl MonitorCore {
         self.requests.get_mut(&client_id)?.parts.remove(&grant)
     }
 
-    fn fresh_grant_number(&mut self) -> GrantId {
+    pub(super) fn fresh_grant_number(&mut self) -> GrantId {
         let number = self.next_grant;
         self.skip_grant_numbers_to(GrantId(number));
         GrantId(number)

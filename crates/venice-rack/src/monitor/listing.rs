@@ -2,10 +2,11 @@
 
 use super::MonitorCore;
 use crate::NS_PER_S;
+use crate::pressure::PressureLevel;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rows::{GrantRow, NodeRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::ResourceKind;
+use crate::types::{ResourceKind, ResourceSpec};
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -23,19 +24,25 @@ impl MonitorCore {
     /// The Resource Registration Table, by node.
     pub fn resource_rows(&self) -> Vec<ResourceRow> {
         let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {
-            let row = |resource: &crate::types::ResourceSpec| ResourceRow {
+            let row = |resource: &ResourceSpec| ResourceRow {
                 node: entry.record.name.clone(),
                 kind: resource.kind.name().to_owned(),
                 address: resource.address.clone(),
                 bytes: resource.bytes,
                 free_bytes: match resource.kind {
                     ResourceKind::Memory => bytes(entry.available_slabs()).min(resource.bytes),
-                    ResourceKind::Window => resource.bytes * u64::from(entry.up),
+                    _ => resource.bytes * u64::from(entry.up),
                 },
                 slab_bytes: resource.slab_bytes,
                 capabilities: resource.capabilities.clone(),
+                health: health(entry).to_owned(),
+                available: match resource.kind {
+                    ResourceKind::Memory => entry.available_slabs() > 0,
+                    _ => false,
+                },
             };
-            entry.record.resources.iter().map(row).collect()
+            let rows = entry.record.resources.iter().map(row);
+            rows.map(|row| self.device_row(entry, row)).collect()
         };
         self.rrt.iter().flat_map(|(_, entry)| rows_of(entry)).collect()
     }
@@ -52,17 +59,20 @@ impl MonitorCore {
             recipient: request.recipient.clone(),
             home: request.home.clone(),
             hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
+            kind: ResourceKind::Memory.name().to_owned(),
+            address: String::new(),
             bytes: bytes(slabs),
             state: "prepared".to_owned(),
             lease_s: self.settings.lease_ns as f64 / NS_PER_S,
             age_s: 0.0,
             purpose: request.purpose.clone(),
         }));
+        rows.extend(self.device_rows_in_preparation());
         rows.sort_by_key(|row| row.id);
         rows
     }
 
-    fn grant_row(&self, grant: &GrantRecord, now_ns: u64) -> GrantRow {
+    pub(super) fn grant_row(&self, grant: &GrantRecord, now_ns: u64) -> GrantRow {
         let state = match grant.state {
             GrantState::Committing => "prepared",
             _ if self.lost_since_ns(grant).is_some() => "lost",
@@ -78,12 +88,28 @@ impl MonitorCore {
             recipient: grant.recipient.clone(),
             home: grant.home.map(|home| self.name_of(home)).unwrap_or_default(),
             hops: grant.home.and_then(|home| self.hops(home, grant.donor)),
-            bytes: bytes(grant.slabs),
+            kind: grant
+                .device
+                .as_ref()
+                .map_or(ResourceKind::Memory, |it| it.kind)
+                .name()
+                .to_owned(),
+            address: grant.device.as_ref().map(|it| it.address.clone()).unwrap_or_default(),
+            bytes: grant.bytes(),
             state: state.to_owned(),
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
             purpose: grant.purpose.clone(),
         }
+    }
+}
+
+/// How a node's memory is, in a word.
+fn health(entry: &NodeEntry) -> &'static str {
+    match () {
+        () if !entry.up => "its node is down",
+        () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",
+        () => "ok",
     }
 }
 

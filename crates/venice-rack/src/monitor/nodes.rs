@@ -1,11 +1,13 @@
 //! Nodes come, report, and die.
 
+use super::devices::Offered;
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
 use crate::rat::{GrantRecord, GrantState};
+use crate::resource::MAX_DEVICES;
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind,
+    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind, ResourceSpec,
 };
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
@@ -174,6 +176,7 @@ impl MonitorCore {
         let revoked_version = door.revoked_version;
         entry.door = Some(door);
         if entry.update_status(memory.status) {
+            entry.devices.clone_from(&memory.devices);
             self.reconcile(now_ns, identity, memory);
         }
         self.seen(now_ns, identity.node);
@@ -242,11 +245,13 @@ impl MonitorCore {
         let mut release = Vec::new();
         // What is the donor's may be granted once: no report makes more of it.
         let registered_slabs = self.rrt.get(donor.node).map(|entry| entry.record.total_slabs());
+        let mut left_devices = Offered::by(self.rrt.get(donor.node));
         let mut left_slabs = report.status.total_slabs.min(registered_slabs.unwrap_or(0));
         let (known, unknown): (Vec<HeldGrant>, Vec<HeldGrant>) =
             report.held.into_iter().partition(|held| self.rat.get(held.id).is_some());
         for held in known.into_iter().chain(unknown) {
-            let is_room = held.slabs <= left_slabs;
+            let is_room = held.slabs <= left_slabs
+                && held.device.as_ref().is_none_or(|share| left_devices.take(share));
             left_slabs = left_slabs.saturating_sub(held.slabs);
             match self.rat.get(held.id).map(|grant| grant.state) {
                 Some(GrantState::Releasing) => release.push(held.id),
@@ -289,6 +294,7 @@ impl MonitorCore {
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: held.slabs,
+            device: held.device,
             lease_ms: held.lease_ms,
             granted_ns: now_ns,
             state: GrantState::Committed,
@@ -340,11 +346,11 @@ impl MonitorCore {
 
 /// Whether this Monitor Node, or one before it, could have granted that.
 fn is_possible(held: &HeldGrant) -> bool {
-    let HeldGrant { id, slabs, owner, recipient, purpose, .. } = held;
+    let HeldGrant { id, slabs, device, owner, recipient, purpose, .. } = held;
     let owner = owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
     let mut names = owner.chain([recipient, purpose]);
     (1..=MAX_ADOPTED_NUMBER).contains(&id.0)
-        && *slabs > 0
+        && (*slabs > 0) != device.is_some()
         && names.all(|name| name.len() <= MAX_NAME_BYTES)
 }
 
@@ -363,6 +369,33 @@ fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
         let slab_bytes = resource.slab_bytes;
         if slab_bytes != SLAB_BYTES {
             return bad(format!("{name} lends slabs of {slab_bytes} bytes, not {SLAB_BYTES}"));
+        }
+    }
+    check_devices(node).map_err(|why| RackError::BadRequest(format!("{name}: {why}")))
+}
+
+fn check_devices(node: &NodeRegistration) -> Result<(), String> {
+    let devices = || node.resources.iter().filter(|resource| resource.kind.is_device());
+    if devices().count() > MAX_DEVICES {
+        return Err(format!("offers more than {MAX_DEVICES} devices"));
+    }
+    let mut seen = BTreeSet::new();
+    for ResourceSpec { kind, address, slab_bytes, capabilities, .. } in devices() {
+        let names = capabilities.iter().chain([address]);
+        if address.is_empty() || names.map(String::len).any(|len| len > MAX_NAME_BYTES) {
+            let most = MAX_NAME_BYTES;
+            return Err(format!(
+                "{kind} {address:?}: names and capabilities have 1 to {most} bytes"
+            ));
+        }
+        if *slab_bytes != kind.device_unit_bytes() {
+            let unit = kind.device_unit_bytes();
+            return Err(format!(
+                "{kind} {address} comes in units of {slab_bytes} bytes, not {unit}"
+            ));
+        }
+        if !seen.insert((kind, address)) {
+            return Err(format!("offers {kind} {address} twice"));
         }
     }
     Ok(())

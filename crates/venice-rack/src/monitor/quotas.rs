@@ -44,7 +44,9 @@ impl MonitorCore {
     /// The users who have a quota, or anything borrowed.
     pub fn quota_table(&self) -> QuotaTable {
         let mut users: BTreeSet<&str> = self.quotas.users().collect();
-        users.extend(self.rat.users());
+        // Devices count for no quota.
+        let has_memory = |user: &&str| self.rat.of_user(user).any(|grant| grant.slabs > 0);
+        users.extend(self.rat.users().filter(has_memory));
         users.extend(self.requests.values().map(|pending| &*pending.owner.user));
         let row = |user: &str| QuotaRow {
             user: user.to_owned(),

@@ -46,6 +46,8 @@ impl MonitorCore {
             tst: Tst::default(),
             requests: BTreeMap::new(),
             parts: BTreeMap::new(),
+            device_requests: BTreeMap::new(),
+            device_parts: BTreeMap::new(),
             sent_prepares: BTreeMap::new(),
             sent_releases: BTreeSet::new(),
             release_waiters: BTreeMap::new(),

@@ -34,6 +34,8 @@ pub enum Op {
         slabs: u32,
         named: Option<usize>,
     },
+    /// Something about a device.
+    Device(DeviceOp),
     /// A recipient that has no answer yet asks again.
     AskAgain(usize),
     Release(usize),
@@ -68,6 +70,41 @@ pub enum Op {
     StartDonor(usize),
 }
 
+/// One step about a device. `which` of those that each donor has.
+#[derive(Debug, Clone)]
+pub enum DeviceOp {
+    Get {
+        which: usize,
+        units: u64,
+        named: Option<usize>,
+    },
+    /// Whoever has asked asks again, answered or not.
+    AskAgain(usize),
+    Return(usize),
+    /// A recipient dies without a word.
+    Abandon(usize),
+    /// A donor finds a device broken, or well again.
+    Break {
+        index: usize,
+        which: usize,
+        fault: bool,
+    },
+}
+
+fn device_op() -> impl Strategy<Value = DeviceOp> {
+    let pick = 0usize..64;
+    let which = 0..world::DEVICES.len();
+    prop_oneof![
+        6 => (which.clone(), 1u64..5, prop::option::weighted(0.3, 0..DONORS))
+            .prop_map(|(which, units, named)| DeviceOp::Get { which, units, named }),
+        2 => pick.clone().prop_map(DeviceOp::AskAgain),
+        3 => pick.clone().prop_map(DeviceOp::Return),
+        1 => pick.prop_map(DeviceOp::Abandon),
+        1 => (0..DONORS, which, any::<bool>())
+            .prop_map(|(index, which, fault)| DeviceOp::Break { index, which, fault }),
+    ]
+}
+
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         8 => Just(Fate::Answered),
@@ -83,6 +120,7 @@ pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (1u32..20, prop::option::weighted(0.3, 0..DONORS))
             .prop_map(|(slabs, named)| Op::Request { slabs, named }),
+        8 => device_op().prop_map(Op::Device),
         2 => pick.clone().prop_map(Op::AskAgain),
         3 => pick.clone().prop_map(Op::Release),
         1 => pick.clone().prop_map(Op::Forge),

@@ -1,10 +1,13 @@
 //! The rack's parts, driven by [`Op`]s.
 
+mod devices;
 mod peace;
 mod quotas;
 mod starting;
 
 use super::{DONORS, Fate, LEASE_MS, MS, Op, SLABS_PER_DONOR, USERS, WANT_BACK_WITHIN_MS};
+pub use devices::DEVICES;
+use devices::{Taker, devices};
 use quotas::Ledger;
 use starting::{fresh_core, start_monitor};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +66,7 @@ pub struct World {
     store: BTreeMap<String, Record>,
     donors: Vec<Donor>,
     recipients: Vec<Recipient>,
+    takers: Vec<Taker>,
     calls: Vec<Call>,
     strays: Vec<Call>,
     slow_heartbeats: Vec<HeartbeatReport>,
@@ -91,6 +95,7 @@ impl World {
             store,
             donors: Vec::new(),
             recipients: Vec::new(),
+            takers: Vec::new(),
             calls: Vec::new(),
             strays: Vec::new(),
             slow_heartbeats: Vec::new(),
@@ -116,6 +121,7 @@ impl World {
 
     pub fn apply(&mut self, op: Op) {
         match op {
+            Op::Device(op) => self.device(op),
             Op::Request { slabs, named } => self.request(slabs, named),
             Op::AskAgain(pick) => self.ask_again(pick),
             Op::Release(pick) => self.release(pick),
@@ -145,7 +151,10 @@ impl World {
                 }
             }
             Op::Wipe(index) => self.wipe(index),
-            Op::RenewAll => self.renew_all(),
+            Op::RenewAll => {
+                self.renew_all();
+                self.renew_devices();
+            }
             Op::Drain(index, drains) => self.drain(index, drains),
             Op::WantBack(index, slabs) => self.want_back(index, slabs),
             Op::SetQuota(whose, slabs) => self.set_quota(whose, slabs),
@@ -156,6 +165,7 @@ impl World {
             Op::StartDonor(index) => self.start_donor(index),
         }
         self.check_quotas();
+        self.check_devices();
     }
 
     fn request(&mut self, slabs: u32, named: Option<usize>) {
@@ -244,7 +254,9 @@ impl World {
                 assert_eq!(other, None, "a grant's number was given twice");
                 let index = donor.node.0 as usize - 1;
                 assert!(!self.drained.contains(&index), "something is placed on a drained node");
-                self.ledger.prepare(&request);
+                if request.device.is_none() {
+                    self.ledger.prepare(&request);
+                }
                 self.send(donor, What::Prepare(request));
             }
             Action::SendCommit { donor, grant, .. } => {
@@ -301,6 +313,9 @@ impl World {
 
     /// A recipient hears: what it gets is whole, and is really there.
     fn answered(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        if self.device_answered(client_id, &result) {
+            return;
+        }
         let recipient = &mut self.recipients[client_id as usize - 1];
         if recipient.answer.is_some() || !recipient.alive {
             return;
@@ -514,6 +529,13 @@ impl World {
 
     fn register(&mut self, index: usize) {
         let donor = &self.donors[index];
+        let memory = ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(SLABS_PER_DONOR) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: vec![],
+        };
         let registration = NodeRegistration {
             name: name_of(index),
             instance: donor.instance,
@@ -521,13 +543,7 @@ impl World {
             control_addr: format!("{index}"),
             udp_addr: String::new(),
             shm_socket: String::new(),
-            resources: vec![ResourceSpec {
-                kind: ResourceKind::Memory,
-                address: String::new(),
-                bytes: u64::from(SLABS_PER_DONOR) * SLAB_BYTES,
-                slab_bytes: SLAB_BYTES,
-                capabilities: vec![],
-            }],
+            resources: [memory].into_iter().chain(devices()).collect(),
             previous: donor.identity,
             secret: None,
             is_plain: false,

@@ -95,7 +95,11 @@ impl Rack {
         let held: Vec<_> =
             held.iter().map(|(id, state)| HeldGrant { state: *state, ..held_of(*id, 2) }).collect();
         let free = 8 - 2 * held.len() as u32;
-        self.tell(now_ns, donor, DonorReport { status: status(free, revision), held });
+        self.tell(
+            now_ns,
+            donor,
+            DonorReport { status: status(free, revision), held, devices: vec![] },
+        );
     }
 
     fn tell(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
@@ -122,6 +126,7 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
         owner: None,
         id,
         slabs,
+        device: None,
         state: HeldState::Committed,
         lease_ms: 10_000,
         recipient: "r".into(),
@@ -236,7 +241,7 @@ fn what_a_donor_makes_up_is_not_adopted() {
         HeldGrant { recipient: long.clone(), ..held_of(GrantId(704), 1) },
         HeldGrant { purpose: long.clone(), ..held_of(GrantId(705), 1) },
     ];
-    let memory = DonorReport { status: status(0, 5), held };
+    let memory = DonorReport { status: status(0, 5), held, devices: vec![] };
     let known_too = |mut memory: DonorReport| {
         memory.held.push(held_of(known, 4));
         memory
@@ -247,7 +252,7 @@ fn what_a_donor_makes_up_is_not_adopted() {
     let held = [(710, 3), (711, 2), (712, 1), (713, u32::MAX)];
     let held = held.map(|(id, slabs)| held_of(GrantId(id), slabs)).to_vec();
     let status = DonorStatus { total_slabs: u32::MAX, free_slabs: 0, revision: 6 };
-    rack.tell(0, donor, known_too(DonorReport { status, held }));
+    rack.tell(0, donor, known_too(DonorReport { status, held, devices: vec![] }));
     let ids: Vec<_> = rack.core.grant_rows(0).into_iter().map(|row| row.id).collect();
     assert_eq!(ids, [known.0, 710]);
     let told = rack.actions();
@@ -478,7 +483,7 @@ fn silence_is_death_and_a_report_is_life() {
         bytes_per_s: None,
         protection: LinkProtection::Aes256Gcm,
     };
-    let memory = DonorReport { status: status(8, 0), held: vec![] };
+    let memory = DonorReport { status: status(8, 0), held: vec![], devices: vec![] };
     let report = HeartbeatReport {
         door: Default::default(),
         identity: other,
@@ -571,7 +576,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
         door: Default::default(),
         identity: first.identity,
         instance: 1,
-        memory: DonorReport { status: status(8, 0), held: vec![] },
+        memory: DonorReport { status: status(8, 0), held: vec![], devices: vec![] },
         links: vec![],
         port: PortReport::default(),
         pressure: Default::default(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::Args;
-use venice_agent::{AgentConfig, AgentError, AgentReady, OnReady};
+use venice_agent::{AgentConfig, AgentError, AgentReady, Offer, OnReady};
 use venice_fabric::{LinkModel, Topology};
 use venice_recipient::local_rack::AGENT_SOCKET;
 use venice_wire::ByteSize;
@@ -87,6 +87,11 @@ pub struct AgentArgs {
     /// it for machines that reach it by a fabric of memory (CXL); root only [default: none]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND_BLOCKS")]
     lend_blocks: Option<ByteSize>,
+    /// Lend a device too, and no other than those named: accelerator:/dev/nvidia0, nic:eth1,
+    /// storage:/dev/sdb, storage:/srv/pool=100GiB; with ,CAPABILITY after it for what it can do
+    /// besides what is found out; may be repeated
+    #[arg(long, value_name = "DEVICE")]
+    offer: Vec<Offer>,
     /// Bring the memory blocks online that an agent which was killed has left offline, and end
     #[arg(long, conflicts_with_all = ["lend", "lend_blocks"])]
     return_blocks: bool,
@@ -144,8 +149,10 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
         let said = "a router's --topology is router:N, with the number of nodes around it";
         return Err(Usage(said.to_string()).into());
     };
-    if config.pool || config.lend_blocks.0 > 0 || args.return_blocks {
-        let said = "a router lends nothing: give no --pool, --lend-blocks or --return-blocks";
+    let lends = config.lend_blocks.0 > 0 || !config.offer.is_empty();
+    if config.pool || lends || args.return_blocks {
+        let said =
+            "a router lends nothing: give no --pool, --offer, --lend-blocks or --return-blocks";
         return Err(Usage(said.to_string()).into());
     }
     config.position = Some(router.0);
@@ -175,8 +182,9 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
 /// An agent's configuration, which says how much it lends.
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let config = merged(args, monitor)?;
-    if config.lend.0 == 0 && config.lend_blocks.0 == 0 {
-        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB";
+    if config.lend.0 == 0 && config.lend_blocks.0 == 0 && config.offer.is_empty() {
+        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB (or name \
+                    a device with --offer)";
         return Err(Usage(said.to_string()).into());
     }
     Ok(config)
@@ -209,6 +217,9 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.plain |= args.plain;
     config.queues = args.queues.or(config.queues);
     config.lend_blocks = args.lend_blocks.unwrap_or(config.lend_blocks);
+    if !args.offer.is_empty() {
+        config.offer = args.offer.iter().map(ToString::to_string).collect();
+    }
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
@@ -219,7 +230,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
 
 fn told(error: AgentError) -> anyhow::Error {
     match error {
-        AgentError::Config(_) => Usage(error.to_string()).into(),
+        AgentError::Config(_) | AgentError::Device { .. } => Usage(error.to_string()).into(),
         // Its own text says all; what the transport adds below it does not help.
         AgentError::Control(error) => anyhow!("{error}"),
         other => anyhow!(other),

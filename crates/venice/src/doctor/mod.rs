@@ -1,5 +1,6 @@
 //! `venice doctor`: what this machine has for Venice, what it lacks, and how to mend it.
 
+mod devices;
 mod facilities;
 mod finding;
 mod hotplug;
@@ -53,6 +54,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(identity::examine());
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
+    findings.extend(devices::examine());
     findings
 }
 
@@ -132,6 +134,7 @@ mod tests {
             "dax/kmem",
             "DAX devices",
             "CXL",
+            "devices to lend",
         ] {
             assert!(findings.iter().any(|f| f.what == what), "no row about {what}");
         }

@@ -4,6 +4,7 @@ mod address;
 mod down;
 mod log;
 mod network;
+mod offers;
 mod process;
 mod record;
 mod run_dir;

@@ -112,6 +112,9 @@ pub struct AgentRecord {
     /// It lends and borrows nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pool: bool,
+    /// The devices it lends, as `venice agent --offer` has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offer: Vec<String>,
     /// The network namespace it lives in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,

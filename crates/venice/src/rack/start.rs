@@ -181,6 +181,9 @@ impl Starter<'_> {
             if agent.pool {
                 arguments.push("--pool".to_string());
             }
+            for offer in &agent.offer {
+                arguments.extend(["--offer".to_string(), offer.clone()]);
+            }
         }
         if let Some(link) = &self.record.link {
             arguments.extend(["--link".to_string(), link.to_string()]);

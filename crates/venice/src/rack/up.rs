@@ -9,6 +9,7 @@ use venice_fabric::{LinkModel, Topology};
 use venice_wire::ByteSize;
 
 use super::network::{self, Network};
+use super::offers::{NodeOffer, check_offers, offers_of};
 use super::process;
 use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
 use super::run_dir::{RunDir, RunDirLock, remove_file};
@@ -71,6 +72,10 @@ pub struct UpArgs {
     /// much left), spread (all alike) or pack (as few as can be) [default: nearest]
     #[arg(long, value_name = "nearest|spread|pack")]
     pub placement: Option<Policy>,
+    /// Have a node lend a device of this machine, the first one unless it is said: as `venice agent
+    /// --offer` has it, or node2/accelerator:/dev/nvidia1; may be repeated
+    #[arg(long, value_name = "[NODE/]DEVICE")]
+    pub offer: Vec<NodeOffer>,
     /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
@@ -207,6 +212,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         let said = format!("--pool {pool} leaves none of {nodes} nodes to run programs");
         return Err(Usage(said).into());
     }
+    check_offers(args, nodes)?;
     let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
     check_memory(nodes, lend_bytes)?;
     check_socket_path(dir, nodes)?;
@@ -218,6 +224,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         process: None,
         lend_bytes,
         pool: number > nodes - pool,
+        offer: offers_of(args, &format!("node{number}")),
         control_addr: String::new(),
         udp_addr: String::new(),
         relay_addr: String::new(),
@@ -228,6 +235,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         process: None,
         lend_bytes: 0,
         pool: false,
+        offer: Vec::new(),
         control_addr: String::new(),
         udp_addr: String::new(),
         relay_addr: String::new(),
@@ -411,6 +419,13 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.xdp && !record.xdp {
         return Some("without --xdp".to_string());
     }
+    let other = |agent: &&AgentRecord| agent.offer != offers_of(args, &agent.name);
+    if let Some(agent) = record.agents.iter().find(other).filter(|_| !args.offer.is_empty()) {
+        return Some(match agent.offer.join(" ").as_str() {
+            "" => format!("in which {} offers no device", agent.name),
+            offers => format!("in which {} offers {offers}", agent.name),
+        });
+    }
     if args.monitor_port.is_some_and(|wanted| wanted != port) {
         return Some(format!("with its Monitor Node on port {port}"));
     }
@@ -473,6 +488,7 @@ mod tests {
             plain: false,
             placement: None,
             xdp: false,
+            offer: Vec::new(),
             monitor_port: None,
         }
     }
@@ -506,6 +522,7 @@ mod tests {
             UpArgs { netns: true, xdp: true, ..asked() },
             UpArgs { link: Some(LinkModel::PAPER), ..asked() },
             UpArgs { topology: Some("mesh:2".into()), ..asked() },
+            UpArgs { offer: vec!["nic:eth1".parse().unwrap()], ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },
         ] {
             assert!(difference(&other, &record()).is_some(), "{other:?}");

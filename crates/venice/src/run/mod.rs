@@ -30,6 +30,9 @@ use venice_recipient::{
 };
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
+pub use child::{Child, Ended};
+pub use program::find as find_program;
+
 use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, PortKind};

@@ -39,6 +39,7 @@ impl World {
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
         for _ in 0..steps {
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
+            self.calm_devices();
             for index in 0..DONORS {
                 match self.report(index) {
                     Some(report) => self.heartbeat(report),
@@ -47,6 +48,7 @@ impl World {
             }
             self.settle();
             self.renew_all();
+            self.renew_devices();
             self.pass(HEARTBEAT_MS);
         }
         self.settle();
@@ -68,6 +70,7 @@ impl World {
         assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
         assert_eq!(listed(&self.recovered(), self.now_ns), used, "store and recipients");
         self.check_quota_table();
+        self.check_devices_agree();
         for (index, row) in self.monitor.node_rows(self.now_ns).iter().enumerate() {
             let core = &self.donors[row.node_id as usize - 1].core;
             let free_bytes = u64::from(core.status().free_slabs) * SLAB_BYTES;
@@ -84,7 +87,8 @@ impl World {
     fn held_by_donors(&self) -> BTreeMap<u64, Held> {
         let mut held_by_donors = BTreeMap::new();
         for (index, donor) in self.donors.iter().enumerate() {
-            for held in donor.core.report().held {
+            let report = donor.core.report();
+            for held in report.held.into_iter().filter(|held| held.device.is_none()) {
                 assert_eq!(held.state, HeldState::Committed, "left prepared");
                 let bytes = u64::from(held.slabs) * SLAB_BYTES;
                 let owner = held.owner.expect("the donor was told whose it is");
@@ -102,7 +106,7 @@ impl World {
 }
 
 fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, Held> {
-    let rows = monitor.grant_rows(now_ns).into_iter();
+    let rows = monitor.grant_rows(now_ns).into_iter().filter(|row| row.kind == "memory");
     rows.map(|row| {
         assert_eq!(row.state, "committed", "grant {}", row.id);
         let owner = Owner { node: row.owner_node, user: row.owner_user };

@@ -1,6 +1,7 @@
 //! Donors and Monitor Nodes as they start.
 
 use super::super::{HEARTBEAT_MS, LEASE_MS, MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR};
+use super::devices::devices;
 use crate::common::OneTwoThree;
 use std::collections::BTreeMap;
 use venice_rack::donor::{DonorCore, DonorSettings};
@@ -9,7 +10,10 @@ use venice_rack::placement::Policy;
 
 pub(super) fn fresh_core() -> DonorCore {
     let prepare_timeout_ns = 2 * REQUEST_TIMEOUT_MS * MS;
-    DonorCore::new(DonorSettings { total_slabs: SLABS_PER_DONOR, prepare_timeout_ns })
+    let settings = DonorSettings { total_slabs: SLABS_PER_DONOR, prepare_timeout_ns };
+    let mut core = DonorCore::new(settings);
+    core.offer_devices(devices());
+    core
 }
 
 pub(super) fn start_monitor(

@@ -1,0 +1,134 @@
+//! GPUs and other devices that compute.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use super::host::Host;
+use super::offer::Offer;
+
+/// Its size in bytes, 0 where nobody knows, and what it can do.
+pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+    let path = host.path(&offer.address);
+    let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
+    if !metadata.file_type().is_char_device() {
+        return Err("cannot be lent: an accelerator is a character device".to_owned());
+    }
+    let (bytes, capabilities) = said_of(host, &offer.address);
+    Ok((offer.bytes.or(bytes).unwrap_or(0), capabilities))
+}
+
+pub(super) fn is_there(host: &Host, address: &str) -> bool {
+    fs::metadata(host.path(address)).is_ok_and(|it| it.file_type().is_char_device())
+}
+
+/// The devices that are accelerators by their names.
+pub(super) fn addresses(host: &Host) -> Vec<String> {
+    let in_dir = |dir: &str, stem: &str| {
+        let names = host.names(dir).into_iter();
+        let numbered = names.filter(|name| number(name, stem).is_some());
+        numbered.map(|name| format!("{dir}/{name}")).collect::<Vec<_>>()
+    };
+    let nvidia = in_dir("/dev", "nvidia");
+    // NVIDIA's own driver has render nodes too: one name for each device.
+    let is_new =
+        |address: &String| nvidia.is_empty() || !driver_of_render(host, address).contains("nvidia");
+    let mut all = nvidia.clone();
+    all.extend(in_dir("/dev/dri", "renderD").into_iter().filter(is_new));
+    all.extend(in_dir("/dev/accel", "accel"));
+    all
+}
+
+fn driver_of_render(host: &Host, address: &str) -> String {
+    let name = address.rsplit('/').next().unwrap_or_default();
+    host.link_name(format!("/sys/class/drm/{name}/device/driver")).unwrap_or_default()
+}
+
+/// What the kernel says of it: its memory in bytes, and capabilities.
+fn said_of(host: &Host, address: &str) -> (Option<u64>, Vec<String>) {
+    let name = address.rsplit('/').next().unwrap_or_default();
+    let dir = Path::new(address).parent().and_then(Path::to_str).unwrap_or_default();
+    let owned = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+    match dir {
+        "/dev" if let Some(minor) = number(name, "nvidia") => {
+            let mut capabilities = owned(&["gpu", "cuda", "nvidia"]);
+            capabilities.extend(nvidia_model(host, minor));
+            (None, capabilities)
+        }
+        "/dev/dri" => {
+            let device = format!("/sys/class/drm/{name}/device");
+            let mut capabilities = owned(&["gpu"]);
+            capabilities.extend(host.link_name(format!("{device}/driver")));
+            let bytes = host.text(format!("{device}/mem_info_vram_total"));
+            (bytes.and_then(|text| text.parse().ok()), capabilities)
+        }
+        "/dev/accel" => {
+            let driver = host.link_name(format!("/sys/class/accel/{name}/device/driver"));
+            (None, driver.into_iter().collect())
+        }
+        "/dev/vfio" => (None, owned(&["vfio"])),
+        _ => (None, Vec::new()),
+    }
+}
+
+/// The model of an NVIDIA device, as a word: `nvidia-h200`.
+fn nvidia_model(host: &Host, minor: u32) -> Option<String> {
+    const GPUS: &str = "/proc/driver/nvidia/gpus";
+    let said = host.names(GPUS).into_iter();
+    let mut said = said.filter_map(|gpu| host.text(format!("{GPUS}/{gpu}/information")));
+    let field = |text: &str, name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+    };
+    let of_minor = minor.to_string();
+    let text = said.find(|text| field(text, "Device Minor").as_deref() == Some(&*of_minor))?;
+    let model = field(&text, "Model")?;
+    Some(model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-"))
+}
+
+/// `nvidia7` is the seventh of `nvidia`; `nvidiactl` is none.
+fn number(name: &str, stem: &str) -> Option<u32> {
+    name.strip_prefix(stem)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_told_by_its_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 5\nDevice Minor: \t 1\n";
+        let host = Host::in_folder(
+            dir.path(),
+            &[
+                ("/proc/driver/nvidia/gpus/0000:01:00.0/information", "Device Minor: 0\n"),
+                ("/proc/driver/nvidia/gpus/0000:02:00.0/information", information),
+                ("/dev/nvidia1", ""),
+                ("/dev/nvidiactl", ""),
+                ("/dev/dri/renderD128", ""),
+                ("/dev/dri/card0", ""),
+                ("/sys/class/drm/renderD128/device/mem_info_vram_total", "17163091968\n"),
+            ],
+        );
+        let driver = dir.path().join("sys/class/drm/renderD128/device/driver");
+        std::os::unix::fs::symlink("../../bus/pci/drivers/amdgpu", driver).unwrap();
+        assert_eq!(addresses(&host), ["/dev/nvidia1", "/dev/dri/renderD128"]);
+        let (bytes, capabilities) = said_of(&host, "/dev/nvidia1");
+        assert_eq!((bytes, capabilities.join(" ")), (None, "gpu cuda nvidia nvidia-h200".into()));
+        let (bytes, capabilities) = said_of(&host, "/dev/dri/renderD128");
+        assert_eq!((bytes, capabilities.join(" ")), (Some(17_163_091_968), "gpu amdgpu".into()));
+    }
+
+    #[test]
+    fn an_accelerator_is_a_character_device_that_is_there() {
+        let offer = |text: &str| text.parse::<Offer>().unwrap();
+        let host = Host::default();
+        let zero = offer("accelerator:/dev/zero=1GiB");
+        assert_eq!(examine(&host, &zero).unwrap().0, 1 << 30);
+        let missing = examine(&host, &offer("accelerator:/dev/nvidia77")).unwrap_err();
+        assert!(missing.contains("No such file"), "{missing}");
+        let no_device = examine(&host, &offer("accelerator:/etc/hostname")).unwrap_err();
+        assert!(no_device.contains("character device"), "{no_device}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Network cards.
+
+use super::host::Host;
+use super::offer::Offer;
+
+const CARDS: &str = "/sys/class/net";
+
+/// No size, and what it can do: its driver, its speed.
+pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+    let name = &offer.address;
+    if !is_there(host, name) {
+        return Err("cannot be lent: this machine has no network interface of that name".to_owned());
+    }
+    if name == "lo" {
+        return Err("cannot be lent: it is this machine's way to itself".to_owned());
+    }
+    let mut capabilities = Vec::new();
+    match host.link_name(format!("{CARDS}/{name}/device/driver")) {
+        Some(driver) => capabilities.push(driver),
+        None if !has_device(host, name) => capabilities.push("virtual".to_owned()),
+        None => {}
+    }
+    if !host.names(format!("{CARDS}/{name}/device/infiniband")).is_empty() {
+        capabilities.push("rdma".to_owned());
+    }
+    capabilities.extend(speed(host, name));
+    Ok((0, capabilities))
+}
+
+pub(super) fn is_there(host: &Host, name: &str) -> bool {
+    host.path(format!("{CARDS}/{name}")).is_dir()
+}
+
+/// The interfaces that have a device behind them.
+pub(super) fn names(host: &Host) -> Vec<String> {
+    host.names(CARDS).into_iter().filter(|name| has_device(host, name)).collect()
+}
+
+/// Whether the kernel has it in use.
+pub(super) fn is_up(host: &Host, name: &str) -> bool {
+    host.text(format!("{CARDS}/{name}/operstate")).is_some_and(|state| state == "up")
+}
+
+fn has_device(host: &Host, name: &str) -> bool {
+    host.path(format!("{CARDS}/{name}/device")).exists()
+}
+
+/// `25Gbps`, `100Mbps`; `None` where the card does not say, as while it has no link.
+fn speed(host: &Host, name: &str) -> Option<String> {
+    let mbps: i64 = host.text(format!("{CARDS}/{name}/speed"))?.parse().ok()?;
+    match mbps {
+        ..=0 => None,
+        mbps if mbps % 1000 == 0 => Some(format!("{}Gbps", mbps / 1000)),
+        mbps => Some(format!("{mbps}Mbps")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_told_by_speed_and_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::in_folder(
+            dir.path(),
+            &[
+                ("/sys/class/net/eth1/speed", "25000\n"),
+                ("/sys/class/net/eth1/device/infiniband/mlx5_0", ""),
+                ("/sys/class/net/eth1/operstate", "up\n"),
+                ("/sys/class/net/veth3/speed", "-1\n"),
+                ("/sys/class/net/lo/speed", ""),
+            ],
+        );
+        std::os::unix::fs::symlink(
+            "../../drivers/mlx5_core",
+            dir.path().join("sys/class/net/eth1/device/driver"),
+        )
+        .unwrap();
+        let of = |name: &str| examine(&host, &format!("nic:{name}").parse().unwrap());
+        assert_eq!(of("eth1").unwrap().1, ["mlx5_core", "rdma", "25Gbps"]);
+        assert_eq!(of("veth3").unwrap().1, ["virtual"]);
+        assert!(of("lo").unwrap_err().contains("to itself"));
+        assert!(of("eth9").unwrap_err().contains("no network interface"));
+        assert_eq!(names(&host), ["eth1"]);
+        assert!(is_up(&host, "eth1") && !is_up(&host, "veth3"));
+    }
+}

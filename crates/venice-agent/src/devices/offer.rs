@@ -1,0 +1,123 @@
+//! What an operator writes: `accelerator:/dev/nvidia0`, `nic:eth1`, `storage:/srv/pool=100GiB`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use venice_control::ResourceKind;
+use venice_wire::ByteSize;
+
+/// Longest name of a device or of a capability, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// A device that is to be lent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// What it is.
+    pub kind: ResourceKind,
+    /// Its name on this machine: a path, or that of a network card.
+    pub address: String,
+    /// How much of it, where that is said.
+    pub bytes: Option<u64>,
+    /// What it can do besides what the agent finds out.
+    pub capabilities: Vec<String>,
+}
+
+/// An offer that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no device to offer ({why}): write accelerator:PATH, nic:NAME or \
+     storage:PATH[=SIZE], and after it ,CAPABILITY for what it can do besides"
+)]
+pub struct BadOffer {
+    text: String,
+    why: String,
+}
+
+impl FromStr for Offer {
+    type Err = BadOffer;
+
+    fn from_str(text: &str) -> Result<Self, BadOffer> {
+        parse(text).map_err(|why| BadOffer { text: text.to_owned(), why })
+    }
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.address)?;
+        if let Some(bytes) = self.bytes {
+            write!(f, "={}", ByteSize(bytes))?;
+        }
+        self.capabilities.iter().try_for_each(|it| write!(f, ",{it}"))
+    }
+}
+
+fn parse(text: &str) -> Result<Offer, String> {
+    let (kind, rest) = text.split_once(':').ok_or("it says not what it is")?;
+    let kind = ResourceKind::DEVICES.into_iter().find(|it| it.name() == kind);
+    let kind = kind.ok_or("it is neither accelerator, nic nor storage")?;
+    let mut parts = rest.split(',');
+    let device = parts.next().unwrap_or_default();
+    let capabilities: Vec<String> = parts.map(str::to_owned).collect();
+    let (address, size) = match device.split_once('=') {
+        Some((address, size)) => (address, Some(size)),
+        None => (device, None),
+    };
+    let names = capabilities.iter().map(String::as_str).chain([address]);
+    for name in names {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+            return Err(format!("names have 1 to {MAX_NAME_BYTES} printable bytes"));
+        }
+    }
+    match kind {
+        ResourceKind::Nic if address.contains('/') => {
+            return Err("a network card is called by its name, as in eth1".to_owned());
+        }
+        ResourceKind::Nic if size.is_some() => {
+            return Err("a network card has no size".to_owned());
+        }
+        ResourceKind::Nic => {}
+        _ if !address.starts_with('/') => {
+            return Err("its path has to begin with /".to_owned());
+        }
+        _ => {}
+    }
+    let bytes = size.map(|size| size.parse::<ByteSize>().map(|size| size.0));
+    let bytes = bytes.transpose().map_err(|error| error.to_string())?;
+    Ok(Offer { kind, address: address.to_owned(), bytes, capabilities })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_are_read_and_written_alike() {
+        for text in [
+            "accelerator:/dev/nvidia0",
+            "accelerator:/dev/accel/accel0=16GiB,fft,crypto",
+            "nic:eth1",
+            "storage:/dev/sdb",
+            "storage:/srv/pool=100GiB,ssd",
+        ] {
+            assert_eq!(text.parse::<Offer>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, said) in [
+            ("/dev/nvidia0", "says not what it is"),
+            ("gpu:/dev/nvidia0", "neither accelerator"),
+            ("memory:/dev/mem", "neither accelerator"),
+            ("accelerator:nvidia0", "begin with /"),
+            ("nic:/sys/class/net/eth1", "by its name"),
+            ("nic:eth1=5GiB", "no size"),
+            ("storage:/srv=five", "five"),
+            ("storage:", "1 to 255"),
+            ("nic:eth1,", "1 to 255"),
+        ] {
+            let error = text.parse::<Offer>().unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Block devices, files and directories.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use rustix::fs::{major, minor, statvfs};
+use venice_control::ResourceSpec;
+use venice_wire::ByteSize;
+
+use super::host::Host;
+use super::offer::Offer;
+
+/// The kernel counts block devices in these, whatever theirs are.
+const SECTOR_BYTES: u64 = 512;
+const BLOCKS: &str = "/sys/class/block";
+
+/// How much is lent, and what it is.
+pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+    let path = host.path(&offer.address);
+    let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
+    let kind = metadata.file_type();
+    if kind.is_block_device() {
+        let at = format!("/sys/dev/block/{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
+        let name = host.link_name(at).ok_or("is a block device the kernel says nothing of")?;
+        return of_block(host, &name, offer);
+    }
+    let (most, what) = match () {
+        () if kind.is_file() => (metadata.len(), "file"),
+        () if kind.is_dir() => {
+            let space = statvfs(&path).map_err(|error| format!("cannot be lent: {error}"))?;
+            (space.f_bavail.saturating_mul(space.f_frsize), "directory")
+        }
+        () => return Err("is neither a block device nor a file nor a directory".to_owned()),
+    };
+    if offer.bytes.is_none() && what == "directory" {
+        return Err("is a directory: say how much of it, as in storage:/srv/pool=100GiB".to_owned());
+    }
+    Ok((at_most(offer.bytes, most)?, vec![what.to_owned()]))
+}
+
+pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
+    let Ok(metadata) = fs::metadata(host.path(&spec.address)) else { return false };
+    let is = |what: &str| spec.capabilities.iter().any(|it| it == what);
+    match () {
+        () if is("block") => metadata.file_type().is_block_device(),
+        // One that was made shorter has not what was lent.
+        () if is("file") => metadata.is_file() && metadata.len() >= spec.bytes,
+        () => metadata.is_dir(),
+    }
+}
+
+/// The block devices that nobody uses, whole ones, by name.
+pub(super) fn unused(host: &Host) -> Vec<String> {
+    let is_real = |name: &String| {
+        !["loop", "ram", "zram", "dm-", "md", "sr", "fd"].iter().any(|it| name.starts_with(it))
+    };
+    let is_free =
+        |name: &String| size(host, name).is_some_and(|it| it > 0) && use_of(host, name).is_none();
+    host.names("/sys/block").into_iter().filter(is_real).filter(is_free).collect()
+}
+
+fn of_block(host: &Host, name: &str, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+    if let Some(used) = use_of(host, name) {
+        return Err(format!("cannot be lent: {used}"));
+    }
+    if host.text(format!("{BLOCKS}/{name}/ro")).is_some_and(|text| text == "1") {
+        return Err("cannot be lent: it is read-only".to_owned());
+    }
+    let most = size(host, name).ok_or("says not how large it is")?;
+    let turns = host.text(format!("{BLOCKS}/{name}/queue/rotational"));
+    let mut capabilities = vec!["block".to_owned()];
+    match turns.as_deref() {
+        _ if name.starts_with("nvme") => capabilities.extend(["nvme".into(), "ssd".into()]),
+        Some("0") => capabilities.push("ssd".to_owned()),
+        Some("1") => capabilities.push("disk".to_owned()),
+        _ => {}
+    }
+    Ok((at_most(offer.bytes, most)?, capabilities))
+}
+
+fn at_most(asked: Option<u64>, most: u64) -> Result<u64, String> {
+    match asked {
+        Some(asked) if asked > most => {
+            let (asked, most) = (ByteSize(asked), ByteSize(most));
+            Err(format!("cannot be lent: it has {most}, not {asked}"))
+        }
+        asked => Ok(asked.unwrap_or(most)),
+    }
+}
+
+fn size(host: &Host, name: &str) -> Option<u64> {
+    let sectors: u64 = host.text(format!("{BLOCKS}/{name}/size"))?.parse().ok()?;
+    sectors.checked_mul(SECTOR_BYTES)
+}
+
+/// What this machine does with a block device or a partition of it; `None`: nothing.
+fn use_of(host: &Host, name: &str) -> Option<String> {
+    let is_part = |inner: &String| host.path(format!("{BLOCKS}/{name}/{inner}/partition")).exists();
+    let parts = host.names(format!("{BLOCKS}/{name}")).into_iter().filter(is_part);
+    for device in [name.to_owned()].into_iter().chain(parts) {
+        if let Some(holder) = host.names(format!("{BLOCKS}/{device}/holders")).first() {
+            return Some(format!("{device} is part of {holder}"));
+        }
+        let path = format!("/dev/{device}");
+        let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        let in_table = |table: &str| {
+            let text = host.text(table).unwrap_or_default();
+            text.lines().filter_map(first).any(|it| is_device(host, &it, &path))
+        };
+        if in_table("/proc/self/mounts") {
+            return Some(format!("{device} is mounted"));
+        }
+        if in_table("/proc/swaps") {
+            return Some(format!("this machine swaps to {device}"));
+        }
+    }
+    None
+}
+
+/// Whether what a table names is this device, under whatever name.
+fn is_device(host: &Host, named: &str, path: &str) -> bool {
+    let rdev = |path: &str| fs::metadata(host.path(path)).ok().map(|it| it.rdev());
+    named == path
+        || (named.starts_with("/dev/")
+            && rdev(named).filter(|it| *it != 0) == rdev(path)
+            && rdev(path).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_is_not_lent() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::in_folder(
+            dir.path(),
+            &[
+                ("/sys/block/sda/size", "2048"),
+                ("/sys/block/sdb/size", "4096"),
+                ("/sys/block/sdc/size", "4096"),
+                ("/sys/block/sdd/size", "4096"),
+                ("/sys/block/loop0/size", "4096"),
+                ("/sys/class/block/sda/size", "2048"),
+                ("/sys/class/block/sda/sda1/partition", "1"),
+                ("/sys/class/block/sdb/size", "4096"),
+                ("/sys/class/block/sdb/queue/rotational", "0"),
+                ("/sys/class/block/sdc/size", "4096"),
+                ("/sys/class/block/sdc/holders/md0", ""),
+                ("/sys/class/block/sdd/size", "4096"),
+                ("/proc/self/mounts", "/dev/sda1 / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0"),
+                ("/proc/swaps", "Filename Type Size Used Priority\n/dev/sdd partition 1 0 -2"),
+            ],
+        );
+        assert_eq!(unused(&host), ["sdb"]);
+        let of = |name: &str, text: &str| of_block(&host, name, &text.parse().unwrap());
+        assert_eq!(
+            of("sdb", "storage:/dev/sdb").unwrap(),
+            (2 << 20, vec!["block".into(), "ssd".into()])
+        );
+        assert_eq!(of("sdb", "storage:/dev/sdb=1MiB").unwrap().0, 1 << 20);
+        assert!(of("sdb", "storage:/dev/sdb=1GiB").unwrap_err().contains("it has 2MiB, not 1GiB"));
+        assert!(of("sda", "storage:/dev/sda").unwrap_err().contains("sda1 is mounted"));
+        assert!(of("sdc", "storage:/dev/sdc").unwrap_err().contains("part of md0"));
+        assert!(of("sdd", "storage:/dev/sdd").unwrap_err().contains("swaps to sdd"));
+    }
+
+    #[test]
+    fn files_and_directories_have_sizes() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::default();
+        let path = dir.path().display().to_string();
+        let file = format!("{path}/disk");
+        fs::File::create(&file).unwrap().set_len(5 << 20).unwrap();
+        let of = |text: String| examine(&host, &text.parse().unwrap());
+        assert_eq!(of(format!("storage:{file}")).unwrap(), (5 << 20, vec!["file".to_owned()]));
+        assert!(of(format!("storage:{file}=6MiB")).unwrap_err().contains("5MiB, not 6MiB"));
+        assert_eq!(of(format!("storage:{path}=1MiB")).unwrap().0, 1 << 20);
+        assert!(of(format!("storage:{path}")).unwrap_err().contains("say how much"));
+        assert!(of(format!("storage:{path}/none")).unwrap_err().contains("No such file"));
+    }
+}

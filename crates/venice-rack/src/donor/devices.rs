@@ -1,0 +1,238 @@
+//! Devices that a donor lends: each whole to one grant, or storage by bytes.
+
+use super::DonorCore;
+use crate::types::{
+    DeviceReport, DeviceShare, HeldState, Notice, NoticeReason, Refusal, ResourceKind, ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId};
+
+/// A device on offer.
+#[derive(Debug)]
+pub(super) struct Device {
+    spec: ResourceSpec,
+    /// What is wrong with it; empty: nothing.
+    fault: String,
+}
+
+impl DonorCore {
+    /// Offers these devices, which are all well.
+    ///
+    /// # Panics
+    /// For what is no device, or is offered twice.
+    pub fn offer_devices(&mut self, specs: impl IntoIterator<Item = ResourceSpec>) {
+        for spec in specs {
+            assert!(spec.kind.is_device(), "{} is no device", spec.address);
+            assert!(self.device(spec.kind, &spec.address).is_none(), "{} twice", spec.address);
+            self.devices.push(Device { spec, fault: String::new() });
+        }
+    }
+
+    /// How a device was found: what is wrong with it, or (empty) nothing. One that has a fault is
+    /// not lent, and whoever has it is told with the next renewal. True if it was otherwise before.
+    pub fn handle_device_health(&mut self, kind: ResourceKind, address: &str, fault: &str) -> bool {
+        let mut all = self.devices.iter_mut();
+        let device = all.find(|it| it.spec.kind == kind && it.spec.address == address);
+        let Some(device) = device.filter(|it| it.fault != fault) else { return false };
+        device.fault = fault.to_owned();
+        // The Monitor Node is to take the report that says so for the newer one.
+        self.revision += 1;
+        true
+    }
+
+    /// Bytes of a device that nobody has; of one that is lent whole, its size or 0.
+    pub fn free_device_bytes(&self, kind: ResourceKind, address: &str) -> u64 {
+        let Some(device) = self.device(kind, address) else { return 0 };
+        let mut taken = self.taken(kind, address).peekable();
+        match device.spec.slab_bytes {
+            0 if taken.peek().is_some() => 0,
+            0 => device.spec.bytes,
+            _ => taken.map(|share| share.bytes).fold(device.spec.bytes, u64::saturating_sub),
+        }
+    }
+
+    pub(super) fn check_device(&self, share: &DeviceShare) -> Result<(), Refusal> {
+        let (kind, address) = share.device();
+        let refused = |why: String| Err(Refusal::NoDevice(why));
+        let Some(device) = self.device(kind, address) else {
+            return refused(format!("{kind} {address} is not offered"));
+        };
+        if !device.fault.is_empty() {
+            return refused(device.fault.clone());
+        }
+        if device.spec.slab_bytes == 0 {
+            return match self.taken(kind, address).next() {
+                Some(_) => refused(format!("{address} is lent already")),
+                None => Ok(()),
+            };
+        }
+        let free_bytes = self.free_device_bytes(kind, address);
+        if share.bytes == 0 || share.bytes > free_bytes {
+            let (asked, free) = (ByteSize(share.bytes), ByteSize(free_bytes));
+            return refused(format!("{address} has {free} free, not {asked}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn device_reports(&self) -> Vec<DeviceReport> {
+        let report = |device: &Device| DeviceReport {
+            kind: device.spec.kind,
+            address: device.spec.address.clone(),
+            fault: device.fault.clone(),
+        };
+        self.devices.iter().map(report).collect()
+    }
+
+    /// What the holder of a broken device is told.
+    pub(super) fn faulty(&self, grant: GrantId) -> Option<Notice> {
+        let held = self.held.get(&grant).filter(|held| held.state == HeldState::Committed)?;
+        let (kind, address) = held.request.device.as_ref()?.device();
+        let is_faulty = self.device(kind, address).is_some_and(|it| !it.fault.is_empty());
+        is_faulty.then_some(Notice { reason: NoticeReason::Fault, within_ms: None })
+    }
+
+    pub(super) fn assert_no_device_twice(&self) {
+        for Device { spec, .. } in &self.devices {
+            let taken = || self.taken(spec.kind, &spec.address);
+            match spec.slab_bytes {
+                0 => assert!(taken().count() <= 1, "{} is lent twice", spec.address),
+                _ => {
+                    let lent: u64 = taken().map(|share| share.bytes).sum();
+                    assert!(lent <= spec.bytes, "more of {} is lent than there is", spec.address);
+                }
+            }
+        }
+    }
+
+    fn device(&self, kind: ResourceKind, address: &str) -> Option<&Device> {
+        self.devices.iter().find(|it| it.spec.kind == kind && it.spec.address == address)
+    }
+
+    /// What of a device is set aside, lent, or on its way back.
+    fn taken<'a>(
+        &'a self,
+        kind: ResourceKind,
+        address: &'a str,
+    ) -> impl Iterator<Item = &'a DeviceShare> {
+        let held = self.held.values().filter_map(|held| held.request.device.as_ref());
+        let freeing = self.freeing.values().filter_map(|ended| ended.device.as_ref());
+        held.chain(freeing).filter(move |share| share.device() == (kind, address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DonorAction, DonorSettings, Prepared};
+    use super::*;
+    use crate::resource::STORAGE_UNIT_BYTES;
+    use crate::types::{LeaseState, PrepareRequest};
+    use venice_wire::GrantKey;
+
+    const GPU: ResourceKind = ResourceKind::Accelerator;
+
+    fn spec(kind: ResourceKind, address: &str, units: u64) -> ResourceSpec {
+        ResourceSpec {
+            kind,
+            address: address.into(),
+            bytes: units * STORAGE_UNIT_BYTES,
+            slab_bytes: kind.device_unit_bytes(),
+            capabilities: vec![],
+        }
+    }
+
+    fn donor() -> DonorCore {
+        let settings = DonorSettings { total_slabs: 2, prepare_timeout_ns: 5_000_000_000 };
+        let mut donor = DonorCore::new(settings);
+        donor.set_epoch(1);
+        donor.offer_devices([spec(GPU, "/dev/gpu0", 0), spec(ResourceKind::Storage, "/srv", 10)]);
+        donor
+    }
+
+    fn request(grant: u64, device: DeviceShare) -> PrepareRequest {
+        PrepareRequest {
+            grant: GrantId(grant),
+            key: GrantKey(grant),
+            slabs: 0,
+            device: Some(device),
+            donor_epoch: 1,
+            lease_ms: 10_000,
+            owner: None,
+            recipient: "r".into(),
+            purpose: "p".into(),
+        }
+    }
+
+    fn gpu(grant: u64) -> PrepareRequest {
+        request(grant, spec(GPU, "/dev/gpu0", 0).share(0))
+    }
+
+    fn storage(grant: u64, units: u64) -> PrepareRequest {
+        let share = spec(ResourceKind::Storage, "/srv", 10).share(units * STORAGE_UNIT_BYTES);
+        request(grant, share)
+    }
+
+    #[test]
+    fn a_device_is_one_grants_until_it_is_free_again() {
+        let mut donor = donor();
+        assert!(matches!(donor.handle_prepare(0, gpu(1)), Ok(Prepared::New(_))));
+        assert!(matches!(donor.handle_prepare(0, gpu(1)), Ok(Prepared::Repeated(_))));
+        let refused = Err(Refusal::NoDevice("/dev/gpu0 is lent already".into()));
+        assert_eq!(donor.handle_prepare(0, gpu(2)), refused);
+        donor.handle_commit(0, GrantId(1), 1).unwrap();
+        donor.handle_release(1, GrantId(1));
+        assert_eq!(donor.handle_prepare(1, gpu(2)), refused, "it is not given back yet");
+        let Some(DonorAction::FreeSlabs { grant, slabs: 0, .. }) = donor.poll_action() else {
+            panic!("nothing to free");
+        };
+        donor.handle_freed(grant);
+        donor.handle_prepare(2, gpu(2)).unwrap();
+        assert_eq!(donor.status().free_slabs, 2, "devices have nothing to do with slabs");
+    }
+
+    #[test]
+    fn storage_is_lent_by_bytes() {
+        let mut donor = donor();
+        donor.handle_prepare(0, storage(1, 4)).unwrap();
+        donor.handle_prepare(0, storage(2, 6)).unwrap();
+        let refused = donor.handle_prepare(0, storage(3, 1)).unwrap_err();
+        assert!(refused.to_string().contains("has 0B free, not 1MiB"), "{refused}");
+        donor.handle_timeout(5_000_000_000);
+        while let Some(DonorAction::FreeSlabs { grant, .. }) = donor.poll_action() {
+            donor.handle_freed(grant);
+        }
+        assert_eq!(donor.free_device_bytes(ResourceKind::Storage, "/srv"), 10 << 20);
+        assert!(donor.handle_prepare(6, storage(4, 11)).is_err());
+    }
+
+    #[test]
+    fn a_broken_device_is_not_lent_and_its_holder_hears() {
+        let mut donor = donor();
+        donor.handle_prepare(0, gpu(1)).unwrap();
+        donor.handle_commit(0, GrantId(1), 1).unwrap();
+        let revision = donor.status().revision;
+        assert!(donor.handle_device_health(GPU, "/dev/gpu0", "it is there no longer"));
+        assert!(!donor.handle_device_health(GPU, "/dev/gpu0", "it is there no longer"));
+        assert!(donor.status().revision > revision);
+        assert_eq!(donor.report().devices[0].fault, "it is there no longer");
+        let LeaseState::Live { notice: Some(notice), .. } =
+            donor.handle_renew(1, GrantId(1), GrantKey(1))
+        else {
+            panic!("no notice");
+        };
+        assert_eq!(notice.reason, NoticeReason::Fault);
+        donor.handle_release(2, GrantId(1));
+        let Some(DonorAction::FreeSlabs { grant, .. }) = donor.poll_action() else { panic!() };
+        donor.handle_freed(grant);
+        assert!(donor.handle_prepare(3, gpu(2)).is_err());
+        assert!(donor.handle_device_health(GPU, "/dev/gpu0", ""));
+        donor.handle_prepare(4, gpu(2)).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused() {
+        let mut donor = donor();
+        let share = spec(ResourceKind::Nic, "eth7", 0).share(0);
+        assert!(matches!(donor.handle_prepare(0, request(1, share)), Err(Refusal::NoDevice(_))));
+        let both = PrepareRequest { slabs: 1, ..gpu(2) };
+        assert!(matches!(donor.handle_prepare(0, both), Err(Refusal::Failed(_))));
+    }
+}

@@ -1,0 +1,310 @@
+//! Requests for devices, in the same handshake as those for memory: prepared at the donor, then
+//! recorded and committed, then recorded and answered; or as if it had never been. A request is
+//! for one device of one donor, so it has one share at a time.
+
+mod table;
+
+pub(super) use table::Offered;
+
+use super::{Action, CallError, Change, MonitorCore};
+use crate::caller::Owner;
+use crate::rat::{GrantRecord, GrantState, Origin};
+use crate::types::{
+    DeviceRequest, DeviceShare, DonorStatus, Grant, Identity, MAX_NAME_BYTES, PrepareRequest,
+    RackError, Refusal, ResourceKind, drained_text,
+};
+use std::collections::BTreeSet;
+use venice_wire::{GrantId, GrantKey, NodeId};
+
+/// Most capabilities that a request may name.
+const MAX_CAPABILITIES: usize = 32;
+
+/// A request for a device in its handshake.
+pub(super) struct PendingDevice {
+    pub(super) owner: Owner,
+    request: DeviceRequest,
+    /// The donors named; `None` for any.
+    named: Option<BTreeSet<NodeId>>,
+    /// Devices that their donors did not lend: by node, kind and address.
+    refused: BTreeSet<(NodeId, ResourceKind, String)>,
+    /// Donors that did not answer.
+    silent: BTreeSet<NodeId>,
+    pub(super) deadline_ns: u64,
+    part: Option<Part>,
+}
+
+/// The device that is being asked for.
+struct Part {
+    grant: GrantId,
+    donor: Identity,
+    key: GrantKey,
+    share: DeviceShare,
+    /// The intent is recorded and the commit on its way.
+    is_committing: bool,
+}
+
+impl MonitorCore {
+    /// `owner` asks for a device. Answered by [`Action::ReplyRequest`] with one grant; a request
+    /// that is in its handshake already gets the same answer.
+    ///
+    /// # Errors
+    /// [`RackError::Forbidden`]: this request is another owner's.
+    pub fn handle_device_request(
+        &mut self,
+        now_ns: u64,
+        owner: Owner,
+        request: DeviceRequest,
+    ) -> Result<(), RackError> {
+        let client_id = request.client_id;
+        if self.owners_of_request(client_id).any(|other| *other != owner) {
+            let reason = "this request was made by somebody else: draw another number for it";
+            return Err(RackError::Forbidden(reason.to_owned()));
+        }
+        if self.device_requests.contains_key(&client_id) {
+            return Ok(());
+        }
+        let named = match self.check_device_request(&owner, &request) {
+            Ok(named) => named,
+            Err(error) => return self.answer_device(client_id, Err(error)),
+        };
+        if let Some(answer) = self.device_granted_before(&request) {
+            return self.answer_device(client_id, answer);
+        }
+        let pending = PendingDevice {
+            owner,
+            request,
+            named,
+            refused: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
+            part: None,
+        };
+        self.device_requests.insert(client_id, pending);
+        self.place_device(client_id);
+        Ok(())
+    }
+
+    fn answer_device(
+        &mut self,
+        client_id: u128,
+        result: Result<Vec<Grant>, RackError>,
+    ) -> Result<(), RackError> {
+        self.actions.push_back(Action::ReplyRequest { client_id, result });
+        Ok(())
+    }
+
+    fn check_device_request(
+        &self,
+        owner: &Owner,
+        request: &DeviceRequest,
+    ) -> Result<Option<BTreeSet<NodeId>>, RackError> {
+        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        if !request.kind.is_device() {
+            return bad("a device is an accelerator, a network card or storage");
+        }
+        if request.kind == ResourceKind::Storage && request.bytes.0 == 0 {
+            return bad("a request for no storage at all");
+        }
+        if self.requests.contains_key(&request.client_id) {
+            return bad("this request was made for memory: draw another number for it");
+        }
+        let DeviceRequest { recipient, purpose, capabilities, .. } = request;
+        let names = [recipient, purpose, &owner.user, &owner.node].into_iter().chain(capabilities);
+        if names.map(String::len).any(|len| len > MAX_NAME_BYTES) {
+            return bad("a name, the purpose or a capability is too long");
+        }
+        if capabilities.len() > MAX_CAPABILITIES {
+            return bad("a request names up to 32 capabilities");
+        }
+        let mut named = BTreeSet::new();
+        for name in &request.donors {
+            let node = self.rrt.by_name(name);
+            let node = node.ok_or_else(|| RackError::UnknownNode(name.clone()))?;
+            named.insert(node.record.identity.node);
+        }
+        if let Some(name) = request.donors.first()
+            && named.iter().all(|node| self.rrt.is_draining(*node))
+        {
+            return bad(&drained_text(name));
+        }
+        Ok(if named.is_empty() { None } else { Some(named) })
+    }
+
+    /// The answer to a request that was answered before.
+    fn device_granted_before(
+        &self,
+        request: &DeviceRequest,
+    ) -> Option<Result<Vec<Grant>, RackError>> {
+        let mut grants = self.rat.of_client(request.client_id);
+        let grant = grants.find(|grant| grant.state == GrantState::Committed)?;
+        let is_it = grant.device.as_ref().is_some_and(|share| share.kind == request.kind);
+        if !is_it || self.lost_since_ns(grant).is_some() {
+            let reason = "this request was granted before and that is gone, or was for something \
+                          else: ask anew";
+            return Some(Err(RackError::BadRequest(reason.to_owned())));
+        }
+        Some(Ok(self.told(grant).into_iter().collect()))
+    }
+
+    /// Finds a device for the request, and asks its donor.
+    fn place_device(&mut self, client_id: u128) {
+        let Some(pending) = self.device_requests.get(&client_id) else { return };
+        let Some((donor, share)) = self.choose_device(pending) else {
+            let error = self.why_no_device(pending);
+            return self.fail_device(client_id, error);
+        };
+        let (grant, key) = (self.fresh_grant_number(), self.keys.next_key());
+        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
+        let request = PrepareRequest {
+            grant,
+            key,
+            slabs: 0,
+            device: Some(share.clone()),
+            donor_epoch: donor.epoch,
+            lease_ms: self.settings.lease_ms(),
+            owner: Some(pending.owner.clone()),
+            recipient: pending.request.recipient.clone(),
+            purpose: pending.request.purpose.clone(),
+        };
+        pending.part = Some(Part { grant, donor, key, share, is_committing: false });
+        self.device_parts.insert(grant, client_id);
+        let addr = self.control_addr(donor.node);
+        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+    }
+
+    /// What came of the prepare of a device. False: the grant is none of a device's request.
+    pub(super) fn device_prepared(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        grant: GrantId,
+        result: &Result<DonorStatus, CallError>,
+    ) -> bool {
+        let Some(client_id) = self.device_parts.get(&grant).copied() else { return false };
+        match result {
+            Ok(_) => self.commit_device(now_ns, client_id),
+            Err(error) => {
+                if *error == CallError::NoAnswer {
+                    self.abort(donor, grant);
+                }
+                self.drop_device_part(client_id, error);
+                self.place_device(client_id);
+            }
+        }
+        true
+    }
+
+    /// It is set aside: records the intent, then has the donor lend.
+    fn commit_device(&mut self, now_ns: u64, client_id: u128) {
+        let lease_ms = self.settings.lease_ms();
+        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
+        let Some(part) = &mut pending.part else { return };
+        part.is_committing = true;
+        let (grant, donor) = (part.grant, part.donor);
+        let record = GrantRecord {
+            id: grant,
+            origin: Some(Origin { client_id, key: part.key }),
+            owner: Some(pending.owner.clone()),
+            recipient: pending.request.recipient.clone(),
+            home: None,
+            purpose: pending.request.purpose.clone(),
+            donor: donor.node,
+            donor_epoch: donor.epoch,
+            slabs: 0,
+            device: Some(part.share.clone()),
+            lease_ms,
+            granted_ns: now_ns,
+            state: GrantState::Committing,
+            confirmed_revision: 0,
+        };
+        self.change(Change::PutGrant(record));
+        let addr = self.control_addr(donor.node);
+        self.actions.push_back(Action::SendCommit { donor, addr, grant });
+    }
+
+    /// What came of the commit of a device. False: the grant is none of a device's request.
+    pub(super) fn device_committed(
+        &mut self,
+        now_ns: u64,
+        donor: Identity,
+        grant: GrantId,
+        result: &Result<DonorStatus, CallError>,
+    ) -> bool {
+        let Some(client_id) = self.device_parts.get(&grant).copied() else { return false };
+        match result {
+            Ok(status) if self.is_up(donor) => {
+                self.finish_device(now_ns, client_id, grant, status.revision);
+            }
+            // It died after its answer.
+            Ok(_) => {
+                self.drop_device_part(client_id, &CallError::Gone);
+                self.give_up(grant);
+                self.place_device(client_id);
+            }
+            Err(error) => {
+                self.drop_device_part(client_id, error);
+                match error {
+                    CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
+                    CallError::NoAnswer | CallError::Gone => self.give_up(grant),
+                }
+                self.place_device(client_id);
+            }
+        }
+        true
+    }
+
+    /// It is lent: records that, then tells the recipient.
+    fn finish_device(&mut self, now_ns: u64, client_id: u128, grant: GrantId, revision: u64) {
+        self.device_parts.remove(&grant);
+        self.device_requests.remove(&client_id);
+        let Some(record) = self.rat.get(grant) else { return };
+        let record = GrantRecord {
+            state: GrantState::Committed,
+            granted_ns: now_ns,
+            confirmed_revision: revision,
+            ..record.clone()
+        };
+        let told = self.told(&record).into_iter().collect();
+        self.change(Change::PutGrant(record));
+        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(told) });
+    }
+
+    /// A donor did not do its share: another device is to.
+    fn drop_device_part(&mut self, client_id: u128, error: &CallError) {
+        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
+        let Some(part) = pending.part.take() else { return };
+        self.device_parts.remove(&part.grant);
+        match error {
+            // The commit came too late for the prepare.
+            CallError::Refused(Refusal::UnknownGrant) => {}
+            CallError::Refused(_) => {
+                let (kind, address) = (part.share.kind, part.share.address);
+                pending.refused.insert((part.donor.node, kind, address));
+            }
+            CallError::NoAnswer | CallError::Gone => {
+                pending.silent.insert(part.donor.node);
+            }
+        }
+    }
+
+    pub(super) fn fail_late_device_requests(&mut self, now_ns: u64) {
+        let late = self.device_requests.iter().filter(|(_, it)| it.deadline_ns <= now_ns);
+        let late: Vec<u128> = late.map(|(client_id, _)| *client_id).collect();
+        for client_id in late {
+            self.fail_device(client_id, RackError::HandshakeFailed);
+        }
+    }
+
+    /// Calls a request off and takes back what it has.
+    fn fail_device(&mut self, client_id: u128, error: RackError) {
+        let Some(pending) = self.device_requests.remove(&client_id) else { return };
+        if let Some(part) = pending.part {
+            self.device_parts.remove(&part.grant);
+            match part.is_committing {
+                true => self.give_up(part.grant),
+                false => self.abort(part.donor, part.grant),
+            }
+        }
+        self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+    }
+}

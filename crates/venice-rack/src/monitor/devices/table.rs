@@ -1,0 +1,202 @@
+//! The devices in the tables: which are free, which is taken for a request, and what people see.
+
+use super::super::MonitorCore;
+use super::PendingDevice;
+use crate::rat::{GrantRecord, GrantState};
+use crate::rows::{GrantRow, ResourceRow};
+use crate::rrt::NodeEntry;
+use crate::types::{DeviceRequest, DeviceShare, Identity, RackError, ResourceKind, ResourceSpec};
+use std::collections::BTreeMap;
+use venice_wire::{ByteSize, NodeId};
+
+/// Why a device is not to be had.
+const TAKEN: &str = "granted";
+
+impl MonitorCore {
+    /// The device that a request is to have. Of those that would do: one that can do least
+    /// besides, so that who needs more finds it; of these the smallest, where storage is what is
+    /// left of it; then of the node that has lent fewest; then by number and name.
+    pub(super) fn choose_device(&self, pending: &PendingDevice) -> Option<(Identity, DeviceShare)> {
+        let request = &pending.request;
+        let mut best = None;
+        for (node, entry, spec) in self.devices_of_kind(request.kind) {
+            if self.why_not(pending, node, entry, spec).is_some() {
+                continue;
+            }
+            let lent = self.rat.of_donor(node).filter(|grant| grant.device.is_some()).count();
+            let left = self.free_of(entry, spec).unwrap_or(0);
+            let rank = (spec.capabilities.len(), left, lent, node, &spec.address);
+            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
+                best = Some((rank, entry.record.identity, spec));
+            }
+        }
+        best.map(|(_, donor, spec)| (donor, spec.share(request.bytes.0)))
+    }
+
+    /// Why there is none.
+    pub(super) fn why_no_device(&self, pending: &PendingDevice) -> RackError {
+        let request = &pending.request;
+        let mut reasons = Vec::new();
+        for (node, entry, spec) in self.devices_of_kind(request.kind) {
+            let why = self.why_not(pending, node, entry, spec).unwrap_or_default();
+            reasons.push(format!("{} {}: {why}", entry.record.name, spec.address));
+        }
+        let wanted = request.wanted();
+        if reasons.is_empty() {
+            let kind = request.kind;
+            return RackError::NoDevice(format!(
+                "no {wanted}: no node offers any (`venice agent --offer {kind}:...` does; `venice \
+                 resources` lists what is offered)"
+            ));
+        }
+        let reasons = reasons.join("; ");
+        RackError::NoDevice(format!("no {wanted} is to be had ({reasons})"))
+    }
+
+    /// Why a device does not do for a request; `None`: it does.
+    fn why_not(
+        &self,
+        pending: &PendingDevice,
+        node: NodeId,
+        entry: &NodeEntry,
+        spec: &ResourceSpec,
+    ) -> Option<String> {
+        let DeviceRequest { bytes, capabilities, .. } = &pending.request;
+        let is_named = pending.named.as_ref().is_none_or(|named| named.contains(&node));
+        let is_refused = pending.refused.contains(&(node, spec.kind, spec.address.clone()));
+        let fault = self.fault_of(entry, spec);
+        let missing = capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
+        let missing: Vec<&str> = missing.map(String::as_str).collect();
+        let left = self.free_of(entry, spec);
+        Some(match () {
+            () if !is_named => "not among the donors named".to_owned(),
+            () if entry.record.is_draining => "its node is being drained".to_owned(),
+            () if !missing.is_empty() => format!("cannot {}", missing.join(", ")),
+            () if !fault.is_empty() => fault,
+            () if pending.silent.contains(&node) => "its node does not answer".to_owned(),
+            () if left.is_none() || is_refused => TAKEN.to_owned(),
+            () if left.is_some_and(|left| left < bytes.0) => {
+                format!("{} are left", ByteSize(left.unwrap_or(0)))
+            }
+            () => return None,
+        })
+    }
+
+    /// What of a device nobody has, in bytes; `None`: it is lent, or being asked for.
+    fn free_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> Option<u64> {
+        let Identity { node, epoch } = entry.record.identity;
+        let is_of_it = |share: &&DeviceShare| share.device() == (spec.kind, &*spec.address);
+        let granted = self.rat.of_donor(node).filter(|grant| grant.donor_epoch == epoch);
+        let granted = granted.filter_map(|grant| grant.device.as_ref());
+        let asked = self.device_requests.values().filter_map(|pending| pending.part.as_ref());
+        let asked = asked.filter(|part| part.donor == entry.record.identity && !part.is_committing);
+        let asked = asked.map(|part| &part.share);
+        let mut taken = granted.chain(asked).filter(is_of_it).peekable();
+        match spec.slab_bytes {
+            0 => taken.peek().is_none().then_some(spec.bytes),
+            _ => {
+                let left = taken.map(|share| share.bytes).fold(spec.bytes, u64::saturating_sub);
+                (left > 0).then_some(left)
+            }
+        }
+    }
+
+    /// What is wrong with a device; empty: nothing that is known.
+    fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
+        if !entry.up {
+            return "its node is down".to_owned();
+        }
+        let reports = &entry.devices;
+        let report = reports.iter().find(|it| it.kind == spec.kind && it.address == spec.address);
+        report.map(|report| report.fault.clone()).unwrap_or_default()
+    }
+
+    fn devices_of_kind(
+        &self,
+        kind: ResourceKind,
+    ) -> impl Iterator<Item = (NodeId, &NodeEntry, &ResourceSpec)> {
+        self.rrt.iter().flat_map(move |(node, entry)| {
+            let specs = entry.record.resources.iter().filter(move |spec| spec.kind == kind);
+            specs.map(move |spec| (node, entry, spec))
+        })
+    }
+
+    /// How a device is in `venice resources`.
+    pub(in super::super) fn device_row(&self, entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
+        let mut specs = entry.record.resources.iter();
+        let spec = specs.find(|it| {
+            it.kind.is_device() && it.kind.name() == row.kind && it.address == row.address
+        });
+        let Some(spec) = spec else { return row };
+        let fault = self.fault_of(entry, spec);
+        let left = self.free_of(entry, spec);
+        let is_available = left.is_some() && fault.is_empty() && !entry.record.is_draining;
+        let health = if fault.is_empty() { row.health } else { fault };
+        let free_bytes = left.filter(|_| is_available).unwrap_or(0);
+        ResourceRow { free_bytes, available: is_available, health, ..row }
+    }
+
+    /// Devices that are being asked for, in `venice grants`.
+    pub(in super::super) fn device_rows_in_preparation(&self) -> Vec<GrantRow> {
+        let row = |pending: &PendingDevice| {
+            let part = pending.part.as_ref().filter(|part| !part.is_committing)?;
+            let record = GrantRecord {
+                id: part.grant,
+                origin: None,
+                owner: Some(pending.owner.clone()),
+                recipient: pending.request.recipient.clone(),
+                home: None,
+                purpose: pending.request.purpose.clone(),
+                donor: part.donor.node,
+                donor_epoch: part.donor.epoch,
+                slabs: 0,
+                device: Some(part.share.clone()),
+                lease_ms: self.settings.lease_ms(),
+                granted_ns: 0,
+                state: GrantState::Committing,
+                confirmed_revision: 0,
+            };
+            Some(GrantRow { age_s: 0.0, ..self.grant_row(&record, 0) })
+        };
+        self.device_requests.values().filter_map(row).collect()
+    }
+}
+
+/// What of a donor's devices its own report may still say that it has lent: no more than it offers.
+pub(in super::super) struct Offered(BTreeMap<(ResourceKind, String), Left>);
+
+/// Whole devices once, storage by bytes.
+enum Left {
+    Whole,
+    Bytes(u64),
+}
+
+impl Offered {
+    pub(in super::super) fn by(entry: Option<&NodeEntry>) -> Self {
+        let specs = entry.into_iter().flat_map(|entry| &entry.record.resources);
+        let devices = specs.filter(|spec| spec.kind.is_device()).map(|spec| {
+            let left = match spec.slab_bytes {
+                0 => Left::Whole,
+                _ => Left::Bytes(spec.bytes),
+            };
+            ((spec.kind, spec.address.clone()), left)
+        });
+        Self(devices.collect())
+    }
+
+    /// Whether this share can be; it is taken then.
+    pub(in super::super) fn take(&mut self, share: &DeviceShare) -> bool {
+        let of = (share.kind, share.address.clone());
+        match self.0.get_mut(&of) {
+            None => false,
+            Some(Left::Whole) => self.0.remove(&of).is_some(),
+            Some(Left::Bytes(left)) => match left.checked_sub(share.bytes) {
+                Some(less) if share.bytes > 0 => {
+                    *left = less;
+                    true
+                }
+                _ => false,
+            },
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Devices in the model: asked for, held, given back, broken; no device is ever two's.
+
+use super::{World, name_of, owner_of, take};
+use crate::model::{DONORS, DeviceOp, LEASE_MS, MS};
+use std::collections::BTreeMap;
+use venice_rack::caller::Owner;
+use venice_rack::monitor::MonitorCore;
+use venice_rack::resource::STORAGE_UNIT_BYTES;
+use venice_rack::types::{
+    DeviceRequest, Grant, HeldState, Identity, LeaseState, RackError, ResourceKind, ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, GrantKey};
+
+/// Devices of each donor.
+pub const DEVICES: [(ResourceKind, &str, u64); 3] = [
+    (ResourceKind::Accelerator, "gpu0", 0),
+    (ResourceKind::Nic, "eth1", 0),
+    (ResourceKind::Storage, "sdb", 6),
+];
+/// The numbers of requests for devices begin here; those for memory end before.
+const FIRST_CLIENT: u128 = 1 << 64;
+
+/// Somebody who asks for a device.
+pub struct Taker {
+    owner: Owner,
+    request: DeviceRequest,
+    asked_ns: u64,
+    answer: Option<Result<GrantId, RackError>>,
+    held: Option<Grant>,
+    alive: bool,
+}
+
+/// A grant: its donor, its device, its bytes, whose it is.
+type Held = (String, String, u64, Owner);
+
+/// What every donor offers besides memory.
+pub fn devices() -> impl Iterator<Item = ResourceSpec> {
+    DEVICES.into_iter().map(|(kind, address, units)| ResourceSpec {
+        kind,
+        address: address.to_owned(),
+        bytes: units * STORAGE_UNIT_BYTES,
+        slab_bytes: kind.device_unit_bytes(),
+        capabilities: vec![],
+    })
+}
+
+impl World {
+    pub(super) fn device(&mut self, op: DeviceOp) {
+        match op {
+            DeviceOp::Get { which, units, named } => self.get_device(which, units, named),
+            DeviceOp::AskAgain(pick) => {
+                let alive = self.takers.iter().filter(|taker| taker.alive);
+                let mut alive: Vec<_> =
+                    alive.map(|it| (it.owner.clone(), it.request.clone())).collect();
+                if let Some((owner, request)) = take(&mut alive, pick) {
+                    self.monitor.handle_device_request(self.now_ns, owner, request).unwrap();
+                }
+            }
+            DeviceOp::Return(pick) => self.return_device(pick),
+            DeviceOp::Abandon(pick) => {
+                if let Some(taker) = self.pick_taker(pick) {
+                    taker.held = None;
+                    taker.alive = false;
+                }
+            }
+            DeviceOp::Break { index, which, fault } => {
+                let (kind, address, _) = DEVICES[which];
+                let fault = if fault { "broken" } else { "" };
+                self.donors[index].core.handle_device_health(kind, address, fault);
+            }
+        }
+    }
+
+    fn get_device(&mut self, which: usize, units: u64, named: Option<usize>) {
+        let (kind, _, most) = DEVICES[which];
+        let index = self.takers.len();
+        let request = DeviceRequest {
+            client_id: FIRST_CLIENT + index as u128,
+            recipient: format!("taker{index}"),
+            kind,
+            bytes: ByteSize(if most == 0 { 0 } else { units * STORAGE_UNIT_BYTES }),
+            capabilities: vec![],
+            donors: named.map(name_of).into_iter().collect(),
+            purpose: "model".to_owned(),
+        };
+        let owner = owner_of(index);
+        self.monitor.handle_device_request(self.now_ns, owner.clone(), request.clone()).unwrap();
+        let asked_ns = self.now_ns;
+        self.takers.push(Taker { owner, request, asked_ns, answer: None, held: None, alive: true });
+    }
+
+    fn return_device(&mut self, pick: usize) {
+        let grant = self.pick_taker(pick).and_then(|taker| {
+            taker.alive = false;
+            taker.held.take()
+        });
+        if let Some(grant) = grant {
+            let token = self.token();
+            self.monitor.handle_release(token, &[(grant.id, grant.key)]);
+        }
+    }
+
+    fn pick_taker(&mut self, pick: usize) -> Option<&mut Taker> {
+        let mut holders: Vec<_> = self.takers.iter_mut().filter(|it| it.held.is_some()).collect();
+        take(&mut holders, pick)
+    }
+
+    /// Somebody hears of a device: the same as before, and it is really there. False: it is an
+    /// answer about memory.
+    pub(super) fn device_answered(
+        &mut self,
+        client_id: u128,
+        result: &Result<Vec<Grant>, RackError>,
+    ) -> bool {
+        let Some(index) = client_id.checked_sub(FIRST_CLIENT) else { return false };
+        let taker = &mut self.takers[index as usize];
+        let told = result.as_ref().map(|grants| grants[0].id).map_err(Clone::clone);
+        if let Some(before) = &taker.answer {
+            if let (Some(held), Ok(told), true) = (&taker.held, &told, taker.alive) {
+                assert_eq!((Ok(held.id), *told), (before.clone(), held.id), "another device");
+            }
+            return true;
+        }
+        if !taker.alive {
+            return true;
+        }
+        taker.answer = Some(told);
+        let Ok(grants) = result else { return true };
+        assert_eq!(grants.len(), 1, "one device");
+        let grant = grants[0].clone();
+        let share = grant.device.as_ref().expect("it is a device");
+        assert_eq!(share.kind, taker.request.kind);
+        assert!(share.bytes >= taker.request.bytes.0, "too little");
+        let donor = &self.donors[grant.donor_node.0 as usize - 1];
+        let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
+        let is_fresh = self.now_ns < taker.asked_ns + LEASE_MS * MS;
+        if donor.alive && donor.identity == Some(identity) && is_fresh {
+            let view = donor.core.grant(grant.id).expect("granted what the donor has not");
+            assert_eq!((view.state, view.key), (HeldState::Committed, grant.key));
+        }
+        taker.held = Some(grant);
+        true
+    }
+
+    pub(super) fn renew_devices(&mut self) {
+        let (now_ns, donors) = (self.now_ns, &mut self.donors);
+        for taker in &mut self.takers {
+            taker.held.take_if(|grant| {
+                let donor = &mut donors[grant.donor_node.0 as usize - 1];
+                !donor.alive
+                    || donor.core.handle_renew(now_ns, grant.id, grant.key) == LeaseState::Unknown
+            });
+        }
+    }
+
+    /// Of what recipients believe to have and their donors would let them use, nothing is two's.
+    pub(super) fn check_devices(&self) {
+        let mut lent: BTreeMap<(usize, &str), (u64, u64)> = BTreeMap::new();
+        for grant in self.takers.iter().filter_map(|taker| taker.held.as_ref()) {
+            let index = grant.donor_node.0 as usize - 1;
+            let donor = &self.donors[index];
+            let is_its = donor.identity.is_some_and(|it| it.epoch == grant.donor_epoch);
+            let key = |id| donor.core.grant(id).map(|view| view.key);
+            if donor.alive && is_its && key(grant.id) == Some::<GrantKey>(grant.key) {
+                let share = grant.device.as_ref().expect("it is a device");
+                let (count, bytes) = lent.entry((index, &share.address)).or_default();
+                *count += 1;
+                *bytes += share.bytes;
+            }
+        }
+        for ((index, address), (count, bytes)) in lent {
+            let device = DEVICES.iter().find(|(_, name, _)| *name == address).unwrap();
+            match device.2 {
+                0 => assert_eq!(count, 1, "{} {address} is lent twice", name_of(index)),
+                units => assert!(bytes <= units * STORAGE_UNIT_BYTES, "{address} is overcommitted"),
+            }
+        }
+    }
+
+    /// Whoever has no answer asks again, and what was broken is mended.
+    pub(super) fn calm_devices(&mut self) {
+        for core in self.donors.iter_mut().map(|donor| &mut donor.core) {
+            for (kind, address, _) in DEVICES {
+                core.handle_device_health(kind, address, "");
+            }
+        }
+        let waiting = self.takers.iter().filter(|it| it.alive && it.answer.is_none());
+        let waiting: Vec<_> = waiting.map(|it| (it.owner.clone(), it.request.clone())).collect();
+        for (owner, request) in waiting {
+            self.monitor.handle_device_request(self.now_ns, owner, request).unwrap();
+        }
+    }
+
+    /// In peace recipients, donors, table and store agree about devices.
+    pub(super) fn check_devices_agree(&self) {
+        assert!(self.takers.iter().all(|it| !it.alive || it.answer.is_some()), "no answer");
+        let holders = self.takers.iter().filter_map(|it| Some((it.held.as_ref()?, &it.owner)));
+        let used: BTreeMap<u64, Held> = holders
+            .map(|(grant, owner)| {
+                let address = grant.device.as_ref().unwrap().address.clone();
+                (grant.id.0, (grant.donor.clone(), address, grant.bytes, owner.clone()))
+            })
+            .collect();
+        assert_eq!(self.devices_of_donors(), used, "donors and recipients");
+        assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
+        assert_eq!(listed(&self.recovered(), self.now_ns), used, "store and recipients");
+        for row in self.monitor.resource_rows().iter().filter(|row| row.kind != "memory") {
+            let taken = used.values().filter(|it| (&it.0, &it.1) == (&row.node, &row.address));
+            let taken: Vec<u64> = taken.map(|it| it.2).collect();
+            let left = row.bytes - taken.iter().sum::<u64>();
+            let expected = if row.slab_bytes == 0 { taken.is_empty() } else { left > 0 };
+            assert_eq!((row.available, row.health.as_str()), (expected, "ok"), "{row:?}");
+        }
+    }
+
+    fn devices_of_donors(&self) -> BTreeMap<u64, Held> {
+        let mut found = BTreeMap::new();
+        for index in 0..DONORS {
+            for held in self.donors[index].core.report().held {
+                let Some(share) = held.device else { continue };
+                assert_eq!(held.state, HeldState::Committed, "left prepared");
+                let owner = held.owner.expect("the donor was told whose it is");
+                found.insert(held.id.0, (name_of(index), share.address, share.bytes, owner));
+            }
+        }
+        found
+    }
+
+    /// How many devices were granted, for tests that have to know that something happened.
+    pub fn devices_granted(&self) -> usize {
+        self.takers.iter().filter(|taker| matches!(taker.answer, Some(Ok(_)))).count()
+    }
+}
+
+fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, Held> {
+    let rows = monitor.grant_rows(now_ns).into_iter().filter(|row| row.kind != "memory");
+    rows.map(|row| {
+        assert_eq!(row.state, "committed", "grant {}", row.id);
+        let owner = Owner { node: row.owner_node, user: row.owner_user };
+        (row.id, (row.donor, row.address, row.bytes, owner))
+    })
+    .collect()
+}

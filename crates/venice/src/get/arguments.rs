@@ -1,0 +1,165 @@
+//! What is said to `venice get`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use venice_control::{Policy, ResourceKind};
+use venice_recipient::{DeviceWish, Wish};
+use venice_wire::ByteSize;
+
+use crate::failure::Usage;
+
+/// Text below `venice get --help`.
+pub const HELP: &str = "\
+EXAMPLES:
+  venice get memory 2GiB                      held until Ctrl-C
+  venice get accelerator --capability cuda -- ./train
+  venice get io --storage 100GiB --for scratch --json
+  venice get io --nic --capability 25Gbps -- sh -c 'echo $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS'
+
+What was got is printed, and held: its lease is renewed until this command is interrupted, or until
+the command after -- ends, whose exit code is this one's then. A device is one recipient's at a time;
+storage is granted by MiB. That command finds in its environment VENICE_GRANT_ID, _KIND, _NODE,
+_ADDRESS, _BYTES and _CAPABILITIES; of memory from several nodes each is a list with commas. If a grant
+is lost, as when its node dies, that is said, the command is sent SIGTERM, and the exit code is 1.
+`venice resources` lists what there is, `venice agent --offer` lends devices.";
+
+/// `venice get`
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Memory, in whole slabs of 16 MiB, in one copy
+    #[command(after_help = HELP)]
+    Memory {
+        /// How much
+        #[arg(value_name = "SIZE")]
+        size: ByteSize,
+        /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
+        #[arg(long, value_name = "nearest|spread|pack")]
+        placement: Option<Policy>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// An accelerator, whole: a GPU, an FPGA
+    #[command(after_help = HELP)]
+    Accelerator {
+        /// It has to be able to do this; may be repeated
+        #[arg(long, value_name = "X")]
+        capability: Vec<String>,
+        /// It has to be so large at least
+        #[arg(long, value_name = "SIZE")]
+        size: Option<ByteSize>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Storage, by size, or a network card, whole
+    #[command(after_help = HELP)]
+    Io {
+        /// So much storage, of one device
+        #[arg(long, value_name = "SIZE", required_unless_present = "nic")]
+        storage: Option<ByteSize>,
+        /// A network card
+        #[arg(long, conflicts_with = "storage")]
+        nic: bool,
+        /// It has to be able to do this; may be repeated
+        #[arg(long, value_name = "X")]
+        capability: Vec<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Common {
+    /// Borrow from these nodes only; may be repeated
+    #[arg(long, value_name = "NODE")]
+    donor: Vec<String>,
+    /// What for, in `venice grants` [default: the command, or venice get]
+    #[arg(long = "for", value_name = "PURPOSE")]
+    purpose: Option<String>,
+    /// Print a list of objects: id, kind, node, address, bytes, capabilities, lease_s
+    #[arg(long)]
+    json: bool,
+    /// Hold it for the length of this command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What is to be got.
+pub enum Wanted {
+    /// Memory.
+    Memory(Wish),
+    /// A device.
+    Device(DeviceWish),
+}
+
+impl GetArgs {
+    /// The command to run; empty: none.
+    pub fn command(&self) -> &[OsString] {
+        &self.common().command
+    }
+
+    /// Whether to print JSON.
+    pub fn json(&self) -> bool {
+        self.common().json
+    }
+
+    /// What is to be got.
+    ///
+    /// # Errors
+    /// [`Usage`]: nothing at all.
+    pub fn wanted(&self) -> anyhow::Result<Wanted> {
+        let donors = self.common().donor.clone();
+        let purpose = self.purpose();
+        let device = |kind, size: Option<ByteSize>, capabilities: &[String]| {
+            let bytes = size.map_or(0, |size| size.0);
+            let capabilities = capabilities.to_vec();
+            let (donors, purpose) = (donors.clone(), purpose.clone());
+            Wanted::Device(DeviceWish { kind, bytes, capabilities, donors, purpose })
+        };
+        let nothing = |size: ByteSize| {
+            let said = || Usage("ask for a byte at least".to_owned());
+            if size.0 == 0 { Err(anyhow::Error::from(said())) } else { Ok(()) }
+        };
+        Ok(match &self.what {
+            What::Memory { size, placement, .. } => {
+                nothing(*size)?;
+                Wanted::Memory(Wish {
+                    remote_bytes: Some(size.0),
+                    copies: Some(1),
+                    donors,
+                    placement: *placement,
+                    purpose,
+                    ..Wish::default()
+                })
+            }
+            What::Accelerator { capability, size, .. } => {
+                device(ResourceKind::Accelerator, *size, capability)
+            }
+            What::Io { nic: true, capability, .. } => device(ResourceKind::Nic, None, capability),
+            What::Io { storage, capability, .. } => {
+                nothing(storage.unwrap_or(ByteSize(0)))?;
+                device(ResourceKind::Storage, *storage, capability)
+            }
+        })
+    }
+
+    fn purpose(&self) -> String {
+        let Common { purpose, command, .. } = self.common();
+        let of_command = || command.first().map(|name| name.to_string_lossy().into_owned());
+        purpose.clone().or_else(of_command).unwrap_or_else(|| "venice get".to_owned())
+    }
+
+    fn common(&self) -> &Common {
+        match &self.what {
+            What::Memory { common, .. }
+            | What::Accelerator { common, .. }
+            | What::Io { common, .. } => common,
+        }
+    }
+}

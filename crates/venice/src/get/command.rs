@@ -1,0 +1,94 @@
+//! The command for whose length something is held.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use venice_recipient::HeldEvent;
+
+use super::{GotRow, Heard};
+use crate::failure::EXIT_FAILURE;
+use crate::run::{Child, Ended, find_program};
+use crate::terminal;
+
+/// How often it is looked whether the command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A command that can be started.
+pub struct Command {
+    program: PathBuf,
+    words: Vec<OsString>,
+}
+
+impl Command {
+    /// `None`: there is none to run.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn of(words: &[OsString]) -> anyhow::Result<Option<Self>> {
+        let Some(name) = words.first() else { return Ok(None) };
+        Ok(Some(Self { program: find_program(name)?, words: words.to_vec() }))
+    }
+
+    /// Runs it. It is ended if something of `rows` is lost: that may be another's.
+    pub fn run(&self, rows: &[GotRow], heard: Receiver<Heard>) -> anyhow::Result<Outcome> {
+        let mut start = std::process::Command::new(&self.program);
+        start.envs(environment(rows));
+        let mut child = Child::start(start, &self.program, &self.words)?;
+        let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
+        let (ended, is_lost) = std::thread::scope(|scope| {
+            let (tell, has_ended) = std::sync::mpsc::channel::<()>();
+            let watcher = scope.spawn(move || {
+                let mut is_lost = false;
+                loop {
+                    if has_ended.try_recv() != Err(TryRecvError::Empty) {
+                        return is_lost;
+                    }
+                    let news = match heard.recv_timeout(LOOK_EVERY) {
+                        Ok(Heard::News(news)) => news,
+                        Ok(Heard::Stop) | Err(RecvTimeoutError::Timeout) => continue,
+                        Err(RecvTimeoutError::Disconnected) => return is_lost,
+                    };
+                    terminal::remark(format!("venice: {news}"));
+                    if matches!(news.event, HeldEvent::Lost(_)) && !is_lost {
+                        is_lost = true;
+                        pid.map(|pid| kill_process(pid, Signal::TERM));
+                    }
+                }
+            });
+            let ended = child.wait();
+            drop(tell);
+            (ended, watcher.join().expect("the watcher does not panic"))
+        });
+        Ok(Outcome { ended: ended?, is_lost })
+    }
+}
+
+/// How a command ended.
+pub struct Outcome {
+    ended: Ended,
+    is_lost: bool,
+}
+
+impl Outcome {
+    /// The command's exit code, or that something was lost; if a signal ended the command, the same
+    /// ends this process.
+    pub fn pass_on(&self) -> i32 {
+        if self.is_lost { EXIT_FAILURE } else { self.ended.pass_on() }
+    }
+}
+
+/// What the command is told of what was got.
+fn environment(rows: &[GotRow]) -> Vec<(&'static str, String)> {
+    let list = |of: &dyn Fn(&GotRow) -> String| rows.iter().map(of).collect::<Vec<_>>().join(",");
+    vec![
+        ("VENICE_GRANT_ID", list(&|row| row.id.to_string())),
+        ("VENICE_GRANT_KIND", list(&|row| row.kind.clone())),
+        ("VENICE_GRANT_NODE", list(&|row| row.node.clone())),
+        ("VENICE_GRANT_ADDRESS", list(&|row| row.address.clone())),
+        ("VENICE_GRANT_BYTES", list(&|row| row.bytes.to_string())),
+        ("VENICE_GRANT_CAPABILITIES", list(&|row| row.capabilities.join(","))),
+    ]
+}

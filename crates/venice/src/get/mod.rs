@@ -1,0 +1,134 @@
+//! `venice get`: memory or a device of the rack, held until it is no longer needed.
+
+mod arguments;
+mod command;
+mod waiting;
+
+use std::sync::mpsc;
+
+use venice_control::Grant;
+use venice_recipient::local_rack::access;
+use venice_recipient::{Held, HeldEvent, HeldNews, RecipientError};
+
+pub use arguments::{GetArgs, HELP};
+
+use crate::failure::{EXIT_FAILURE, Usage};
+use crate::rack;
+use crate::terminal::{self, Align};
+use arguments::Wanted;
+use command::Command;
+
+/// What is heard while something is held.
+enum Heard {
+    News(HeldNews),
+    /// SIGINT or SIGTERM.
+    Stop,
+}
+
+/// Gets it, and holds it until it is interrupted or the command ends.
+pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    let command = Command::of(args.command())?;
+    let access = access(&rack::monitor_address(monitor)?);
+    let (tell, heard) = mpsc::channel();
+    let news = tell.clone();
+    let hear = move |it| drop(news.send(Heard::News(it)));
+    // Before anything is granted: who is interrupted now gives it back too.
+    let signals = command.is_none().then(|| waiting::Signals::catch(tell)).transpose()?;
+    let held = match args.wanted()? {
+        Wanted::Memory(wish) => Held::memory(&access, &wish, hear),
+        Wanted::Device(wish) => Held::device(&access, &wish, hear),
+    };
+    let held = held.map_err(told)?;
+    let rows: Vec<_> = held.grants().iter().map(GotRow::new).collect();
+    match args.json() {
+        true => terminal::say_json(&rows)?,
+        false => terminal::say(table(&rows))?,
+    }
+    let Some(command) = command else {
+        terminal::remark("venice: held until this is interrupted (Ctrl-C)");
+        let code = wait(&heard);
+        drop(held);
+        drop(signals);
+        return Ok(code);
+    };
+    let outcome = command.run(&rows, heard)?;
+    // The end by a signal ends this process.
+    drop(held);
+    Ok(outcome.pass_on())
+}
+
+/// Until it is interrupted, or something of it is lost.
+fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
+    loop {
+        match heard.recv() {
+            Ok(Heard::News(news)) => {
+                terminal::remark(format!("venice: {news}"));
+                if matches!(news.event, HeldEvent::Lost(_)) {
+                    return EXIT_FAILURE;
+                }
+            }
+            Ok(Heard::Stop) | Err(_) => return 0,
+        }
+    }
+}
+
+fn told(error: RecipientError) -> anyhow::Error {
+    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
+}
+
+/// A grant as `--json` prints it.
+#[derive(Debug, serde::Serialize)]
+struct GotRow {
+    id: u64,
+    /// memory, accelerator, nic or storage.
+    kind: String,
+    node: String,
+    /// Of a device its name there; of memory where its node answers.
+    address: String,
+    bytes: u64,
+    capabilities: Vec<String>,
+    lease_s: f64,
+}
+
+impl GotRow {
+    fn new(grant: &Grant) -> Self {
+        let (kind, address, capabilities) = match &grant.device {
+            Some(device) => {
+                (device.kind.name(), device.address.clone(), device.capabilities.clone())
+            }
+            None => ("memory", format!("udp:{}", grant.udp_addr), Vec::new()),
+        };
+        Self {
+            id: grant.id.0,
+            kind: kind.to_owned(),
+            node: grant.donor.clone(),
+            address,
+            bytes: grant.bytes,
+            capabilities,
+            lease_s: grant.lease_s,
+        }
+    }
+}
+
+fn table(rows: &[GotRow]) -> String {
+    let columns = [
+        ("grant", Align::Right),
+        ("kind", Align::Left),
+        ("node", Align::Left),
+        ("address", Align::Left),
+        ("bytes", Align::Right),
+        ("capabilities", Align::Left),
+    ];
+    let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let line = |row: &GotRow| {
+        vec![
+            row.id.to_string(),
+            row.kind.clone(),
+            row.node.clone(),
+            row.address.clone(),
+            if row.bytes == 0 { "-".to_owned() } else { terminal::bytes(row.bytes) },
+            or_dash(row.capabilities.join(",")),
+        ]
+    };
+    terminal::table(&columns, rows.iter().map(line).collect())
+}

@@ -1,0 +1,72 @@
+//! Devices that the nodes of a local rack lend.
+
+use std::str::FromStr;
+
+use venice_agent::{BadOffer, Offer};
+
+use super::up::UpArgs;
+use crate::failure::Usage;
+
+/// A device of this machine, and which node lends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeOffer {
+    node: Option<String>,
+    offer: Offer,
+}
+
+impl FromStr for NodeOffer {
+    type Err = BadOffer;
+
+    fn from_str(text: &str) -> Result<Self, BadOffer> {
+        // What the device is comes before the first colon, and has no slash.
+        let kind = text.split(':').next().unwrap_or_default();
+        match kind.split_once('/') {
+            Some((node, _)) => {
+                let offer = text[node.len() + 1..].parse()?;
+                Ok(Self { node: Some(node.to_owned()), offer })
+            }
+            None => Ok(Self { node: None, offer: text.parse()? }),
+        }
+    }
+}
+
+/// What a node is to lend.
+pub fn offers_of(args: &UpArgs, node: &str) -> Vec<String> {
+    let its = args.offer.iter().filter(|it| it.node.as_deref().unwrap_or("node1") == node);
+    its.map(|it| it.offer.to_string()).collect()
+}
+
+/// Every device is one node's, and that node is there.
+pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
+    let is_node = |name: &str| (1..=nodes).any(|number| name == format!("node{number}"));
+    for (at, NodeOffer { node, offer }) in args.offer.iter().enumerate() {
+        if let Some(node) = node.as_deref().filter(|node| !is_node(node)) {
+            let said = format!("--offer {node}/{offer}: there are node1 to node{nodes}");
+            return Err(Usage(said).into());
+        }
+        if args.offer[..at].iter().any(|other| other.offer.address == offer.address) {
+            let said = format!("--offer {offer}: a device is one node's, and it is offered twice");
+            return Err(Usage(said).into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_may_be_named_before_the_device() {
+        let read = |text: &str| {
+            let NodeOffer { node, offer } = text.parse().unwrap();
+            (node, offer.to_string())
+        };
+        assert_eq!(read("nic:eth1"), (None, "nic:eth1".into()));
+        assert_eq!(
+            read("node2/storage:/srv/pool=1GiB"),
+            (Some("node2".into()), "storage:/srv/pool=1GiB".into())
+        );
+        assert!("node2/pool:/srv".parse::<NodeOffer>().is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Devices of a rack: named by their nodes' operators, got by one recipient at a time, held while it
+//! lives, and told of when they vanish.
+
+mod common;
+
+use std::process::{Child, Stdio};
+
+use common::{Place, kill, pid, signal, wait, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A rack of two nodes: the first lends 8 MiB of a folder, the second something that looks like an
+/// accelerator.
+fn rack() -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.file("pool")).unwrap();
+    let pool = format!("storage:{}=8MiB,scratch", place.file("pool").display());
+    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &pool];
+    let words = [&words[..], &["--offer", "node2/accelerator:/dev/zero,fft,crypto"]].concat();
+    place.venice(&words).expect(0);
+    place
+}
+
+fn resource(place: &Place, kind: &str) -> Value {
+    let rows = place.venice(&["resources", "--json"]).expect(0).json();
+    rows.as_array().unwrap().iter().find(|row| row["kind"] == kind).unwrap().clone()
+}
+
+fn grants(place: &Place) -> Vec<Value> {
+    let rows = place.venice(&["grants", "--json"]).expect(0).json();
+    rows.as_array().unwrap().clone()
+}
+
+/// Something that is held until it is ended.
+fn holder(place: &Place, words: &[&str]) -> Child {
+    let before = grants(place).len();
+    let mut child = place.command(words).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("it is granted", || {
+        assert_eq!(child.try_wait().unwrap(), None, "{words:?}");
+        grants(place).len() > before
+    });
+    child
+}
+
+fn ended(mut child: Child, how: Signal) -> Option<i32> {
+    signal(child.id().into(), how);
+    wait(&mut child, &["get"]).code()
+}
+
+#[test]
+fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
+    let place = rack();
+    let row = resource(&place, "accelerator");
+    assert_eq!((&row["node"], &row["address"]), (&"node2".into(), &"/dev/zero".into()));
+    assert_eq!((&row["available"], &row["health"]), (&true.into(), &"ok".into()));
+    assert_eq!(row["capabilities"], serde_json::json!(["fft", "crypto"]));
+
+    let get = ["get", "accelerator", "--capability", "FFT", "--for", "spectra", "--json"];
+    let first = holder(&place, &get);
+    let [grant] = &grants(&place)[..] else { panic!("one grant") };
+    assert_eq!((&grant["kind"], &grant["state"]), (&"accelerator".into(), &"committed".into()));
+    assert_eq!((&grant["address"], &grant["purpose"]), (&"/dev/zero".into(), &"spectra".into()));
+    assert_eq!(resource(&place, "accelerator")["available"], false);
+    let refused = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("node2 /dev/zero: granted"), "{refused:?}");
+    assert_eq!(ended(first, Signal::INT), Some(0));
+    assert_eq!(grants(&place), Vec::<Value>::new());
+
+    let echo = "echo $VENICE_GRANT_KIND $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS; exit 7";
+    let said = place.venice(&["get", "accelerator", "--", "sh", "-c", echo]).expect(7);
+    assert!(said.out.ends_with("accelerator node2 /dev/zero\n"), "{said:?}");
+    let wrong = place.venice(&["get", "accelerator", "--capability", "cuda", "--", "true"]);
+    assert!(wrong.expect(1).complaint().contains("cannot cuda"));
+    let none = place.venice(&["get", "io", "--nic", "--", "true"]).expect(1);
+    assert!(none.complaint().contains("no node offers any"), "{none:?}");
+    place.venice(&["get", "io"]).expect(2);
+}
+
+#[test]
+fn storage_is_got_by_size_and_memory_beside_it() {
+    let place = rack();
+    let five = holder(&place, &["get", "io", "--storage", "5MiB"]);
+    assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
+    let refused = place.venice(&["get", "io", "--storage", "4MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("3MiB are left"), "{refused:?}");
+    let said = place.venice(&["get", "io", "--storage", "3MiB", "--json", "--", "true"]).expect(0);
+    let got = &said.json()[0];
+    assert_eq!((&got["kind"], &got["bytes"]), (&"storage".into(), &(3 << 20).into()));
+    let memory = holder(&place, &["get", "memory", "20MiB"]);
+    let bytes: u64 = grants(&place).iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, (5 << 20) + (32 << 20));
+    assert_eq!(ended(memory, Signal::TERM), Some(0));
+    assert_eq!(ended(five, Signal::KILL), None);
+    // Who was killed gives nothing back: the lease does.
+    wait_until("the lease ends", || grants(&place).is_empty());
+    assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
+}
+
+#[test]
+fn a_device_that_vanishes_is_told_of_and_not_granted() {
+    let place = rack();
+    let hold = ["get", "io", "--storage", "1MiB", "--", "sleep", "600"];
+    let err = std::fs::File::create(place.file("err")).unwrap();
+    let said = || std::fs::read_to_string(place.file("err")).unwrap();
+    let mut child = place.command(&hold).stderr(err).spawn().unwrap();
+    wait_until("it is granted", || grants(&place).len() == 1);
+    std::fs::remove_dir(place.file("pool")).unwrap();
+    wait_until("it is seen", || resource(&place, "storage")["health"] != "ok");
+    let row = resource(&place, "storage");
+    assert_eq!(row["health"], "it is there no longer");
+    assert_eq!(row["available"], false);
+    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("there no longer"), "{refused:?}");
+    wait_until("its holder hears", || said().contains("the device is there no longer"));
+
+    // The node's death ends the grant, and with it the command.
+    kill(pid(&place.status()["agents"][0]));
+    assert_eq!(wait(&mut child, &hold).code(), Some(1));
+    assert!(said().contains("its agent is gone: the grant is over"), "{}", said());
+}
+
+#[test]
+fn what_cannot_be_lent_is_said_at_the_start() {
+    let place = Place::new();
+    let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
+    for (offer, code, said) in [
+        ("accelerator:/dev/nvidia77", 1, "No such file"),
+        ("storage:/", 1, "say how much"),
+        ("nic:lo", 1, "way to itself"),
+        ("node9/nic:eth1", 2, "node1 to node1"),
+        ("gpu:/dev/nvidia0", 2, "neither accelerator"),
+    ] {
+        let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
+        assert!(refused.err.contains(said), "{offer}: {refused:?}");
+    }
+}
