@@ -23,6 +23,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         memory-blocks) ! some_memory_block_goes ;;
         cores-4) (($(nproc) >= 4)) && return 1 || return 0 ;;
         qemu) ! scripts/guest.sh >/dev/null 2>&1 ;;
+        newer-kernel) ! scripts/guest.sh newer >/dev/null 2>&1 ;;
         *) return 1 ;;
     esac
 }

@@ -5,6 +5,7 @@
 #
 #   scripts/guest.sh          prepares what is missing, prints the folder of the guest
 #   scripts/guest.sh shell    boots it with a shell on this terminal (Ctrl-A X ends it)
+#   scripts/guest.sh newer [shell]    the same with a newer kernel (ublk that outlives its server)
 #
 # The folder holds `vmlinux`, `initrd`, `lib/modules/VERSION` and `version`. What runs in the guest
 # sees this machine's own files, read from here and written to its memory only: a program built
@@ -14,7 +15,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 
 base="$PWD/target/guest"
-folder="$base/kernel"
+# Where the newer kernel comes from: Linux 6.13 is the least that is asked of it.
+newer_suite=trixie-backports
+which=kernel
+if [[ ${1:-} == newer ]]; then
+    which=kernel-newer
+    shift
+fi
+folder="$base/$which"
 # What nobody tests in a guest without hardware, and is most of the package.
 unwanted=(drivers/gpu drivers/media drivers/net/wireless drivers/net/ethernet drivers/staging
     drivers/iio drivers/hwmon drivers/usb drivers/input drivers/hid drivers/isdn drivers/mfd
@@ -28,7 +36,7 @@ fail() { echo "guest: $1" >&2; exit 1; }
 
 prepare() {
     mkdir -p "$base"
-    exec 9>"$base/lock"
+    exec 9>"$base/$which.lock"
     flock 9
     local scripts_age
     scripts_age="$(cat scripts/guest.sh scripts/guest-init.sh | sha256sum | cut -d' ' -f1)"
@@ -48,43 +56,62 @@ prepare() {
     mv "$folder.new" "$folder"
 }
 
-# The newest kernel that Debian has for this release: that of its backports, else its own.
+# The newest kernel that Debian has for this release: that of its backports, else its own. Or the newer
+# one, of which there is no other.
 fetch_kernel() { # fetch_kernel FOLDER
-    local package deb
+    local package version exclude=() path deb
     mkdir -p "$base/debs"
-    if ! read_backports 2>"$base/backports.log" || ! package="$(newest_package)"; then
-        echo "guest: no backports ($(tail -n1 "$base/backports.log")): the kernel of the release itself" >&2
+    if ! read_suite 2>"$base/$which.log" || ! package="$(newest_package)"; then
+        [[ $which == kernel ]] || fail "no newer kernel: $(tail -n1 "$base/$which.log")"
+        echo "guest: no backports ($(tail -n1 "$base/$which.log")): the kernel of the release itself" >&2
         apt_options=()
         package="$(newest_package)" || fail "apt knows no linux-image-amd64: apt-get update"
     fi
-    deb="$(find "$base/debs" -name "${package}_*.deb" | sort -V | tail -n1)"
-    if [[ -z $deb ]]; then
-        (cd "$base/debs" && apt-get -qq "${apt_options[@]}" -o Acquire::Retries=3 \
-            -o APT::Sandbox::User=root download "$package" 2>"$base/download.log") ||
-            fail "cannot fetch $package: $(tail -n1 "$base/download.log")"
-        deb="$(find "$base/debs" -name "${package}_*.deb" | sort -V | tail -n1)"
+    version="${package#linux-image-}"
+    for path in "${unwanted[@]}"; do exclude+=("--exclude=*/lib/modules/*/kernel/$path"); done
+    # From Linux 7 on a kernel is in several packages.
+    for package in "$package" "linux-base-$version" "linux-binary-$version" "linux-modules-$version"; do
+        apt-cache "${apt_options[@]}" show "$package" >/dev/null 2>&1 || continue
+        deb="$(fetched "$package")"
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$1" --exclude=./usr/share "${exclude[@]}"
+    done
+    if [[ -d $1/usr/lib/modules ]]; then
+        mv "$1/usr/lib" "$1/lib"
+        mkdir -p "$1/boot"
+        mv "$1/lib/modules/$version/vmlinuz" "$1/boot/vmlinuz-$version"
     fi
-    local version="${package#linux-image-}" exclude=() path
-    for path in "${unwanted[@]}"; do exclude+=("--exclude=./lib/modules/*/kernel/$path"); done
-    dpkg-deb --fsys-tarfile "$deb" |
-        tar -x -C "$1" "${exclude[@]}" "./boot/vmlinuz-$version" ./lib/modules
     echo "$version" >"$1/version"
     find "$1/lib/modules" -name '*.ko.xz' -print0 | xargs -0 -r -P 2 -n 50 xz -d
     busybox depmod -b "$1" "$version"
 }
 
-# Has apt read the index of the backports into a folder of ours, from the mirror in use here.
+# The file of a package, fetched once.
+fetched() { # fetched PACKAGE
+    local deb
+    deb="$(find "$base/debs" -name "${1}_*.deb" | sort -V | tail -n1)"
+    if [[ -z $deb ]]; then
+        (cd "$base/debs" && apt-get -qq "${apt_options[@]}" -o Acquire::Retries=3 \
+            -o APT::Sandbox::User=root download "$1" 2>"$base/$which.log") ||
+            fail "cannot fetch $1: $(tail -n1 "$base/$which.log")"
+        deb="$(find "$base/debs" -name "${1}_*.deb" | sort -V | tail -n1)"
+    fi
+    echo "$deb"
+}
+
+# Has apt read the index of the suite into a folder of ours, from the mirror in use here.
 apt_options=()
-read_backports() {
-    local mirror codename lists="$base/lists"
+read_suite() {
+    local mirror codename suite lists="$base/$which.lists"
     codename="$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)"
+    suite="$codename-backports"
+    [[ $which == kernel ]] || suite="$newer_suite"
     mirror="$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
         awk -v codename="$codename" '$2 == codename { print $1; exit }')"
     [[ -n $mirror ]] || { echo "apt has no $codename among its sources" >&2; return 1; }
     mkdir -p "$lists/partial"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-        "$mirror $codename-backports main" >"$base/backports.list"
-    apt_options=(-o "Dir::Etc::sourcelist=$base/backports.list" -o Dir::Etc::sourceparts=-
+        "$mirror $suite main" >"$base/$which.list"
+    apt_options=(-o "Dir::Etc::sourcelist=$base/$which.list" -o Dir::Etc::sourceparts=-
         -o "Dir::State::lists=$lists" -o APT::Sandbox::User=root)
     # apt says no more than a warning when it cannot read an index.
     apt-get -qq "${apt_options[@]}" -o APT::Update::Error-Mode=any update
@@ -141,7 +168,7 @@ case "${1:-}" in
     shell)
         exec qemu-system-x86_64 -M q35 -accel tcg -cpu max,la57=off -m 1024 -smp 1 -no-reboot \
             -nographic -kernel "$folder/vmlinux" -initrd "$folder/initrd" \
-            -append "console=ttyS0 quiet mitigations=off guest.folder=$folder guest.shell" \
+            -append "console=ttyS0 quiet mitigations=off no_timer_check guest.folder=$folder guest.shell" \
             -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
             -device virtio-9p-pci,fsdev=host,mount_tag=host
         ;;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Guest, GuestError, GuestPlan};
+use crate::{Guest, GuestError, GuestPlan, Kernel};
 
 /// Set in the guest, so that a test knows that it is there.
 const INSIDE: &str = "VENICE_INSIDE_GUEST";
@@ -71,7 +71,13 @@ pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
     );
     let ran = room.with(|guest| (guest.run(&command, limit), guest.console().to_owned()));
     match ran {
-        Err(reason) => println!("SKIPPED: {test}: no qemu: {reason}"),
+        Err(reason) => {
+            let feature = match room.plan.kernel {
+                Kernel::OfRelease => "qemu",
+                Kernel::Newer => "newer-kernel",
+            };
+            println!("SKIPPED: {test}: no {feature}: {reason}");
+        }
         Ok((Err(error), _)) => panic!("{error}"),
         Ok((Ok(ran), console)) => {
             print!("{}", indented(&ran.output));

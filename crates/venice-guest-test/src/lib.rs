@@ -1,5 +1,5 @@
 //! A guest with Debian's kernel under QEMU, for tests that need what this machine's kernel lacks:
-//! RDMA (soft RoCE), nbd, bonding, netem, CXL, nvme-tcp.
+//! RDMA (soft RoCE), nbd, ublk, bonding, netem, CXL, nvme-tcp.
 //!
 //! No KVM, no image, no installation: `scripts/guest.sh` unpacks the kernel's package, and the
 //! guest sees this machine's own files, over 9p and read-only, with its memory laid over them for
@@ -9,7 +9,7 @@
 //!
 //! - [`Guest`]: one guest; [`Guest::boot`], [`Guest::run`]. It ends with the process that booted
 //!   it, however that ends.
-//! - [`GuestPlan`]: what it is made of: memory, processors, kernel modules, further devices.
+//! - [`GuestPlan`]: what it is made of: kernel, memory, processors, modules, further devices.
 //! - [`inside`]: runs the body of a test in the guest that all tests of its binary share.
 //!
 //! Several machines in one guest are network namespaces joined by veth (`ip netns add`), as
@@ -30,4 +30,4 @@ mod plan;
 pub use error::GuestError;
 pub use guest::{Guest, Ran};
 pub use inside::{Room, inside, this_program};
-pub use plan::GuestPlan;
+pub use plan::{GuestPlan, Kernel};

@@ -2,11 +2,22 @@
 
 use std::time::Duration;
 
+/// Which kernel a guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The newest that Debian has for this machine's release.
+    OfRelease,
+    /// A newer one, Linux 6.13 at least.
+    Newer,
+}
+
 /// A guest to be booted.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
     /// Names its console's file: `target/guest/NAME.console`.
     pub name: &'static str,
+    /// Its kernel.
+    pub kernel: Kernel,
     /// Its memory. The files written in it live there too.
     pub memory_mib: u32,
     /// Its processors. Each is a thread of QEMU.
@@ -22,10 +33,11 @@ pub struct GuestPlan {
 }
 
 impl GuestPlan {
-    /// A guest of 1 GiB and one processor, without further devices.
+    /// A guest of 1 GiB and one processor, with the release's kernel and without further devices.
     pub const fn new(name: &'static str, modules: &'static [&'static str]) -> Self {
         Self {
             name,
+            kernel: Kernel::OfRelease,
             memory_mib: 1024,
             processors: 1,
             modules,

@@ -10,11 +10,14 @@ use crate::loop_device::LoopDevice;
 use crate::nbd::{self, NbdDevice};
 use crate::shield::IoFlusher;
 use crate::store::Store;
+use crate::ublk::{self, UblkDevice};
 use crate::{SwapError, require_root};
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
+    /// A block device in user space, over io_uring.
+    Ublk,
     /// Network block device, over socket pairs.
     Nbd,
     /// A FUSE file under a loop device with direct I/O.
@@ -22,20 +25,31 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// The first of them that this kernel has; asks for nbd's module.
+    /// The first of them that this kernel has; asks for the modules.
     #[must_use]
     pub fn best() -> Self {
-        if !nbd::is_there() {
-            // No module, no modprobe: then there is no nbd.
-            let _ = Command::new("modprobe").arg("nbd").output();
+        ask_for(!Path::new("/dev/ublk-control").exists(), "ublk_drv");
+        if Self::ublk_serves().is_ok() {
+            return Self::Ublk;
         }
+        ask_for(!nbd::is_there(), "nbd");
         if nbd::is_there() { Self::Nbd } else { Self::FuseLoop }
+    }
+
+    /// Whether this kernel has ublk devices that can be swapped to; its module has to be there.
+    ///
+    /// # Errors
+    /// [`SwapError::Missing`] where it has none, or none that outlive their server (Linux 6.13); others
+    /// where they, or io_uring, may not be used.
+    pub fn ublk_serves() -> Result<(), SwapError> {
+        ublk::check()
     }
 
     /// As on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Ublk => "ublk",
             Self::Nbd => "nbd",
             Self::FuseLoop => "fuse",
         }
@@ -47,9 +61,10 @@ impl FromStr for BlockKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "ublk" => Ok(Self::Ublk),
             "nbd" => Ok(Self::Nbd),
             "fuse" => Ok(Self::FuseLoop),
-            _ => Err("write nbd or fuse".to_owned()),
+            _ => Err("write ublk, nbd or fuse".to_owned()),
         }
     }
 }
@@ -59,6 +74,7 @@ impl FromStr for BlockKind {
 pub(crate) enum BlockDevice {
     FuseLoop { device: LoopDevice, _server: FuseServer },
     Nbd(NbdDevice),
+    Ublk(Box<UblkDevice>),
 }
 
 impl BlockDevice {
@@ -73,6 +89,7 @@ impl BlockDevice {
         // The queues' threads are started meanwhile.
         let _flagged = IoFlusher::begin()?;
         match kind {
+            BlockKind::Ublk => Ok(Self::Ublk(Box::new(UblkDevice::serve(store, backings)?))),
             BlockKind::Nbd => Ok(Self::Nbd(NbdDevice::serve(store, backings)?)),
             BlockKind::FuseLoop => {
                 let (server, file) = FuseServer::serve(store, backings)?;
@@ -86,6 +103,14 @@ impl BlockDevice {
         match self {
             Self::FuseLoop { device, .. } => device.path(),
             Self::Nbd(device) => device.path(),
+            Self::Ublk(device) => device.path(),
         }
+    }
+}
+
+/// No module, no modprobe: then it is not there.
+fn ask_for(is_missing: bool, module: &str) {
+    if is_missing {
+        let _ = Command::new("modprobe").arg(module).output();
     }
 }

@@ -6,7 +6,7 @@ use crate::backing::Backing;
 use crate::block::{BlockDevice, BlockKind};
 use crate::store::Store;
 use crate::swap_area::SwapArea;
-use crate::{SwapError, home_room};
+use crate::{SwapError, home_room, ublk};
 
 /// A swap device in use. [`SwapDevice::detach`] ends it.
 #[derive(Debug)]
@@ -75,11 +75,12 @@ impl Drop for SwapDevice {
     }
 }
 
-/// Stops swapping to `device`, whose server is dead. What was on it is lost: programs are told by
+/// Stops swapping to `device`, whose server is dead, and takes it away. What was on it is lost: programs are told by
 /// SIGBUS when they touch it.
 ///
 /// # Errors
 /// The kernel's, when it does not let go.
 pub fn abandon(device: &Path) -> Result<(), SwapError> {
-    SwapArea::of(device).switch_off()
+    SwapArea::of(device).switch_off()?;
+    ublk::remove_orphan(device)
 }

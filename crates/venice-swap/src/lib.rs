@@ -3,8 +3,8 @@
 //! From the kernel's end to the donors':
 //! - [`SwapDevice`] is the whole chain, attached and detached; `swap_area` switches swapping on and
 //!   off, `home_room` looks whether there is room for what comes home then;
-//! - `block` is the block device: `loop_device` over `fuse` (a file that this process serves), or
-//!   `nbd`; both have queues, each a thread with buffers of its own;
+//! - `block` is the block device: `ublk`, `nbd`, or `loop_device` over `fuse` (a file that this process
+//!   serves); all have queues, each a thread with buffers of its own;
 //! - [`Store`] is what both serve: `page_map` knows which pages are far and which are zeros,
 //!   [`Counters`] counts;
 //! - [`backing`] is what the pages lie in: a queue's `lane` to the donors.
@@ -12,7 +12,7 @@
 //! Around it: [`Shield`] and [`IoFlusher`] keep the server from waiting for the memory that the
 //! kernel frees through it, and [`cgroup`] holds programs to a limit. Why it is as it is:
 //! `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice, section 5.2.1 (remote memory as
-//! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`.
+//! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`, `linux/ublk_cmd.h`.
 
 pub mod backing;
 mod block;
@@ -33,6 +33,7 @@ mod shield;
 mod store;
 mod swap_area;
 mod sys;
+mod ublk;
 
 pub use block::BlockKind;
 pub use counters::{Counters, Histogram};

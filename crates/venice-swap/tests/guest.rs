@@ -1,10 +1,13 @@
 //! Each kind of device on a kernel that has them all, with unified cgroups: Debian's, in a guest.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use venice_guest_test::{GuestPlan, Room, inside};
+use venice_guest_test::{GuestPlan, Kernel, Room, inside, this_program};
 use venice_swap::backing::{Backing, OwnMemory};
 use venice_swap::cgroup::MemoryCgroup;
 use venice_swap::{BlockKind, Shield, SwapDevice, used_bytes};
@@ -13,6 +16,13 @@ const MODULES: &[&str] = &["nbd", "fuse", "loop"];
 static ROOM: Room = Room::new(GuestPlan {
     set_up: "mount -t cgroup2 none /sys/fs/cgroup",
     ..GuestPlan::new("swap", MODULES)
+});
+
+/// Linux 6.13 has ublk devices that outlive their server.
+static NEWER_ROOM: Room = Room::new(GuestPlan {
+    set_up: "mount -t cgroup2 none /sys/fs/cgroup",
+    kernel: Kernel::Newer,
+    ..GuestPlan::new("swap-newer", &["ublk_drv", "nbd"])
 });
 
 /// Everything runs ten to thirty times slower in there.
@@ -25,21 +35,79 @@ const SWAPPED: &str = "VENICE_TEST_IS_SWAPPED";
 
 #[test]
 fn nbd_is_swapped_to() {
-    swapped_to("nbd_is_swapped_to", BlockKind::Nbd, "/dev/nbd");
+    swapped_to(&ROOM, "nbd_is_swapped_to", BlockKind::Nbd, "/dev/nbd");
 }
 
 #[test]
 fn a_fuse_file_under_a_loop_device_is_swapped_to() {
     let test = "a_fuse_file_under_a_loop_device_is_swapped_to";
-    swapped_to(test, BlockKind::FuseLoop, "/dev/loop");
+    swapped_to(&ROOM, test, BlockKind::FuseLoop, "/dev/loop");
 }
 
-fn swapped_to(test: &str, kind: BlockKind, name: &str) {
+#[test]
+fn ublk_is_swapped_to() {
+    swapped_to(&NEWER_ROOM, "ublk_is_swapped_to", BlockKind::Ublk, "/dev/ublkb");
+}
+
+/// Nothing waits for a server that is dead, and what it has left can be taken away.
+#[test]
+fn a_ublk_device_outlives_its_server() {
+    let test = "a_ublk_device_outlives_its_server";
+    match std::env::var(SWAPPED).as_deref() {
+        Ok("server") => return serve_until_killed(),
+        Ok(_) => return fill_and_check(),
+        Err(_) => {}
+    }
+    inside(&NEWER_ROOM, test, LIMIT, || {
+        let mut server = this_program(test);
+        let mut server = server.env(SWAPPED, "server").stdout(Stdio::piped()).spawn().unwrap();
+        let path = line(&mut server, "serves ");
+        let path = Path::new(path.trim());
+        let group = MemoryCgroup::create("orphan", LOCAL_BYTES, Some(DEVICE_BYTES)).unwrap();
+        let mut swapped = program(&group, test);
+        let mut swapped = swapped.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        line(&mut swapped, "filled");
+        assert!(used_bytes(path).unwrap() > 0);
+
+        server.kill().unwrap();
+        server.wait().unwrap();
+        drop(swapped.stdin.take());
+        let status = swapped.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+        venice_swap::abandon(path).unwrap();
+        assert_eq!(used_bytes(path), None);
+        assert!(!path.exists(), "{} is still there", path.display());
+        attach(BlockKind::Ublk).detach().unwrap();
+    });
+}
+
+fn serve_until_killed() {
+    let device = attach(BlockKind::Ublk);
+    println!("serves {}", device.path().display());
+    std::thread::sleep(LIMIT);
+}
+
+/// What follows `begin` in the first line of the child's output that has it.
+fn line(child: &mut Child, begin: &str) -> String {
+    let mut output = BufReader::new(child.stdout.as_mut().unwrap());
+    loop {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said `{begin}`");
+        // The harness's own words may stand before it.
+        if let Some((_, rest)) = line.split_once(begin) {
+            return rest.to_owned();
+        }
+    }
+}
+
+fn swapped_to(room: &Room, test: &str, kind: BlockKind, name: &str) {
     if std::env::var_os(SWAPPED).is_some() {
         return fill_and_check();
     }
-    inside(&ROOM, test, LIMIT, || {
-        assert_eq!(BlockKind::best(), BlockKind::Nbd);
+    inside(room, test, LIMIT, || {
+        // The first of those that the kernel has, and no other in its place.
+        let best = if kind == BlockKind::Ublk { kind } else { BlockKind::Nbd };
+        assert_eq!(BlockKind::best(), best);
         // As root with all its rights, nothing is missing.
         let shield = Shield::raise().unwrap();
         assert_eq!(shield.gaps(), &[] as &[&str]);
@@ -80,6 +148,9 @@ fn fill_and_check() {
     let words = PROGRAM_BYTES / 8;
     let wanted = |word: usize| (word as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let memory: Vec<u64> = (0..words).map(wanted).collect();
+    println!("filled");
+    // At once, where nobody holds the other end.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     for _ in 0..2 {
         let wrong = (0..words).filter(|word| memory[*word] != wanted(*word)).count();
         assert_eq!(wrong, 0);

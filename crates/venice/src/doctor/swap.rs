@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::thread::CapabilitySet;
+use venice_swap::BlockKind;
 use venice_swap::cgroup::Hierarchy;
 
 use super::{Finding, kernel};
@@ -18,14 +19,14 @@ pub fn examine() -> Vec<Finding> {
         device(
             "FUSE",
             "/dev/fuse",
-            "`modprobe fuse` (`venice swap` needs it where there is no nbd)",
+            "`modprobe fuse` (`venice swap` needs it where there is neither ublk nor nbd)",
         ),
         device(
             "loop devices",
             "/dev/loop-control",
-            "`modprobe loop` (`venice swap` needs them where there is no nbd)",
+            "`modprobe loop` (`venice swap` needs them where there is neither ublk nor nbd)",
         ),
-        chosen(has_nbd(), Path::new("/dev/ublk-control").exists(), has_fuse_and_loop()),
+        chosen(ublk(), has_nbd(), has_fuse_and_loop()),
         protection(kernel::has_capability(CapabilitySet::SYS_RESOURCE)),
     ]
 }
@@ -61,32 +62,46 @@ fn device(what: &'static str, path: &str, mend: &str) -> Finding {
     }
 }
 
+/// Why it cannot be used; empty where it can. Whether its driver can do what is needed is known once it
+/// is loaded.
+fn ublk() -> String {
+    if !Path::new("/dev/ublk-control").exists() {
+        let unknown = "its module is not loaded yet".to_owned();
+        return if has_module("ublk_drv") { unknown } else { "there is none".to_owned() };
+    }
+    BlockKind::ublk_serves().err().map(|error| error.to_string()).unwrap_or_default()
+}
+
 /// Its module need not be loaded yet.
 fn has_nbd() -> bool {
-    let has_module = || {
-        let dry_run = Command::new("modprobe").args(["--dry-run", "nbd"]).output();
-        dry_run.is_ok_and(|output| output.status.success())
-    };
-    Path::new("/sys/block/nbd0").exists() || has_module()
+    Path::new("/sys/block/nbd0").exists() || has_module("nbd")
+}
+
+fn has_module(name: &str) -> bool {
+    let dry_run = Command::new("modprobe").args(["--dry-run", name]).output();
+    dry_run.is_ok_and(|output| output.status.success())
 }
 
 fn has_fuse_and_loop() -> bool {
     Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists()
 }
 
-fn chosen(nbd: bool, ublk: bool, fuse: bool) -> Finding {
+fn chosen(without_ublk: String, nbd: bool, fuse: bool) -> Finding {
     let what = "swap device";
-    let ublk = if ublk { "; ublk is there, and not used yet" } else { "" };
+    if without_ublk.is_empty() {
+        return Finding::ok(what, "ublk (venice swap)");
+    }
     match (nbd, fuse) {
-        (true, _) => Finding::ok(what, format!("nbd (venice swap){ublk}")),
-        (false, true) => Finding::ok(
-            what,
-            format!("a FUSE file under a loop device (venice swap); no nbd{ublk}"),
-        ),
+        (true, _) => Finding::ok(what, format!("nbd (venice swap); ublk: {without_ublk}")),
+        (false, true) => {
+            let detail = "a FUSE file under a loop device (venice swap); no nbd; ublk:";
+            Finding::ok(what, format!("{detail} {without_ublk}"))
+        }
         (false, false) => Finding::missing(
             what,
-            format!("neither nbd nor FUSE with loop devices{ublk}"),
-            "`modprobe nbd`, or `modprobe fuse` and `modprobe loop` (for `venice swap`)",
+            format!("neither nbd nor FUSE with loop devices; ublk: {without_ublk}"),
+            "`modprobe ublk_drv` (Linux 6.13), `modprobe nbd`, or `modprobe fuse` and `modprobe loop` \
+             (for `venice swap`)",
         ),
     }
 }
@@ -111,10 +126,12 @@ mod tests {
 
     #[test]
     fn the_device_is_the_best_there_is() {
-        assert!(chosen(true, false, true).detail.starts_with("nbd"));
-        assert!(chosen(false, true, true).detail.contains("FUSE"));
-        assert!(chosen(false, true, true).detail.contains("ublk is there"));
-        assert_eq!(chosen(false, true, false).state, State::Missing);
+        let none = || "there is none".to_owned();
+        assert!(chosen(String::new(), true, true).detail.starts_with("ublk"));
+        assert!(chosen(none(), true, true).detail.starts_with("nbd"));
+        assert!(chosen(none(), false, true).detail.contains("FUSE"));
+        assert!(chosen(none(), false, true).detail.contains("ublk: there is none"));
+        assert_eq!(chosen(none(), false, false).state, State::Missing);
         assert_eq!(cgroup(None).state, State::Warn);
         assert_eq!((protection(true).state, protection(false).state), (State::Ok, State::Warn));
     }

@@ -186,7 +186,7 @@ mod tests {
         let text = serde_json::to_string(&device).unwrap();
         assert_eq!(text, "\"fuse\"");
         assert_eq!(serde_json::from_str::<Device>(&text).unwrap(), device);
-        assert!(serde_json::from_str::<Device>("\"ublk\"").is_err());
+        assert!(serde_json::from_str::<Device>("\"floppy\"").is_err());
     }
 
     #[test]

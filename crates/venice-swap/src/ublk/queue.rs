@@ -1,0 +1,193 @@
+//! One queue of a ublk device: a thread with a ring, at which the kernel leaves requests.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::protocol::{Call, Request, Turn, turn};
+use crate::SwapError;
+use crate::backing::Backing;
+use crate::outside::monotonic_ns;
+use crate::store::Store;
+
+/// What one request carries at most; the device is told so.
+pub(super) const MAX_TRANSFER_BYTES: usize = 128 << 10;
+/// Requests that wait at a queue or are carried out, at most. Each has a buffer of the above.
+pub(super) const DEPTH: u16 = 32;
+/// How far apart the kernel's lists of two queues lie: 4096 requests, in whole pages.
+const LIST_STRIDE_BYTES: u64 = 24 * 4096;
+const PAGE: usize = 4096;
+
+/// A queue and its buffers. Nothing is allocated once it serves.
+pub(super) struct Queue {
+    device: Arc<File>,
+    number: u16,
+    depth: u16,
+    ring: IoUring,
+    /// The requests, one for each tag, as the kernel has written them.
+    requests: Mapping,
+    /// Their bytes.
+    buffers: Mapping,
+    store: Store,
+    backing: Box<dyn Backing>,
+}
+
+impl Queue {
+    pub(super) fn new(
+        device: Arc<File>,
+        (number, depth): (u16, u16),
+        store: Store,
+        backing: Box<dyn Backing>,
+    ) -> Result<Self, SwapError> {
+        let at = SwapError::at("mapping a queue of the ublk device");
+        let map = || -> Result<_, Errno> {
+            let list_bytes = (usize::from(depth) * size_of::<Request>()).next_multiple_of(PAGE);
+            let requests = Mapping::of(&device, list_bytes, u64::from(number) * LIST_STRIDE_BYTES)?;
+            Ok((requests, Mapping::anonymous(usize::from(depth) * MAX_TRANSFER_BYTES)?))
+        };
+        let (requests, buffers) = map().map_err(at)?;
+        let ring = IoUring::new(u32::from(depth).next_power_of_two());
+        let ring = ring.map_err(SwapError::file("make a ring (io_uring_setup) for", "ublk"))?;
+        Ok(Self { device, number, depth, ring, requests, buffers, store, backing })
+    }
+
+    /// Serves until the device is stopped.
+    pub(super) fn serve(mut self) {
+        for tag in 0..self.depth {
+            self.push(Turn::Fetch, tag, -1);
+        }
+        // A place that comes back with an error is not given to the kernel again.
+        let mut places = self.depth;
+        while places > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Its end is the server's: the kernel fails what is asked for from now on.
+                Err(_) => return,
+            }
+            while let Some((tag, result)) = self.next_completion() {
+                if result != 0 {
+                    places -= 1;
+                    continue;
+                }
+                self.answer(tag);
+                // The next request takes its time: this one is not to wait for it.
+                if !self.ring.completion().is_empty() {
+                    let _ = self.ring.submit();
+                }
+            }
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<(u16, i32)> {
+        let completion = self.ring.completion().next()?;
+        Some((completion.user_data() as u16, completion.result()))
+    }
+
+    /// Carries out the request of a tag and answers it.
+    fn answer(&mut self, tag: u16) {
+        let started_ns = monotonic_ns();
+        let request = self.request(tag);
+        let result = self.carry_out(tag, &request);
+        self.push(Turn::CommitAndFetch, tag, result);
+        if matches!(request.call(), Call::Read | Call::Write) {
+            self.store.answered(started_ns, monotonic_ns());
+        }
+    }
+
+    /// What the kernel is told: so many bytes, or an error's number below zero.
+    fn carry_out(&mut self, tag: u16, request: &Request) -> i32 {
+        let (offset, len_bytes) = (request.offset(), request.len_bytes());
+        let call = request.call();
+        if call == Call::Flush {
+            return 0;
+        }
+        if self.store.check(offset, len_bytes).is_err() {
+            return -libc::EINVAL;
+        }
+        if call == Call::Discard {
+            self.store.discard(offset, len_bytes);
+            return 0;
+        }
+        if !matches!(call, Call::Read | Call::Write) {
+            return -libc::EOPNOTSUPP;
+        }
+        if len_bytes > MAX_TRANSFER_BYTES as u64 {
+            return -libc::EINVAL;
+        }
+        let start = self.buffer(tag);
+        // SAFETY: the buffer of the tag, as long as any request; from its request until its answer the
+        // kernel leaves it alone.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len_bytes as usize) };
+        let carried_out = match call {
+            Call::Read => self.store.read(&mut *self.backing, offset, bytes),
+            _ => self.store.write(&mut *self.backing, offset, bytes),
+        };
+        carried_out.map_or(-libc::EIO, |()| len_bytes as i32)
+    }
+
+    fn request(&self, tag: u16) -> Request {
+        assert!(tag < self.depth, "the kernel gives back what it was given");
+        let requests: *const Request = self.requests.start.cast();
+        // SAFETY: within the kernel's list, which is mapped; the request of a tag stands still until
+        // it is answered.
+        unsafe { requests.add(usize::from(tag)).read_volatile() }
+    }
+
+    fn buffer(&self, tag: u16) -> *mut u8 {
+        assert!(tag < self.depth, "the kernel gives back what it was given");
+        // SAFETY: there is a buffer for each tag.
+        unsafe { self.buffers.start.cast::<u8>().add(usize::from(tag) * MAX_TRANSFER_BYTES) }
+    }
+
+    fn push(&mut self, what: Turn, tag: u16, result: i32) {
+        let bytes = turn(self.number, tag, result, self.buffer(tag) as u64);
+        let device = Fd(self.device.as_raw_fd());
+        let entry = opcode::UringCmd16::new(device, what as u32).cmd(bytes).build();
+        let entry = entry.user_data(u64::from(tag));
+        // SAFETY: the buffer is mapped until the queue ends, and with it the ring that has the command.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the ring has a place for each tag");
+    }
+}
+
+/// Memory that is shared with the kernel.
+struct Mapping {
+    start: *mut std::ffi::c_void,
+    len_bytes: usize,
+}
+
+// SAFETY: whoever has the value has the memory; nobody else in this process does.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// The kernel's list of requests.
+    fn of(device: &File, len_bytes: usize, offset: u64) -> Result<Self, Errno> {
+        let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), len_bytes, protection, flags, device, offset)? };
+        Ok(Self { start, len_bytes })
+    }
+
+    fn anonymous(len_bytes: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, protection, flags)? };
+        Ok(Self { start, len_bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped above with this length; whoever had pointers into it had this value.
+        let _ = unsafe { munmap(self.start, self.len_bytes) };
+    }
+}
