@@ -59,6 +59,11 @@ fn faults_are_answered_from_there(test: &str, port: Port) {
     outcome.expect_code(0);
     println!("{}", outcome.stderr);
     assert!(hits(&outcome) > 100, "{}", outcome.stderr);
+    let (_, pages_in) = outcome.stderr.split_once("venice: pages in ").expect("the summary");
+    let pages_in: u64 = pages_in.split(' ').next().unwrap().parse().unwrap();
+    let from_pool = outcome.number_before(" pages brought in\n");
+    let far = outcome.number_before(" far; hit ratio");
+    assert!(pages_in >= far + from_pool, "{pages_in}: {}", outcome.stderr);
 }
 
 #[test]
@@ -82,6 +87,57 @@ fn noise_is_given_up() {
     outcome.expect_code(0);
     assert!(kept(&outcome) < 100, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("--compress was given up for a while"), "{}", outcome.stderr);
+}
+
+/// The pool makes room where what is in it has nowhere else to go: a program that goes on without
+/// compression goes on with it.
+fn far_memory_is_nearly_full(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let program = CProgram::compile("random_reads");
+    // 74 MiB of 64 MiB far and 16 MiB here, of which half may be the pool.
+    let command = program.command(&["18944", "30000"]);
+    let options = ["--local", "16MiB", "--remote", "64MiB", "--copies", "1", "--stats"];
+    let options = [&options[..], &["--compress", "50%"]].concat();
+    let outcome = Rack::shared(port).run(&options, &command).finish(PROGRAM_LIMIT);
+    outcome.expect_code(0);
+    println!("{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" times as far memory was used up"), "{}", outcome.stderr);
+    // What stays for want of room is not packed over and over.
+    let left = outcome.number_before(" pages kept (");
+    assert!(left < 18944 + 30000, "{}", outcome.stderr);
+}
+
+#[test]
+fn far_memory_is_nearly_full_over_shm() {
+    far_memory_is_nearly_full("far_memory_is_nearly_full_over_shm", Port::Shm);
+}
+
+#[test]
+fn far_memory_is_nearly_full_over_udp() {
+    far_memory_is_nearly_full("far_memory_is_nearly_full_over_udp", Port::Udp);
+}
+
+/// `venice limit` takes no more than there is room for with an empty pool.
+#[test]
+fn a_smaller_budget_takes_the_pool() {
+    if paged_mode_is_missing("a_smaller_budget_takes_the_pool") {
+        return;
+    }
+    let rack = Rack::of(Port::Udp, 2, 64);
+    let more = ["--local", "40MiB", "--compress", "50%"];
+    let mut busy = Busy::start_with(&rack, "48MiB", 1, &more);
+    let pid = rack.json(&["ps"])[0]["pid"].as_u64().unwrap().to_string();
+    let limit = |size: &str| rack.venice(&["limit", &pid, "--local", size]);
+    let refused = limit("12MiB");
+    let said = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(said.contains("of its far memory"), "{said}");
+    let output = limit("30MiB");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::thread::sleep(Duration::from_secs(3));
+    busy.expect_running();
+    println!("{}", busy.stop());
 }
 
 /// What was written anew is never answered by what was there before, with a donor's death in between.

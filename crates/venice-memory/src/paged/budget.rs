@@ -30,15 +30,18 @@ pub enum BudgetError {
 /// themselves, within some tens of milliseconds and the time that the pages take to leave. Where
 /// the slabs are mapped, it is for what is placed from then on.
 ///
+/// What processes keep compressed needs no room far: it is dropped where that is short.
+///
 /// # Errors
 /// [`BudgetError`]; the budget is what it was.
 pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
     let resident = block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
     let resident_pages = resident.sum::<u64>();
-    let excess_pages = resident_pages.saturating_sub(limit_pages);
-    if block.is_window() && excess_pages > 0 {
+    if block.is_window() && resident_pages > limit_pages {
         return Err(BudgetError::Placed { local_pages: resident_pages });
     }
+    let overhead = block.live_processes().map(|(_, p)| p.overhead_pages.load(Ordering::Relaxed));
+    let excess_pages = resident_pages.saturating_sub(managed_pages(limit_pages, overhead.sum()));
     let shrinks = limit_pages < block.limit_pages.load(Ordering::Relaxed);
     let free_pages = slots::free(block);
     if shrinks && excess_pages > free_pages {
@@ -46,6 +49,19 @@ pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> 
     }
     block.limit_pages.store(limit_pages, Ordering::Relaxed);
     Ok(())
+}
+
+/// Of `allowance_pages`, those that may be resident of what the pager manages, where the process has
+/// `overhead_pages` besides.
+pub(super) fn managed_pages(allowance_pages: u64, overhead_pages: u64) -> u64 {
+    // The kernel's own count lags by some pages a processor; stay on the safe side of it.
+    let safe = allowance_pages - allowance_pages / 128;
+    safe.saturating_sub(overhead_pages).max(least_managed_pages(allowance_pages))
+}
+
+/// So many may be, whatever the process has besides.
+pub(super) fn least_managed_pages(allowance_pages: u64) -> u64 {
+    allowance_pages / 4
 }
 
 /// Pages at which the evictor starts, where at most `most` come at once.
@@ -97,15 +113,28 @@ mod tests {
         let block = run();
         change(&block, 5000).unwrap();
         assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000);
-        let no_room = BudgetError::NoRoomFar { excess_pages: 5000, free_pages: 4096 };
+        let no_room = BudgetError::NoRoomFar { excess_pages: 5023, free_pages: 4096 };
         assert_eq!(change(&block, 3000), Err(no_room));
         assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000, "it is what it was");
         slots::Slots::new(0).take_run(&block, 2000).unwrap();
-        let no_room = BudgetError::NoRoomFar { excess_pages: 4000, free_pages: 2096 };
+        let no_room = BudgetError::NoRoomFar { excess_pages: 4031, free_pages: 2096 };
         assert_eq!(change(&block, 4000), Err(no_room));
         block.donors()[0].lose(Fate::Died);
         assert!(change(&block, 4999).is_err(), "the donor's room went with it");
         change(&block, 6000).unwrap();
+    }
+
+    /// What leaves is what the pager will find too much, which knows of the heap that it does not manage.
+    #[test]
+    fn what_a_process_has_besides_counts_and_its_compressed_pages_do_not() {
+        let block = run();
+        let process = &block.processes[0];
+        process.overhead_pages.store(800, Ordering::Relaxed);
+        process.pool_pages.store(2000, Ordering::Relaxed);
+        assert!(change(&block, 4600).is_err());
+        let (most, least) = (managed_pages(4800, 800), 8000 - 4096);
+        assert!(most >= least, "{most} of {least}");
+        change(&block, 4800).unwrap();
     }
 
     #[test]

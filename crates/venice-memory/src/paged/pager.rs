@@ -23,7 +23,7 @@ use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
 use super::regions::Regions;
 use super::requests::{PageOuts, Wanted};
-use super::run_block::{PortKind, RunBlockMap};
+use super::run_block::{PortKind, Process, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::slots::Slots;
 use super::spin::{Spin, SpinGuard};
@@ -357,7 +357,12 @@ impl Pager {
     }
 
     pub(super) fn resident(&self) -> &AtomicU64 {
-        &self.block.processes[self.process.load(Ordering::Relaxed)].resident_pages
+        &self.own_place().resident_pages
+    }
+
+    /// What the run block has of this process.
+    pub(super) fn own_place(&self) -> &Process {
+        &self.block.processes[self.process.load(Ordering::Relaxed)]
     }
 
     /// Wakes the evictor if pages near the budget.

@@ -57,7 +57,7 @@ const LIVES_OF_A_REPLICA: usize = 16;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN14");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN15");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -130,6 +130,8 @@ pub struct Counters {
     pub packed_badly: AtomicU64,
     /// The same because it did not pay.
     pub paid_badly: AtomicU64,
+    /// The same because all far memory was in use, and the program needed the room here.
+    pub pools_yielded: AtomicU64,
 }
 
 /// The block. See the module's text.
@@ -183,6 +185,8 @@ pub struct RunBlock {
     advised_page_size: AtomicU32,
     /// Part of the budget that compressed pages may take, in percent; 0: none.
     compress_percent: AtomicU32,
+    /// How often a process needed room that compressed pages take, its own or another's.
+    pools_wanted: AtomicU64,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.

@@ -19,7 +19,8 @@ impl FromStr for Percent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Percent, String> {
-        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
+        let digits = text.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
+        let percent = digits.and_then(|number| number.parse().ok());
         let possible = 1..=MOST_COMPRESSED_PERCENT;
         percent.filter(|percent| possible.contains(percent)).map(Percent).ok_or_else(|| {
             format!("write a part of --local from 1% to {MOST_COMPRESSED_PERCENT}%, such as 25%")
@@ -60,6 +61,7 @@ pub fn tell(block: &RunBlock, with_stats: bool) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
     let (badly, unpaid) = (get(&counters.packed_badly), get(&counters.paid_badly));
+    let yielded = get(&counters.pools_yielded);
     if with_stats {
         let kept = get(&counters.compressed);
         let (from, to) = (kept * PAGE_BYTES, get(&counters.compressed_bytes));
@@ -73,11 +75,12 @@ pub fn tell(block: &RunBlock, with_stats: bool) {
             get(&counters.compressed_in),
         ));
     }
-    if badly + unpaid > 0 {
+    if badly + unpaid + yielded > 0 {
         remark(format!(
             "venice: --compress was given up for a while {} times: {badly} times as few pages got \
-             half as long, {unpaid} times as donors and plain local memory were worth more",
-            badly + unpaid
+             half as long, {unpaid} times as donors and plain local memory were worth more, {yielded} \
+             times as far memory was used up",
+            badly + unpaid + yielded
         ));
     }
 }
@@ -89,7 +92,8 @@ mod tests {
     #[test]
     fn a_part_of_local_is_said_in_percent() {
         assert_eq!("25%".parse(), Ok(Percent(25)));
-        for nonsense in ["", "%", "0%", "51%", "25", "64MiB", "-5%", "2.5%", "25 %", "4294967297%"]
+        for nonsense in
+            ["", "%", "0%", "51%", "25", "64MiB", "-5%", "2.5%", "25 %", "+25%", "4294967297%"]
         {
             let refused = nonsense.parse::<Percent>().unwrap_err();
             assert!(refused.contains("1% to 50%"), "{nonsense}: {refused}");

@@ -74,6 +74,7 @@ fn compressed(block: &RunBlockMap) -> Option<Compressed> {
         faults: get(&counters.compressed_faults),
         packed_badly: get(&counters.packed_badly),
         paid_badly: get(&counters.paid_badly),
+        yielded: get(&counters.pools_yielded),
     })
 }
 

@@ -67,6 +67,8 @@ pub struct Compressed {
     pub packed_badly: u64,
     /// Times it was given up for a while because it did not pay.
     pub paid_badly: u64,
+    /// Times it was given up for a while because all far memory was in use.
+    pub yielded: u64,
 }
 
 impl RunRow {

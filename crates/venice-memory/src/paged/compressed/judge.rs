@@ -50,6 +50,8 @@ pub(in super::super) struct Evidence {
     pub(in super::super) far: u64,
     /// By the staging ring.
     pub(in super::super) staged: u64,
+    /// How long that takes.
+    pub(in super::super) staged_ns: u64,
     /// How long a hit takes.
     pub(in super::super) hit_ns: u64,
     /// How long a donor takes.
@@ -89,6 +91,8 @@ pub(in super::super) struct Judge {
     tried: u64,
     kept: u64,
     since: Evidence,
+    /// Frames of the pool and of the ring, summed over the looks since then.
+    frames: [u64; 2],
     was_full: bool,
 }
 
@@ -100,6 +104,7 @@ impl Default for Judge {
             tried: 0,
             kept: 0,
             since: Evidence::default(),
+            frames: [0; 2],
             was_full: false,
         }
     }
@@ -138,9 +143,14 @@ impl Judge {
             None => {}
         }
         let stop = self.packs_badly().or_else(|| self.pays_not(evidence, frames))?;
+        self.rest(now_ns);
+        Some(stop)
+    }
+
+    /// Has nothing compressed for a while.
+    pub(in super::super) fn rest(&mut self, now_ns: u64) {
         self.resting_until_ns = Some(now_ns + self.rest_ns);
         self.rest_ns = (2 * self.rest_ns).min(REST_NS[1]);
-        Some(stop)
     }
 
     fn packs_badly(&mut self) -> Option<Stop> {
@@ -153,18 +163,24 @@ impl Judge {
 
     fn pays_not(&mut self, now: Evidence, frames: Frames) -> Option<Stop> {
         if frames.is_full && !self.was_full {
-            (self.was_full, self.since) = (true, now);
+            (self.was_full, self.since, self.frames) = (true, now, [0; 2]);
             return None;
         }
+        self.frames[0] += frames.pool;
+        self.frames[1] += frames.ring;
         let (hits, far) = (now.hits - self.since.hits, now.far - self.since.far);
         let enough = if frames.is_full { LOOK_UPS } else { PATIENCE * LOOK_UPS };
         if hits + far < enough {
             return None;
         }
-        let saved_ns = hits * now.far_ns.saturating_sub(now.hit_ns);
-        let staged = now.staged - self.since.staged;
-        let as_frames_ns = staged * now.far_ns * frames.pool / frames.ring.max(1);
-        let packing_ns = (now.packed - self.since.packed) * now.pack_ns;
+        let saving_ns = |count: u64, takes_ns| {
+            u128::from(count) * u128::from(now.far_ns.saturating_sub(takes_ns))
+        };
+        let [pool, ring] = std::mem::take(&mut self.frames).map(u128::from);
+        let saved_ns = saving_ns(hits, now.hit_ns);
+        let by_ring_ns = saving_ns(now.staged - self.since.staged, now.staged_ns);
+        let as_frames_ns = by_ring_ns * pool / ring.max(1);
+        let packing_ns = u128::from(now.packed - self.since.packed) * u128::from(now.pack_ns);
         self.since = now;
         if saved_ns <= as_frames_ns + packing_ns {
             return Some(Stop::DoesNotPay);
@@ -182,9 +198,10 @@ mod tests {
 
     /// So many hits and far faults of 16384 look-ups, at 5 µs and 15 µs.
     fn evidence(hits: u64, staged: u64) -> Evidence {
-        let (hit_ns, far_ns) = (5000, 15000);
+        let (staged_ns, hit_ns, far_ns) = (3000, 5000, 15000);
         let far = 16384 - hits;
-        Evidence { hits, far, staged, hit_ns, far_ns, packed: 16384, pack_ns: 1000 }
+        let (packed, pack_ns) = (16384, 1000);
+        Evidence { hits, far, staged, staged_ns, hit_ns, far_ns, packed, pack_ns }
     }
 
     fn judged(evidence: Evidence) -> Option<Stop> {
@@ -195,11 +212,33 @@ mod tests {
 
     #[test]
     fn hits_must_save_more_than_the_frames_and_the_packing_cost() {
-        assert_eq!(judged(evidence(8000, 1000)), None, "80 ms against 30 ms and 16 ms");
-        assert_eq!(judged(evidence(8000, 2500)), Some(Stop::DoesNotPay), "75 ms and 16 ms");
+        assert_eq!(judged(evidence(8000, 2500)), None, "80 ms against 60 ms and 16 ms");
+        assert_eq!(judged(evidence(8000, 2700)), Some(Stop::DoesNotPay), "65 ms and 16 ms");
         assert_eq!(judged(evidence(1000, 0)), Some(Stop::DoesNotPay), "10 ms against 16 ms");
         let near = Evidence { far_ns: 5000, ..evidence(16000, 0) };
         assert_eq!(judged(near), Some(Stop::DoesNotPay), "a donor is as fast");
+    }
+
+    /// A ring that happens to be short when it is looked at last says nothing of all the time before.
+    #[test]
+    fn frames_are_those_of_all_the_time() {
+        let mut judge = Judge::default();
+        assert_eq!(judge.look(0, Evidence::default(), FRAMES), None);
+        for at in 1..10 {
+            assert_eq!(judge.look(at, Evidence::default(), FRAMES), None);
+        }
+        let short = Frames { ring: 1, ..FRAMES };
+        assert_eq!(judge.look(10, evidence(8000, 2000), short), None);
+    }
+
+    /// Of 64 GiB of pool, a short ring, and a donor that takes a second.
+    #[test]
+    fn large_numbers_are_no_more_than_large() {
+        let frames = Frames { pool: 1 << 24, ring: 1, is_full: true };
+        let mut judge = Judge::default();
+        assert_eq!(judge.look(0, Evidence::default(), frames), None);
+        let slow = Evidence { far_ns: 1_000_000_000, ..evidence(8000, 1 << 20) };
+        assert_eq!(judge.look(1, slow, frames), Some(Stop::DoesNotPay));
     }
 
     #[test]

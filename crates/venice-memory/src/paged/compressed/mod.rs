@@ -24,6 +24,8 @@ use super::sys::SysResult;
 /// Of the local budget, what the pool may be given at most, in percent: the pages that the program
 /// works with need the rest.
 pub const MOST_PERCENT: u32 = 50;
+/// A pool of fewer pages is none: what it could hold would be gone again before it is wanted.
+const LEAST_PAGES: u64 = 16;
 /// One look-up in so many goes far all the same: it tells what that takes.
 const FAR_ONE_IN: u64 = 64;
 
@@ -39,6 +41,7 @@ pub struct Compressed {
     far: AtomicU64,
     staged: AtomicU64,
     hit_ns: Median,
+    staged_ns: Median,
     far_ns: Median,
 }
 
@@ -68,6 +71,7 @@ impl Compressed {
             far: AtomicU64::new(0),
             staged: AtomicU64::new(0),
             hit_ns: Median::default(),
+            staged_ns: Median::default(),
             far_ns: Median::default(),
         })
     }
@@ -98,32 +102,44 @@ impl Compressed {
         !looked_up.is_multiple_of(FAR_ONE_IN) && self.take(fingerprint, page)
     }
 
-    /// A fault was answered from here, in so long.
-    pub(super) fn note_hit(&self, ns: u64) {
+    /// A fault was answered from here; in so long, if that was timed.
+    pub(super) fn note_hit(&self, ns: Option<u64>) {
         self.hits.fetch_add(1, Ordering::Relaxed);
-        self.hit_ns.add(ns);
+        ns.into_iter().for_each(|ns| self.hit_ns.add(ns));
     }
 
-    /// A fault was answered by a donor, in so long.
-    pub(super) fn note_far(&self, ns: u64) {
+    /// The same of one that a donor answered.
+    pub(super) fn note_far(&self, ns: Option<u64>) {
         self.far.fetch_add(1, Ordering::Relaxed);
-        self.far_ns.add(ns);
+        ns.into_iter().for_each(|ns| self.far_ns.add(ns));
     }
 
-    /// A fault found its page still staged.
-    pub(super) fn note_staged(&self) {
+    /// The same of one that found its page still staged.
+    pub(super) fn note_staged(&self, ns: Option<u64>) {
         self.staged.fetch_add(1, Ordering::Relaxed);
+        ns.into_iter().for_each(|ns| self.staged_ns.add(ns));
     }
 
-    /// Fits the pool to what the process may have resident. If more of it than that has become
-    /// resident memory, it begins anew.
-    pub(super) fn fit(&self, allowance_pages: u64) {
-        let limit_bytes = allowance_pages as usize * PAGE * self.percent as usize / 100;
+    /// Fits the pool to what the process may have resident, of which `most_pages` are what is left
+    /// for the pool when the pages that the program works with have the least they need. Where more
+    /// than that has become resident memory, or its lists are made for another size, it begins anew.
+    pub(super) fn fit(&self, allowance_pages: u64, most_pages: u64) {
+        let share_pages = allowance_pages * self.percent / 100;
+        // Somewhat below: what is left for it changes all the time.
+        let limit_pages = share_pages.min(most_pages - most_pages / 8);
+        let limit_pages = if limit_pages < LEAST_PAGES { 0 } else { limit_pages };
         let mut pool = self.pool.hold();
-        pool.set_limit(limit_bytes);
-        if pool.resident_bytes() > limit_bytes + limit_bytes / 4 + PAGE {
+        pool.set_limit(limit_pages as usize * PAGE);
+        let resident_pages = pool.resident_bytes().div_ceil(PAGE) as u64;
+        let too_large = resident_pages > most_pages.min(limit_pages + limit_pages / 4);
+        if too_large || !pool.lists_fit() {
             pool.empty();
         }
+    }
+
+    /// May it hold anything at all?
+    pub(super) fn has_room(&self) -> bool {
+        self.pool.hold().limit_and_used_bytes().0 > 0
     }
 
     /// Forgets everything, and gives the memory back.
@@ -150,6 +166,7 @@ impl Compressed {
             far: get(&self.far),
             staged: get(&self.staged),
             hit_ns: self.hit_ns.get(),
+            staged_ns: self.staged_ns.get(),
             far_ns: self.far_ns.get(),
             packed: 0,
             pack_ns: 0,
@@ -193,7 +210,7 @@ mod tests {
     #[test]
     fn a_page_comes_back_as_it_was_and_once() {
         let pool = Compressed::new(25, 1024).unwrap();
-        pool.fit(1024);
+        pool.fit(1024, 1024);
         let (mut packer, page) = (Packer::new(), text());
         assert!(packer.keep(&pool, 7, &page).unwrap() < PAGE / 8);
         let mut back = [0; PAGE];
@@ -205,7 +222,7 @@ mod tests {
     #[test]
     fn what_packs_badly_is_not_kept() {
         let pool = Compressed::new(25, 1024).unwrap();
-        pool.fit(1024);
+        pool.fit(1024, 1024);
         let mut state = 1u64;
         let mut noise = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -218,18 +235,54 @@ mod tests {
 
     #[test]
     fn it_is_never_more_than_its_part_for_long() {
-        let pool = Compressed::new(50, 64).unwrap();
-        pool.fit(64);
-        let (mut packer, mut page) = (Packer::new(), text());
-        for number in 0..2000u128 {
-            page[..16].copy_from_slice(&number.to_le_bytes());
-            packer.keep(&pool, number, &page).unwrap();
-        }
-        assert!(pool.is_full() && (30..=33).contains(&pool.resident_pages()));
-        pool.fit(16);
+        let pool = Compressed::new(50, 128).unwrap();
+        pool.fit(128, 128);
+        let (mut packer, page) = (Packer::new(), text());
+        fill(&pool);
+        assert!(pool.is_full() && (61..=64).contains(&pool.resident_pages()));
+        pool.fit(64, 64);
         assert_eq!(pool.resident_pages(), 0, "it begins anew");
         assert!(packer.keep(&pool, 1, &page).is_some());
         pool.empty();
         assert_eq!((pool.resident_pages(), pool.take(1, &mut [0; PAGE])), (0, false));
+    }
+
+    fn fill(pool: &Compressed) {
+        let (mut packer, mut page) = (Packer::new(), text());
+        for number in 0..4000u128 {
+            page[..16].copy_from_slice(&number.to_le_bytes());
+            packer.keep(pool, number, &page).unwrap();
+        }
+    }
+
+    /// A heap that the pager does not manage grows, and the pool makes room for it.
+    #[test]
+    fn it_leaves_the_program_what_that_needs() {
+        let pool = Compressed::new(50, 1024).unwrap();
+        pool.fit(1024, 200);
+        fill(&pool);
+        assert!((160..=176).contains(&pool.resident_pages()), "{}", pool.resident_pages());
+        pool.fit(1024, 180);
+        assert!(pool.resident_pages() > 0, "it may be that large still");
+        pool.fit(1024, 100);
+        assert_eq!(pool.resident_pages(), 0);
+        pool.fit(1024, 0);
+        assert_eq!((pool.has_room(), Packer::new().keep(&pool, 7, &text())), (false, None));
+    }
+
+    /// One of many processes has a small part of what the pool was made for.
+    #[test]
+    fn a_small_pool_in_a_large_reserve_lasts() {
+        let pool = Compressed::new(50, 1 << 20).unwrap();
+        pool.fit(64, 64);
+        fill(&pool);
+        let kept = pool.resident_pages();
+        assert!((28..=32).contains(&kept), "{kept}");
+        pool.fit(64, 64);
+        assert_eq!(pool.resident_pages(), kept, "it stays");
+        pool.fit(1 << 20, 1 << 20);
+        assert_eq!(pool.resident_pages(), 0, "its lists are far too few now");
+        pool.fit(8, 8);
+        assert!(!pool.has_room(), "so few are of no use");
     }
 }

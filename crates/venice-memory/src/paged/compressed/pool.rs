@@ -104,7 +104,10 @@ pub struct Pool {
     memory: PoolMemory,
     blocks: &'static mut [Block],
     buckets: &'static mut [Link],
-    /// Blocks it may use.
+    /// Of the buckets, those in use: a power of two.
+    lists: usize,
+    /// Bytes it may use, and what that makes in blocks.
+    limit_bytes: usize,
     most: usize,
     /// Blocks in use.
     used: usize,
@@ -129,21 +132,50 @@ impl Pool {
                 std::slice::from_raw_parts_mut(buckets, memory.buckets),
             )
         };
-        Pool { memory, blocks, buckets, most: 0, used: 0, fresh: 0, free: 0, newest: 0, oldest: 0 }
+        Pool {
+            memory,
+            blocks,
+            buckets,
+            lists: 1,
+            limit_bytes: 0,
+            most: 0,
+            used: 0,
+            fresh: 0,
+            free: 0,
+            newest: 0,
+            oldest: 0,
+        }
     }
 
-    /// Lets it use so many bytes, of those it was made for. What is too much is dropped, the oldest
-    /// first; its memory stays.
+    /// Lets it use so many bytes, its lists among them, of those it was made for. What is too much is
+    /// dropped, the oldest first; its memory stays.
     pub fn set_limit(&mut self, len_bytes: usize) {
-        self.most = (len_bytes / BLOCK_BYTES).min(self.blocks.len());
+        self.limit_bytes = len_bytes;
+        if self.fresh == 0 {
+            self.lists = self.lists_wanted();
+        }
+        let for_blocks = len_bytes.saturating_sub(self.lists * size_of::<Link>());
+        self.most = (for_blocks / BLOCK_BYTES).min(self.blocks.len());
         while self.used > self.most {
             self.drop_oldest();
         }
     }
 
+    /// As many lists as its limit wants.
+    fn lists_wanted(&self) -> usize {
+        let blocks = (self.limit_bytes / BLOCK_BYTES).min(self.blocks.len());
+        (blocks / BLOCKS_PER_BUCKET).next_power_of_two().min(self.buckets.len())
+    }
+
+    /// Are its lists about as many as its limit wants? Their number changes only when it is emptied.
+    pub fn lists_fit(&self) -> bool {
+        let wanted = self.lists_wanted();
+        wanted <= 4 * self.lists && self.lists <= 4 * wanted
+    }
+
     /// Bytes of memory that it has made resident, its lists among them.
     pub fn resident_bytes(&self) -> usize {
-        let lists = if self.fresh > 0 { size_of_val(self.buckets) } else { 0 };
+        let lists = if self.fresh > 0 { self.lists * size_of::<Link>() } else { 0 };
         self.fresh * BLOCK_BYTES + lists
     }
 
@@ -162,10 +194,10 @@ impl Pool {
         let dropped =
             unsafe { sys::madvise(memory.base, memory.len_bytes(), sys::MADV_DONTNEED_LOCKED) };
         assert!(dropped.is_ok(), "the pool is plain memory");
-        let most = self.most;
+        let limit_bytes = self.limit_bytes;
         // SAFETY: all zeros, and `self` ends here.
         *self = unsafe { Pool::over(memory) };
-        self.most = most;
+        self.set_limit(limit_bytes);
     }
 
     /// Keeps `object` for the page of that fingerprint, as the newest; what is oldest makes room.
@@ -295,7 +327,7 @@ impl Pool {
     }
 
     fn bucket_of(&self, fingerprint: u128) -> usize {
-        fingerprint as usize & (self.buckets.len() - 1)
+        fingerprint as usize & (self.lists - 1)
     }
 
     fn head(&mut self, first: Link) -> Head {

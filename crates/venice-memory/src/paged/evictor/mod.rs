@@ -13,7 +13,7 @@ mod windows;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::budget::{high_watermark, low_watermark};
+use super::budget::{high_watermark, least_managed_pages, low_watermark, managed_pages};
 use super::far::Far;
 use super::page_size::HUGE_PAGES;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
@@ -109,7 +109,7 @@ impl Evictor {
             fruitless: 0,
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
-            packing: pager.compressed.as_ref().map(Packing::new),
+            packing: pager.compressed.as_ref().map(|pool| Packing::new(pool, &pager.block)),
         }
     }
 
@@ -139,7 +139,11 @@ impl Evictor {
                 break;
             }
             let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
-            self.note_far_full(outcome, resident() >= limit());
+            let at_limit = resident() >= limit();
+            if outcome == Outcome::FarFull && at_limit && self.give_up_pool() {
+                continue;
+            }
+            self.note_far_full(outcome, at_limit);
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
             self.tell_progress();
@@ -203,14 +207,15 @@ impl Evictor {
         let now_ns = sys::monotonic_ns();
         if now_ns >= self.measured_ns + MEASURE_EVERY_NS {
             self.measured_ns = now_ns;
-            self.judge_packing(now_ns);
             self.overhead_pages = self.measure_overhead();
+            pager.own_place().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
+            self.judge_packing(now_ns);
             self.check_supervisor();
         }
+        self.yield_pool();
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
-        // The kernel's own count lags by some pages a processor; stay on the safe side of it.
-        let safe = allowance - allowance / 128;
-        let limit = safe.saturating_sub(self.overhead_pages + self.pool_pages()).max(allowance / 4);
+        let managed = managed_pages(allowance, self.overhead_pages);
+        let limit = managed.saturating_sub(self.pool_pages()).max(least_managed_pages(allowance));
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -284,9 +289,11 @@ impl Evictor {
     }
 
     /// How many chunks are retired and filled in one turn: in a short ring fewer, so that a page
-    /// always waits for about half a round before it goes.
+    /// always waits for about half a round before it goes; and where each is packed besides, fewer, for
+    /// who waits for room, or for the lock, waits for all of a turn.
     fn batch(&self) -> usize {
-        (self.pager.staging.in_use() / 2).clamp(1, BATCH_CHUNKS)
+        let most = if self.is_packing() { 1 } else { BATCH_CHUNKS };
+        (self.pager.staging.in_use() / 2).clamp(1, most)
     }
 
     /// Makes the ring as long as what this process may have resident wants it: longer at once,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::page_table::{Entry, PageNumber, State};
-use super::super::{PAGE, address_of, sys};
+use super::super::{PAGE, address_of};
 use super::{Fault, Handler, Why};
 
 impl Handler {
@@ -24,12 +24,13 @@ impl Handler {
             return true;
         }
         if fault.why == Why::Touched {
-            compressed.note_hit(sys::monotonic_ns() - fault.started_ns);
+            compressed.note_hit(self.took_ns);
         }
         let counters = &pager.block.counters;
         self.count_fault(fault.why, &counters.compressed_faults);
         counters.compressed_in.fetch_add(1, Ordering::Relaxed);
         self.arrived(1);
+        self.count_in(fault.why, 1, 0);
         self.release(fault.page, entry, State::Resident);
         let ahead = self.ahead_of(fault);
         if self.far.is_mapped() {
@@ -54,20 +55,29 @@ impl Handler {
             return true;
         }
         self.arrived(1);
-        let counters = &pager.block.counters;
-        counters.compressed_in.fetch_add(1, Ordering::Relaxed);
-        match why {
-            Why::Wanted => counters.wanted_in.fetch_add(1, Ordering::Relaxed),
-            _ => counters.read_ahead.fetch_add(1, Ordering::Relaxed),
-        };
+        pager.block.counters.compressed_in.fetch_add(1, Ordering::Relaxed);
+        self.count_in(why, 1, 1);
         self.release_brought(page, why);
         true
     }
 
-    /// A donor answered a fault: how long that takes is what a hit is measured by.
-    pub(super) fn note_far(&self, why: Why, started_ns: u64) {
+    /// The next fault handed over is a donor's answer: where pages are compressed, how long each of
+    /// them takes is what hits are measured by.
+    pub(super) fn time_far(&mut self) {
+        self.times_next = self.pager.compressed.is_some();
+    }
+
+    /// The fault just handed over was answered by a donor.
+    pub(super) fn note_far(&self, why: Why) {
         if let (Some(compressed), Why::Touched) = (&self.pager.compressed, why) {
-            compressed.note_far(sys::monotonic_ns() - started_ns);
+            compressed.note_far(self.took_ns);
+        }
+    }
+
+    /// A fault found its page still staged, and took so long if that was timed.
+    pub(super) fn note_staged(&self, why: Why, took_ns: Option<u64>) {
+        if let (Some(compressed), Why::Touched) = (&self.pager.compressed, why) {
+            compressed.note_staged(took_ns);
         }
     }
 }

@@ -67,6 +67,7 @@ impl Handler {
         let below = if ahead.stride() < 0 { beside } else { 0 };
         let address = address_of(fault.page);
         self.far.hold_for(beside + 1);
+        self.time_far();
         let outcome = self.hand_over(&fault, |uffd, wake| {
             let (to, from) = (address - below * PAGE, source - below * PAGE);
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
@@ -92,7 +93,7 @@ impl Handler {
         if !is_there {
             return self.give_back(fault, entry, State::Far, outcome);
         }
-        self.note_far(fault.why, fault.started_ns);
+        self.note_far(fault.why);
         self.release(fault.page, entry, State::Resident);
         self.install_ahead(fault.why, ahead, beside);
     }
@@ -138,6 +139,7 @@ impl Handler {
         } else {
             let (page, why) = (awaited.page, awaited.why);
             let fault = Fault { page, write: false, thread: 0, why, started_ns };
+            self.time_far();
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
@@ -148,7 +150,9 @@ impl Handler {
             Ok(_) => {
                 self.arrived(1);
                 self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
-                self.note_far(awaited.why, started_ns);
+                if started_ns != 0 {
+                    self.note_far(awaited.why);
+                }
                 match awaited.why {
                     Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
                     _ => self.release(awaited.page, entry, State::Resident),

@@ -84,6 +84,10 @@ pub struct Handler {
     presence: Option<Presence>,
     reads_block: bool,
     handed_over: u64,
+    /// Is the next one to be timed?
+    times_next: bool,
+    /// How long the last fault took that was handed over, if that was timed.
+    took_ns: Option<u64>,
     awaited_count: usize,
     /// Does it serve in the thread that touched the page ([`in_thread`](super::in_thread))?
     is_in_thread: bool,
@@ -129,6 +133,8 @@ impl Handler {
             presence: None,
             reads_block: false,
             handed_over: 0,
+            times_next: false,
+            took_ns: None,
             awaited_count: 0,
             is_in_thread: false,
             is_refused: false,
@@ -333,7 +339,7 @@ impl Handler {
         self.pager.ring_if_needed(before + pages as u64);
     }
 
-    /// Counts pages that came from donors, `ahead` of them beside the one that was asked for.
+    /// Counts pages that were brought in, `ahead` of them beside the one that was asked for.
     fn count_in(&self, why: Why, pages: usize, ahead: usize) {
         let counters = &self.pager.block.counters;
         counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
@@ -360,20 +366,30 @@ impl Handler {
         install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
     ) -> SysResult<usize> {
         self.handed_over += 1;
-        let timed = self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
+        let recorded =
+            self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
+        let timed = recorded || self.times_next;
+        (self.times_next, self.took_ns) = (false, None);
         let uffd = self.pager.uffd();
         let outcome = install(uffd, !timed);
         if timed {
             if outcome.is_ok() && fault.why == Why::Touched {
-                self.record(fault.started_ns);
+                let took_ns = sys::monotonic_ns() - fault.started_ns;
+                self.took_ns = Some(took_ns);
+                if recorded {
+                    self.pager.block.record_fault_ns(took_ns);
+                }
             }
             self.pager.wake_page(fault.page);
         }
         outcome
     }
 
-    fn record(&self, started_ns: u64) {
-        self.pager.block.record_fault_ns(sys::monotonic_ns() - started_ns);
+    /// Takes note of how long a fault took that was served without [`hand_over`](Handler::hand_over).
+    fn record(&self, started_ns: u64) -> u64 {
+        let took_ns = sys::monotonic_ns() - started_ns;
+        self.pager.block.record_fault_ns(took_ns);
+        took_ns
     }
 }
 

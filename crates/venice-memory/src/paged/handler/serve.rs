@@ -155,14 +155,14 @@ impl Handler {
         let pager = self.pager;
         let (address, frame) = (address_of(fault.page), entry.frame());
         let source = pager.staging.address(frame);
-        let mut moved = Err(Errno::EBUSY);
+        let (mut moved, mut took_ns) = (Err(Errno::EBUSY), None);
         if !pager.fork.is_open() {
             moved = pager.uffd_of(fault.page).move_pages(address, source, PAGE);
         }
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
-                self.record(fault.started_ns);
+                took_ns = Some(self.record(fault.started_ns));
                 pager.wake_page(fault.page);
                 moved
             }
@@ -178,9 +178,7 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.count_fault(fault.why, &pager.block.counters.staged_faults);
-                if let Some(compressed) = &pager.compressed {
-                    compressed.note_staged();
-                }
+                self.note_staged(fault.why, took_ns);
                 self.release(fault.page, entry, State::Resident);
             }
             Err(_) => self.give_back(fault, entry, State::Staged, outcome),

@@ -15,6 +15,17 @@ impl RunBlock {
         self.compress_percent.store(percent, Ordering::Relaxed);
     }
 
+    /// A process cannot go on: all far memory is in use, and its part of the budget too. What compressed
+    /// pages take is wanted, in all processes.
+    pub(crate) fn want_pools(&self) {
+        self.pools_wanted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    pub(crate) fn pools_wanted(&self) -> u64 {
+        self.pools_wanted.load(Ordering::Relaxed)
+    }
+
     /// Pages of memory that compressed pages take just now, in all processes.
     pub fn pool_pages(&self) -> u64 {
         self.live_processes().map(|(_, process)| process.pool_pages.load(Ordering::Relaxed)).sum()

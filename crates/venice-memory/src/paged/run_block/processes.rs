@@ -16,6 +16,8 @@ pub struct Process {
     pub resident_pages: AtomicU64,
     /// Pages of memory that its compressed pages take.
     pub pool_pages: AtomicU64,
+    /// Pages it has beside all these: its early heap, stacks, the pager's own tables.
+    pub overhead_pages: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
     pub lost_address: AtomicU64,
     /// The far slot it was in.
@@ -48,6 +50,7 @@ impl RunBlock {
         })?;
         self.processes[index].resident_pages.store(0, Ordering::Relaxed);
         self.processes[index].pool_pages.store(0, Ordering::Relaxed);
+        self.processes[index].overhead_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);

@@ -96,8 +96,9 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #[test]
     fn it_does_what_a_list_does(acts in prop::collection::vec(act(), 1..200)) {
-        let (mut own, mut model) = (Own::new(32 * BLOCK_BYTES), Model { most: 32, ..Model::default() });
+        let mut own = Own::new(32 * BLOCK_BYTES);
         let pool = own.pool();
+        let mut model = Model { most: pool.most, ..Model::default() };
         let mut out = [0; LONGEST];
         for act in acts {
             match act {
@@ -116,11 +117,14 @@ proptest! {
                 }
                 Act::Limit(blocks) => {
                     pool.set_limit(blocks * BLOCK_BYTES);
-                    model.set_limit(blocks.min(32));
+                    prop_assert!(pool.most <= blocks.min(32) && pool.most + 2 >= blocks.min(32));
+                    model.set_limit(pool.most);
                 }
                 Act::Empty => {
                     pool.empty();
+                    prop_assert!(pool.lists_fit());
                     model.objects.clear();
+                    model.set_limit(pool.most);
                 }
             }
             prop_assert_eq!(pool.used, model.used());
