@@ -63,6 +63,24 @@ static void a_cache(venice_rack *rack)
     venice_cache_close(cache);
 }
 
+static void a_device(venice_rack *rack)
+{
+    venice_device *device;
+    venice_device_options options = VENICE_DEVICE_OPTIONS;
+    venice_status status;
+    options.purpose = "an example in C";
+    status = venice_get_accelerator(rack, &options, &device);
+    if (status == VENICE_NO_ROOM) {
+        printf("no device: %s\n", venice_last_error());
+        return;
+    }
+    must(status, "get_accelerator");
+    printf("held: %s of %s (%s)\n", venice_device_address(device), venice_device_node(device),
+           venice_device_capabilities(device));
+    must(venice_check_device(device), "check_device");
+    venice_free_device(device);
+}
+
 int main(int argc, char **argv)
 {
     venice_rack *rack;
@@ -92,6 +110,7 @@ int main(int argc, char **argv)
     printf("refused: %s\n", venice_last_error());
 
     a_cache(rack);
+    a_device(rack);
     venice_free_memory(memory);
     venice_disconnect(rack);
     return 0;

@@ -31,13 +31,14 @@ typedef enum venice_status {
     VENICE_OK = 0,
     VENICE_UNREACHABLE = 1,   /* no rack is known, or nobody answers */
     VENICE_REFUSED = 2,       /* the rack or the kernel said no */
-    VENICE_NO_ROOM = 3,       /* not so much is free */
+    VENICE_NO_ROOM = 3,       /* not so much is free, or no device that would do */
     VENICE_DONOR_LOST = 4,    /* the last donor that had these bytes is gone */
     VENICE_OUT_OF_RANGE = 5,  /* beyond what was borrowed */
     VENICE_UNALIGNED = 6,     /* an atomic access not to a multiple of eight */
     VENICE_INVALID = 7,       /* an argument that makes no sense */
     VENICE_NOT_FOUND = 8,     /* no object has this key */
-    VENICE_TOO_SMALL = 9      /* the value is longer than the buffer */
+    VENICE_TOO_SMALL = 9,     /* the value is longer than the buffer */
+    VENICE_DEVICE_LOST = 10   /* a device's grant is over: it may be another's */
 } venice_status;
 
 /* The version of this library, "0.1.0". */
@@ -181,6 +182,48 @@ venice_status venice_cache_get_copies(const venice_cache *cache, venice_copies *
 
 /* What it has done so far. */
 venice_status venice_cache_get_stats(const venice_cache *cache, venice_cache_stats *stats);
+
+/* A device of another node, held: an accelerator, storage or a network card. The grant holds it and
+ * no more: how its data is reached from here is the holder's business. */
+typedef struct venice_device venice_device;
+
+/* Which device, and what for. Begin with VENICE_DEVICE_OPTIONS; NULL for all of it means the same. */
+typedef struct venice_device_options {
+    size_t struct_bytes;      /* sizeof(venice_device_options) */
+    const char *capabilities; /* what it has to be able to do, all of it: "cuda,fp8"; NULL: anything */
+    const char *donors;       /* nodes to get it from, "node1,node2"; NULL: any */
+    const char *purpose;      /* what for, in `venice grants`; may be NULL */
+    uint64_t min_bytes;       /* how large an accelerator has to be at least; 0: any */
+} venice_device_options;
+
+#define VENICE_DEVICE_OPTIONS { sizeof(venice_device_options), NULL, NULL, NULL, 0 }
+
+/* Gets an accelerator, whole. VENICE_NO_ROOM: none is free that would do. */
+venice_status venice_get_accelerator(const venice_rack *rack, const venice_device_options *options,
+                                     venice_device **device);
+
+/* Gets `len_bytes` of one storage device, rounded up to whole MiB. */
+venice_status venice_get_storage(const venice_rack *rack, uint64_t len_bytes,
+                                 const venice_device_options *options, venice_device **device);
+
+/* Gets a network card, whole. */
+venice_status venice_get_nic(const venice_rack *rack, const venice_device_options *options,
+                             venice_device **device);
+
+/* Gives it back. NULL is nothing. */
+void venice_free_device(venice_device *device);
+
+/* Whether it is still held: VENICE_DEVICE_LOST if its node is gone or has taken it back. */
+venice_status venice_check_device(const venice_device *device);
+
+/* Of storage how much was granted; of others their size, 0 where nobody knows, and for NULL. */
+uint64_t venice_device_bytes(const venice_device *device);
+
+/* The node it is on, its name there ("/dev/nvidia0"), and what it can do ("gpu,cuda"); "" for NULL.
+ * Valid until it is given back. */
+const char *venice_device_node(const venice_device *device);
+const char *venice_device_address(const venice_device *device);
+const char *venice_device_capabilities(const venice_device *device);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 mod arguments;
 mod cache;
 mod copies;
+mod device;
 mod memory;
 mod rack;
 mod status;

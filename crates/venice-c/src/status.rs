@@ -29,6 +29,8 @@ pub enum Status {
     NotFound = 8,
     /// The value is longer than the buffer.
     TooSmall = 9,
+    /// A device's grant is over.
+    DeviceLost = 10,
 }
 
 thread_local! {
@@ -43,6 +45,7 @@ pub fn told(outcome: Result<(), Error>) -> Status {
         Error::Unreachable(_) => Status::Unreachable,
         Error::NoRoom(_) => Status::NoRoom,
         Error::DonorLost { .. } => Status::DonorLost,
+        Error::DeviceLost { .. } => Status::DeviceLost,
         Error::OutOfRange { .. } => Status::OutOfRange,
         Error::Unaligned(_) => Status::Unaligned,
         Error::Invalid(_) => Status::Invalid,

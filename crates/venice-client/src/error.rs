@@ -13,7 +13,8 @@ pub enum Error {
     /// The rack or the kernel said no.
     #[error("{0}")]
     Refused(String),
-    /// Not so much is free: in the rack, in the user's quota, or in a cache just now.
+    /// Not so much is free: in the rack, in the user's quota, or in a cache just now; or no device
+    /// that would do.
     #[error("{0}")]
     NoRoom(String),
     /// A donor is gone, and with it the last copy of what was asked for.
@@ -25,6 +26,16 @@ pub enum Error {
         offset: u64,
         /// How many are, from there on.
         len_bytes: u64,
+    },
+    /// A device's grant is over: it may be another's.
+    #[error("{address} of {node} is lost: {why}")]
+    DeviceLost {
+        /// The node it is on.
+        node: String,
+        /// Its name there.
+        address: String,
+        /// Why.
+        why: &'static str,
     },
     /// There is no such memory.
     #[error("bytes {offset}+{len_bytes} are beyond the {size_bytes} there are")]
@@ -68,7 +79,8 @@ impl From<RecipientError> for Error {
         let text = with_causes(&error);
         match error {
             RecipientError::Control(
-                ControlError::NoRoom { .. } | ControlError::Rack(RackError::OverQuota { .. }),
+                ControlError::NoRoom { .. }
+                | ControlError::Rack(RackError::OverQuota { .. } | RackError::NoDevice(_)),
             )
             | RecipientError::NoRoomForCopies { .. } => Error::NoRoom(text),
             RecipientError::Control(

@@ -1,11 +1,12 @@
-//! Borrowed memory for programs that ask for it (composable-rack paper, section 4: `GetMemory`, Put
-//! and Get); what `venice run` gives programs that do not.
+//! Borrowed memory, and devices, for programs that ask for them (composable-rack paper, section 4:
+//! `GetMemory`, `GetAccelerator`, `GetIO`, Put and Get); what `venice run` gives programs that do not.
 //!
 //! - [`Rack`] is the front door: connect, then ask it for
 //! - [`Memory`]: bytes read and written by offset, at once or with many accesses under way, and
 //!   atomics;
 //! - [`PagedMemory`]: regions at addresses like any other, larger than what is resident of them;
-//! - [`ObjectCache`]: a victim store for caches that are too small, with Put and Get.
+//! - [`ObjectCache`]: a victim store for caches that are too small, with Put and Get;
+//! - [`Device`]: an accelerator, storage or a network card of another node, held.
 //!
 //! ```no_run
 //! use venice_client::{CacheOptions, MemoryOptions, Rack};
@@ -29,6 +30,7 @@
 //! from an asynchronous program they are made where blocking is allowed.
 #![forbid(unsafe_code)]
 
+mod device;
 mod error;
 mod memory;
 mod object_cache;
@@ -38,6 +40,7 @@ mod queue;
 mod rack;
 mod store;
 
+pub use device::{Device, DeviceKind, DeviceOptions, Io};
 pub use error::Error;
 pub use memory::Memory;
 pub use object_cache::{

@@ -164,6 +164,10 @@ impl Rack {
         }
     }
 
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
     fn answering(access: Access, port: PortKind) -> Result<Rack, Error> {
         let rack = Rack { access, port };
         rack.free_bytes().map(|_| rack)

@@ -26,6 +26,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::Refused(_) => "Refused",
         Error::NoRoom(_) => "NoRoom",
         Error::DonorLost { .. } => "DonorLost",
+        Error::DeviceLost { .. } => "DeviceLost",
         Error::OutOfRange { .. } => "OutOfRange",
         Error::Unaligned(_) => "Unaligned",
         Error::Invalid(_) => "Invalid",

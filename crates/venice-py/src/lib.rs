@@ -6,6 +6,7 @@
 mod buffers;
 mod cache;
 mod copies;
+mod device;
 mod errors;
 mod held;
 mod memory;
@@ -18,6 +19,8 @@ use pyo3::prelude::*;
 mod _venice {
     #[pymodule_export]
     use super::cache::ObjectCache;
+    #[pymodule_export]
+    use super::device::Device;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

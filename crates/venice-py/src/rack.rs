@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use venice_client::{CacheOptions, Error, Eviction, MemoryOptions};
+use venice_client::{CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions};
 
 use crate::cache::ObjectCache;
+use crate::device::Device;
 use crate::errors::raised;
 use crate::held::Held;
 use crate::memory::Memory;
@@ -60,6 +61,28 @@ impl Rack {
     fn get_memory(&self, py: Python<'_>, len_bytes: u64, options: &Options) -> PyResult<Memory> {
         let borrowed = py.detach(|| self.0.get_memory(len_bytes, &options.0));
         borrowed.map(|memory| Memory(Held::new(memory))).map_err(|error| raised(py, &error))
+    }
+
+    fn get_device(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        len_bytes: u64,
+        capabilities: Vec<String>,
+        donors: Vec<String>,
+        purpose: String,
+    ) -> PyResult<Device> {
+        let mut options = DeviceOptions::default();
+        options.capabilities = capabilities;
+        options.min_bytes = len_bytes;
+        options.donors = donors;
+        options.purpose = purpose;
+        let got = py.detach(|| match kind {
+            "storage" => self.0.get_io(Io::Storage(len_bytes), &options),
+            "nic" => self.0.get_io(Io::Nic, &options),
+            _ => self.0.get_accelerator(&options),
+        });
+        got.map(|device| Device(Held::new(device))).map_err(|error| raised(py, &error))
     }
 
     fn paged(

@@ -19,6 +19,33 @@ class Sizes(unittest.TestCase):
                 venice.parse_size(text)
 
 
+class Devices(unittest.TestCase):
+    """On a rack whose nodes offer none, and one whose nodes do."""
+
+    def setUp(self) -> None:
+        self.rack = venice.connect()
+
+    def test_what_nobody_offers_is_not_to_be_had(self) -> None:
+        with self.assertRaises(venice.NoRoom):
+            self.rack.get_accelerator(capabilities=["a capability that nothing has"])
+        with self.assertRaises(venice.NoRoom):
+            self.rack.get_io(nic=True, purpose="a test")
+        with self.assertRaises(venice.Invalid):
+            self.rack.get_io()
+        with self.assertRaises(venice.Invalid):
+            self.rack.get_io(storage=0)
+
+    @unittest.skipUnless(os.environ.get("VENICE_TEST_STORAGE"), "SKIPPED: the rack has no storage")
+    def test_storage_is_held_until_it_is_closed(self) -> None:
+        with self.rack.get_io(storage="1MiB", purpose="a test") as storage:
+            self.assertEqual((storage.kind, storage.len_bytes), ("storage", 1 << 20))
+            self.assertIn(storage.node, repr(storage))
+            storage.check()
+        self.assertTrue(storage.closed)
+        with self.assertRaises(venice.Closed):
+            storage.check()
+
+
 class Memory(unittest.TestCase):
     def setUp(self) -> None:
         self.rack = venice.connect()

@@ -13,8 +13,10 @@ See docs/api.md. Handles mean nothing in a child of `fork`; use the "spawn" meth
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
 from .copies import Copies
+from .device import Device
 from .errors import (
     Closed,
+    DeviceLost,
     DonorLost,
     Error,
     Invalid,
@@ -33,6 +35,8 @@ __all__ = [
     "CacheStats",
     "Closed",
     "Copies",
+    "Device",
+    "DeviceLost",
     "DonorLost",
     "Error",
     "Invalid",

@@ -27,6 +27,10 @@ class DonorLost(Error):
         self.len_bytes = len_bytes
 
 
+class DeviceLost(Error):
+    """A device's grant is over: it may be another's."""
+
+
 class OutOfRange(Error, IndexError):
     """Beyond what was borrowed."""
 

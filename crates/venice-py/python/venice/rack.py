@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Literal, Self
 
 from . import _venice
 from .cache import ObjectCache
+from .device import Device
+from .errors import Invalid
 from .memory import Memory
 from .paged import Paged, Shape, array_bytes
 from .sizes import Size, parse_size
@@ -67,6 +69,47 @@ class Rack:
         """
         how = _venice.Options(list(donors), port, node, purpose, most_under_way, copies)
         return Memory(self._inner.get_memory(parse_size(size), how))
+
+    def get_accelerator(
+        self,
+        *,
+        capabilities: Iterable[str] = (),
+        min_size: Size = 0,
+        donors: Iterable[str] = (),
+        purpose: str = "python",
+    ) -> Device:
+        """Gets an accelerator, whole. `capabilities`: what it has to be able to do, all of it, as in
+        `venice resources`. Raises `NoRoom` if none is free that would do."""
+        least = parse_size(min_size)
+        return self._get_device("accelerator", least, capabilities, donors, purpose)
+
+    def get_io(
+        self,
+        *,
+        storage: Size | None = None,
+        nic: bool = False,
+        capabilities: Iterable[str] = (),
+        donors: Iterable[str] = (),
+        purpose: str = "python",
+    ) -> Device:
+        """Gets so much `storage`, in whole MiB of one device, or a network card (`nic`). The rest:
+        see `get_accelerator`."""
+        if nic == (storage is not None):
+            raise Invalid("ask for storage=SIZE or for nic=True")
+        if storage is None:
+            return self._get_device("nic", 0, capabilities, donors, purpose)
+        return self._get_device("storage", parse_size(storage), capabilities, donors, purpose)
+
+    def _get_device(
+        self,
+        kind: str,
+        size: int,
+        capabilities: Iterable[str],
+        donors: Iterable[str],
+        purpose: str,
+    ) -> Device:
+        wanted, nodes = list(capabilities), list(donors)
+        return Device(kind, self._inner.get_device(kind, size, wanted, nodes, purpose))
 
     def paged(
         self,

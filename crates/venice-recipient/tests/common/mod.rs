@@ -80,6 +80,11 @@ impl Rack {
     }
 
     pub fn add_agent(&mut self, name: &str, slabs: u64) {
+        self.add_agent_with(name, slabs, &[]);
+    }
+
+    /// An agent that lends these devices too.
+    pub fn add_agent_with(&mut self, name: &str, slabs: u64, offers: &[&str]) {
         let (ready, listening) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         std::fs::create_dir(self.dir.path().join(name)).unwrap();
@@ -91,6 +96,7 @@ impl Rack {
             monitor: self.monitor.clone(),
             identity: venice_identity_test::node(self.dir.path(), name),
             lend: ByteSize(slabs * SLAB_BYTES),
+            offer: offers.iter().map(ToString::to_string).collect(),
             shm_socket: Some(self.dir.path().join(format!("{name}.sock"))),
             on_ready: venice_agent::OnReady::new(move |_| {
                 let _ = ready.send(());

@@ -1,0 +1,178 @@
+//! `venice_device`.
+
+use std::ffi::{CString, c_char};
+
+use venice_client::{Device, DeviceOptions, Error, Io, Rack};
+
+use crate::arguments::{give, handle, take, text};
+use crate::status::{Status, told};
+
+/// `venice_device_options` of the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Options {
+    struct_bytes: usize,
+    capabilities: *const c_char,
+    donors: *const c_char,
+    purpose: *const c_char,
+    min_bytes: u64,
+}
+
+/// A device, and its words for C.
+#[derive(Debug)]
+pub struct Got {
+    device: Device,
+    node: CString,
+    address: CString,
+    capabilities: CString,
+}
+
+impl Got {
+    fn new(device: Device) -> Got {
+        let words = |text: &str| CString::new(text.replace('\0', " ")).expect("no zero is left");
+        let (node, address) = (words(device.node()), words(device.address()));
+        let capabilities = words(&device.capabilities().join(","));
+        Got { device, node, address, capabilities }
+    }
+}
+
+/// What `options` says; null: nothing.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
+    let mut meant = DeviceOptions::default();
+    // SAFETY: promised; the length, which comes first, is there in every version of it.
+    let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
+        None => return Ok(meant),
+        Some(struct_bytes) => *struct_bytes,
+    };
+    if struct_bytes != size_of::<Options>() {
+        return Err(Error::Invalid("begin options with VENICE_DEVICE_OPTIONS".into()));
+    }
+    let list = |text: Option<&str>| -> Vec<String> {
+        let words = text.unwrap_or_default().split(',').map(str::trim);
+        words.filter(|word| !word.is_empty()).map(str::to_string).collect()
+    };
+    // SAFETY: promised, for all of them.
+    unsafe {
+        let options = &*options;
+        meant.capabilities = list(text(options.capabilities, "capabilities")?);
+        meant.donors = list(text(options.donors, "donors")?);
+        meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
+        meant.min_bytes = options.min_bytes;
+    }
+    Ok(meant)
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_get_accelerator(
+    rack: *const Rack,
+    wanted: *const Options,
+    device: *mut *mut Got,
+) -> Status {
+    // SAFETY: promised.
+    told(unsafe {
+        give(device, || handle(rack, "rack")?.get_accelerator(&options(wanted)?).map(Got::new))
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_get_storage(
+    rack: *const Rack,
+    len_bytes: u64,
+    wanted: *const Options,
+    device: *mut *mut Got,
+) -> Status {
+    // SAFETY: promised.
+    told(unsafe {
+        give(device, || {
+            let io = Io::Storage(len_bytes);
+            handle(rack, "rack")?.get_io(io, &options(wanted)?).map(Got::new)
+        })
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_get_nic(
+    rack: *const Rack,
+    wanted: *const Options,
+    device: *mut *mut Got,
+) -> Status {
+    // SAFETY: promised.
+    told(unsafe {
+        give(device, || handle(rack, "rack")?.get_io(Io::Nic, &options(wanted)?).map(Got::new))
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments::take`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_free_device(device: *mut Got) {
+    // SAFETY: promised.
+    drop(unsafe { take(device) });
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_check_device(device: *const Got) -> Status {
+    // SAFETY: promised.
+    told(unsafe { handle(device, "device") }.and_then(|got| got.device.check()))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_bytes(device: *const Got) -> u64 {
+    // SAFETY: promised.
+    unsafe { device.as_ref() }.map_or(0, |got| got.device.len_bytes())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_node(device: *const Got) -> *const c_char {
+    // SAFETY: promised.
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.node.as_ptr())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_address(device: *const Got) -> *const c_char {
+    // SAFETY: promised.
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.address.as_ptr())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_capabilities(device: *const Got) -> *const c_char {
+    // SAFETY: promised.
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.capabilities.as_ptr())
+}

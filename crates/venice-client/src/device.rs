@@ -1,0 +1,157 @@
+//! Devices of the rack: the paper's `GetAccelerator` and `GetIO`.
+
+use venice_control::ResourceKind;
+use venice_recipient::{DeviceWish, Fate, Held};
+
+use crate::Error;
+use crate::rack::Rack;
+
+/// What kind of device something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// Computes: a GPU, an FPGA. One recipient's at a time.
+    Accelerator,
+    /// A network card. One recipient's at a time.
+    Nic,
+    /// Holds bytes; granted by size.
+    Storage,
+}
+
+impl DeviceKind {
+    /// What people call it: `accelerator`, `nic`, `storage`.
+    pub fn name(self) -> &'static str {
+        ResourceKind::from(self).name()
+    }
+}
+
+impl From<DeviceKind> for ResourceKind {
+    fn from(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Accelerator => Self::Accelerator,
+            DeviceKind::Nic => Self::Nic,
+            DeviceKind::Storage => Self::Storage,
+        }
+    }
+}
+
+/// What I/O is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// So many bytes of one storage device, rounded up to whole MiB.
+    Storage(u64),
+    /// A network card.
+    Nic,
+}
+
+/// Which device, and what for.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DeviceOptions {
+    /// What it has to be able to do, all of it, as in `venice resources`: `cuda`, `25Gbps`.
+    pub capabilities: Vec<String>,
+    /// How large an accelerator has to be at least, in bytes; 0: any.
+    pub min_bytes: u64,
+    /// The nodes to get it from; empty: any.
+    pub donors: Vec<String>,
+    /// What for, in `venice grants`.
+    pub purpose: String,
+}
+
+/// A device of the rack, held until this is dropped. The grant holds it and no more: how its data
+/// is reached from here is the holder's business.
+#[derive(Debug)]
+pub struct Device {
+    kind: DeviceKind,
+    held: Held,
+}
+
+impl Rack {
+    /// Gets an accelerator, whole.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`]: none is free that would do, and why; [`Error::Refused`],
+    /// [`Error::Unreachable`].
+    pub fn get_accelerator(&self, options: &DeviceOptions) -> Result<Device, Error> {
+        self.get_device(DeviceKind::Accelerator, options.min_bytes, options)
+    }
+
+    /// Gets storage, or a network card.
+    ///
+    /// # Errors
+    /// As [`get_accelerator`](Rack::get_accelerator); [`Error::Invalid`] for no storage at all.
+    pub fn get_io(&self, io: Io, options: &DeviceOptions) -> Result<Device, Error> {
+        match io {
+            Io::Storage(0) => Err(Error::Invalid("ask for a byte of storage at least".into())),
+            Io::Storage(bytes) => self.get_device(DeviceKind::Storage, bytes, options),
+            Io::Nic => self.get_device(DeviceKind::Nic, 0, options),
+        }
+    }
+
+    fn get_device(
+        &self,
+        kind: DeviceKind,
+        bytes: u64,
+        options: &DeviceOptions,
+    ) -> Result<Device, Error> {
+        let wish = DeviceWish {
+            kind: kind.into(),
+            bytes,
+            capabilities: options.capabilities.clone(),
+            donors: options.donors.clone(),
+            purpose: options.purpose.clone(),
+        };
+        let held = Held::device(self.access(), &wish, |_| {})?;
+        Ok(Device { kind, held })
+    }
+}
+
+impl Device {
+    /// What it is.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// The node it is on.
+    pub fn node(&self) -> &str {
+        &self.held.grants()[0].donor
+    }
+
+    /// Its name there, for example `/dev/nvidia0`.
+    pub fn address(&self) -> &str {
+        self.share().map_or("", |share| &share.address)
+    }
+
+    /// Of storage how much was granted; of others their size, 0 where nobody knows.
+    pub fn len_bytes(&self) -> u64 {
+        self.held.grants()[0].bytes
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> &[String] {
+        self.share().map_or(&[], |share| &share.capabilities)
+    }
+
+    /// The grant's number, as in `venice grants`.
+    pub fn grant(&self) -> u64 {
+        self.held.grants()[0].id.0
+    }
+
+    /// Whether it is still held.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`]: its node is gone or has taken it back. It may be another's.
+    pub fn check(&self) -> Result<(), Error> {
+        let Some(fate) = self.held.lost() else { return Ok(()) };
+        let why = match fate {
+            Fate::Died => "its agent is gone",
+            Fate::TookBack => "it was taken back",
+            Fate::Silent => "it has not answered for a lease",
+        };
+        let (node, address) = (self.node().to_owned(), self.address().to_owned());
+        Err(Error::DeviceLost { node, address, why })
+    }
+
+    fn share(&self) -> Option<&venice_control::DeviceShare> {
+        self.held.grants()[0].device.as_ref()
+    }
+}

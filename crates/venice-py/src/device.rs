@@ -1,0 +1,33 @@
+//! `_venice.Device`.
+
+use pyo3::prelude::*;
+
+use crate::errors::raised;
+use crate::held::Held;
+
+/// A device that is held.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Device(pub Held<venice_client::Device>);
+
+#[pymethods]
+impl Device {
+    /// Node, address, bytes, capabilities, grant.
+    fn said(&self, py: Python<'_>) -> PyResult<(String, String, u64, Vec<String>, u64)> {
+        let device = self.0.get(py)?;
+        let (node, address) = (device.node().to_owned(), device.address().to_owned());
+        Ok((node, address, device.len_bytes(), device.capabilities().to_vec(), device.grant()))
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.get(py)?.check().map_err(|error| raised(py, &error))
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
