@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
 # two copies of their far memory, while donors are killed, stalled and drained; every byte is checked.
-# Then simulated racks with fresh seeds, the properties of the state machines with many fresh operation
+# Then simulated racks with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
 # sequences, racks of processes over real ports, and the program tests, again and again for
 # SOAK_SEED_MINUTES (default 30). Stops at the first failure.
 #
@@ -18,9 +18,9 @@ minutes="${SOAK_MINUTES:-60}"
 seed_minutes="${SOAK_SEED_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | integrity | sim | properties | ports | programs) ;;
+    all | integrity | sim | survival | properties | ports | programs) ;;
     *)
-        echo "soak: SOAK_WHAT is all, integrity, sim, properties, ports or programs, not '$what'" >&2
+        echo "soak: SOAK_WHAT is all, integrity, sim, survival, properties, ports or programs, not '$what'" >&2
         exit 2
         ;;
 esac
@@ -64,6 +64,15 @@ racks() { # racks MINUTES: simulated racks on fresh seeds, on every core
     return "$failed"
 }
 
+survival() { # survival MINUTES: donors that die, stall and come back in virtual time, on fresh seeds
+    local until=$((SECONDS + $1 * 60)) seed
+    while ((SECONDS < until)); do
+        seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
+        VENICE_SURVIVAL_SEED="$seed" VENICE_SURVIVAL_SEEDS=10000 \
+            cargo test --release --locked -p venice-memory --lib survival::whatever </dev/null || return 1
+    done
+}
+
 properties() { # a sequence that fails is printed, and kept for the next run in tests/*.proptest-regressions
     PROPTEST_CASES="${PROPTEST_CASES:-10000}" timeout --kill-after=60s 60m \
         cargo test --locked -p venice-wire -p venice-fabric -p venice-rack </dev/null
@@ -96,6 +105,9 @@ while [[ $what != integrity ]] && ((SECONDS < end)); do
     echo "== soak: round $round, $left minutes left"
     if wants sim; then
         racks "$([[ $what == sim ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+    fi
+    if wants survival; then
+        survival "$([[ $what == survival ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants properties; then
         properties

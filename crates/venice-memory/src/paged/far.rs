@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 
 use venice_fabric::Atomic;
 use venice_ports::verbs::VerbsError;
@@ -98,6 +99,14 @@ impl Far {
                 .map_err(FarError::Udp)?,
         };
         Ok(Far { way, writer: None, disk: None, is_from_disk: false })
+    }
+
+    /// A way over links of the simulator.
+    #[cfg(test)]
+    pub(super) fn simulated(block: &RunBlockMap, wire: super::survival::SimulatedWire) -> Far {
+        let donors = UdpDonors::over(super::udp_far::wire::Wire::Simulated(Box::new(wire)));
+        let way = Way::Udp(Box::new(Framed::new(donors, block)));
+        Far { way, writer: None, disk: None, is_from_disk: false }
     }
 
     /// The same for a thread that writes too.
@@ -391,6 +400,15 @@ impl Far {
             Way::Shm(_) => {}
             Way::Udp(udp) => udp.turn(),
             Way::Verbs(verbs) => verbs.turn(),
+        }
+    }
+
+    /// Does nothing for a while.
+    pub fn rest(&mut self, time: Duration) {
+        match &mut self.way {
+            Way::Shm(_) => std::thread::sleep(time),
+            Way::Udp(udp) => udp.rest(time),
+            Way::Verbs(verbs) => verbs.rest(time),
         }
     }
 

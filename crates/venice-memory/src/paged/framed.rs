@@ -16,6 +16,7 @@ mod tests;
 mod writes;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use venice_fabric::Atomic;
 use venice_wire::SLAB_BYTES;
@@ -53,6 +54,14 @@ pub trait Donors {
     fn attend(&mut self, block: &RunBlockMap);
     /// As [`Donors::attend`], waiting a little for something to come.
     fn turn(&mut self);
+    /// What time it is for the links, in nanoseconds.
+    fn now_ns(&self) -> u64 {
+        sys::monotonic_ns()
+    }
+    /// Does nothing for a while.
+    fn rest(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// Why a request was not taken.
@@ -191,6 +200,11 @@ impl<D: Donors> Framed<D> {
         self.donors.turn();
     }
 
+    /// Does nothing for a while.
+    pub fn rest(&mut self, time: Duration) {
+        self.donors.rest(time);
+    }
+
     /// Hears of what donors say of themselves; for a thread that asks for nothing at present.
     pub fn attend(&mut self, block: &RunBlockMap) {
         self.donors.attend(block);
@@ -253,7 +267,7 @@ impl<D: Donors> Framed<D> {
                         asked.tried[asked.tried_count] = replica as u32;
                         asked.tried_count += 1;
                         asked.flying += 1;
-                        asked.asked_ns = sys::monotonic_ns();
+                        asked.asked_ns = self.donors.now_ns();
                         return Fetch::Pending;
                     }
                     Err(NotTaken::Full) => is_full = true,
@@ -341,7 +355,7 @@ impl<D: Donors> Framed<D> {
     /// the while it was asked, is lost.
     fn note_silence(&mut self, block: &RunBlockMap, donor: usize) {
         self.is_slow[donor] = true;
-        let (silence, now_ns) = (&mut self.silence[donor], sys::monotonic_ns());
+        let (silence, now_ns) = (&mut self.silence[donor], self.donors.now_ns());
         let lease_ns = block.lease().as_nanos() as u64;
         if silence.since_ns == 0 || now_ns > silence.found_ns + lease_ns {
             silence.since_ns = now_ns;
@@ -362,7 +376,7 @@ impl<D: Donors> Framed<D> {
         if self.waiting == 0 {
             return;
         }
-        let now_ns = sys::monotonic_ns();
+        let now_ns = self.donors.now_ns();
         if now_ns < self.look_at_ns {
             return;
         }

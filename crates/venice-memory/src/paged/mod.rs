@@ -68,6 +68,8 @@ mod space;
 mod spin;
 mod staging;
 mod start;
+#[cfg(test)]
+mod survival;
 pub mod sys;
 mod thread;
 mod transfer;

@@ -182,6 +182,13 @@ impl Copier {
         Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; SLOTS_AT_A_TIME] })
     }
 
+    /// The same over another way to the donors.
+    #[cfg(test)]
+    pub(super) fn over(block: &Arc<RunBlockMap>, far: Far) -> Copier {
+        let pages = vec![[0; PAGE / 8]; SLOTS_AT_A_TIME];
+        Copier { block: block.clone(), far, pages }
+    }
+
     /// The same where what is far is in a file too, by its descriptor, which stays open.
     pub fn with_disk(self, fd: Option<i32>) -> Copier {
         Copier { far: self.far.with_disk(fd), ..self }
@@ -204,7 +211,7 @@ impl Copier {
             }
             match rebuild.step(&mut slab) {
                 Step::Going => {}
-                Step::Waiting => std::thread::sleep(LOOK_EVERY),
+                Step::Waiting => slab.copier.far.rest(LOOK_EVERY),
                 Step::Done => return Ok(()),
                 Step::Failed if stop.load(Ordering::Acquire) => break Err(BuildError::Stopped),
                 Step::Failed if !slab.is_alive() => break Err(BuildError::NoSource),
@@ -286,7 +293,7 @@ impl World for BuiltSlab<'_> {
             if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
                 return false;
             }
-            std::thread::sleep(LOOK_EVERY);
+            far.rest(LOOK_EVERY);
         }
         false
     }

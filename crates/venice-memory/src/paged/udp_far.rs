@@ -1,28 +1,28 @@
 //! Far memory over UDP: CRMA reads and writes of pages and parts of them.
 
+pub(super) mod wire;
+
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use venice_fabric::{
     AccessError, Atomic, DownReason, FabricError, InitiatorConfig, PeerIndex, PeerState, Refusal,
 };
 use venice_ports::random_u64;
-use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
-use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::descriptors::Descriptors;
 use super::framed::{Donors, Fault, NotTaken};
 use super::run_block::{Donor, Fate, MAX_REPLICAS, Replica, RunBlockMap};
-use super::sys::{self, Errno, SysResult};
+use super::sys::{Errno, SysResult};
 use super::transfer::{Words, copy_bytes};
-
-/// How long one wait for frames takes at most.
-const WAIT_NS: u64 = 5_000_000;
+use wire::Wire;
 
 /// One thread's links to the donors.
 pub struct UdpDonors {
-    driver: UdpDriver,
+    wire: Wire,
     /// By donor; `None`: not needed yet.
     peers: Vec<Option<PeerIndex>>,
     /// By replica: the peer that its window leads to.
@@ -55,7 +55,7 @@ impl UdpDonors {
         // Where there is no room up there they stay where they are.
         let _ = driver.keep_fd_above(descriptors.lowest());
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
-        let mut far = UdpDonors { driver, peers: Vec::new(), mapped: Vec::new() };
+        let mut far = UdpDonors::over(Wire::Udp(Box::new(driver)));
         for (replica, entry) in block.replicas().iter().enumerate() {
             let is_at_donor = block.is_readable(entry) && !block.is_disks(replica);
             if is_at_donor && !far.reach(block, replica) {
@@ -65,16 +65,20 @@ impl UdpDonors {
         Ok(far)
     }
 
+    /// Over that, with no link yet.
+    pub(super) fn over(wire: Wire) -> UdpDonors {
+        UdpDonors { wire, peers: Vec::new(), mapped: Vec::new() }
+    }
+
     /// To poll for arrivals.
     pub fn fd(&self) -> i32 {
-        self.driver.fd().as_raw_fd()
+        self.wire.fd()
     }
 
     /// Sets the timer for when the links want to run again, and returns what to poll for it. A
     /// time-out of `poll` itself would cost far more than the round trip when it is short.
     pub fn arm_timer(&mut self) -> i32 {
-        self.driver.arm(sys::monotonic_ns());
-        self.driver.timer_fd().as_raw_fd()
+        self.wire.arm_timer()
     }
 
     fn peer(&mut self, block: &RunBlockMap, index: usize) -> Option<PeerIndex> {
@@ -83,14 +87,14 @@ impl UdpDonors {
         }
         if self.peers[index].is_none_or(|peer| self.has_fallen_silent(peer)) {
             let known = self.peer_of_the_same(block, index);
-            self.peers[index] = known.or_else(|| self.add_peer(&block.donors()[index]));
+            self.peers[index] = known.or_else(|| self.wire.add_peer(&block.donors()[index]));
         }
         self.peers[index]
     }
 
     /// Whether the link is down for want of answers, so that a new one may have some.
     fn has_fallen_silent(&mut self, peer: PeerIndex) -> bool {
-        match self.driver.initiator().peer_state(peer) {
+        match self.wire.initiator().peer_state(peer) {
             PeerState::Down { reason } => fault_of(reason) == Fault::Silent,
             PeerState::Connecting | PeerState::Up => false,
         }
@@ -109,21 +113,8 @@ impl UdpDonors {
         let wanted = place(&donors[index]);
         let known = donors.iter().zip(&self.peers).filter(|(donor, _)| !donor.is_gone());
         let mut known = known.filter_map(|(donor, peer)| peer.filter(|_| place(donor) == wanted));
-        let initiator = self.driver.initiator();
+        let initiator = self.wire.initiator();
         known.find(|&peer| !matches!(initiator.peer_state(peer), PeerState::Down { .. }))
-    }
-
-    fn add_peer(&mut self, donor: &Donor) -> Option<PeerIndex> {
-        let now_ns = sys::monotonic_ns();
-        let address: SocketAddr = donor.udp_address().parse().ok()?;
-        let node = NodeId(donor.node.load(std::sync::atomic::Ordering::Relaxed));
-        let named = donor.seal().map(|(grant, key)| SealedAs { name: KeyName::Grant(grant), key });
-        let added = match (donor.is_via(), named) {
-            (true, named) => self.driver.add_peer_via(now_ns, node, address, named),
-            (false, None) => self.driver.add_peer(now_ns, node, address),
-            (false, Some(named)) => self.driver.add_sealed_peer(now_ns, node, address, named),
-        };
-        added.ok()
     }
 }
 
@@ -134,11 +125,11 @@ impl Donors for UdpDonors {
                 return true;
             }
             self.mapped[replica] = None;
-            let _ = self.driver.initiator().unmap_window(replica as u64 * SLAB_BYTES);
+            let _ = self.wire.initiator().unmap_window(replica as u64 * SLAB_BYTES);
         }
         let at = block.replicas()[replica].at();
         let Some(peer) = self.peer(block, at.donor) else { return false };
-        let mapped = self.driver.initiator().map_window(
+        let mapped = self.wire.initiator().map_window(
             replica as u64 * SLAB_BYTES,
             SLAB_BYTES,
             peer,
@@ -155,21 +146,21 @@ impl Donors for UdpDonors {
 
     fn is_up(&mut self, replica: usize) -> bool {
         let peer = self.mapped.get(replica).copied().flatten();
-        peer.is_some_and(|peer| self.driver.initiator().peer_state(peer) == PeerState::Up)
+        peer.is_some_and(|peer| self.wire.initiator().peer_state(peer) == PeerState::Up)
     }
 
     fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
-        let now_ns = sys::monotonic_ns();
-        self.driver.initiator().read(now_ns, token, address, len_bytes).map_err(not_taken)
+        let now_ns = self.now_ns();
+        self.wire.initiator().read(now_ns, token, address, len_bytes).map_err(not_taken)
     }
 
     fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        let now_ns = sys::monotonic_ns();
-        self.driver.initiator().write(now_ns, token, address, bytes).map_err(not_taken)
+        let now_ns = self.now_ns();
+        self.wire.initiator().write(now_ns, token, address, bytes).map_err(not_taken)
     }
 
     fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
-        let (now_ns, initiator) = (sys::monotonic_ns(), self.driver.initiator());
+        let (now_ns, initiator) = (self.now_ns(), self.wire.initiator());
         let taken = match atomic {
             Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, token, address, add),
             Atomic::CompareSwap { expected, new } => {
@@ -180,7 +171,7 @@ impl Donors for UdpDonors {
     }
 
     fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
-        let completion = self.driver.initiator().poll_completion()?;
+        let completion = self.wire.initiator().poll_completion()?;
         if completion.result.is_ok() {
             copy_bytes(buffer, completion.data);
         }
@@ -188,13 +179,13 @@ impl Donors for UdpDonors {
     }
 
     fn flush(&mut self) {
-        let _ = self.driver.pump(sys::monotonic_ns());
+        self.wire.pump();
     }
 
     /// A donor that has taken its memory back is lost as one that died.
     fn attend(&mut self, block: &RunBlockMap) {
         self.flush();
-        while let Some(revoked) = self.driver.initiator().poll_revoked() {
+        while let Some(revoked) = self.wire.initiator().poll_revoked() {
             let is_of_it = |replica: &&Replica| replica.at().grant == revoked.grant.0;
             if let Some(replica) = block.replicas().iter().find(is_of_it) {
                 block.donors()[replica.donor()].lose(Fate::TookBack);
@@ -203,10 +194,15 @@ impl Donors for UdpDonors {
     }
 
     fn turn(&mut self) {
-        if self.driver.turn(WAIT_NS).is_err() {
-            // The links find out what it means; not in a hurry.
-            let _ = self.driver.wait(sys::monotonic_ns(), WAIT_NS);
-        }
+        self.wire.turn();
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.wire.now_ns()
+    }
+
+    fn rest(&mut self, time: Duration) {
+        self.wire.rest(time);
     }
 }
 

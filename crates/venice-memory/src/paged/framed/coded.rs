@@ -10,7 +10,6 @@ use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
 use crate::paged::PAGE;
 use crate::paged::coding::{Codec, Coding, Pieces};
 use crate::paged::run_block::{MAX_PLACES, RunBlockMap};
-use crate::paged::sys;
 use crate::paged::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut, bytes_of, bytes_of_mut};
 
 /// What coded pages are put together with.
@@ -139,7 +138,7 @@ impl<D: Donors> Framed<D> {
                 asked.tried[asked.tried_count] = replica as u32;
                 asked.tried_count += 1;
                 asked.flying += 1;
-                asked.asked_ns = sys::monotonic_ns();
+                asked.asked_ns = self.donors.now_ns();
                 Some(Ok(()))
             }
             Err(NotTaken::Full) => Some(Err(())),

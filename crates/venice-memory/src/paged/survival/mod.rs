@@ -1,0 +1,236 @@
+//! Survival in virtual time: the real code that reads, writes, copies and judges far memory
+//! ([`Framed`](super::framed), the [`Copier`](super::rebuild::Copier), the run block, the fabric's
+//! initiator and target) over the simulator's links, while donors die, stall, are cut off and come
+//! back, or want their memory back; an independent checker watches.
+//!
+//! - No byte is ever wrong.
+//! - What is lost is lost by more donors than are borne, gone at once ([`ledger`] knows from the
+//!   faults alone), and the program is told.
+//! - No access takes longer than [`ANSWERED_WITHIN_NS`].
+//! - What was lost is there again [`REBUILT_WITHIN_NS`] after the last fault.
+//! - A donor that is back with what it had, and was done without, is not read.
+//!
+//! One seed is one run. `VENICE_SURVIVAL_SEED=7` runs that alone; `VENICE_SURVIVAL_SEEDS=100000` as
+//! many as that, from `VENICE_SURVIVAL_SEED` on (`scripts/soak.sh`).
+
+mod donor;
+mod ledger;
+mod program;
+mod recipient;
+mod story;
+mod wire;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use venice_sim::random::Stream;
+
+use self::program::{Model, Thread};
+use self::recipient::{Builder, Keeper, borrow, note_whole};
+use self::story::{FaultKind, Story};
+pub use self::wire::SimulatedWire;
+use self::world::{BUILDER, EVICTOR, HANDLER, KEEPER, World};
+use super::far::Far;
+use super::rebuild::Copier;
+use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap};
+
+/// How long a donor keeps what is not renewed.
+const LEASE_NS: u64 = 3_000_000_000;
+/// An access takes that long at most: until the only donor that has it is taken for lost.
+const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
+/// So long after the last fault all is there again that can be.
+const REBUILT_WITHIN_NS: u64 = 4 * LEASE_NS;
+/// Runs in the ordinary tests.
+const SEEDS: u64 = 2000;
+
+/// What happened in some runs, by counts.
+#[derive(Debug, Default)]
+struct Told {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+    losses: AtomicUsize,
+    builds: AtomicUsize,
+    moves: AtomicUsize,
+}
+
+impl Told {
+    fn reads(&self, count: usize) {
+        self.reads.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn writes(&self, count: usize) {
+        self.writes.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn losses(&self, count: usize) {
+        self.losses.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn builds(&self, count: usize) {
+        self.builds.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn moves(&self, count: usize) {
+        self.moves.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// A run's block, with slabs on the first nodes.
+fn new_block(story: &Story) -> Arc<RunBlockMap> {
+    let (_fd, block) = match story.coding {
+        None => RunBlockMap::create(PortKind::Udp, story.slabs, story.copies),
+        Some(coding) => RunBlockMap::create_coded(PortKind::Udp, story.slabs, coding),
+    }
+    .expect("a run block");
+    block.copies.store(story.copies as u32, Ordering::Relaxed);
+    block.set_lease(Duration::from_nanos(LEASE_NS));
+    Arc::new(block)
+}
+
+fn lend_slabs(world: &World, block: &RunBlockMap, story: &Story) {
+    for slab in 0..story.slabs {
+        let parts = story.coding.map_or(story.copies, |coding| coding.fragments());
+        for part in 0..parts {
+            let at = borrow(world, block, (part + slab) % story.nodes);
+            let fragment = if story.coding.is_some() { part } else { 0 };
+            let added = match part {
+                0 => block.add_slab(at),
+                _ => block.add_fragment(slab, fragment, at, ReplicaState::Live),
+            };
+            added.expect("there is room");
+        }
+    }
+    (0..block.replicas().len()).for_each(|replica| note_whole(world, block, replica));
+}
+
+/// Runs a story; `spoil` may do something wrong before it begins. An error: what went wrong.
+fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, String> {
+    let block = new_block(story);
+    let world = Arc::new(World::new(story, &block));
+    lend_slabs(&world, &block, story);
+    spoil(&world);
+    let model = Model::new(&block, story.slabs);
+    let root = Stream::new(story.seed);
+    let far = |actor: usize| {
+        let seed = root.split("initiator", &[actor as u64]).draw();
+        Far::simulated(&block, SimulatedWire::new(&world, actor, seed))
+    };
+    let thread = |actor: usize, far: Far| Thread {
+        world: &world,
+        block: &block,
+        model: &model,
+        far,
+        rng: root.split("program", &[actor as u64]),
+        end_ns: story.end_ns,
+    };
+    let writing = far(EVICTOR).writing(&block, Owner::Lane).expect("a place to write");
+    let (mut evictor, mut handler) = (thread(EVICTOR, writing), thread(HANDLER, far(HANDLER)));
+    let copier = Copier::over(&block, far(BUILDER));
+    let (copies, end_ns) = (story.copies, story.end_ns);
+    let mut builder = Builder { world: &world, block: &block, copier, copies, end_ns };
+    let mut keeper = Keeper::new(&world, &block, story);
+    let ended = AtomicBool::new(false);
+    let act = |actor: usize, body: &mut dyn FnMut()| {
+        let acted = catch_unwind(AssertUnwindSafe(|| {
+            world.begin(actor);
+            body();
+            world.end(actor);
+        }));
+        if acted.is_err() {
+            let mut state = world.state();
+            state.wrong.get_or_insert_with(|| format!("actor {actor} panicked"));
+            drop(state);
+            world.ring_all();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| act(EVICTOR, &mut || evictor.evict(told)));
+        scope.spawn(|| act(BUILDER, &mut || builder.run(told)));
+        scope.spawn(|| act(KEEPER, &mut || keeper.run(told, &ended)));
+        scope.spawn(|| {
+            act(HANDLER, &mut || {
+                handler.read(told);
+                ended.store(true, Ordering::Release);
+            });
+        });
+        world.start();
+    });
+    let state = world.state();
+    state.wrong.clone().map_or(Ok(state.now_ns), Err)
+}
+
+fn number_from(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Runs so many seeds on all processors; what happened in all of them.
+fn run_all(first: u64, count: u64) -> Told {
+    let (next, told) = (AtomicU64::new(first), Told::default());
+    let work = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < first + count
+        {
+            let story = Story::of(seed);
+            if let Err(wrong) = run(&story, &told, |_| ()) {
+                panic!(
+                    "seed {seed}: {wrong}\n{story:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
+                     cargo test -p venice-memory survival::whatever"
+                );
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    told
+}
+
+#[test]
+fn whatever_donors_do_no_byte_is_wrong_and_what_is_borne_is_not_lost() {
+    let seed = number_from("VENICE_SURVIVAL_SEED");
+    let count =
+        number_from("VENICE_SURVIVAL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
+    let began = std::time::Instant::now();
+    let told = run_all(seed.unwrap_or(0), count);
+    println!("{count} seeds in {:?}: {told:?}", began.elapsed());
+    if count >= SEEDS {
+        let counts = [&told.reads, &told.writes, &told.losses, &told.builds, &told.moves];
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{told:?}");
+    }
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 0..5 {
+        let told = [Told::default(), Told::default()];
+        let ends = told.each_ref().map(|told| run(&Story::of(seed), told, |_| ()).unwrap());
+        assert_eq!(ends[0], ends[1]);
+        assert_eq!(format!("{:?}", told[0]), format!("{:?}", told[1]));
+    }
+}
+
+/// The test sees what it is there to see: a donor that says that it has what it has not.
+#[test]
+fn a_donor_that_drops_writes_is_found_out() {
+    let spoil = |world: &World| {
+        world.state().donors.iter_mut().for_each(|donor| donor.drops_one_in = Some(50));
+    };
+    let found = (0..20).filter(|&seed| run(&Story::of(seed), &Told::default(), spoil).is_err());
+    assert!(found.count() > 15);
+}
+
+/// Without donors that die there is nothing to lose.
+#[test]
+fn stalls_of_a_moment_lose_nothing() {
+    for seed in 0..50 {
+        let mut story = Story::of(seed);
+        for fault in &mut story.faults {
+            (fault.kind, fault.lasts_ns) = (FaultKind::Stalls, fault.lasts_ns % 900_000_000);
+        }
+        let told = Told::default();
+        run(&story, &told, |_| ()).unwrap();
+        assert_eq!(told.losses.load(Ordering::Relaxed), 0, "seed {seed}");
+    }
+}

@@ -1,0 +1,225 @@
+//! The recipient's supervisor: who renews leases, judges the silent and lets go of what is wanted back,
+//! and who builds what is lacking; as `venice-recipient` does it, with the same calls, over the
+//! simulated control plane.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use venice_wire::{GrantId, NodeId, SLAB_BYTES};
+
+use super::donor::Renewal;
+use super::story::Story;
+use super::world::{BUILDER, KEEPER, World};
+use super::{LEASE_NS, Told};
+use crate::paged::rebuild::{BuildError, Copier};
+use crate::paged::run_block::{Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap};
+
+/// How often it looks.
+const LOOK_NS: u64 = 200_000_000;
+/// Who was complained of counts as silent for so long.
+const SILENT_FOR_NS: u64 = 3_000_000_000;
+
+/// Borrows one slab's memory on a node, in the donor's book and in the run block; the donor's index.
+pub fn borrow(world: &World, block: &RunBlockMap, node: usize) -> ReplicaAt {
+    let grant = GrantId(block.donors().len() as u64 + 1);
+    let mut state = world.state();
+    let now_ns = state.now_ns;
+    let key = state.donors[node].lend(now_ns, grant);
+    state.tend(node);
+    let name = format!("node{node}");
+    let number = NodeId(node as u32 + 1).0;
+    let donor = block.add_donor(&name, number, &name).expect("a run has few donors");
+    ReplicaAt { donor, remote_addr: SLAB_BYTES, grant: grant.0, key: key.0 }
+}
+
+fn node_of(block: &RunBlockMap, donor: usize) -> usize {
+    block.donors()[donor].node.load(Ordering::Relaxed) as usize - 1
+}
+
+/// Takes note of a replica that has all.
+pub fn note_whole(world: &World, block: &RunBlockMap, replica: usize) {
+    let entry = &block.replicas()[replica];
+    let (part, at) = ((entry.slab(), entry.fragment()), entry.at());
+    let node = node_of(block, at.donor);
+    let mut state = world.state();
+    let is_away = state.donors[node].stalls + state.donors[node].cuts > 0;
+    let is_dead = state.donors[node].is_dead;
+    state.ledger.is_whole(replica, part, node, GrantId(at.grant), is_away || is_dead);
+}
+
+/// The thread that keeps what there is.
+pub struct Keeper<'a> {
+    pub world: &'a Arc<World>,
+    pub block: &'a Arc<RunBlockMap>,
+    pub copies: usize,
+    heard_ns: BTreeMap<usize, u64>,
+    renewed_ns: u64,
+    complained_ns: BTreeMap<usize, u64>,
+    turning: Option<(Vec<usize>, Box<Batches>)>,
+}
+
+impl<'a> Keeper<'a> {
+    pub fn new(world: &'a Arc<World>, block: &'a Arc<RunBlockMap>, story: &Story) -> Keeper<'a> {
+        Keeper {
+            world,
+            block,
+            copies: story.copies,
+            heard_ns: BTreeMap::new(),
+            renewed_ns: 0,
+            complained_ns: BTreeMap::new(),
+            turning: None,
+        }
+    }
+
+    pub fn run(&mut self, told: &Told, ended: &AtomicBool) {
+        while !ended.load(Ordering::Acquire) {
+            let now_ns = self.world.now_ns();
+            if now_ns >= self.renewed_ns + LEASE_NS / 4 {
+                self.renewed_ns = now_ns;
+                self.renew_all(now_ns);
+            }
+            self.judge(now_ns);
+            self.let_go(told);
+            self.world.wait(KEEPER, now_ns + LOOK_NS, false);
+        }
+    }
+
+    fn renew_all(&mut self, now_ns: u64) {
+        for (index, donor) in self.block.donors().iter().enumerate() {
+            if donor.is_gone() {
+                continue;
+            }
+            // A grant for each of them, in the order they were lent in.
+            let grant = GrantId(index as u64 + 1);
+            let node = node_of(self.block, index);
+            let renewal = self.world.state().donors[node].renew(now_ns, grant);
+            let heard_ns = self.heard_ns.entry(index).or_insert(now_ns);
+            match renewal {
+                Renewal::Live { wants_back } => {
+                    *heard_ns = now_ns;
+                    donor.set_leaving(wants_back);
+                }
+                Renewal::Unknown => donor.lose(Fate::TookBack),
+                Renewal::Refused => donor.lose(Fate::Died),
+                Renewal::NoAnswer if now_ns - *heard_ns > LEASE_NS => donor.lose(Fate::Silent),
+                Renewal::NoAnswer => {}
+            }
+        }
+    }
+
+    fn judge(&mut self, now_ns: u64) {
+        let donors = self.block.donors();
+        let complaints: Vec<usize> =
+            (0..donors.len()).filter(|&donor| donors[donor].take_complaint()).collect();
+        self.complained_ns.extend(complaints.iter().map(|donor| (*donor, now_ns)));
+        let complained_ns = &self.complained_ns;
+        let is_silent = |donor: usize| {
+            complained_ns.get(&donor).is_some_and(|at_ns| now_ns - at_ns < SILENT_FOR_NS)
+        };
+        for donor in complaints.into_iter().filter(|&donor| !donors[donor].is_gone()) {
+            self.block.judge_silent(donor, is_silent);
+        }
+    }
+
+    fn let_go(&mut self, told: &Told) {
+        let block = self.block;
+        if let Some((slabs, _)) = self.turning.take_if(|(_, noted)| block.are_over(noted)) {
+            let before: Vec<usize> = self.readable(&slabs);
+            block.let_go(&slabs);
+            let after = self.readable(&slabs);
+            for replica in before.into_iter().filter(|replica| !after.contains(replica)) {
+                told.moves(1);
+                let let_go = self.world.state().ledger.let_go(replica, self.copies);
+                if let Err(wrong) = let_go {
+                    self.world.fail(wrong);
+                }
+            }
+        }
+        if self.turning.is_none() && block.donors().iter().any(|donor| donor.is_leaving()) {
+            let slabs = block.begin_to_let_go();
+            let noted = Box::new(block.batches());
+            self.turning = (!slabs.is_empty()).then_some((slabs, noted));
+        }
+        for (index, donor) in block.donors().iter().enumerate() {
+            if donor.is_leaving() && block.has_nothing_at(index) && donor.give_back() {
+                let (node, mut state) = (node_of(block, index), self.world.state());
+                let now_ns = state.now_ns;
+                state.donors[node].release(now_ns, GrantId(index as u64 + 1));
+                state.tend(node);
+            }
+        }
+    }
+
+    fn readable(&self, slabs: &[usize]) -> Vec<usize> {
+        let of_slab = |slab: &usize| self.block.readable(*slab).map(|(replica, _)| replica);
+        slabs.iter().flat_map(of_slab).collect()
+    }
+}
+
+/// The thread that builds what is lacking.
+pub struct Builder<'a> {
+    pub world: &'a Arc<World>,
+    pub block: &'a Arc<RunBlockMap>,
+    pub copier: Copier,
+    pub copies: usize,
+    pub end_ns: u64,
+}
+
+impl Builder<'_> {
+    pub fn run(&mut self, told: &Told) {
+        while self.world.now_ns() < self.end_ns {
+            let now_ns = self.world.now_ns();
+            self.world.wait(BUILDER, now_ns + LOOK_NS, false);
+            let lacking = self.lacking().next();
+            if let Some((slab, fragment)) = lacking
+                && let Some(node) = self.node_without(slab)
+            {
+                self.build(slab, fragment, node, told);
+            }
+        }
+        if let Some((slab, fragment)) = self.lacking().next()
+            && self.node_without(slab).is_some()
+        {
+            self.world.fail(format!("fragment {fragment} of slab {slab} was not built anew"));
+        }
+    }
+
+    /// Fragments that have too few copies where they can stay.
+    fn lacking(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
+        let block = self.block;
+        let slabs = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
+        let parts = slabs.flat_map(|slab| (0..block.fragment_count()).map(move |at| (slab, at)));
+        parts.filter(|&(slab, fragment)| {
+            let there = block.readable_of(slab, fragment).count();
+            let staying = block.staying(slab, fragment).count();
+            there < self.copies || there == self.copies && staying < self.copies
+        })
+    }
+
+    /// A node that lends and has nothing of the slab.
+    fn node_without(&self, slab: usize) -> Option<usize> {
+        let has = |node: usize| {
+            let mut of_slab = self.block.readable(slab);
+            of_slab.any(|(_, replica)| node_of(self.block, replica.donor()) == node)
+        };
+        let mut state = self.world.state();
+        let nodes: Vec<usize> = (0..state.donors.len())
+            .filter(|&node| state.donors[node].is_lending() && !has(node))
+            .collect();
+        (!nodes.is_empty()).then(|| *state.rng.pick(&nodes))
+    }
+
+    fn build(&mut self, slab: usize, fragment: usize, node: usize, told: &Told) {
+        let at = borrow(self.world, self.block, node);
+        let added = self.block.add_fragment(slab, fragment, at, ReplicaState::Building);
+        let replica = added.expect("a slab has few replicas");
+        match self.copier.build(replica, &AtomicBool::new(false)) {
+            Ok(()) => {
+                note_whole(self.world, self.block, replica);
+                told.builds(1);
+            }
+            Err(BuildError::Lost | BuildError::NoSource | BuildError::Stopped) => {}
+        }
+    }
+}
