@@ -1,6 +1,7 @@
 //! `venice_rack` and `venice_options`.
 
 use std::ffi::c_char;
+use std::time::Duration;
 
 use venice_client::{Error, MemoryOptions, Rack};
 
@@ -18,6 +19,8 @@ pub struct Options {
     purpose: *const c_char,
     most_under_way: u32,
     copies: u32,
+    wait_ms: u32,
+    priority: u32,
 }
 
 /// What `options` says; null: nothing.
@@ -50,6 +53,11 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
             meant.most_under_way = options.most_under_way as usize;
         }
         meant.copies = (options.copies > 0).then_some(options.copies);
+        meant.wait = Duration::from_millis(options.wait_ms.into());
+        if options.priority > 0 {
+            let wrong = |_| Error::Invalid("a priority is at most 255".into());
+            meant.priority = u8::try_from(options.priority).map_err(wrong)?;
+        }
     }
     Ok(meant)
 }

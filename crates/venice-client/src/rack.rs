@@ -1,8 +1,10 @@
 //! The front door: a rack, and what is to be had from it.
 
-use venice_control::Policy;
+use std::time::Duration;
+
 use venice_control::client::Access;
-use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Wish};
+use venice_control::{DEFAULT_PRIORITY, Policy};
+use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Waiting, Wish};
 
 use crate::Error;
 use crate::memory::Memory;
@@ -35,6 +37,12 @@ pub struct MemoryOptions {
     pub port: Option<PortKind>,
     /// The node this program belongs to, where nodes relay for each other; `None`: the first.
     pub node: Option<String>,
+    /// Where there is no room, in the rack or in the user's quota, wait for it in line so long at
+    /// most; zero: not at all. Whoever waits is listed by `venice queue`.
+    pub wait: Duration,
+    /// 0 to 255, for those who wait: higher ones are served first. More than [`DEFAULT_PRIORITY`] is
+    /// for administrators.
+    pub priority: u8,
     /// What for, in `venice grants`.
     pub purpose: String,
     /// Asynchronous accesses under way at a time.
@@ -49,6 +57,8 @@ impl Default for MemoryOptions {
             copies: None,
             port: None,
             node: None,
+            wait: Duration::ZERO,
+            priority: DEFAULT_PRIORITY,
             purpose: String::new(),
             most_under_way: MOST_UNDER_WAY,
         }
@@ -153,6 +163,7 @@ impl Rack {
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
             placement: options.placement,
+            waiting: Waiting { at_most: options.wait, priority: options.priority },
             purpose: options.purpose.clone(),
             ..Wish::default()
         };

@@ -1,9 +1,11 @@
 //! Between the plain types and the generated ones. What a peer left out or made up is an error.
 
+mod asking;
 mod devices;
 mod identity;
 mod rows;
 
+pub(crate) use asking::{asked_in, asked_out, client_id_in, request_in, request_out};
 pub(crate) use devices::{device_request_in, device_request_out};
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use rows::*;
@@ -13,16 +15,15 @@ use devices::{device_report_in, device_report_out, share_in, share_out};
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
-use venice_rack::placement::Policy;
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice, NoticeReason, Peer, PortReport,
+    LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, Peer, PortReport,
     PrepareRequest, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
+use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
 /// A field that has to be there.
 fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
@@ -418,53 +419,6 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
             nodes: news.known.into_iter().map(revocation_out).collect(),
             over_before_ms: news.over_before_ms,
         }),
-    }
-}
-
-pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryRequest, Status> {
-    let client_id = <[u8; 16]>::try_from(request.client_id.as_slice())
-        .map_err(|_| Status::invalid_argument("client_id has to be 16 bytes"))?;
-    Ok(MemoryRequest {
-        client_id: u128::from_le_bytes(client_id),
-        recipient: request.recipient,
-        bytes: ByteSize(request.bytes),
-        copies: request.copies.max(1),
-        donors: request.donors,
-        home: request.home,
-        placement: placement_in(request.placement)?,
-        purpose: request.purpose,
-    })
-}
-
-pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest {
-    proto::RequestMemoryRequest {
-        client_id: request.client_id.to_le_bytes().to_vec(),
-        recipient: request.recipient,
-        bytes: request.bytes.0,
-        copies: request.copies,
-        donors: request.donors,
-        home: request.home,
-        placement: placement_out(request.placement).into(),
-        purpose: request.purpose,
-    }
-}
-
-fn placement_in(placement: i32) -> Result<Option<Policy>, Status> {
-    let unknown = |_| Status::invalid_argument(format!("there is no placement {placement}"));
-    Ok(match proto::Placement::try_from(placement).map_err(unknown)? {
-        proto::Placement::OfTheRack => None,
-        proto::Placement::Nearest => Some(Policy::Nearest),
-        proto::Placement::Spread => Some(Policy::Spread),
-        proto::Placement::Pack => Some(Policy::Pack),
-    })
-}
-
-fn placement_out(placement: Option<Policy>) -> proto::Placement {
-    match placement {
-        None => proto::Placement::OfTheRack,
-        Some(Policy::Nearest) => proto::Placement::Nearest,
-        Some(Policy::Spread) => proto::Placement::Spread,
-        Some(Policy::Pack) => proto::Placement::Pack,
     }
 }
 

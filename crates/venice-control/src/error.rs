@@ -4,7 +4,8 @@ use crate::proto;
 use prost::Message as _;
 use thiserror::Error;
 use tonic::{Code, Status};
-use venice_rack::types::{RackError, Refusal, no_room_text};
+use venice_rack::queueing::{InLine, no_room_text};
+use venice_rack::types::{RackError, Refusal};
 
 /// Why a call to the Monitor Node or to an agent failed.
 #[derive(Debug, Error)]
@@ -14,12 +15,14 @@ pub enum ControlError {
     Rack(RackError),
     /// The donors have less free than was asked for: [`RackError::NoRoom`] spelled out, because
     /// every caller wants to tell it apart.
-    #[error("{}", no_room_text(*.asked, .free))]
+    #[error("{}", no_room_text(*.asked, .free, .line))]
     NoRoom {
         /// Bytes asked for, in whole slabs.
         asked: u64,
         /// Bytes free, by node.
         free: Vec<(String, u64)>,
+        /// What waiting in line has to do with it.
+        line: InLine,
     },
     /// A donor was named that the rack does not know.
     #[error("the rack has no node named {0}")]
@@ -160,8 +163,8 @@ impl ControlError {
 impl From<RackError> for ControlError {
     fn from(error: RackError) -> Self {
         match error {
-            RackError::NoRoom { asked_bytes, free } => {
-                ControlError::NoRoom { asked: asked_bytes, free }
+            RackError::NoRoom { asked_bytes, free, line } => {
+                ControlError::NoRoom { asked: asked_bytes, free, line }
             }
             RackError::UnknownNode(name) => ControlError::UnknownNode(name),
             other => ControlError::Rack(other),
@@ -190,12 +193,14 @@ pub(crate) fn cause<'a, E: std::error::Error + 'static>(
 pub(crate) fn rack_status(error: &RackError) -> Status {
     use proto::error_detail::{self, Kind};
     let (code, kind) = match error.clone() {
-        RackError::NoRoom { asked_bytes, free } => {
+        RackError::NoRoom { asked_bytes, free, line } => {
             let free = free
                 .into_iter()
                 .map(|(node, free_bytes)| error_detail::NodeFree { node, free_bytes })
                 .collect();
-            (Code::ResourceExhausted, Kind::NoRoom(error_detail::NoRoom { asked_bytes, free }))
+            let InLine { waited_ms, before, most_bytes } = line;
+            let no_room = error_detail::NoRoom { asked_bytes, free, waited_ms, before, most_bytes };
+            (Code::ResourceExhausted, Kind::NoRoom(no_room))
         }
         RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes } => {
             let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
@@ -260,6 +265,11 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         Kind::NoRoom(no_room) => RackError::NoRoom {
             asked_bytes: no_room.asked_bytes,
             free: no_room.free.into_iter().map(|entry| (entry.node, entry.free_bytes)).collect(),
+            line: InLine {
+                waited_ms: no_room.waited_ms,
+                before: no_room.before,
+                most_bytes: no_room.most_bytes,
+            },
         },
         Kind::OverQuota(over) => RackError::OverQuota {
             user: over.user,
@@ -326,10 +336,12 @@ mod tests {
     #[test]
     fn no_room_and_unknown_node_have_names_of_their_own() {
         let free = vec![("node1".to_owned(), 3 << 24)];
-        let no_room = RackError::NoRoom { asked_bytes: 1 << 30, free: free.clone() };
+        let line = InLine { waited_ms: 7, before: vec!["ada@h".to_owned()], most_bytes: Some(9) };
+        let (asked_bytes, said) = (1 << 30, line.clone());
+        let no_room = RackError::NoRoom { asked_bytes, free: free.clone(), line };
         match across(rack_status(&no_room)) {
-            ControlError::NoRoom { asked, free: back } => {
-                assert_eq!((asked, back), (1 << 30, free));
+            ControlError::NoRoom { asked, free: back, line } => {
+                assert_eq!((asked, back, line), (asked_bytes, free, said));
             }
             other => panic!("{other:?}"),
         }

@@ -20,10 +20,12 @@ pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::Policy;
+pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Queueing, Standing};
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QuotaRow, QuotaTable, ResourceRow,
+    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow, QuotaTable,
+    ResourceRow,
 };
 pub use venice_rack::types::{
     DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts, FlowPeer,

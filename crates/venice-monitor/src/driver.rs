@@ -14,9 +14,9 @@ use tokio::time::MissedTickBehavior;
 use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
-    DeviceRequest, DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, LinkRow,
-    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord,
-    QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
+    Asked, DeviceRequest, DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity,
+    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
+    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -31,15 +31,21 @@ const STILL_SIGNING_MS: u64 = 60_000;
 type Reply<T> = oneshot::Sender<T>;
 /// Somebody who waits for no more than that it is done.
 type Done = Reply<Result<(), RackError>>;
-type GrantsReply = Reply<Result<Vec<Grant>, RackError>>;
+type AskedReply = Reply<Result<Asked, RackError>>;
 
 /// What comes in.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
     /// Of the node of that name, as its certificate says.
     Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
-    Request(Owner, MemoryRequest, GrantsReply),
-    RequestDevice(Owner, DeviceRequest, GrantsReply),
+    RequestDevice(Owner, DeviceRequest, AskedReply),
+    Request(Owner, MemoryRequest, AskedReply),
+    /// Who asked for memory does not wait for it any more.
+    Leave {
+        owner: Owner,
+        client_id: u128,
+        reply: Done,
+    },
     /// Where a request would be placed; nothing changes.
     Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
@@ -73,6 +79,7 @@ pub(crate) enum Listing {
     Nodes(Reply<Vec<NodeRow>>),
     Resources(Reply<Vec<ResourceRow>>),
     Grants(Reply<Vec<GrantRow>>),
+    Queue(Reply<Vec<QueueRow>>),
     Quotas(Reply<QuotaTable>),
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
@@ -133,7 +140,7 @@ pub(crate) struct Driver {
     wardens: Wardens,
     tenure: Tenure,
     /// A request may be asked for more than once while it is in its handshake.
-    requests: BTreeMap<u128, Vec<GrantsReply>>,
+    requests: BTreeMap<u128, Vec<AskedReply>>,
 }
 
 impl Driver {
@@ -232,6 +239,9 @@ impl Driver {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
+            Input::Leave { owner, client_id, reply } => {
+                let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
+            }
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
             }
@@ -305,6 +315,7 @@ impl Driver {
             Listing::Nodes(reply) => drop(reply.send(self.core.node_rows(now_ns))),
             Listing::Resources(reply) => drop(reply.send(self.core.resource_rows())),
             Listing::Grants(reply) => drop(reply.send(self.core.grant_rows(now_ns))),
+            Listing::Queue(reply) => drop(reply.send(self.core.queue_rows(now_ns))),
             Listing::Quotas(reply) => drop(reply.send(self.core.quota_table())),
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
@@ -345,6 +356,11 @@ impl Driver {
                 }
                 Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
                 Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
+                Action::ReplyStanding { client_id, standing } => {
+                    for reply in self.requests.remove(&client_id).unwrap_or_default() {
+                        let _ = reply.send(Ok(Asked::Waits(standing)));
+                    }
+                }
                 Action::ReplyRelease { token, kept } => {
                     self.releases.remove(&token).map(|reply| reply.send(kept));
                 }
@@ -378,7 +394,7 @@ impl Driver {
             Err(error) => tracing::info!(%error, "refused"),
         }
         for reply in self.requests.remove(&client_id).unwrap_or_default() {
-            let _ = reply.send(result.clone());
+            let _ = reply.send(result.clone().map(Asked::Granted));
         }
     }
 

@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    DeviceRequest, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow, MemoryRequest,
-    NodeRegistration, NodeRow, Owner, PlacementPlan, QuotaFor, QuotaRecord, QuotaTable, RackError,
-    Registered, ResourceRow,
+    Asked, DeviceRequest, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow,
+    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
+    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -76,7 +76,7 @@ impl MonitorHandler for Service {
         &self,
         owner: Owner,
         request: MemoryRequest,
-    ) -> Result<Vec<Grant>, RackError> {
+    ) -> Result<Asked, RackError> {
         self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
@@ -86,7 +86,18 @@ impl MonitorHandler for Service {
         request: DeviceRequest,
     ) -> Result<Vec<Grant>, RackError> {
         let asked = self.ask(|reply| Input::RequestDevice(owner, request, reply));
-        asked.await.unwrap_or_else(stopping)
+        match asked.await.unwrap_or_else(stopping)? {
+            Asked::Granted(grants) => Ok(grants),
+            Asked::Waits(_) => unreachable!("no device is waited for"),
+        }
+    }
+
+    async fn leave_queue(&self, owner: Owner, client_id: u128) -> Result<(), RackError> {
+        self.ask_done(|reply| Input::Leave { owner, client_id, reply }).await
+    }
+
+    async fn queue(&self) -> Vec<QueueRow> {
+        self.list(Listing::Queue).await
     }
 
     async fn plan_memory(

@@ -89,6 +89,7 @@ fn borrow(rack: &Rack) -> Grant {
         home: String::new(),
         placement: None,
         purpose: "protection".into(),
+        queueing: Default::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let granted = runtime.block_on(async {

@@ -20,6 +20,7 @@ pub struct Options(MemoryOptions);
 #[pymethods]
 impl Options {
     #[new]
+    #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         donors: Vec<String>,
@@ -28,6 +29,8 @@ impl Options {
         purpose: String,
         most_under_way: usize,
         copies: Option<u32>,
+        wait_s: f64,
+        priority: i64,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -36,6 +39,10 @@ impl Options {
         options.node = node;
         options.purpose = purpose;
         options.copies = copies;
+        options.wait = Duration::try_from_secs_f64(wait_s)
+            .map_err(|error| raised(py, &Error::Invalid(format!("wait_s: {error}"))))?;
+        let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
+        options.priority = u8::try_from(priority).map_err(wrong)?;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;
         }

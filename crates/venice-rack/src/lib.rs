@@ -10,7 +10,7 @@
 //! * [`forecast::Forecaster`] foretells what a workload will need from what it used.
 //! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
 //!   refused.
-//! * [`quota`] is how much a user may have borrowed.
+//! * [`quota`] is how much a user may have borrowed, [`queueing`] how requests wait for room.
 //! * [`resource`] is what nodes offer, and how devices are asked for and granted.
 //! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
 //!
@@ -28,6 +28,7 @@ pub mod forecast;
 pub mod monitor;
 pub mod placement;
 pub mod pressure;
+pub mod queueing;
 pub mod quota;
 pub mod rat;
 pub mod resource;

@@ -25,6 +25,7 @@ mod listing;
 mod nodes;
 mod peers;
 mod planning;
+mod queue;
 mod quotas;
 mod recovery;
 mod release;
@@ -44,6 +45,7 @@ use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
 use devices::PendingDevice;
 use handshake::{PendingRequest, SentPrepare};
+use queue::Line;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 
@@ -110,6 +112,8 @@ pub struct MonitorCore {
     tst: Tst,
     /// Requests in their handshake, by the client's number.
     requests: BTreeMap<u128, PendingRequest>,
+    /// Requests that wait for room.
+    line: Line,
     /// Which request a grant in its handshake belongs to.
     parts: BTreeMap<GrantId, u128>,
     /// Requests for devices in their handshake, by the client's number.
@@ -151,6 +155,7 @@ impl MonitorCore {
         let of_devices = self.device_requests.values().map(|request| request.deadline_ns);
         deadlines
             .chain(of_devices)
+            .chain(self.line.next_ns())
             .min()
             .map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
     }
@@ -159,12 +164,15 @@ impl MonitorCore {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.fail_late_requests(now_ns);
         self.fail_late_device_requests(now_ns);
+        let mut may_be_room = self.line.is_pause_over(now_ns);
         if now_ns >= self.next_scan_ns {
+            may_be_room = true;
             self.next_scan_ns = now_ns.saturating_add(self.settings.scan_interval_ns());
             self.mark_silent_nodes(now_ns);
             self.drop_lost_grants(now_ns);
         }
-        self.advance_waiting(now_ns);
+        self.note_room(now_ns, may_be_room);
+        self.tell_line(now_ns);
     }
 
     /// Makes a change and has it recorded.

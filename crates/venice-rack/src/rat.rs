@@ -1,6 +1,7 @@
 //! The Resource Allocation Table: who borrowed what of whom.
 
 use crate::caller::Owner;
+use crate::queueing::DEFAULT_PRIORITY;
 use crate::types::DeviceShare;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,10 @@ pub struct GrantRecord {
     pub home: Option<NodeId>,
     /// What for.
     pub purpose: String,
+    /// Its request's priority; the usual one where it was granted before there were any, or was
+    /// learnt from its donor.
+    #[serde(default = "usual_priority")]
+    pub priority: u8,
     /// The donor.
     pub donor: NodeId,
     /// The donor's epoch; when the donor has another, the memory is gone.
@@ -54,6 +59,10 @@ pub struct GrantRecord {
     /// The donor's revision when it confirmed the grant: after a restart of the Monitor Node, an
     /// older report has nothing to say about it.
     pub confirmed_revision: u64,
+}
+
+fn usual_priority() -> u8 {
+    DEFAULT_PRIORITY
 }
 
 /// The request a grant answers.

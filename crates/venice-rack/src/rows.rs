@@ -127,6 +127,43 @@ pub struct GrantRow {
     pub age_s: f64,
     /// What for.
     pub purpose: String,
+    /// Its priority, 0 to 255.
+    pub priority: u32,
+}
+
+/// A line of `venice queue`: a request that waits for room.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueRow {
+    /// Its number since this Monitor Node began to serve.
+    pub id: u64,
+    /// Its place in line; 1 is the first.
+    pub rank: u32,
+    /// Whose it is.
+    pub owner_user: String,
+    /// The node that vouched for that user.
+    pub owner_node: String,
+    /// Who asks, in its own words.
+    pub recipient: String,
+    /// What for.
+    pub purpose: String,
+    /// What it asks for, all copies together.
+    pub bytes: u64,
+    /// Copies, each of another node.
+    pub copies: u32,
+    /// The donors it names; empty: any.
+    pub donors: Vec<String>,
+    /// Its priority, 0 to 255.
+    pub priority: u32,
+    /// Seconds that it has waited.
+    pub waited_s: f64,
+    /// Seconds that it goes on waiting.
+    pub left_s: f64,
+    /// What the donors have free that it may use.
+    pub free_bytes: u64,
+    /// Bytes that went to requests behind it: never more than its own.
+    pub passed_bytes: u64,
+    /// What it waits for: `room`, its user's `quota`, or `donors` that did not do their share.
+    pub needs: String,
 }
 
 /// What `venice quota list` shows.
@@ -206,6 +243,8 @@ pub struct PlacementPlan {
     pub copies: u32,
     /// Why it would be refused; empty: it would be granted.
     pub refusal: String,
+    /// It would wait, if it may: why, and for whom; empty: it would not, or nothing comes of it.
+    pub would_wait: String,
     /// Every node.
     pub nodes: Vec<PlacementRow>,
 }

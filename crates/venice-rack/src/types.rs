@@ -4,6 +4,7 @@ use crate::caller::Owner;
 use crate::door::DoorReport;
 use crate::placement::Policy;
 use crate::pressure::PressureReport;
+use crate::queueing::{InLine, Queueing, no_room_text};
 use crate::quota::over_quota_text;
 use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
@@ -306,6 +307,8 @@ pub struct MemoryRequest {
     pub placement: Option<Policy>,
     /// What for, in words for people.
     pub purpose: String,
+    /// How it waits where there is no room.
+    pub queueing: Queueing,
 }
 
 /// What was lent: `bytes` of one donor's memory, or a device of it, under one key, for as long as
@@ -493,12 +496,14 @@ pub struct Pong {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RackError {
     /// The donors (all, or those named) have less free than was asked for.
-    #[error("{}", no_room_text(*.asked_bytes, .free))]
+    #[error("{}", no_room_text(*.asked_bytes, .free, .line))]
     NoRoom {
         /// What was asked for, in whole slabs.
         asked_bytes: u64,
         /// What is free, by node.
         free: Vec<(String, u64)>,
+        /// What waiting in line has to do with it.
+        line: InLine,
     },
     /// No device is free that would do, for the reasons given.
     #[error("{0}")]
@@ -545,18 +550,6 @@ pub enum RackError {
     /// The Monitor Node is being shut down.
     #[error("the Monitor Node is stopping")]
     Stopping,
-}
-
-/// Says that there is no room, and what is free where.
-pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)]) -> String {
-    let asked = ByteSize(asked_bytes);
-    if free.is_empty() {
-        return format!("no room for {asked}: no donor is up");
-    }
-    let by_node: Vec<String> =
-        free.iter().map(|(node, bytes)| format!("{node} {}", ByteSize(*bytes))).collect();
-    let total = ByteSize(free.iter().map(|(_, bytes)| bytes).sum());
-    format!("no room for {asked}: {total} free ({})", by_node.join(", "))
 }
 
 /// Says that a node lends nothing more.

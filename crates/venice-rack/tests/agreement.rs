@@ -5,7 +5,7 @@ mod common;
 mod model;
 
 use model::world::World;
-use model::{Fate, Op, op, op_with_quotas};
+use model::{Fate, Op, op, op_with_quotas, op_with_waiting};
 use proptest::prelude::*;
 
 proptest! {
@@ -26,6 +26,31 @@ proptest! {
     fn nobody_has_more_than_the_quota(ops in prop::collection::vec(op_with_quotas(), 1..300)) {
         let mut world = World::new();
         world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
+        for op in ops {
+            world.apply(op);
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+
+    /// Nor does anybody wait in vain, out of turn, or without a word.
+    #[test]
+    fn who_waits_is_served_in_turn(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
+        let mut world = World::new();
+        for op in ops {
+            world.apply(op);
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+
+    /// The same with quotas that change meanwhile.
+    #[test]
+    fn who_waits_has_no_more_than_the_quota(
+        ops in prop::collection::vec(prop_oneof![op_with_waiting(), op_with_quotas()], 1..300),
+    ) {
+        let mut world = World::new();
+        world.apply(Op::SetQuota(model::USERS.len(), Some(12)));
         for op in ops {
             world.apply(op);
         }
@@ -115,4 +140,22 @@ proptest! {
         world.calm_down();
         world.check_agreement();
     }
+}
+
+#[test]
+fn a_full_rack_is_waited_for_and_small_requests_pass_a_large_one_for_a_while() {
+    let mut world = World::new();
+    world.apply(Op::Request { slabs: 20, named: None });
+    world.settle();
+    let wait = |slabs, priority| Op::Wait { slabs, named: None, wait_ms: 25_000, priority };
+    world.apply(wait(8, 100));
+    for _ in 0..6 {
+        world.apply(wait(1, 99));
+    }
+    world.settle();
+    assert_eq!((world.granted(), world.waited()), (5, (3, 4)), "four slabs were left to pass with");
+    world.apply(Op::Release(0));
+    world.calm_down();
+    world.check_agreement();
+    assert_eq!(world.granted(), 8);
 }

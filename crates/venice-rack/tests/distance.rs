@@ -62,6 +62,7 @@ fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, Prepare
         home: home.into(),
         placement: None,
         purpose: String::new(),
+        queueing: Default::default(),
     };
     core.handle_request(0, owner(), request).unwrap();
     let prepare = |action| match action {
@@ -155,6 +156,7 @@ fn a_request_says_which_donors_are_taken_first() {
             home: "node1".into(),
             placement,
             purpose: String::new(),
+            queueing: Default::default(),
         };
         core.handle_request(0, owner(), request).unwrap();
         let prepare = |action| match action {
@@ -181,6 +183,7 @@ fn wish(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
         home: home.into(),
         placement: None,
         purpose: String::new(),
+        queueing: Default::default(),
     }
 }
 
@@ -246,6 +249,7 @@ fn a_home_has_to_be_a_node() {
         home: "nowhere".into(),
         placement: None,
         purpose: String::new(),
+        queueing: Default::default(),
     };
     core.handle_request(0, owner(), request).unwrap();
     let told = actions(&mut core).into_iter().find_map(|action| match action {
@@ -326,6 +330,7 @@ fn the_way_names_every_relay_between() {
         home: "node1".into(),
         placement: None,
         purpose: String::new(),
+        queueing: Default::default(),
     };
     core.handle_request(0, owner(), named).unwrap();
     let grant = actions(&mut core).into_iter().find_map(|action| match action {

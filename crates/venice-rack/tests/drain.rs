@@ -77,6 +77,7 @@ impl Rack {
             home: String::new(),
             placement: None,
             purpose: "p".into(),
+            queueing: Default::default(),
         };
         self.core.handle_request(S, owner(), request).unwrap();
         let done = self.act();

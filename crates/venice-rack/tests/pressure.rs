@@ -65,6 +65,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
         home: home.into(),
         placement: None,
         purpose: "p".into(),
+        queueing: Default::default(),
     };
     core.handle_request(S, owner(), request).unwrap();
     let mut shares = Vec::new();

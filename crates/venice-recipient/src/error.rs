@@ -74,6 +74,9 @@ pub enum RecipientError {
     /// The way to the donors cannot be opened.
     #[error(transparent)]
     Far(#[from] FarError),
+    /// Whoever waited for room does not any more.
+    #[error("left the line before there was room; nothing is borrowed")]
+    LeftLine,
     /// No other node has room for a copy.
     #[error("no other node has room for one")]
     NobodyElse,

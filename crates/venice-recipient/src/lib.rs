@@ -36,6 +36,7 @@ mod pairing;
 mod rebuild;
 mod remote_memory;
 mod silence;
+mod waiting;
 mod write_behind;
 
 pub use at_home::ReclaimTo;
@@ -45,13 +46,16 @@ pub use held::{DeviceWish, Held, HeldEvent, HeldNews};
 pub use holding::Holding;
 pub use home::Home;
 pub use leases::Leases;
-pub use loan::{COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, free_bytes, plan};
+pub use loan::{
+    COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, borrow_in_line, free_bytes, plan,
+};
 pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
+pub use waiting::{Told, Waiting};
 pub use write_behind::{BEHIND_BYTES, WriteBehind};
 
 /// Regions over borrowed memory ([`RemoteMemory::memory`]), paged within a budget.

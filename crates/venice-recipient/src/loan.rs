@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{ControlError, Grant, MemoryRequest, PlacementPlan, Policy, RackError};
+use venice_control::{
+    ControlError, Grant, MemoryRequest, PlacementPlan, Policy, Queueing, RackError,
+};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
@@ -16,6 +18,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
 use crate::pairing::most_slabs;
+use crate::waiting::{Told, Waiting, ask_in_line, unheard};
 use crate::write_behind::WriteBehind;
 
 /// Copies of each slab where nobody says otherwise and the rack has room.
@@ -43,6 +46,9 @@ pub struct Wish {
     pub home: String,
     /// Which donors are taken first; `None`: as the rack does.
     pub placement: Option<Policy>,
+    /// How it waits where there is no room, so that [`remote_bytes`](Wish::remote_bytes) says how much
+    /// for.
+    pub waiting: Waiting,
     /// What for, for the tables.
     pub purpose: String,
     /// Where to put what donors want back, in the order of choice; empty: on other donors.
@@ -74,11 +80,24 @@ pub struct Loan {
 /// # Errors
 /// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
 pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
+    borrow_in_line(access, wish, port, &mut unheard)
+}
+
+/// The same, where `told` hears how a wish stands that waits in line.
+///
+/// # Errors
+/// As [`borrow`]; [`RecipientError::LeftLine`] where `told` has said so.
+pub fn borrow_in_line(
+    access: &Access,
+    wish: &Wish,
+    port: PortKind,
+    told: &mut Told<'_>,
+) -> Result<Loan, RecipientError> {
     let runtime = runtime()?;
     let (grants, copies) = runtime.block_on(async {
         match wish.coding {
-            None => ask_for_all(access, wish).await,
-            Some(coding) => Ok((ask_for_fragments(access, wish, coding).await?, 1)),
+            None => ask_for_all(access, wish, told).await,
+            Some(coding) => Ok((ask_for_fragments(access, wish, coding, told).await?, 1)),
         }
     })?;
     let is_short = wish.coding.is_none() && wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
@@ -108,7 +127,9 @@ pub fn plan(access: &Access, wish: &Wish) -> Result<PlacementPlan, RecipientErro
                 (wish.fragment_slabs(&free, coding) * SLAB_BYTES, coding.fragments() as u32)
             }
         };
-        Ok(client.plan_memory(request(wish, bytes, copies)?).await?)
+        let queueing = wish.waiting.queueing();
+        let request = MemoryRequest { queueing, ..request(wish, bytes, copies)? };
+        Ok(client.plan_memory(request).await?)
     })
 }
 
@@ -131,14 +152,18 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
 }
 
 /// What was granted, and in how many copies.
-async fn ask_for_all(access: &Access, wish: &Wish) -> Result<(Vec<Grant>, u32), RecipientError> {
+async fn ask_for_all(
+    access: &Access,
+    wish: &Wish,
+    told: &mut Told<'_>,
+) -> Result<(Vec<Grant>, u32), RecipientError> {
     let mut client = MonitorClient::connect(access).await?;
     let mut free = Vec::new();
     if wish.remote_bytes.is_none() || wish.copies.is_none() {
         free = free_slabs(&mut client, wish).await?;
     }
     let (bytes, copies) = wish.plan(&free, u64::MAX);
-    match ask(&mut client, wish, bytes, copies).await {
+    match ask_first(&mut client, wish, (bytes, copies), told).await {
         // Somebody else was faster.
         Err(RecipientError::Control(ControlError::NoRoom { .. }))
             if copies > 1 && wish.copies.is_none() =>
@@ -164,6 +189,7 @@ async fn ask_for_fragments(
     access: &Access,
     wish: &Wish,
     coding: Coding,
+    told: &mut Told<'_>,
 ) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(access).await?;
     let free = free_slabs(&mut client, wish).await?;
@@ -174,7 +200,7 @@ async fn ask_for_fragments(
     let slabs = wish.fragment_slabs(&free, coding);
     let at_most = |most| wish.slabs_at_most(coding, most);
     let bytes = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
-    match ask(&mut client, wish, bytes(slabs), shares as u32).await {
+    match ask_first(&mut client, wish, (bytes(slabs), shares as u32), told).await {
         Err(RecipientError::Control(error @ ControlError::NoRoom { .. })) => {
             Err(RecipientError::NoRoomForFragments { coding, error })
         }
@@ -232,7 +258,7 @@ impl Wish {
     }
 }
 
-/// What each node has free that may lend for this, in slabs.
+/// What each node has that may lend for this, in slabs: free, or where it may be waited for all.
 async fn free_slabs(client: &mut MonitorClient, wish: &Wish) -> Result<Vec<u64>, RecipientError> {
     let nodes = client.nodes().await?;
     let usable = nodes.iter().filter(|node| {
@@ -240,10 +266,27 @@ async fn free_slabs(client: &mut MonitorClient, wish: &Wish) -> Result<Vec<u64>,
             && !node.draining
             && (wish.donors.is_empty() || wish.donors.contains(&node.name))
     });
-    Ok(usable.map(|node| node.free_bytes / SLAB_BYTES).collect())
+    let may_wait = !wish.waiting.at_most.is_zero();
+    let bytes = usable.map(|node| if may_wait { node.lent_bytes } else { node.free_bytes });
+    Ok(bytes.map(|bytes| bytes / SLAB_BYTES).collect())
 }
 
-/// One request to the Monitor Node.
+/// The first request of a wish, which may wait in line.
+async fn ask_first(
+    client: &mut MonitorClient,
+    wish: &Wish,
+    (bytes, copies): (u64, u32),
+    told: &mut Told<'_>,
+) -> Result<Vec<Grant>, RecipientError> {
+    let queueing = wish.waiting.queueing();
+    let request = MemoryRequest { queueing, ..request(wish, bytes, copies)? };
+    if queueing.wait_ms == 0 {
+        return Ok(client.request_memory(request).await?);
+    }
+    ask_in_line(client, request, told).await
+}
+
+/// One request to the Monitor Node, which does not wait.
 pub(crate) async fn ask(
     client: &mut MonitorClient,
     wish: &Wish,
@@ -263,6 +306,7 @@ fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, Recipi
         home: wish.home.clone(),
         placement: wish.placement,
         purpose: wish.purpose.clone(),
+        queueing: Queueing { wait_ms: 0, ..wish.waiting.queueing() },
     })
 }
 

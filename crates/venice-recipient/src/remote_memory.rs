@@ -13,8 +13,9 @@ use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::home;
 use crate::leases::Leases;
-use crate::loan::{Loan, Wish, borrow, drawn};
+use crate::loan::{Loan, Wish, borrow_in_line, drawn};
 use crate::news::News;
+use crate::waiting::{Told, unheard};
 
 /// What memory is wanted.
 #[derive(Clone, Debug)]
@@ -58,10 +59,22 @@ impl RemoteMemory {
         request: &Request,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
+        RemoteMemory::borrow_in_line(request, &mut unheard, tell)
+    }
+
+    /// The same, where `told` hears how a wish stands that waits in line.
+    ///
+    /// # Errors
+    /// As [`borrow`](RemoteMemory::borrow); [`RecipientError::LeftLine`] where `told` has said so.
+    pub fn borrow_in_line(
+        request: &Request,
+        told: &mut Told<'_>,
+        tell: impl FnMut(News) + Send + 'static,
+    ) -> Result<RemoteMemory, RecipientError> {
         let home = home::find(&request.access, request.port, request.node.as_deref())?;
         let (name, relay_addr) = home.map(|home| (home.name, home.relay_addr)).unzip();
         let wish = Wish { home: name.unwrap_or_default(), ..request.wish.clone() };
-        let loan = borrow(&request.access, &wish, request.port)?;
+        let loan = borrow_in_line(&request.access, &wish, request.port, told)?;
         RemoteMemory::over(loan, request.port, relay_addr.as_deref(), tell)
     }
 

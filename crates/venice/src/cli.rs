@@ -7,8 +7,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, get, host_port, identity, listing, paperwork, place, quota,
-    rack, run, runs, sim, swap, window,
+    daemon, doctor, drain, failure, get, host_port, identity, listing, paperwork, place, queue,
+    quota, rack, run, runs, sim, swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -79,6 +79,9 @@ enum Command {
     /// Say where memory would be borrowed from, and why; nothing is granted
     #[command(after_help = place::HELP)]
     Place(place::PlaceArgs),
+    /// List who waits for memory, and for how much
+    #[command(after_help = queue::HELP)]
+    Queue(listing::ListArgs),
     /// List the links between nodes and how they do (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
@@ -244,6 +247,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Grants(args) => listing::grants(args, monitor),
         Command::Quota { what } => quota::execute(what, monitor),
         Command::Place(args) => place::execute(args, monitor),
+        Command::Queue(args) => queue::execute(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::Channels(args) } => {
@@ -321,6 +325,8 @@ EXAMPLES:
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 1GiB --placement spread -- ./simulate
                                               something on every node, for their bandwidth together
+  venice run --local 1GiB --remote 4GiB --wait 10m -- ./simulate
+                                              wait in line where the rack is full (`venice queue`)
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
 
@@ -399,7 +405,7 @@ EXAMPLES:
   venice grants --json | jq 'map(select(.owner_user == \"alice\") | .bytes) | add'
 
 Owner is the user whose program borrowed, and the node that says so; recipient is what the program
-says of itself. Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
+says of itself, priority what its request had (`venice run --priority`). Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
 near donors lend first.";
 
 const HELP_LINKS: &str = "\

@@ -18,6 +18,7 @@ mod identity;
 mod listing;
 mod paperwork;
 mod place;
+mod queue;
 mod quota;
 mod rack;
 mod registry;
@@ -26,6 +27,7 @@ mod runs;
 mod sim;
 mod swap;
 mod terminal;
+mod waiting;
 mod window;
 
 fn main() {

@@ -4,12 +4,13 @@ use clap::Args;
 use venice_control::client::Access;
 use venice_control::{PlacementPlan, PlacementRow, Policy};
 use venice_recipient::local_rack::access;
-use venice_recipient::{Coding, RecipientError, Wish, home, plan};
+use venice_recipient::{Coding, Wish, home, plan};
 use venice_wire::ByteSize;
 
 use crate::failure::{EXIT_FAILURE, Usage};
 use crate::rack::{self, PortKind};
 use crate::terminal::{self, Align};
+use crate::waiting::{WaitArgs, told};
 
 /// Text below `venice place --help`.
 pub const HELP: &str = "\
@@ -22,7 +23,7 @@ Nothing is granted, and a moment later it may look different. Worth is what a no
 what speaks against it: its distance, the traffic on the way, a machine whose programs wait for
 memory, each counted in slabs of 16 MiB. nearest takes slab by slab from the node that is worth
 most, spread from the one that has given least, pack from as few as can be. The exit code is 1 if
-the rack would refuse. The same for what a program would borrow: venice run --dry-run.";
+the rack would refuse; with --wait also how a request would wait in line. The same for what a program would borrow: venice run --dry-run.";
 
 /// `venice place`
 #[derive(Args, Debug)]
@@ -45,7 +46,10 @@ pub struct PlaceArgs {
     /// The node the program belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), nodes
+    #[command(flatten)]
+    waiting: WaitArgs,
+    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), would_wait (how,
+    /// with --wait; empty: it would not), nodes
     #[arg(long)]
     json: bool,
 }
@@ -65,6 +69,7 @@ pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         coding: args.coding,
         donors: args.donor.clone(),
         placement: args.placement,
+        waiting: args.waiting.waiting(),
         purpose: "venice place".into(),
         ..Wish::default()
     };
@@ -86,11 +91,7 @@ pub fn show(
         true => terminal::say_json(&plan)?,
         false => terminal::say(text(&plan))?,
     }
-    Ok(if plan.refusal.is_empty() { 0 } else { EXIT_FAILURE })
-}
-
-fn told(error: RecipientError) -> anyhow::Error {
-    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
+    Ok(if plan.refusal.is_empty() || !plan.would_wait.is_empty() { 0 } else { EXIT_FAILURE })
 }
 
 fn text(plan: &PlacementPlan) -> String {
@@ -134,7 +135,8 @@ fn text(plan: &PlacementPlan) -> String {
     };
     let outcome = match plan.refusal.as_str() {
         "" => "would be granted; nothing was".to_owned(),
-        refusal => format!("would be refused: {refusal}"),
+        refusal if plan.would_wait.is_empty() => format!("would be refused: {refusal}"),
+        refusal => format!("would wait {}: {refusal}", plan.would_wait),
     };
     format!("{table}\n{asked} in all{copies}, placement {}: {outcome}.", plan.policy)
 }
@@ -163,6 +165,7 @@ mod tests {
             slabs: 4,
             copies: 2,
             refusal: String::new(),
+            would_wait: String::new(),
             nodes,
         };
         let shown = text(&plan);
@@ -171,7 +174,10 @@ mod tests {
         assert_eq!(lines[1][..5], ["node3", "48MiB", "128MiB", "1", "-4"]);
         assert_eq!((lines[2][0].as_str(), lines[3][0].as_str()), ("node2", "node1"));
         assert!(shown.ends_with("placement nearest: would be granted; nothing was."), "{shown}");
-        let refused = text(&PlacementPlan { refusal: "no room".into(), ..plan });
-        assert!(refused.ends_with("would be refused: no room."), "{refused}");
+        let refused = PlacementPlan { refusal: "no room".into(), ..plan };
+        let said = text(&refused);
+        assert!(said.ends_with("would be refused: no room."), "{said}");
+        let waits = text(&PlacementPlan { would_wait: "in line as number 2".into(), ..refused });
+        assert!(waits.ends_with("would wait in line as number 2: no room."), "{waits}");
     }
 }

@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{
-    ControlError, GrantRow, LinkRow, NodeRow, QuotaFor, QuotaRecord, QuotaTable, ResourceRow,
+    ControlError, GrantRow, LinkRow, NodeRow, QueueRow, QuotaFor, QuotaRecord, QuotaTable,
+    ResourceRow,
 };
 use venice_recipient::local_rack::access;
 
@@ -54,6 +55,11 @@ impl Registry {
     /// Who holds what: the Resource Allocation Table.
     pub async fn grants(&mut self) -> anyhow::Result<Vec<GrantRow>> {
         self.0.grants().await.map_err(told)
+    }
+
+    /// Who waits for room.
+    pub async fn queue(&mut self) -> anyhow::Result<Vec<QueueRow>> {
+        self.0.queue().await.map_err(told)
     }
 
     /// The links between the nodes: the Topology Status Table.

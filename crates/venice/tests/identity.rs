@@ -256,6 +256,7 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
             home: String::new(),
             placement: None,
             purpose: "forging".into(),
+            queueing: Default::default(),
         };
         let grant = monitor.request_memory(request).await.unwrap().remove(0);
         let patience = Duration::from_secs(20);

@@ -14,7 +14,9 @@ use common::{Place, is_root, kill, pid, skipped};
 use rustix::process::Uid;
 use serde_json::{Value, json};
 use venice_control::client::{Access, AgentClient, Login, MonitorClient};
-use venice_control::{ControlError, Grant, MemoryRequest, QuotaFor, QuotaRecord};
+use venice_control::{
+    ControlError, DEFAULT_PRIORITY, Grant, MemoryRequest, Queueing, QuotaFor, QuotaRecord,
+};
 use venice_recipient::local_rack::MONITOR_SOCKET;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -107,6 +109,7 @@ fn request(client_id: u128, mib: u64) -> MemoryRequest {
         home: String::new(),
         placement: None,
         purpose: "test".into(),
+        queueing: Default::default(),
     }
 }
 
@@ -189,6 +192,19 @@ fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
     assert_eq!(rack.ask(DAEMON, 4, 16).unwrap()[0].id, grants.last().unwrap().id);
     let stolen = rack.ask(NOBODY, 4, 16).unwrap_err();
     assert!(matches!(stolen, ControlError::Forbidden(_)), "{stolen}");
+
+    // Nor does anybody but an administrator go before others.
+    let queueing = Queueing { priority: DEFAULT_PRIORITY + 1, ..Queueing::default() };
+    let pushy = MemoryRequest { queueing, ..request(11, 16) };
+    let pushed = rack.as_user(NOBODY, async |mut client| client.request_memory(pushy).await);
+    let said = pushed.unwrap_err().to_string();
+    assert!(said.contains("priorities above 100 being theirs"), "{said}");
+    // Who waits for its quota waits, and is told so at the end.
+    let queueing = Queueing { wait_ms: 300, ..Queueing::default() };
+    let patient = MemoryRequest { queueing, ..request(12, 16) };
+    let waited = rack.as_user(NOBODY, async |mut client| client.request_memory(patient).await);
+    let said = waited.unwrap_err().to_string();
+    assert!(said.contains("nobody has borrowed 32MiB of a quota of 32MiB"), "{said}");
 
     // Less than is used: nothing is taken away, nothing more is granted.
     place.venice(&["quota", "set", "nobody", "16MiB"]).expect(0);

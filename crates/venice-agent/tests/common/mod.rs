@@ -144,6 +144,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         home: String::new(),
         placement: None,
         purpose: "test".into(),
+        queueing: Default::default(),
     }
 }
 

@@ -243,6 +243,7 @@ async fn borrow(
         donors: Vec::new(),
         home: String::new(),
         purpose: PURPOSE.to_owned(),
+        queueing: Default::default(),
         placement: None,
     };
     let asked = Instant::now();

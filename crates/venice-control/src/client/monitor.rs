@@ -8,8 +8,11 @@ use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
+use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
+use venice_rack::rows::{
+    GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+};
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
     Registered,
@@ -73,7 +76,8 @@ impl MonitorClient {
         convert::ack_in(response.into_inner()).map_err(|s| self.error(s))
     }
 
-    /// Borrows memory: all of it, spread over one grant or more, or none. May be repeated with the
+    /// Borrows memory: all of it, spread over one grant or more, or none; waits for it, where the
+    /// request says so. May be repeated with the
     /// same `client_id` when the answer was lost; where the rack has several Monitor Nodes that is
     /// done here, until another one serves.
     ///
@@ -84,18 +88,39 @@ impl MonitorClient {
         &mut self,
         request: MemoryRequest,
     ) -> Result<Vec<Grant>, ControlError> {
+        let began = Instant::now();
+        let waited_before_ms = request.queueing.waited_ms;
+        let mut request = request;
+        loop {
+            match self.ask_for_memory(request.clone()).await? {
+                Asked::Granted(grants) => return Ok(grants),
+                Asked::Waits(_) => {
+                    let waited_ms = began.elapsed().as_millis() as u64;
+                    request.queueing.waited_ms = waited_before_ms.saturating_add(waited_ms);
+                }
+            }
+        }
+    }
+
+    /// One step of [`Self::request_memory`]: a request that waits is told within seconds how it
+    /// stands, and is to be made again then, at once, with the same `client_id` and what of its
+    /// wait is over. Whoever does not is out of the line within seconds.
+    ///
+    /// # Errors
+    /// As [`Self::request_memory`].
+    pub async fn ask_for_memory(&mut self, request: MemoryRequest) -> Result<Asked, ControlError> {
+        let may_wait = request.queueing.left_ms() > 0;
         let request = convert::request_out(request);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let response = loop {
             match self.inner.request_memory(request.clone()).await {
-                Err(status) if self.may_answer_yet(&status) && Instant::now() < until => {
+                Err(status) if self.may_answer_yet(&status, may_wait) && Instant::now() < until => {
                     tokio::time::sleep(HAND_OVER_PAUSE).await;
                 }
                 done => break done.map_err(|s| self.error(s))?,
             }
         };
-        let grants = response.into_inner().grants.into_iter().map(convert::grant_in);
-        grants.collect::<Result<_, _>>().map_err(|s| self.error(s))
+        convert::asked_in(response.into_inner()).map_err(|s| self.error(s))
     }
 
     /// Borrows one device. May be repeated as a request for memory may.
@@ -107,7 +132,7 @@ impl MonitorClient {
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let response = loop {
             match self.inner.request_device(request.clone()).await {
-                Err(status) if self.may_answer_yet(&status) && Instant::now() < until => {
+                Err(status) if self.may_answer_yet(&status, false) && Instant::now() < until => {
                     tokio::time::sleep(HAND_OVER_PAUSE).await;
                 }
                 done => break done.map_err(|s| self.error(s))?,
@@ -118,14 +143,38 @@ impl MonitorClient {
         grant.and_then(convert::grant_in).map_err(|s| self.error(s))
     }
 
-    /// One of several Monitor Nodes said nothing to it: another may, when its turn has come.
-    fn may_answer_yet(&self, status: &Status) -> bool {
+    /// Waits no longer for what [`Self::ask_for_memory`] asked for; what was granted meanwhile ends.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`]: somebody else asked for it.
+    pub async fn leave_queue(&mut self, client_id: u128) -> Result<(), ControlError> {
+        let request = proto::LeaveQueueRequest { client_id: client_id.to_le_bytes().to_vec() };
+        self.inner.leave_queue(request).await.map_err(|s| self.error(s))?;
+        Ok(())
+    }
+
+    /// Those who wait for room, in the order they are served.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn queue(&mut self) -> Result<Vec<QueueRow>, ControlError> {
+        let response = self.inner.list_queue(proto::ListQueueRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().waiting;
+        Ok(rows.into_iter().map(convert::queue_row_in).collect())
+    }
+
+    /// One of several Monitor Nodes said nothing to it: another may, when its turn has come. Whoever
+    /// waits anyhow has time for one that starts again.
+    fn may_answer_yet(&self, status: &Status, may_wait: bool) -> bool {
         let is_silence = matches!(
             status.code(),
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
         );
         let is_stranger = cause::<Stranger>(status).is_some();
-        self.addr.contains(',') && is_silence && status.details().is_empty() && !is_stranger
+        (self.addr.contains(',') || may_wait)
+            && is_silence
+            && status.details().is_empty()
+            && !is_stranger
     }
 
     /// Where [`Self::request_memory`] would be placed at this moment, and why. Nothing is granted.

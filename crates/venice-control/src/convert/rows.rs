@@ -1,8 +1,9 @@
 //! The rows of the tables.
 
 use crate::proto;
+use venice_rack::queueing::Standing;
 use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QuotaRow, ResourceRow,
+    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow, ResourceRow,
 };
 
 /// Rows have the same fields on both sides.
@@ -90,6 +91,33 @@ same_fields!(
         lease_s,
         age_s,
         purpose,
+        priority,
+    }
+);
+same_fields!(
+    standing_out,
+    standing_in,
+    Standing { rank, asked_bytes, free_bytes, waited_ms, is_over_quota }
+);
+same_fields!(
+    queue_row_out,
+    queue_row_in,
+    QueueRow {
+        id,
+        rank,
+        owner_user,
+        owner_node,
+        recipient,
+        purpose,
+        bytes,
+        copies,
+        donors,
+        priority,
+        waited_s,
+        left_s,
+        free_bytes,
+        passed_bytes,
+        needs,
     }
 );
 same_fields!(quota_row_out, quota_row_in, QuotaRow { user, used_bytes, quota_bytes, is_own });
@@ -133,13 +161,14 @@ same_fields!(
 );
 
 pub(crate) fn plan_out(plan: PlacementPlan) -> proto::PlanMemoryResponse {
-    let PlacementPlan { policy, slab_bytes, slabs, copies, refusal, nodes } = plan;
+    let PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes } = plan;
     let nodes = nodes.into_iter().map(placement_row_out).collect();
-    proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, nodes }
+    proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
 }
 
 pub(crate) fn plan_in(plan: proto::PlanMemoryResponse) -> PlacementPlan {
-    let proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, nodes } = plan;
+    let proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes } =
+        plan;
     let nodes = nodes.into_iter().map(placement_row_in).collect();
-    PlacementPlan { policy, slab_bytes, slabs, copies, refusal, nodes }
+    PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
 }

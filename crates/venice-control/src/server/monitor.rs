@@ -15,10 +15,13 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
-use venice_rack::caller::{Caller, Owner};
+use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::monitor::Kept;
+use venice_rack::queueing::{Asked, DEFAULT_PRIORITY};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::rows::{GrantRow, LinkRow, NodeRow, PlacementPlan, QuotaTable, ResourceRow};
+use venice_rack::rows::{
+    GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+};
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
     RackError, Registered,
@@ -45,7 +48,17 @@ pub trait MonitorHandler: Send + Sync + 'static {
         &self,
         owner: Owner,
         request: MemoryRequest,
-    ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
+    ) -> impl Future<Output = Result<Asked, RackError>> + Send;
+
+    /// A program of `owner` waits no longer.
+    fn leave_queue(
+        &self,
+        owner: Owner,
+        client_id: u128,
+    ) -> impl Future<Output = Result<(), RackError>> + Send;
+
+    /// Those who wait for room.
+    fn queue(&self) -> impl Future<Output = Vec<QueueRow>> + Send;
 
     /// A program of `owner` asks for a device.
     fn request_device(
@@ -124,9 +137,20 @@ impl<H> Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<(Owner, MemoryRequest), Status> {
-        let caller = self.door.admit(&request)?;
+        let user = self.program(&request)?;
+        let request = convert::request_in(request.into_inner())?;
+        let priority = request.queueing.priority;
+        if priority > DEFAULT_PRIORITY && !user.is_admin {
+            let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");
+            return Err(self.door.forbid(&Caller::User(user), &who));
+        }
+        Ok((user.into(), request))
+    }
+
+    fn program<T>(&self, request: &Request<T>) -> Result<User, Status> {
+        let caller = self.door.admit(request)?;
         let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
-        Ok((user.into(), convert::request_in(request.into_inner())?))
+        Ok(user)
     }
 }
 
@@ -167,10 +191,28 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
         let (owner, request) = self.of_a_program(request)?;
-        let grants =
-            self.handler.request_memory(owner, request).await.map_err(|e| rack_status(&e))?;
-        let grants = grants.into_iter().map(convert::grant_out).collect();
-        Ok(Response::new(proto::RequestMemoryResponse { grants }))
+        let asked = self.handler.request_memory(owner, request).await;
+        Ok(Response::new(convert::asked_out(asked.map_err(|e| rack_status(&e))?)))
+    }
+
+    async fn leave_queue(
+        &self,
+        request: Request<proto::LeaveQueueRequest>,
+    ) -> Result<Response<proto::LeaveQueueResponse>, Status> {
+        let user = self.program(&request)?;
+        let client_id = convert::client_id_in(&request.into_inner().client_id)?;
+        let left = self.handler.leave_queue(user.into(), client_id).await;
+        left.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::LeaveQueueResponse {}))
+    }
+
+    async fn list_queue(
+        &self,
+        request: Request<proto::ListQueueRequest>,
+    ) -> Result<Response<proto::ListQueueResponse>, Status> {
+        self.door.admit(&request)?;
+        let waiting = self.handler.queue().await.into_iter().map(convert::queue_row_out).collect();
+        Ok(Response::new(proto::ListQueueResponse { waiting }))
     }
 
     async fn request_device(

@@ -301,6 +301,7 @@ pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
         home: String::new(),
         placement: None,
         purpose: "test".to_owned(),
+        queueing: Default::default(),
     }
 }
 

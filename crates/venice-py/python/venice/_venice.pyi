@@ -14,6 +14,8 @@ class Options:
         purpose: str,
         most_under_way: int,
         copies: int | None,
+        wait_s: float,
+        priority: int,
     ) -> None: ...
 
 class Rack:

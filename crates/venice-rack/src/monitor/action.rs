@@ -1,6 +1,7 @@
 //! What the driver does for the Monitor Node, and what comes back.
 
 use super::admission::JoinTokenRecord;
+use crate::queueing::Standing;
 use crate::quota::{QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
@@ -67,6 +68,13 @@ pub enum Action {
         client_id: u128,
         /// The answer.
         result: Result<Vec<Grant>, RackError>,
+    },
+    /// Tell everybody who waits for this request how it stands: it is still in line.
+    ReplyStanding {
+        /// The client's number for it.
+        client_id: u128,
+        /// How it stands.
+        standing: Standing,
     },
     /// Answer a release.
     ReplyRelease {

@@ -4,6 +4,7 @@ use super::handshake::{PendingRequest, room};
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
+use crate::queueing::InLine;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{
     Grant, MAX_COPIES, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text,
@@ -25,11 +26,8 @@ impl MonitorCore {
         request: MemoryRequest,
     ) -> Result<(), RackError> {
         let client_id = request.client_id;
-        if self.owners_of_request(client_id).any(|other| *other != owner) {
-            let reason = "this request was made by somebody else: draw another number for it";
-            return Err(RackError::Forbidden(reason.to_owned()));
-        }
-        if self.requests.contains_key(&client_id) {
+        self.check_owner_of_request(&owner, client_id)?;
+        if self.ask_in_line(now_ns, &request) || self.requests.contains_key(&client_id) {
             return Ok(());
         }
         let checked = self.check_request(&owner, &request);
@@ -41,9 +39,13 @@ impl MonitorCore {
             (Some(result), _) => {
                 self.actions.push_back(Action::ReplyRequest { client_id, result });
             }
+            (None, Ok(wanted)) if request.queueing.left_ms() > 0 => {
+                self.enter_line(now_ns, owner, request, wanted);
+            }
             (None, Ok((slabs, named))) => {
+                let place = self.line.place(request.queueing.priority);
                 let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
-                let pending = PendingRequest::new(owner, request, slabs, named, deadline_ns);
+                let pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
                 self.requests.insert(client_id, pending);
                 self.advance(now_ns, client_id);
             }
@@ -52,9 +54,22 @@ impl MonitorCore {
         Ok(())
     }
 
+    pub(super) fn check_owner_of_request(
+        &self,
+        owner: &Owner,
+        client_id: u128,
+    ) -> Result<(), RackError> {
+        if self.owners_of_request(client_id).any(|other| other != owner) {
+            let reason = "this request was made by somebody else: draw another number for it";
+            return Err(RackError::Forbidden(reason.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Who has made the request with this number, as far as it is known.
     pub(super) fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
         let asking = self.requests.get(&client_id).map(|pending| &pending.owner);
+        let asking = asking.or_else(|| self.line.owner_of(client_id));
         let for_device = self.device_requests.get(&client_id).map(|pending| &pending.owner);
         asking
             .into_iter()
@@ -116,6 +131,10 @@ impl MonitorCore {
         slabs: u32,
     ) -> Option<Result<Vec<Grant>, RackError>> {
         let before = self.granted_before(request.client_id, slabs.saturating_mul(request.copies));
+        // Whoever waits may wait for its user's quota too.
+        if before.is_some() || request.queueing.left_ms() > 0 {
+            return before;
+        }
         before.or_else(|| {
             let all_slabs = u64::from(slabs) * u64::from(request.copies);
             self.check_quota(owner, all_slabs).err().map(Err)
@@ -169,18 +188,11 @@ impl MonitorCore {
             return RackError::HandshakeFailed;
         }
         let pending = &self.requests[&client_id];
-        let mut free: Vec<_> = self
-            .rrt
-            .iter()
-            .filter(|(id, entry)| pending.may_use(*id) && (entry.up || pending.named.is_some()))
-            .filter(|(_, entry)| pending.named.is_some() || entry.record.total_slabs() > 0)
-            .map(|(_, entry)| {
-                let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
-                (entry.record.name.clone(), bytes)
-            })
-            .collect();
-        // As people count: node2 before node10.
-        free.sort_by_cached_key(|(name, _)| (name.len(), name.clone()));
-        RackError::NoRoom { asked_bytes: u64::from(pending.slabs) * SLAB_BYTES, free }
+        let named = pending.named.as_ref();
+        let before = self.before(pending.place, named);
+        let waited_ms = pending.request.queueing.waited_ms;
+        let line = InLine { waited_ms, before, most_bytes: None };
+        let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
+        RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
     }
 }

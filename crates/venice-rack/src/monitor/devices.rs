@@ -208,6 +208,7 @@ impl MonitorCore {
             recipient: pending.request.recipient.clone(),
             home: None,
             purpose: pending.request.purpose.clone(),
+            priority: crate::queueing::DEFAULT_PRIORITY,
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: 0,

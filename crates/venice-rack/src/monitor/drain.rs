@@ -24,6 +24,6 @@ impl MonitorCore {
             self.note(Event::NodeDrains { name: name.to_owned(), drains });
         }
         self.actions.push_back(Action::ReplyDone { token, result: Ok(()) });
-        self.advance_waiting(now_ns);
+        self.note_room(now_ns, !drains);
     }
 }

@@ -1,5 +1,6 @@
 //! A request's way: placed, prepared, committed, or as if it had never been.
 
+use super::queue::{Place, Waiter};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
 use crate::placement::{Donor, Policy, place};
@@ -18,7 +19,7 @@ const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 /// A request in its handshake.
 pub(super) struct PendingRequest {
     pub(super) owner: Owner,
-    request: MemoryRequest,
+    pub(super) request: MemoryRequest,
     /// All copies together.
     pub(super) slabs: u32,
     /// Most of one donor: one copy.
@@ -29,6 +30,10 @@ pub(super) struct PendingRequest {
     excluded: BTreeSet<NodeId>,
     attempts: u32,
     pub(super) deadline_ns: u64,
+    /// Where it stands among those who wait for room.
+    pub(super) place: Place,
+    /// What becomes of it where it fails: it waits in line again. `None`: its client hears why.
+    pub(super) waiter: Option<Box<Waiter>>,
     /// Until when it waits for memory on its way back, once it has had to.
     room_until_ns: Option<u64>,
     parts: BTreeMap<GrantId, Part>,
@@ -63,6 +68,7 @@ impl PendingRequest {
         request: MemoryRequest,
         slabs: u32,
         named: Option<BTreeSet<NodeId>>,
+        place: Place,
         deadline_ns: u64,
     ) -> Self {
         Self {
@@ -74,6 +80,8 @@ impl PendingRequest {
             excluded: BTreeSet::new(),
             attempts: 0,
             deadline_ns,
+            place,
+            waiter: None,
             room_until_ns: None,
             parts: BTreeMap::new(),
         }
@@ -173,9 +181,10 @@ impl MonitorCore {
                 return;
             }
             let error = self.why_not_placed(client_id, missing);
-            self.fail(client_id, error);
+            self.fail(now_ns, client_id, error);
             return;
         };
+        self.count_passing(client_id, &shares);
         for (donor, slabs) in shares {
             self.prepare(client_id, donor, slabs);
         }
@@ -192,7 +201,8 @@ impl MonitorCore {
         if room(soon) < u64::from(missing) {
             return false;
         }
-        let Some(pending) = self.requests.get_mut(&client_id) else { return false };
+        let pending = self.requests.get_mut(&client_id).filter(|it| it.waiter.is_none());
+        let Some(pending) = pending else { return false };
         let patience_ns = ROOM_PATIENCE_NS.min(pending.deadline_ns.saturating_sub(now_ns) / 2);
         let until_ns = *pending.room_until_ns.get_or_insert(now_ns.saturating_add(patience_ns));
         let waits = now_ns < until_ns;
@@ -220,8 +230,12 @@ impl MonitorCore {
         lent.chain(prepared).fold(left, u32::saturating_sub)
     }
 
-    /// Something may have become free: whoever waits for room tries again.
-    pub(super) fn advance_waiting(&mut self, now_ns: u64) {
+    /// Something has become free, or (`is_more` false) is perhaps about to: whoever waits for room
+    /// tries again, first those in line.
+    pub(super) fn note_room(&mut self, now_ns: u64, is_more: bool) {
+        if is_more {
+            self.serve_line(now_ns);
+        }
         let waiting: Vec<_> = self
             .requests
             .iter()
@@ -236,10 +250,11 @@ impl MonitorCore {
     /// What the request may ask of each donor, or might if every donor had done its share.
     pub(super) fn available(&self, client_id: u128, with_excluded: bool) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
+        let closed = self.closed_to(pending.place, pending.slabs);
         let weighing = self.weigh(self.home_of(&pending.request));
         self.rrt
             .iter()
-            .filter(|(id, _)| pending.may_use(*id))
+            .filter(|(id, _)| pending.may_use(*id) && !closed.has(*id))
             .filter(|(id, _)| with_excluded || !pending.excluded.contains(id))
             .map(|(node, entry)| {
                 let given_slabs = pending.given(node);
@@ -388,6 +403,7 @@ impl MonitorCore {
                 recipient: pending.request.recipient.clone(),
                 home,
                 purpose: pending.request.purpose.clone(),
+                priority: pending.request.queueing.priority,
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,
                 slabs: part.slabs,
@@ -468,12 +484,12 @@ impl MonitorCore {
             .map(|(client_id, _)| *client_id)
             .collect();
         for client_id in late {
-            self.fail(client_id, RackError::HandshakeFailed);
+            self.fail(now_ns, client_id, RackError::HandshakeFailed);
         }
     }
 
-    /// Calls a request off and takes back every share.
-    fn fail(&mut self, client_id: u128, error: RackError) {
+    /// Calls a request off and takes back every share. One that may wait goes on waiting.
+    pub(super) fn fail(&mut self, now_ns: u64, client_id: u128, error: RackError) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
         for (id, part) in pending.parts {
             self.parts.remove(&id);
@@ -482,7 +498,12 @@ impl MonitorCore {
                 PartState::Committing | PartState::Committed => self.give_up(id),
             }
         }
-        self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+        match pending.waiter {
+            Some(waiter) => self.wait_again(now_ns, pending.place, *waiter, &error),
+            None => {
+                self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+            }
+        }
     }
 
     pub(super) fn abort(&mut self, donor: Identity, grant: GrantId) {
@@ -498,7 +519,7 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         self.note_result(now_ns, donor, &result);
-        self.advance_waiting(now_ns);
+        self.note_room(now_ns, true);
     }
 
     /// True while the grant is not in the table because its handshake goes on.

@@ -66,6 +66,7 @@ impl MonitorCore {
             lease_s: self.settings.lease_ns as f64 / NS_PER_S,
             age_s: 0.0,
             purpose: request.purpose.clone(),
+            priority: u32::from(request.queueing.priority),
         }));
         rows.extend(self.device_rows_in_preparation());
         rows.sort_by_key(|row| row.id);
@@ -100,6 +101,7 @@ impl MonitorCore {
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
             purpose: grant.purpose.clone(),
+            priority: u32::from(grant.priority),
         }
     }
 }

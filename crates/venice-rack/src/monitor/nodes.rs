@@ -2,6 +2,7 @@
 
 use super::devices::Offered;
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
+use crate::queueing::DEFAULT_PRIORITY;
 use crate::rat::{GrantRecord, GrantState};
 use crate::resource::MAX_DEVICES;
 use crate::rrt::{NodeEntry, NodeRecord};
@@ -167,6 +168,7 @@ impl MonitorCore {
     ) -> Result<HeartbeatAck, RackError> {
         let HeartbeatReport { identity, instance, memory, links, port, pressure, door } = report;
         let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
+        let slabs_before = entry.available_slabs();
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
         }
@@ -185,7 +187,8 @@ impl MonitorCore {
                 self.tst.record(identity.node, link);
             }
         }
-        self.advance_waiting(now_ns);
+        let slabs = self.rrt.get(identity.node).map_or(0, NodeEntry::available_slabs);
+        self.note_room(now_ns, slabs > slabs_before);
         let (peers, relays) = (self.peers_for(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
@@ -291,6 +294,7 @@ impl MonitorCore {
             recipient: held.recipient,
             home: None,
             purpose: held.purpose,
+            priority: DEFAULT_PRIORITY,
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: held.slabs,

@@ -5,9 +5,10 @@ use super::handshake::room;
 use crate::caller::Owner;
 use crate::placement::{Donor, farthest, place};
 use crate::pressure::PressureLevel;
+use crate::queueing::{InLine, no_room_text};
 use crate::rows::{PlacementPlan, PlacementRow};
 use crate::rrt::NodeEntry;
-use crate::types::{MemoryRequest, RackError, no_room_text};
+use crate::types::{MemoryRequest, RackError};
 use std::collections::BTreeSet;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -23,8 +24,12 @@ impl MonitorCore {
         let policy = request.placement.unwrap_or(self.settings.placement);
         let weighing = self.weigh(self.home_of(request));
         let is_named = |node: NodeId| named.as_ref().is_none_or(|named| named.contains(&node));
-        let as_donor =
-            |node, entry| Donor { most_slabs: slabs_of_copy, ..weighing.donor(node, entry) };
+        let place_in_line = self.line.place_to_be(request.queueing.priority);
+        let closed = self.closed_to(place_in_line, slabs);
+        let as_donor = |node, entry| {
+            let most_slabs = if closed.has(node) { 0 } else { slabs_of_copy };
+            Donor { most_slabs, ..weighing.donor(node, entry) }
+        };
         let donors: Vec<Donor> = self
             .rrt
             .iter()
@@ -32,11 +37,27 @@ impl MonitorCore {
             .map(|(node, entry)| as_donor(node, entry))
             .collect();
         let shares = place(policy, slabs, &donors);
-        let refusal = match self.check_quota(owner, u64::from(slabs)) {
+        let before = self.before(place_in_line, named.as_ref());
+        let mut refusal = match self.check_quota(owner, u64::from(slabs)) {
             Err(error) => error.to_string(),
+            Ok(()) if shares.is_none() && !before.is_empty() => {
+                let line = InLine { before, ..InLine::default() };
+                no_room_text(
+                    u64::from(slabs) * SLAB_BYTES,
+                    &self.free_by_node(named.as_ref()),
+                    &line,
+                )
+            }
             Ok(()) if shares.is_none() => self.why_no_room(slabs, slabs_of_copy, &donors),
             Ok(()) => String::new(),
         };
+        let mut would_wait = String::new();
+        if !refusal.is_empty() && request.queueing.left_ms() > 0 {
+            match self.plan_to_wait(owner, request, (slabs_of_copy, named.clone())) {
+                Ok(how) => would_wait = how,
+                Err(error) => refusal = error.to_string(),
+            }
+        }
         let shares = shares.filter(|_| refusal.is_empty()).unwrap_or_default();
         let farthest = farthest(&donors);
         let nodes = self.rrt.iter().filter(|(_, entry)| !entry.record.is_turned_out);
@@ -53,7 +74,10 @@ impl MonitorCore {
                 traffic_slabs: price.traffic_slabs,
                 stall_slabs: price.stall_slabs,
                 worth_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
-                why: why(entry, &donor, slabs, is_named(node), refusal.is_empty()),
+                why: match is_named(node) && closed.has(node) && donor.free_slabs > 0 {
+                    true => "kept for those before it in line".to_owned(),
+                    false => why(entry, &donor, slabs, is_named(node), refusal.is_empty()),
+                },
             }
         });
         Ok(PlacementPlan {
@@ -63,6 +87,7 @@ impl MonitorCore {
             copies: request.copies,
             nodes: nodes.collect(),
             refusal,
+            would_wait,
         })
     }
 
@@ -81,7 +106,11 @@ impl MonitorCore {
             let bytes = u64::from(entry.available_slabs()) * SLAB_BYTES;
             (entry.record.name.clone(), bytes)
         };
-        no_room_text(u64::from(slabs) * SLAB_BYTES, &up.map(of_node).collect::<Vec<_>>())
+        no_room_text(
+            u64::from(slabs) * SLAB_BYTES,
+            &up.map(of_node).collect::<Vec<_>>(),
+            &InLine::default(),
+        )
     }
 }
 

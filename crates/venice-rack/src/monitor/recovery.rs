@@ -1,5 +1,6 @@
 //! Starting anew from what the store has kept.
 
+use super::queue::Line;
 use super::{Change, KeySource, MonitorCore, MonitorSettings, Record};
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, GrantState, Rat};
@@ -45,6 +46,7 @@ impl MonitorCore {
             rat: Rat::default(),
             tst: Tst::default(),
             requests: BTreeMap::new(),
+            line: Line::default(),
             parts: BTreeMap::new(),
             device_requests: BTreeMap::new(),
             device_parts: BTreeMap::new(),

@@ -104,7 +104,7 @@ impl MonitorCore {
             }
         }
         self.settle_release_waiters(grants);
-        self.advance_waiting(now_ns);
+        self.note_room(now_ns, true);
     }
 
     fn settle_release_waiters(&mut self, grants: &[GrantId]) {

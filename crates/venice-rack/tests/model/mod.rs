@@ -36,6 +36,15 @@ pub enum Op {
     },
     /// Something about a device.
     Device(DeviceOp),
+    /// The same of a recipient that waits in line where there is no room.
+    Wait {
+        slabs: u32,
+        named: Option<usize>,
+        wait_ms: u64,
+        priority: u8,
+    },
+    /// A recipient that has no answer yet waits no longer.
+    Leave(usize),
     /// A recipient that has no answer yet asks again.
     AskAgain(usize),
     Release(usize),
@@ -139,6 +148,27 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::CrashMonitor),
         1 => (0..DONORS).prop_map(Op::KillDonor),
         2 => (0..DONORS).prop_map(Op::StartDonor),
+    ]
+}
+
+/// A rack that is full most of the time, and recipients that wait for room.
+pub fn op_with_waiting() -> impl Strategy<Value = Op> {
+    let pick = 0usize..64;
+    let wait = (1u32..14, prop::option::weighted(0.3, 0..DONORS), 1u64..20_000, 98u8..103);
+    prop_oneof![
+        20 => op(),
+        14 => wait.prop_map(|(slabs, named, wait_ms, priority)| {
+            Op::Wait { slabs, named, wait_ms, priority }
+        }),
+        6 => (1u32..6).prop_map(|slabs| Op::Request { slabs, named: None }),
+        2 => pick.clone().prop_map(Op::Leave),
+        16 => pick.clone().prop_map(Op::AskAgain),
+        9 => pick.clone().prop_map(Op::Release),
+        60 => Just(Op::Act),
+        40 => (pick, fate()).prop_map(|(pick, fate)| Op::Deliver(pick, fate)),
+        10 => (0..DONORS).prop_map(Op::Wipe),
+        10 => (0..DONORS).prop_map(Op::Heartbeat),
+        8 => Just(Op::RenewAll),
     ]
 }
 

@@ -1,26 +1,29 @@
 //! The rack's parts, driven by [`Op`]s.
 
+mod asking;
 mod devices;
 mod peace;
 mod quotas;
 mod starting;
+mod waiting;
 
 use super::{DONORS, Fate, LEASE_MS, MS, Op, SLABS_PER_DONOR, USERS, WANT_BACK_WITHIN_MS};
 pub use devices::DEVICES;
 use devices::{Taker, devices};
 use quotas::Ledger;
 use starting::{fresh_core, start_monitor};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, EndReason};
 use venice_rack::monitor::{Action, CallError, Change, Event, MonitorCore, Record, Token};
-use venice_rack::placement::Policy;
+use venice_rack::queueing::Queueing;
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
     MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, RackError, ResourceKind,
     ResourceSpec,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+use waiting::LineJudge;
 
 struct Donor {
     core: DonorCore,
@@ -81,6 +84,10 @@ pub struct World {
     wanted: BTreeSet<GrantId>,
     /// Quotas, and what counts.
     ledger: Ledger,
+    /// Who waits for room, and who passed whom.
+    line: LineJudge,
+    /// What the Monitor Node wants done, and is not done yet.
+    actions: VecDeque<Action>,
     next_instance: u64,
     next_token: u64,
 }
@@ -105,6 +112,8 @@ impl World {
             promised_ns: BTreeMap::new(),
             wanted: BTreeSet::new(),
             ledger: Ledger::default(),
+            line: LineJudge::default(),
+            actions: VecDeque::new(),
             next_instance: 1,
             next_token: 1,
         };
@@ -122,7 +131,11 @@ impl World {
     pub fn apply(&mut self, op: Op) {
         match op {
             Op::Device(op) => self.device(op),
-            Op::Request { slabs, named } => self.request(slabs, named),
+            Op::Request { slabs, named } => self.request(slabs, named, Queueing::default()),
+            Op::Wait { slabs, named, wait_ms, priority } => {
+                self.request(slabs, named, Queueing { wait_ms, waited_ms: 0, priority });
+            }
+            Op::Leave(pick) => self.leave(pick),
             Op::AskAgain(pick) => self.ask_again(pick),
             Op::Release(pick) => self.release(pick),
             Op::Forge(pick) => self.forge(pick),
@@ -164,39 +177,9 @@ impl World {
             Op::KillDonor(index) => self.kill_donor(index),
             Op::StartDonor(index) => self.start_donor(index),
         }
+        self.hear_monitor();
         self.check_quotas();
         self.check_devices();
-    }
-
-    fn request(&mut self, slabs: u32, named: Option<usize>) {
-        let request = MemoryRequest {
-            client_id: self.recipients.len() as u128 + 1,
-            recipient: format!("recipient{}", self.recipients.len()),
-            bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
-            copies: 1,
-            donors: named.map(name_of).into_iter().collect(),
-            home: String::new(),
-            placement: Some(Policy::ALL[self.recipients.len() % 3]),
-            purpose: "model".to_owned(),
-        };
-        let owner = owner_of(self.recipients.len());
-        self.ledger.check(&request.recipient, &owner.user);
-        self.monitor.handle_request(self.now_ns, owner.clone(), request.clone()).unwrap();
-        let (asked_ns, answer) = (self.now_ns, None);
-        let recipient = Recipient { owner, request, asked_ns, answer, held: vec![], alive: true };
-        self.recipients.push(recipient);
-    }
-
-    fn ask_again(&mut self, pick: usize) {
-        let waits = |recipient: &&mut Recipient| recipient.alive && recipient.answer.is_none();
-        let mut waiting: Vec<_> = self.recipients.iter_mut().filter(waits).collect();
-        let count = waiting.len();
-        if count > 0 {
-            let recipient = &mut waiting[pick % count];
-            let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
-            self.ledger.check(&request.recipient, &owner.user);
-            self.monitor.handle_request(self.now_ns, owner, request).unwrap();
-        }
     }
 
     fn release(&mut self, pick: usize) {
@@ -230,6 +213,7 @@ impl World {
         self.drained.remove(&index);
         self.drain_calls.insert(index, (token, drains));
         self.monitor.handle_drain(self.now_ns, token, &name_of(index), drains);
+        self.hear_monitor();
     }
 
     fn want_back(&mut self, index: usize, slabs: u32) {
@@ -246,7 +230,8 @@ impl World {
 
     /// The Monitor Node's next action; false when there is none.
     fn act(&mut self) -> bool {
-        let Some(action) = self.monitor.poll_action() else { return false };
+        self.hear_monitor();
+        let Some(action) = self.actions.pop_front() else { return false };
         match action {
             Action::Store(changes) => changes.into_iter().for_each(|change| self.store(change)),
             Action::SendPrepare { donor, request, .. } => {
@@ -268,7 +253,7 @@ impl World {
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
             Action::Note(Event::NodeDown { name }) => self.ledger.node_down(&name),
-            Action::ReplyRelease { .. } | Action::Note(_) => {}
+            Action::ReplyRelease { .. } | Action::ReplyStanding { .. } | Action::Note(_) => {}
             Action::ReplyDone { token, .. } => {
                 let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
                 self.drained.extend(heard.map(|(index, _)| *index));
@@ -437,6 +422,7 @@ impl World {
     fn heartbeat(&mut self, report: HeartbeatReport) {
         let instance = report.instance;
         let acknowledged = self.monitor.handle_heartbeat(self.now_ns, report);
+        self.hear_monitor();
         let sender = self.donors.iter().position(|donor| donor.instance == instance);
         match (sender, acknowledged) {
             (Some(index), Ok(ack)) => self.donors[index].core.handle_draining(ack.is_draining),
@@ -502,6 +488,7 @@ impl World {
         if self.monitor.poll_timeout() <= self.now_ns {
             self.monitor.handle_timeout(self.now_ns);
         }
+        self.check_line();
     }
 
     fn crash_monitor(&mut self) {
@@ -509,6 +496,8 @@ impl World {
         // Calls on their way arrive or not; nobody waits for their answers.
         let calls = std::mem::take(&mut self.calls);
         self.strays.extend(calls);
+        self.actions.clear();
+        self.line.crash();
         self.monitor = start_monitor(self.life, self.now_ns, &self.store);
         self.ledger.crash();
     }

@@ -65,6 +65,7 @@ impl Rack {
                     home: String::new(),
                     placement: None,
                     purpose: "p".into(),
+                    queueing: Default::default(),
                 },
             )
             .unwrap();
@@ -359,6 +360,7 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
         home: String::new(),
         placement: None,
         purpose: "p".into(),
+        queueing: Default::default(),
     }
 }
 
@@ -385,6 +387,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
                     home: String::new(),
                     placement: None,
                     purpose: "p".into(),
+                    queueing: Default::default(),
                 },
             )
             .unwrap();
@@ -462,6 +465,7 @@ fn odd_registrations_and_requests_are_refused() {
                 home: String::new(),
                 placement: None,
                 purpose: "p".into(),
+                queueing: Default::default(),
             },
         )
         .unwrap();

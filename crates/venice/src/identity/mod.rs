@@ -14,12 +14,12 @@ pub use node::{HELP as HELP_NODE, NodeCommand, execute as node};
 pub use show::{HELP as HELP_IDENTITY, IdentityArgs, execute as show};
 pub use token::{HELP as HELP_TOKEN, TokenCommand, execute as token};
 
-/// Reads `90s`, `30min`, `12h`, `7d`.
-fn duration(text: &str) -> Result<Duration, String> {
+/// Reads `90s`, `30min` (or `30m`), `12h`, `7d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit_s = match &text[digits.len()..] {
         "s" => 1,
-        "min" => 60,
+        "min" | "m" => 60,
         "h" => 3600,
         "d" => 86_400,
         _ => return Err("a time has a unit: 90s, 30min, 12h, 7d".to_string()),

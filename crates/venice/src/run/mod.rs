@@ -25,8 +25,7 @@ use venice_control::Policy;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::{
-    Coding, Fate, Holding, Leases, Loan, LostDonor, News, RecipientError, ReclaimTo, Wish,
-    WriteBehind, borrow, home,
+    Coding, Fate, Holding, Leases, Loan, LostDonor, News, ReclaimTo, Wish, WriteBehind, home,
 };
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
@@ -39,6 +38,7 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{About, Desk, Paged, budget};
 use crate::terminal::remark;
+use crate::waiting::{WaitArgs, borrow, check_amount, told};
 use compress::Percent;
 use page_sizes::PageSizes;
 
@@ -88,6 +88,8 @@ pub struct RunArgs {
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
+    #[command(flatten)]
+    waiting: WaitArgs,
     /// The node this program belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
@@ -165,6 +167,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     check_coding(args)?;
     check_write_behind(args)?;
     compress::check(args)?;
+    check_amount(args.waiting.wait, args.remote.is_some())?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
@@ -198,6 +201,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         placement: args.placement,
+        waiting: args.waiting.waiting(),
         purpose: program.display().to_string(),
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
         write_behind,
@@ -206,7 +210,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return place::show(&access, &wish, (port, args.node.as_deref()), false);
     }
     let limits = raise_descriptor_limit();
-    let loan = borrow(&access, &wish, port.into()).map_err(told)?;
+    let loan = borrow(&access, &wish, port.into())?;
     if loan.is_short {
         remark(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory on different \
@@ -241,11 +245,6 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     compress::tell(&run.block, args.stats);
     drop(attending);
     Ok(ended.pass_on())
-}
-
-/// A mistake in what was asked for is told as one.
-fn told(error: RecipientError) -> anyhow::Error {
-    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }
 
 fn tell(news: News) {

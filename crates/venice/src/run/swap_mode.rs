@@ -41,6 +41,7 @@ pub fn execute(
         port,
         donors: args.donor.clone(),
         placement: args.placement,
+        waiting: args.waiting.waiting().into(),
         copies: args.copies,
         node: args.node.clone(),
         queues: Plan::default_queues(),

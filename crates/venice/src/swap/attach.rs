@@ -4,18 +4,22 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::AttachArgs;
 use super::control::{Answer, Question, ask};
-use super::plan::{self, Plan, Size};
+use super::plan::{self, Plan, Size, Waits};
 use super::status::Status;
 use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, RunDir};
 use crate::terminal;
+use crate::waiting::{self, Signals};
 
 /// How long a server may take to borrow and to set up its device; donors zero what they lend.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+/// How long it may take to end one that was not ready.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
 /// `venice swap attach`
@@ -24,6 +28,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     venice_swap::require_root()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let dir = RunDir::locate()?;
+    let wait_ms = args.wait.map_or(0, |wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     let name = args.name.clone().unwrap_or_else(|| free_name(&dir));
     let plan = Plan {
         purpose: format!("swap device {name}"),
@@ -33,6 +38,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         port,
         donors: args.donor.clone(),
         placement: args.placement,
+        waiting: Waits { wait_ms, rack_priority: args.rack_priority },
         copies: args.copies,
         node: args.node.clone(),
         queues: args.queues.unwrap_or_else(Plan::default_queues),
@@ -124,7 +130,17 @@ fn wait_ready(
     server: &mut Child,
 ) -> anyhow::Result<Status> {
     let folder = dir.process_dir(process);
-    let deadline = Instant::now() + READY_WITHIN;
+    let wait = plan.wish().waiting.at_most;
+    if !wait.is_zero() {
+        terminal::remark(format!(
+            "venice: {} waits in line where there is no room, {} at most (`venice queue`; Ctrl-C \
+             leaves the line)",
+            plan.name,
+            terminal::seconds(wait.as_secs_f64())
+        ));
+    }
+    let signals = (!wait.is_zero()).then(Signals::catch).transpose()?;
+    let deadline = Instant::now().checked_add(READY_WITHIN.saturating_add(wait));
     loop {
         // It listens once the kernel swaps to its device.
         if let Some(Answer::Status(status)) = ask(&folder, Question::Status)? {
@@ -135,9 +151,28 @@ fn wait_ready(
             let why = why.unwrap_or_else(|| format!("its server ended: {status}"));
             bail!("{}: {why}", plan.name);
         }
-        if Instant::now() > deadline {
+        if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
+            end(server);
+            let _ = dir.remove_processes(&[process.to_owned()]);
+            waiting::end_by(signal);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             bail!("{} was not ready within {} s", plan.name, READY_WITHIN.as_secs());
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Has a server that waits leave the line, and end.
+fn end(server: &mut Child) {
+    let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let until = Instant::now() + ENDED_WITHIN;
+    while matches!(server.try_wait(), Ok(None)) && Instant::now() < until {
+        std::thread::sleep(POLL);
+    }
+    let _ = server.kill();
+    let _ = server.wait();
 }

@@ -12,8 +12,10 @@ mod plan;
 mod server;
 mod status;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
-use venice_control::Policy;
+use venice_control::{DEFAULT_PRIORITY, Policy};
 use venice_wire::ByteSize;
 
 pub use attach::{attach, warn_of_one_copy};
@@ -23,6 +25,7 @@ pub use plan::{Plan, Size, check_size};
 pub use server::RUN_GROUP;
 pub use status::Status;
 
+use crate::identity::duration;
 use crate::rack::PortKind;
 
 /// Most copies of what is swapped: what a run block has places for.
@@ -71,6 +74,14 @@ pub struct AttachArgs {
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
+    /// Where the rack, or your quota, has no room, wait for it in line, so long at most: 90s, 10m,
+    /// 12h. `venice queue` lists who waits; Ctrl-C leaves the line
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// 0 to 255, for those who wait: higher ones are served first. Above 100 is for root on the
+    /// Monitor Node's machine (--priority is the kernel's, of swap areas)
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PRIORITY)]
+    rack_priority: u8,
     /// The node this machine belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
@@ -131,6 +142,7 @@ EXAMPLES:
   sudo venice swap attach 4GiB
   sudo venice swap attach 16GiB --name far --port udp --donor node2 --donor node3
   sudo venice swap attach 1GiB --priority 10  behind other swap areas
+  sudo venice swap attach 8GiB --wait 10m     wait in line where the rack is full
   sudo venice swap attach 1GiB --copies 1     half the memory; a node that dies takes pages along
 
 The device belongs to the whole machine: the kernel moves pages of any program there. It stays

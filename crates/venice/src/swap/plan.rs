@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use venice_control::Policy;
 use venice_control::client::Access;
-use venice_recipient::Wish;
 use venice_recipient::local_rack::access;
+use venice_recipient::{Waiting, Wish};
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
@@ -39,6 +40,9 @@ pub struct Plan {
     /// Which donors are taken first; `None`: as the rack does.
     #[serde(default)]
     pub placement: Option<Policy>,
+    /// How it waits where there is no room.
+    #[serde(default)]
+    pub waiting: Waits,
     /// Copies of each page, on different donors; `None`: two where the rack has room for them.
     pub copies: Option<u32>,
     /// The node this machine belongs to, where nodes relay.
@@ -53,6 +57,34 @@ pub struct Plan {
     pub purpose: String,
     /// The process the device is for: it goes when that does.
     pub owner_pid: Option<u32>,
+}
+
+/// [`Waiting`], in files.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Waits {
+    /// How long at most; 0: not at all.
+    pub wait_ms: u64,
+    /// Of the request.
+    pub rack_priority: u8,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Waiting::default().into()
+    }
+}
+
+impl From<Waiting> for Waits {
+    fn from(waiting: Waiting) -> Self {
+        let wait_ms = u64::try_from(waiting.at_most.as_millis()).unwrap_or(u64::MAX);
+        Self { wait_ms, rack_priority: waiting.priority }
+    }
+}
+
+impl From<Waits> for Waiting {
+    fn from(waits: Waits) -> Self {
+        Self { at_most: Duration::from_millis(waits.wait_ms), priority: waits.rack_priority }
+    }
 }
 
 /// How much to borrow.
@@ -115,6 +147,7 @@ impl Plan {
             copies: self.copies,
             donors: self.donors.clone(),
             placement: self.placement,
+            waiting: self.waiting.into(),
             purpose: self.purpose.clone(),
             ..Wish::default()
         }

@@ -2,6 +2,7 @@
 //! end.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use venice_control::Standing;
 use venice_recipient::{Copies, News, RemoteMemory, Request};
 use venice_swap::backing::Backing;
 use venice_swap::cgroup::MemoryCgroup;
@@ -53,7 +55,7 @@ pub fn execute(args: &ServeArgs) -> anyhow::Result<i32> {
     crate::run::raise_descriptor_limit();
     // Before the first thread: stacks of threads are locked as they are made.
     let shield = Shield::raise()?;
-    let mut server = Server::start(plan, &args.folder, shield)?;
+    let mut server = Server::start(plan, &args.folder, shield, &asked_to_end)?;
     server.run(&asked_to_end);
     Ok(0)
 }
@@ -98,11 +100,18 @@ enum Attached {
 }
 
 impl Server {
-    fn start(plan: Plan, folder: &Path, shield: Shield) -> anyhow::Result<Self> {
+    fn start(
+        plan: Plan,
+        folder: &Path,
+        shield: Shield,
+        asked_to_end: &AtomicBool,
+    ) -> anyhow::Result<Self> {
         let owner = plan.owner_pid.map(open_process).transpose()?;
         // The threads that keep leases and copies must not wait for memory either.
         let flagged = IoFlusher::begin()?;
-        let memory = borrow(&plan)?;
+        let is_over =
+            || asked_to_end.load(Ordering::Relaxed) || owner.as_ref().is_some_and(has_ended);
+        let memory = borrow(&plan, is_over)?;
         drop(flagged);
         let len_bytes = match plan.size {
             Size::Exactly(bytes) => bytes.min(memory.len_bytes()),
@@ -280,7 +289,7 @@ impl Server {
     }
 }
 
-fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
+fn borrow(plan: &Plan, is_over: impl Fn() -> bool) -> anyhow::Result<RemoteMemory> {
     let wish = plan.wish();
     let (port, node) = (plan.port.into(), plan.node.clone());
     let access = plan.access();
@@ -290,7 +299,12 @@ fn borrow(plan: &Plan) -> anyhow::Result<RemoteMemory> {
         News::Rebuilt { .. } | News::GivenBack { .. } => tracing::info!("{name}: {news}"),
         news => tracing::warn!("{name}: {news}"),
     };
-    Ok(RemoteMemory::borrow(&Request { access, port, node, wish }, tell)?)
+    let mut told = |_: Option<&Standing>| match is_over() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    let request = Request { access, port, node, wish };
+    Ok(RemoteMemory::borrow_in_line(&request, &mut told, tell)?)
 }
 
 /// Bytes a second, over the last full second.

@@ -147,6 +147,7 @@ impl MonitorCore {
                 recipient: pending.request.recipient.clone(),
                 home: None,
                 purpose: pending.request.purpose.clone(),
+                priority: crate::queueing::DEFAULT_PRIORITY,
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,
                 slabs: 0,

@@ -14,7 +14,7 @@ type Held = (String, u64, Owner);
 
 impl World {
     /// Everything on its way arrives.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for _ in 0..10_000 {
             let acted = self.act();
             let called = !self.calls.is_empty();
@@ -38,6 +38,8 @@ impl World {
         (0..DONORS).for_each(|index| self.want_back(index, 0));
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
         for _ in 0..steps {
+            // Who is told that it has waited in vain does not ask again.
+            self.settle();
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
             self.calm_devices();
             for index in 0..DONORS {

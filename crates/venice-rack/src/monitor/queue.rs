@@ -1,0 +1,231 @@
+//! The line of those who wait for room, by priority, then by arrival.
+//!
+//! Whoever waits keeps what it may use for itself, except that requests behind it may pass with as
+//! much as it asks for itself, all together: then nobody passes any more. So small requests go on
+//! while a large one waits, and do not keep it waiting for ever. The line is not written down: who
+//! waits asks again every second, and a Monitor Node that is new finds it so.
+
+mod places;
+mod telling;
+
+pub(super) use places::{Line, Place, Waiter};
+
+use super::handshake::{PendingRequest, room};
+use super::{Action, MonitorCore};
+use crate::caller::Owner;
+use crate::placement::Donor;
+use crate::queueing::InLine;
+use crate::rat::{GrantRecord, GrantState};
+use crate::rrt::NodeEntry;
+use crate::types::{MemoryRequest, RackError};
+use places::Needs;
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::{GrantId, NodeId, SLAB_BYTES};
+
+/// After a handshake that failed for the donors' sake, a request waits so long before it is tried
+/// again.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// Donors that a request may not ask, because others come first.
+pub(super) enum Closed {
+    /// Some of them.
+    Only(BTreeSet<NodeId>),
+    All,
+}
+
+impl Closed {
+    pub(super) fn has(&self, donor: NodeId) -> bool {
+        match self {
+            Self::Only(nodes) => nodes.contains(&donor),
+            Self::All => true,
+        }
+    }
+}
+
+impl MonitorCore {
+    /// `owner` asks, and may wait. Answered by [`Action::ReplyRequest`], or until then by
+    /// [`Action::ReplyStanding`].
+    pub(super) fn enter_line(
+        &mut self,
+        now_ns: u64,
+        owner: Owner,
+        request: MemoryRequest,
+        (slabs, named): (u32, Option<BTreeSet<NodeId>>),
+    ) {
+        let client_id = request.client_id;
+        let waiter = Waiter::new(now_ns, owner, request, slabs, named);
+        if let Err(error) = self.check_ever(&waiter) {
+            self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+            return;
+        }
+        let place = self.line.place(waiter.request.queueing.priority);
+        self.line.enter(place, waiter);
+        self.serve_line(now_ns);
+    }
+
+    /// How a request would wait, in words.
+    pub(super) fn plan_to_wait(
+        &self,
+        owner: &Owner,
+        request: &MemoryRequest,
+        (slabs, named): (u32, Option<BTreeSet<NodeId>>),
+    ) -> Result<String, RackError> {
+        let waiter = Waiter::new(0, owner.clone(), request.clone(), slabs, named);
+        self.check_ever(&waiter)?;
+        let place = self.line.place_to_be(request.queueing.priority);
+        let rank = self.line.before(place).count() + 1;
+        Ok(format!("in line as number {rank}"))
+    }
+
+    /// A request that waits, or did when its handshake began, is asked for again; false: there is
+    /// none.
+    pub(super) fn ask_in_line(&mut self, now_ns: u64, request: &MemoryRequest) -> bool {
+        let in_handshake = self.requests.get_mut(&request.client_id);
+        let in_handshake = in_handshake.and_then(|pending| pending.waiter.as_deref_mut());
+        let waiter = in_handshake.or_else(|| self.line.of_client(request.client_id));
+        waiter.map(|waiter| waiter.ask(now_ns, request.queueing)).is_some()
+    }
+
+    /// Could it ever be granted?
+    fn check_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
+        let asked_bytes = u64::from(waiter.slabs) * SLAB_BYTES;
+        if let Some(quota_bytes) = self.quotas.bytes_of(&waiter.owner.user)
+            && asked_bytes > quota_bytes
+        {
+            return self.check_quota(&waiter.owner, waiter.slabs.into());
+        }
+        // What is heard of when it has waited already was so when it began to.
+        if waiter.request.queueing.waited_ms > 0 {
+            return Ok(());
+        }
+        let whole = |entry: &NodeEntry| match entry.up && !entry.record.is_draining {
+            true => entry.record.total_slabs(),
+            false => 0,
+        };
+        let most = room(self.as_donors(waiter, &Closed::Only(BTreeSet::new()), whole));
+        if most >= u64::from(waiter.slabs) {
+            return Ok(());
+        }
+        let most_bytes = Some(most * SLAB_BYTES);
+        let free = self.free_by_node(waiter.named.as_ref());
+        let line = InLine { most_bytes, ..InLine::default() };
+        Err(RackError::NoRoom { asked_bytes, free, line })
+    }
+
+    /// Begins the handshake of everybody in line for whom there is room, one after the other.
+    pub(super) fn serve_line(&mut self, now_ns: u64) {
+        if self.line.is_empty() {
+            return;
+        }
+        for place in self.line.in_order() {
+            let needs = self.needs(now_ns, place);
+            let Some(waiter) = self.line.at_mut(place) else { continue };
+            waiter.needs = needs;
+            if needs != Needs::Nothing {
+                continue;
+            }
+            let Some(waiter) = self.line.leave(place) else { continue };
+            let client_id = waiter.request.client_id;
+            let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
+            let (owner, request) = (waiter.owner.clone(), waiter.request.clone());
+            let (slabs, named) = (waiter.most_slabs, waiter.named.clone());
+            let mut pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
+            pending.waiter = Some(Box::new(waiter));
+            self.requests.insert(client_id, pending);
+            self.advance(now_ns, client_id);
+        }
+    }
+
+    /// What it has to wait for.
+    fn needs(&self, now_ns: u64, place: Place) -> Needs {
+        let Some(waiter) = self.line.at(place) else { return Needs::Nothing };
+        if let Needs::Donors { until_ns } = waiter.needs
+            && now_ns < until_ns
+        {
+            return waiter.needs;
+        }
+        if self.check_quota(&waiter.owner, waiter.slabs.into()).is_err() {
+            return Needs::Quota;
+        }
+        let closed = self.closed_to(place, waiter.slabs);
+        let donors = self.as_donors(waiter, &closed, NodeEntry::available_slabs);
+        if room(donors) < u64::from(waiter.slabs) { Needs::Room } else { Needs::Nothing }
+    }
+
+    /// What each donor that it may use could give, by what `slabs` says of a node.
+    fn as_donors(
+        &self,
+        waiter: &Waiter,
+        closed: &Closed,
+        slabs: impl Fn(&NodeEntry) -> u32,
+    ) -> impl Iterator<Item = Donor> {
+        let most_slabs = waiter.most_slabs;
+        let may_use = |node| waiter.may_use(node) && !closed.has(node);
+        self.rrt
+            .iter()
+            .filter(move |(node, _)| may_use(*node))
+            .map(move |(node, entry)| Donor { most_slabs, ..Donor::direct(node, slabs(entry)) })
+    }
+
+    /// The donors that are kept for those before `place` from a request for so many slabs.
+    pub(super) fn closed_to(&self, place: Place, slabs: u32) -> Closed {
+        let mut closed = BTreeSet::new();
+        for waiter in self.line.before(place).filter(|waiter| !waiter.may_be_passed(slabs)) {
+            match &waiter.named {
+                None => return Closed::All,
+                Some(named) => closed.extend(named),
+            }
+        }
+        Closed::Only(closed)
+    }
+
+    /// A request gets these shares: it passes those before it who may use the same donors.
+    pub(super) fn count_passing(&mut self, client_id: u128, shares: &BTreeMap<NodeId, u32>) {
+        let Some(pending) = self.requests.get(&client_id) else { return };
+        self.line.count_passing(pending.place, shares);
+    }
+
+    /// A handshake has failed whose request may wait: it has its place again.
+    pub(super) fn wait_again(
+        &mut self,
+        now_ns: u64,
+        place: Place,
+        mut waiter: Waiter,
+        error: &RackError,
+    ) {
+        waiter.needs = match error {
+            RackError::NoRoom { .. } => Needs::Room,
+            RackError::OverQuota { .. } => Needs::Quota,
+            _ => Needs::Donors { until_ns: now_ns.saturating_add(PAUSE_NS) },
+        };
+        self.line.enter(place, waiter);
+        // It may have been in one handshake after the other.
+        self.tell_line(now_ns);
+    }
+
+    /// A caller waits no longer, or does not want what it was granted; what it was granted ends.
+    ///
+    /// # Errors
+    /// [`RackError::Forbidden`]: the request is another owner's.
+    pub fn handle_leave(
+        &mut self,
+        now_ns: u64,
+        owner: &Owner,
+        client_id: u128,
+    ) -> Result<(), RackError> {
+        self.check_owner_of_request(owner, client_id)?;
+        self.line.leave_client(client_id);
+        if let Some(pending) = self.requests.get_mut(&client_id) {
+            pending.waiter = None;
+            let reason = "its caller has called this request off".to_owned();
+            self.fail(now_ns, client_id, RackError::BadRequest(reason));
+        }
+        let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
+        let granted = self.rat.of_client(client_id).filter(is_granted);
+        for id in granted.map(|grant| grant.id).collect::<Vec<GrantId>>() {
+            self.give_up(id);
+        }
+        self.note_room(now_ns, true);
+        Ok(())
+    }
+}

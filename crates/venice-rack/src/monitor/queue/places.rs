@@ -1,0 +1,257 @@
+//! Who waits, and in which order.
+
+use crate::caller::Owner;
+use crate::queueing::Queueing;
+use crate::types::MemoryRequest;
+use crate::{NS_PER_MS, NS_PER_S};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::NodeId;
+
+/// A call is answered after so long, granted or not: whoever waits asks again. Connections that
+/// nobody hears of for long are cut on the way, and Monitor Nodes change.
+const ANSWER_WITHIN_NS: u64 = 1_000_000_000;
+/// The first time sooner: people want to know why nothing happens.
+const FIRST_ANSWER_NS: u64 = 100_000_000;
+/// Who has not asked again for so long since it was answered has gone away.
+const GONE_AFTER_NS: u64 = 5_000_000_000;
+
+/// A place in line: those before are served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::monitor) struct Place {
+    priority: Reverse<u8>,
+    arrival: u64,
+}
+
+impl Place {
+    /// Counted since this Monitor Node began to serve.
+    pub(super) fn arrival(self) -> u64 {
+        self.arrival
+    }
+}
+
+/// A request that waits.
+pub(in crate::monitor) struct Waiter {
+    pub(in crate::monitor) owner: Owner,
+    pub(super) request: MemoryRequest,
+    /// All copies together.
+    pub(super) slabs: u32,
+    /// Most of one donor: one copy.
+    pub(super) most_slabs: u32,
+    /// The donors named; `None` for any.
+    pub(super) named: Option<BTreeSet<NodeId>>,
+    /// When it last asked, or was last answered.
+    heard_ns: u64,
+    /// When it last asked.
+    asked_ns: u64,
+    /// It has asked, and has no answer yet.
+    is_asking: bool,
+    /// When that is to be answered.
+    answer_ns: u64,
+    /// Slabs that went to requests behind it, of donors that it may use.
+    passed_slabs: u32,
+    pub(super) needs: Needs,
+}
+
+/// What it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    Nothing,
+    /// Memory that others have.
+    Room,
+    /// That its user gives something back.
+    Quota,
+    /// Donors that did not do their share, until it is tried again.
+    Donors {
+        until_ns: u64,
+    },
+}
+
+impl Needs {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Nothing | Self::Room => "room",
+            Self::Quota => "quota",
+            Self::Donors { .. } => "donors",
+        }
+    }
+}
+
+impl Waiter {
+    pub(super) fn new(
+        now_ns: u64,
+        owner: Owner,
+        request: MemoryRequest,
+        most_slabs: u32,
+        named: Option<BTreeSet<NodeId>>,
+    ) -> Self {
+        Self {
+            slabs: most_slabs.saturating_mul(request.copies),
+            owner,
+            request,
+            most_slabs,
+            named,
+            heard_ns: now_ns,
+            asked_ns: now_ns,
+            is_asking: true,
+            answer_ns: now_ns.saturating_add(FIRST_ANSWER_NS),
+            passed_slabs: 0,
+            needs: Needs::Room,
+        }
+    }
+
+    pub(super) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
+        let Queueing { wait_ms, waited_ms, .. } = queueing;
+        let waited_ms = waited_ms.max(self.waited_ms(now_ns));
+        let priority = self.request.queueing.priority;
+        self.request.queueing = Queueing { wait_ms, waited_ms, priority };
+        (self.asked_ns, self.heard_ns, self.is_asking) = (now_ns, now_ns, true);
+        self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
+    }
+
+    pub(super) fn answered(&mut self, now_ns: u64) {
+        (self.heard_ns, self.is_asking) = (now_ns, false);
+    }
+
+    pub(super) fn may_use(&self, donor: NodeId) -> bool {
+        self.named.as_ref().is_none_or(|named| named.contains(&donor))
+    }
+
+    /// Whether one behind it may take so many slabs that it might use.
+    pub(super) fn may_be_passed(&self, slabs: u32) -> bool {
+        self.needs == Needs::Quota || self.passed_slabs.saturating_add(slabs) <= self.slabs
+    }
+
+    pub(super) fn passed_slabs(&self) -> u32 {
+        self.passed_slabs
+    }
+
+    pub(super) fn waited_ms(&self, now_ns: u64) -> u64 {
+        let since_ms = now_ns.saturating_sub(self.asked_ns) / NS_PER_MS;
+        self.request.queueing.waited_ms.saturating_add(since_ms)
+    }
+
+    pub(super) fn left_s(&self, now_ns: u64) -> f64 {
+        self.deadline_ns().saturating_sub(now_ns) as f64 / NS_PER_S
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        let left_ns = self.request.queueing.left_ms().saturating_mul(NS_PER_MS);
+        self.asked_ns.saturating_add(left_ns)
+    }
+
+    pub(super) fn is_late(&self, now_ns: u64) -> bool {
+        self.deadline_ns() <= now_ns
+    }
+
+    /// It is to be answered now.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.is_asking && self.answer_ns <= now_ns
+    }
+
+    /// Nobody is there any more who waits.
+    pub(super) fn is_gone(&self, now_ns: u64) -> bool {
+        !self.is_asking && self.heard_ns.saturating_add(GONE_AFTER_NS) <= now_ns
+    }
+
+    fn next_ns(&self) -> u64 {
+        let gone_ns = self.heard_ns.saturating_add(GONE_AFTER_NS);
+        let next_ns = self.deadline_ns().min(if self.is_asking { self.answer_ns } else { gone_ns });
+        match self.needs {
+            Needs::Donors { until_ns } => next_ns.min(until_ns),
+            _ => next_ns,
+        }
+    }
+}
+
+/// Those who wait. While one is in its handshake it is not here, and its place is kept.
+#[derive(Default)]
+pub(in crate::monitor) struct Line {
+    waiters: BTreeMap<Place, Waiter>,
+    places: BTreeMap<u128, Place>,
+    arrivals: u64,
+}
+
+impl Line {
+    /// The last place of this priority.
+    pub(in crate::monitor) fn place(&mut self, priority: u8) -> Place {
+        self.arrivals += 1;
+        Place { priority: Reverse(priority), arrival: self.arrivals }
+    }
+
+    /// The place that the next of this priority would have.
+    pub(in crate::monitor) fn place_to_be(&self, priority: u8) -> Place {
+        Place { priority: Reverse(priority), arrival: self.arrivals + 1 }
+    }
+
+    pub(super) fn enter(&mut self, place: Place, waiter: Waiter) {
+        self.places.insert(waiter.request.client_id, place);
+        self.waiters.insert(place, waiter);
+    }
+
+    pub(super) fn leave(&mut self, place: Place) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&place)?;
+        self.places.remove(&waiter.request.client_id);
+        Some(waiter)
+    }
+
+    pub(super) fn leave_client(&mut self, client_id: u128) {
+        if let Some(place) = self.places.get(&client_id).copied() {
+            self.leave(place);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn in_order(&self) -> Vec<Place> {
+        self.waiters.keys().copied().collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Waiter)> {
+        self.waiters.iter().map(|(place, waiter)| (*place, waiter))
+    }
+
+    pub(super) fn at(&self, place: Place) -> Option<&Waiter> {
+        self.waiters.get(&place)
+    }
+
+    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut Waiter> {
+        self.waiters.get_mut(&place)
+    }
+
+    pub(super) fn of_client(&mut self, client_id: u128) -> Option<&mut Waiter> {
+        self.waiters.get_mut(self.places.get(&client_id)?)
+    }
+
+    /// Whose a request in line is.
+    pub(in crate::monitor) fn owner_of(&self, client_id: u128) -> Option<&Owner> {
+        Some(&self.waiters.get(self.places.get(&client_id)?)?.owner)
+    }
+
+    pub(super) fn before(&self, place: Place) -> impl Iterator<Item = &Waiter> {
+        self.waiters.range(..place).map(|(_, waiter)| waiter)
+    }
+
+    pub(super) fn count_passing(&mut self, place: Place, shares: &BTreeMap<NodeId, u32>) {
+        for (_, waiter) in self.waiters.range_mut(..place) {
+            if waiter.needs != Needs::Quota {
+                let passing = shares.iter().filter(|(node, _)| waiter.may_use(**node));
+                let slabs = passing.map(|(_, slabs)| *slabs).fold(0, u32::saturating_add);
+                waiter.passed_slabs = waiter.passed_slabs.saturating_add(slabs);
+            }
+        }
+    }
+
+    /// When something about them is to be done without anything happening.
+    pub(in crate::monitor) fn next_ns(&self) -> Option<u64> {
+        self.waiters.values().map(Waiter::next_ns).min()
+    }
+
+    /// Whether one that had to pause is to be tried again.
+    pub(in crate::monitor) fn is_pause_over(&self, now_ns: u64) -> bool {
+        let is_over = |waiter: &Waiter| matches!(waiter.needs, Needs::Donors { until_ns } if until_ns <= now_ns);
+        self.waiters.values().any(is_over)
+    }
+}

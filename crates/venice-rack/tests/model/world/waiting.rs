@@ -1,0 +1,138 @@
+//! The order of those who wait, judged by what the donors are asked for.
+
+use super::World;
+use crate::model::{MS, REQUEST_TIMEOUT_MS};
+use std::collections::BTreeMap;
+use venice_rack::monitor::Action;
+use venice_rack::rows::QueueRow;
+use venice_rack::types::PrepareRequest;
+use venice_wire::SLAB_BYTES;
+
+/// A call is answered after so long at most, or when a handshake that is under way has failed.
+const ANSWER_WITHIN_NS: u64 = (1_000 + REQUEST_TIMEOUT_MS) * MS;
+
+/// What the world knows of the line of this life of the Monitor Node.
+#[derive(Default)]
+pub(super) struct LineJudge {
+    /// Who asked when and was not answered.
+    asking: BTreeMap<u128, u64>,
+    /// Where a request stands: twice the number it has in the line, or had.
+    places: BTreeMap<u128, u64>,
+    newest_id: u64,
+    /// Slabs that went past each of those in line, by its number.
+    passed: BTreeMap<u64, u64>,
+    /// How many were ever in line, and were let pass.
+    pub(super) waited: usize,
+    pub(super) passes: usize,
+}
+
+impl LineJudge {
+    pub(super) fn asks(&mut self, client_id: u128, now_ns: u64) {
+        self.asking.insert(client_id, now_ns);
+        // Behind all that are in line; it may be granted at once and never be seen there.
+        let behind = 2 * self.newest_id + 1;
+        self.places.entry(client_id).or_insert(behind);
+    }
+
+    pub(super) fn crash(&mut self) {
+        let (waited, passes) = (self.waited, self.passes);
+        *self = Self { waited, passes, ..Self::default() };
+    }
+}
+
+impl World {
+    /// Takes what the Monitor Node wants done, and judges it while the line is as it was then.
+    pub(super) fn hear_monitor(&mut self) {
+        let rows = self.monitor.queue_rows(self.now_ns);
+        self.look_at(&rows);
+        while let Some(action) = self.monitor.poll_action() {
+            match &action {
+                Action::SendPrepare { donor, request, .. } => {
+                    self.judge_passing(&rows, donor.node.0 as usize - 1, request);
+                }
+                Action::ReplyStanding { client_id, standing } => {
+                    assert!(standing.rank >= 1 && standing.asked_bytes > 0);
+                    self.line.asking.remove(client_id);
+                }
+                Action::ReplyRequest { client_id, .. } => {
+                    self.line.asking.remove(client_id);
+                }
+                _ => {}
+            }
+            self.actions.push_back(action);
+        }
+    }
+
+    /// Higher priorities first, then who came first.
+    fn look_at(&mut self, rows: &[QueueRow]) {
+        let order = |row: &QueueRow| (255 - row.priority, row.id);
+        assert!(rows.is_sorted_by_key(order), "out of order: {rows:?}");
+        for row in rows {
+            let client_id = self.client_of(&row.recipient);
+            self.line.places.insert(client_id, 2 * row.id);
+            self.line.waited += usize::from(self.line.newest_id < row.id);
+            self.line.newest_id = self.line.newest_id.max(row.id);
+        }
+    }
+
+    /// What goes past somebody in line that it might use is never more than that one's own.
+    fn judge_passing(&mut self, rows: &[QueueRow], donor: usize, request: &PrepareRequest) {
+        if request.slabs == 0 {
+            // A device: nobody waits for one.
+            return;
+        }
+        let client_id = self.client_of(&request.recipient);
+        let priority = self.recipients[client_id as usize - 1].request.queueing.priority;
+        let place = (255 - u32::from(priority), self.line.places[&client_id]);
+        let donor = super::name_of(donor);
+        for row in rows.iter().filter(|row| row.needs != "quota") {
+            let is_before = (255 - row.priority, 2 * row.id) < place;
+            let may_use = row.donors.is_empty() || row.donors.contains(&donor);
+            if is_before && may_use {
+                let passed = self.line.passed.entry(row.id).or_default();
+                *passed += u64::from(request.slabs);
+                self.line.passes += 1;
+                assert!(*passed * SLAB_BYTES <= row.bytes, "{passed} slabs went past {row:?}");
+            }
+        }
+    }
+
+    /// Nobody waits longer than it wanted to, or for an answer.
+    pub(super) fn check_line(&mut self) {
+        self.hear_monitor();
+        for row in self.monitor.queue_rows(self.now_ns) {
+            assert!(row.left_s > 0.0, "late and not told: {row:?}");
+        }
+        for (client_id, asked_ns) in &self.line.asking {
+            let recipient = &self.recipients[*client_id as usize - 1].request.recipient;
+            assert!(
+                self.now_ns <= asked_ns + ANSWER_WITHIN_NS + 2_500 * MS,
+                "{recipient} hears nothing"
+            );
+        }
+    }
+
+    pub(super) fn leave(&mut self, pick: usize) {
+        let waits =
+            |recipient: &&mut super::Recipient| recipient.alive && recipient.answer.is_none();
+        let mut waiting: Vec<_> = self.recipients.iter_mut().filter(waits).collect();
+        let count = waiting.len();
+        if count > 0 {
+            let recipient = &mut waiting[pick % count];
+            recipient.alive = false;
+            let (owner, client_id) = (recipient.owner.clone(), recipient.request.client_id);
+            self.line.asking.remove(&client_id);
+            self.monitor.handle_leave(self.now_ns, &owner, client_id).unwrap();
+        }
+    }
+
+    /// How many waited, and how often somebody was let pass.
+    pub fn waited(&self) -> (usize, usize) {
+        (self.line.waited, self.line.passes)
+    }
+
+    fn client_of(&self, recipient: &str) -> u128 {
+        let number: u128 = recipient.trim_start_matches("recipient").parse().unwrap();
+        number + 1
+    }
+}

@@ -1,0 +1,115 @@
+//! Waiting in line for memory, over a rack's real processes.
+
+mod common;
+
+use common::{Daemon, Place, exists, kill, pid, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// A program that holds so much borrowed memory until it is ended.
+fn holder(place: &Place, remote: &str) -> Daemon {
+    let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
+    let holder =
+        Daemon::start_named(place, "holder", &[&words[..], &["--", "sleep", "600"]].concat());
+    wait_until("it has its memory", || {
+        let grants = place.venice(&["grants", "--json"]).expect(0).json();
+        let rows = grants.as_array().unwrap().iter();
+        !grants.as_array().unwrap().is_empty()
+            && rows.clone().all(|row| row["state"] == "committed")
+    });
+    holder
+}
+
+fn queue(place: &Place) -> Vec<Value> {
+    let said = place.venice(&["queue", "--json"]);
+    // Its Monitor Node may be away for a moment.
+    if said.code() == 0 { said.json().as_array().unwrap().clone() } else { vec![] }
+}
+
+fn priorities(place: &Place) -> Vec<u64> {
+    queue(place).iter().map(|row| row["priority"].as_u64().unwrap()).collect()
+}
+
+/// `venice run` for so much that waits so long, and then leaves a mark.
+fn waiter(place: &Place, remote: &str, more: &[&str], mark: &str) -> Vec<String> {
+    let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
+    let mark = place.file(mark).display().to_string();
+    let program = ["--", "touch", &mark];
+    [&words[..], more, &program].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_again() {
+    let place = Place::new();
+    place.up(2);
+    let mut first = holder(&place, "64MiB");
+    let run = |remote: &str, more: &[&str]| {
+        let words = waiter(&place, remote, more, "never");
+        place.venice(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+
+    let refused = place.venice(&["place", "32MiB", "--copies", "1"]).expect(1).out;
+    assert!(refused.contains("would be refused: no room for 32MiB"), "{refused}");
+    let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
+    assert!(waits.contains("would wait in line as number 1: no room for 32MiB"), "{waits}");
+    let late = run("32MiB", &["--wait", "1s"]).expect(1);
+    assert!(late.err.contains("waits for 32MiB: 1st in line, 0B free"), "{}", late.err);
+    assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
+    assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
+    let never = run("128MiB", &["--wait", "1h"]).expect(1);
+    assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
+    assert!(never.complaint().contains("room for 64MiB when all is free"), "{}", never.err);
+
+    let low = waiter(&place, "32MiB", &["--wait", "5m", "--priority", "50"], "low");
+    let usual = waiter(&place, "32MiB", &["--wait", "5m"], "usual");
+    let start = |name: &str, words: &[String]| {
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        Daemon::start_named(&place, name, &words)
+    };
+    let mut low = start("low", &low);
+    wait_until("one waits", || priorities(&place) == [50]);
+    let mut usual = start("usual", &usual);
+    wait_until("both wait, in order", || priorities(&place) == [100, 50]);
+    let row = queue(&place).remove(0);
+    let bytes = (row["bytes"].as_u64(), row["free_bytes"].as_u64(), &row["needs"]);
+    assert_eq!(bytes, (Some(32 * MIB), Some(0), &Value::from("room")), "{row}");
+    let late = run("16MiB", &["--wait", "1s", "--priority", "1"]).expect(1);
+    assert!(late.complaint().contains("before it in line: "), "{}", late.err);
+    assert!(late.complaint().contains("with 32MiB (priority 100)"), "{}", late.err);
+
+    assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
+    wait_until("who is interrupted has left", || priorities(&place) == [100]);
+    kill(pid(&place.status()["monitor"]));
+    place.up(2);
+    wait_until("who waits is in line again", || priorities(&place) == [100]);
+    assert!(!exists(&place.file("usual")));
+
+    first.stop(Signal::TERM);
+    assert_eq!(common::wait(&mut usual.0, &["run"]).code(), Some(0));
+    assert!(exists(&place.file("usual")) && !exists(&place.file("low")));
+    assert!(!exists(&place.file("never")));
+    place.venice(&["down"]).expect(0);
+}
+
+#[test]
+fn waits_that_make_no_sense_are_refused() {
+    let place = Place::new();
+    let program = ["--", "true"];
+    for (words, told) in [
+        (&["--wait", "10m"][..], "--wait needs --remote"),
+        (&["--wait", "5", "--remote", "16MiB"], "a time has a unit"),
+        (&["--wait", "0s", "--remote", "16MiB"], "is no time"),
+        (&["--wait", "-1m", "--remote", "16MiB"], "no time"),
+        (&["--priority", "256"], "256"),
+        (&["--priority", "high"], "high"),
+    ] {
+        let said = place.venice(&[&["run", "--local", "16MiB"], words, &program].concat());
+        let said = said.expect(2);
+        assert!(said.complaint().contains(told), "{words:?}: {}", said.err);
+    }
+    place.venice(&["swap", "attach", "16MiB", "--rack-priority", "300"]).expect(2);
+    place.venice(&["place", "16MiB", "--wait", "soon"]).expect(2);
+    place.venice(&["queue", "--jsonl"]).expect(2);
+}
