@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::backing::Backing;
 use crate::block::{BlockDevice, BlockKind};
 use crate::store::Store;
-use crate::swap_area::SwapArea;
+use crate::swap_area::{SwapArea, used_bytes};
 use crate::{SwapError, home_room, ublk};
 
 /// A swap device in use. [`SwapDevice::detach`] ends it.
@@ -75,12 +75,25 @@ impl Drop for SwapDevice {
     }
 }
 
-/// Stops swapping to `device`, whose server is dead, and takes it away. What was on it is lost: programs are told by
+/// Stops swapping to `device`, whose server is dead. What was on it is lost: programs are told by
 /// SIGBUS when they touch it.
 ///
 /// # Errors
 /// The kernel's, when it does not let go.
 pub fn abandon(device: &Path) -> Result<(), SwapError> {
-    SwapArea::of(device).switch_off()?;
-    ublk::remove_orphan(device)
+    SwapArea::of(device).switch_off()
+}
+
+/// Takes away the devices that a server has left which outlive it (ublk), swapped to or not. Nothing
+/// happens while that process lives.
+///
+/// # Errors
+/// The kernel's, when it does not let go.
+pub fn clear_after(server_pid: u32) -> Result<(), SwapError> {
+    for path in ublk::orphan_paths(server_pid)? {
+        if used_bytes(&path).is_some() {
+            abandon(&path)?;
+        }
+    }
+    ublk::remove_orphans(server_pid)
 }

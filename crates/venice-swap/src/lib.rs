@@ -37,7 +37,7 @@ mod ublk;
 
 pub use block::BlockKind;
 pub use counters::{Counters, Histogram};
-pub use device::{SwapDevice, abandon};
+pub use device::{SwapDevice, abandon, clear_after};
 pub use error::SwapError;
 pub use privilege::require_root;
 pub use shield::{IoFlusher, Shield};

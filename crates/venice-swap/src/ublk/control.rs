@@ -12,14 +12,17 @@ use rustix::io::Errno;
 use super::protocol::{ANY_DEVICE, DeviceInfo, FEATURES, Order, OrderBytes, order, parameters};
 use crate::SwapError;
 
-const CONTROL: &str = "/dev/ublk-control";
+pub(super) const CONTROL: &str = "/dev/ublk-control";
 /// How long the kernel may take to start a device.
 const START_WITHIN: Duration = Duration::from_secs(30);
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// The driver's ear.
 pub(super) struct Control {
     file: File,
-    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    /// `None` once an order was left with it unanswered: whatever it still holds ends with it.
+    ring: Option<Ring>,
 }
 
 impl Control {
@@ -32,9 +35,8 @@ impl Control {
             }
             Err(error) => return Err(SwapError::file("open", CONTROL)(error)),
         };
-        let ring = IoUring::builder().build(2);
-        let ring = ring.map_err(SwapError::file("make a ring (io_uring_setup) for", CONTROL))?;
-        let mut control = Self { file, ring };
+        let ring = ring().map_err(SwapError::file("make a ring (io_uring_setup) for", CONTROL))?;
+        let mut control = Self { file, ring: Some(ring) };
         // A driver that is too old does not know this order either.
         if control.features().unwrap_or(0) & FEATURES != FEATURES {
             let what = "ublk device that outlives its server";
@@ -52,7 +54,7 @@ impl Control {
 
     /// Makes a device with at most so many queues.
     pub(super) fn add(&mut self, queues: u16) -> Result<DeviceInfo, SwapError> {
-        let mut info = DeviceInfo::wish(queues);
+        let mut info = DeviceInfo::wish(queues, std::process::id());
         let added = self.order_with(Order::AddDevice, ANY_DEVICE, &mut info.0);
         added.map_err(SwapError::at("making a ublk device"))?;
         Ok(info)
@@ -77,9 +79,16 @@ impl Control {
         self.give(Order::StopDevice, order(device, (0, 0), 0), None)
     }
 
-    /// Frees its number, once nobody has it open.
+    /// Has its number freed, as soon as nobody has it open any more.
     pub(super) fn delete(&mut self, device: u32) -> Result<(), Errno> {
-        self.give(Order::DeleteDevice, order(device, (0, 0), 0), None)
+        self.give(Order::DeleteDeviceLater, order(device, (0, 0), 0), None)
+    }
+
+    /// The process of ours that made a device; `None` for others' devices.
+    pub(super) fn server(&mut self, device: u32) -> Result<Option<u32>, Errno> {
+        let mut info = DeviceInfo::none();
+        self.order_with(Order::DeviceInfo, device, &mut info.0)?;
+        Ok(info.server())
     }
 
     /// Gives an order with a buffer, which the kernel reads or fills.
@@ -95,30 +104,41 @@ impl Control {
         bytes: OrderBytes,
         limit: Option<Duration>,
     ) -> Result<(), Errno> {
+        let mut ring = self.ring.take().map_or_else(ring, Ok).map_err(errno)?;
         let file = Fd(self.file.as_raw_fd());
         let entry = opcode::UringCmd80::new(file, what as u32).cmd(bytes).build();
-        let entry = entry.user_data(what as u64);
         // SAFETY: the buffer that the order points to, if it does, outlives it: only orders without one
-        // have a limit, and all others are waited for.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
+        // have a limit, all others are waited for, and a ring that could not be is dropped here.
+        let pushed = unsafe { ring.submission().push(&entry) };
         pushed.expect("one order at a time");
-        let time = limit.map(Timespec::from);
-        let mut arguments = SubmitArgs::new();
-        if let Some(time) = &time {
-            arguments = arguments.timespec(time);
+        let result = answer(&mut ring, limit).map_err(errno)?;
+        self.ring = Some(ring);
+        if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) }
+    }
+}
+
+fn ring() -> std::io::Result<Ring> {
+    IoUring::builder().build(2)
+}
+
+fn answer(ring: &mut Ring, limit: Option<Duration>) -> std::io::Result<i32> {
+    let time = limit.map(Timespec::from);
+    let mut arguments = SubmitArgs::new();
+    if let Some(time) = &time {
+        arguments = arguments.timespec(time);
+    }
+    loop {
+        match ring.submitter().submit_with_args(1, &arguments) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        loop {
-            match self.ring.submitter().submit_with_args(1, &arguments) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            }
-            // One that came too late may lie before it.
-            let answer = self.ring.completion().find(|answer| answer.user_data() == what as u64);
-            if let Some(answer) = answer {
-                let result = answer.result();
-                return if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) };
-            }
+        if let Some(answer) = ring.completion().next() {
+            return Ok(answer.result());
         }
     }
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

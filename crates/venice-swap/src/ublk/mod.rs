@@ -9,9 +9,11 @@ mod protocol;
 mod queue;
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::SwapError;
 use crate::backing::Backing;
@@ -20,6 +22,8 @@ use control::Control;
 use queue::Queue;
 
 const BLOCK_DEVICE: &str = "/dev/ublkb";
+const DEVICES: &str = "/sys/class/ublk-char";
+const STOP_AGAIN: Duration = Duration::from_millis(10);
 
 /// A device and those who serve it.
 pub(crate) struct UblkDevice {
@@ -48,14 +52,19 @@ impl UblkDevice {
         let at = PathBuf::from(format!("/dev/ublkc{number}"));
         let device = OpenOptions::new().read(true).write(true).open(&at);
         let device = Arc::new(device.map_err(SwapError::file("open", &at))?);
-        for (queue, backing) in (0..info.queues()).zip(backings) {
-            let place = (queue, info.depth());
-            let queue = Queue::new(Arc::clone(&device), place, store.clone(), backing)?;
+        // All of them before the first one serves: what is asked of a device that is stopped already
+        // would be waited for.
+        let places = (0..info.queues()).zip(backings);
+        let queues = places.map(|(queue, backing)| {
+            Queue::new(Arc::clone(&device), (queue, info.depth()), store.clone(), backing)
+        });
+        let queues = queues.collect::<Result<Vec<_>, _>>()?;
+        drop(device);
+        for queue in queues {
             let thread = std::thread::Builder::new().name("swap-queue".to_owned());
             let thread = thread.spawn(move || queue.serve());
             this.threads.push(thread.map_err(SwapError::file("start a thread for", &at))?);
         }
-        drop(device);
         this.control.start(number)?;
         Ok(this)
     }
@@ -67,8 +76,14 @@ impl UblkDevice {
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // The queues end by it.
-        let _ = self.control.stop(self.number);
+        // The queues end by it. One that has not begun yet when it is stopped is stopped again.
+        loop {
+            let _ = self.control.stop(self.number);
+            if self.threads.iter().all(JoinHandle::is_finished) {
+                break;
+            }
+            std::thread::sleep(STOP_AGAIN);
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -76,13 +91,46 @@ impl Drop for UblkDevice {
     }
 }
 
-/// Takes away a device whose server is dead, if it is one of these.
-pub(crate) fn remove_orphan(path: &Path) -> Result<(), SwapError> {
-    let number = path.to_str().and_then(|path| path.strip_prefix(BLOCK_DEVICE)?.parse().ok());
-    let Some(number) = number else { return Ok(()) };
+/// Takes away the devices of a dead server, once nobody swaps to them.
+pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
+    if !Path::new(control::CONTROL).exists() {
+        return Ok(());
+    }
+    let devices = orphans(server_pid)?;
     let mut control = Control::open()?;
-    let removed = control.stop(number).and_then(|()| control.delete(number));
-    removed.map_err(SwapError::at("taking the ublk device away"))
+    for number in devices {
+        let removed = control.stop(number).and_then(|()| control.delete(number));
+        removed.map_err(SwapError::at("taking the ublk device away"))?;
+    }
+    Ok(())
+}
+
+/// Block devices that a dead server has left.
+pub(crate) fn orphan_paths(server_pid: u32) -> Result<Vec<PathBuf>, SwapError> {
+    if !Path::new(control::CONTROL).exists() {
+        return Ok(Vec::new());
+    }
+    let numbers = orphans(server_pid)?.into_iter();
+    Ok(numbers.map(|number| PathBuf::from(format!("{BLOCK_DEVICE}{number}"))).collect())
+}
+
+/// Those of a living process are not asked for: it may have the number of one that is dead.
+fn orphans(server_pid: u32) -> Result<Vec<u32>, SwapError> {
+    if Path::new(&format!("/proc/{server_pid}")).exists() {
+        return Ok(Vec::new());
+    }
+    let mut control = Control::open()?;
+    let entries = match std::fs::read_dir(DEVICES) {
+        Ok(entries) => entries,
+        // There was never one.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(SwapError::file("read", DEVICES)(error)),
+    };
+    let numbers = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok());
+    // One that goes meanwhile is none.
+    Ok(numbers.filter(|number| control.server(*number) == Ok(Some(server_pid))).collect())
 }
 
 impl std::fmt::Debug for UblkDevice {

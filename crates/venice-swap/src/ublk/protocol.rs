@@ -10,12 +10,13 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Order {
+    DeviceInfo = 0x8020_7502,
     AddDevice = 0xc020_7504,
-    DeleteDevice = 0xc020_7505,
     StartDevice = 0xc020_7506,
     StopDevice = 0xc020_7507,
     SetParameters = 0xc020_7508,
     Features = 0x8020_7513,
+    DeleteDeviceLater = 0x8020_7514,
 }
 
 /// Commands to a device's queue: `_IOWR` of `struct ublksrv_io_cmd`.
@@ -40,6 +41,8 @@ pub(super) const FEATURES: u64 = USER_RECOVERY | IOCTL_ENCODED | FAIL_WITHOUT_SE
 
 /// Any number that is free.
 pub(super) const ANY_DEVICE: u32 = u32::MAX;
+/// Before the server's number, in what marks a device as ours.
+const MARK: u64 = 0x7665_6e69;
 const NO_QUEUE: u16 = u16::MAX;
 const PAGE_SHIFT: u8 = 12;
 
@@ -72,13 +75,19 @@ pub(super) fn turn(queue: u16, tag: u16, result: i32, addr: u64) -> [u8; 16] {
 pub(super) struct DeviceInfo(pub [u8; 64]);
 
 impl DeviceInfo {
-    pub(super) fn wish(queues: u16) -> Self {
+    pub(super) fn none() -> Self {
+        Self([0; 64])
+    }
+
+    pub(super) fn wish(queues: u16, server: u32) -> Self {
         let mut bytes = [0; 64];
         bytes[0..2].copy_from_slice(&queues.to_ne_bytes());
         bytes[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
         bytes[8..12].copy_from_slice(&(MAX_TRANSFER_BYTES as u32).to_ne_bytes());
         bytes[12..16].copy_from_slice(&ANY_DEVICE.to_ne_bytes());
         bytes[24..32].copy_from_slice(&FEATURES.to_ne_bytes());
+        // The driver keeps these for servers' own use.
+        bytes[32..40].copy_from_slice(&(MARK << 32 | u64::from(server)).to_ne_bytes());
         Self(bytes)
     }
 
@@ -93,6 +102,12 @@ impl DeviceInfo {
 
     pub(super) fn device(&self) -> u32 {
         u32::from_ne_bytes([12, 13, 14, 15].map(|at| self.0[at]))
+    }
+
+    /// The process of ours that made it, also when that is dead; `None` for others' devices.
+    pub(super) fn server(&self) -> Option<u32> {
+        let mark = u64::from_ne_bytes([32, 33, 34, 35, 36, 37, 38, 39].map(|at| self.0[at]));
+        (mark >> 32 == MARK).then_some(mark as u32)
     }
 }
 
@@ -174,9 +189,10 @@ mod tests {
         assert_eq!(bytes[..8], [1, 0, 2, 0, 0xfb, 0xff, 0xff, 0xff]);
         assert_eq!(bytes[8..], 77u64.to_ne_bytes());
 
-        let info = DeviceInfo::wish(3);
+        let info = DeviceInfo::wish(3, 77);
         assert_eq!((info.queues(), info.depth(), info.device()), (3, DEPTH, ANY_DEVICE));
         assert_eq!(info.0[24..32], 0x248u64.to_ne_bytes());
+        assert_eq!((info.server(), DeviceInfo::none().server()), (Some(77), None));
 
         let bytes = parameters(1 << 30);
         assert_eq!(bytes[..8], [60, 0, 0, 0, 3, 0, 0, 0]);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
@@ -23,6 +24,8 @@ pub(super) const DEPTH: u16 = 32;
 /// How far apart the kernel's lists of two queues lie: 4096 requests, in whole pages.
 const LIST_STRIDE_BYTES: u64 = 24 * 4096;
 const PAGE: usize = 4096;
+/// Before the kernel is asked again for what it could not do.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A queue and its buffers. Nothing is allocated once it serves.
 pub(super) struct Queue {
@@ -68,8 +71,12 @@ impl Queue {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Its end is the server's: the kernel fails what is asked for from now on.
-                Err(_) => return,
+                Err(error) if is_short_of_something(&error) => std::thread::sleep(PAUSE),
+                Err(error) => {
+                    // The kernel fails what is asked of the device from now on.
+                    eprintln!("venice: a queue of the swap device has failed: {error}");
+                    return;
+                }
             }
             while let Some((tag, result)) = self.next_completion() {
                 if result != 0 {
@@ -83,6 +90,14 @@ impl Queue {
                 }
             }
         }
+        self.unmap();
+    }
+
+    /// To be called when the kernel has none of its places, and not when it may have some: then it may
+    /// still write to the buffers, which stay.
+    pub(super) fn unmap(self) {
+        self.requests.unmap();
+        self.buffers.unmap();
     }
 
     fn next_completion(&mut self) -> Option<(u16, i32)> {
@@ -157,7 +172,12 @@ impl Queue {
     }
 }
 
-/// Memory that is shared with the kernel.
+/// What passes while the machine has no memory to spare.
+fn is_short_of_something(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+}
+
+/// Memory that is shared with the kernel. It stays unless it is unmapped.
 struct Mapping {
     start: *mut std::ffi::c_void,
     len_bytes: usize,
@@ -183,11 +203,9 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, protection, flags)? };
         Ok(Self { start, len_bytes })
     }
-}
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped above with this length; whoever had pointers into it had this value.
+    fn unmap(self) {
+        // SAFETY: mapped above with this length; the value was the only way to it.
         let _ = unsafe { munmap(self.start, self.len_bytes) };
     }
 }

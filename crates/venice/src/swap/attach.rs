@@ -119,6 +119,7 @@ fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
     if outcome.is_err() {
         let _ = server.kill();
         let _ = server.wait();
+        venice_swap::clear_after(server.id()).context("clearing away what the server has left")?;
     }
     outcome
 }

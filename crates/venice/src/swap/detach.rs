@@ -58,11 +58,18 @@ pub fn detach(dir: &RunDir, name: &str) -> anyhow::Result<String> {
 /// Takes away what a dead server left.
 fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Result<String> {
     let mut lost = String::new();
-    if let Some(status) = status
-        && let Some(used) = venice_swap::used_bytes(&status.device)
-    {
-        venice_swap::abandon(&status.device)?;
-        if used > 0 {
+    if let Some(status) = status {
+        // The number of a device that is gone may be that of another one by now.
+        let is_anothers = names(dir).iter().any(|other| {
+            let same = |it: Status| it.device == status.device && it.state != "dead";
+            other != name && of_device(dir, other).is_some_and(same)
+        });
+        let used = venice_swap::used_bytes(&status.device).filter(|_| !is_anothers);
+        if used.is_some() {
+            venice_swap::abandon(&status.device)?;
+        }
+        venice_swap::clear_after(status.pid)?;
+        if let Some(used) = used.filter(|used| *used > 0) {
             let used = terminal::bytes(used);
             lost = format!("; {used} that were on it are lost: who touches them gets SIGBUS");
         }
