@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use venice_control::{DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
+use venice_control::{CalledBack, DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
@@ -126,6 +126,16 @@ impl Lender {
     /// Whether what is lent is to go elsewhere, for the node's maintenance.
     pub(crate) fn set_draining(&self, is_draining: bool) {
         self.state().core.handle_draining(is_draining);
+    }
+
+    /// These grants, and no others, are called back for requests of higher priority.
+    pub(crate) fn set_called_back(&self, called_back: &[CalledBack]) {
+        let mut state = self.state();
+        let now_ns = state.now_ns();
+        state.core.handle_called_back(now_ns, called_back);
+        drop(state);
+        // There may be a deadline that nobody waits for yet.
+        self.deadlines.notify_one();
     }
 
     /// This machine wants so many of the lent slabs back, and takes them after `within`.

@@ -169,6 +169,7 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
+        self.lender.set_called_back(&ack.called_back);
         let news = ack.revoked.clone();
         self.besides = news.map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
         let own = registered.identity.node;

@@ -73,9 +73,11 @@ typedef struct venice_options {
     uint32_t wait_ms;        /* where there is no room, wait in line so long at most; 0: do not */
     uint32_t priority;       /* in line, higher ones first, 1 to 255; 0: 100, above which is for
                               * administrators */
+    uint32_t preempt;        /* while it waits, have grants of lower priority called back: 1: one's
+                              * own, for administrators anybody's; 0: none */
 } venice_options;
 
-#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0 }
+#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
 
 /* How the copies of borrowed memory are. With one copy a node that dies takes with it what it
  * holds; with more nothing is lost, and lost copies are built anew on other nodes. */

@@ -21,6 +21,7 @@ pub struct Options {
     copies: u32,
     wait_ms: u32,
     priority: u32,
+    preempt: u32,
 }
 
 /// What `options` says; null: nothing.
@@ -54,6 +55,7 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
         }
         meant.copies = (options.copies > 0).then_some(options.copies);
         meant.wait = Duration::from_millis(options.wait_ms.into());
+        meant.preempt = options.preempt != 0;
         if options.priority > 0 {
             let wrong = |_| Error::Invalid("a priority is at most 255".into());
             meant.priority = u8::try_from(options.priority).map_err(wrong)?;

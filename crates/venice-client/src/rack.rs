@@ -43,6 +43,9 @@ pub struct MemoryOptions {
     /// 0 to 255, for those who wait: higher ones are served first. More than [`DEFAULT_PRIORITY`] is
     /// for administrators.
     pub priority: u8,
+    /// While it waits, have grants of lower priority called back for it: the user's own, for
+    /// administrators anybody's. Their programs have a minute to move what they have there.
+    pub preempt: bool,
     /// What for, in `venice grants`.
     pub purpose: String,
     /// Asynchronous accesses under way at a time.
@@ -59,6 +62,7 @@ impl Default for MemoryOptions {
             node: None,
             wait: Duration::ZERO,
             priority: DEFAULT_PRIORITY,
+            preempt: false,
             purpose: String::new(),
             most_under_way: MOST_UNDER_WAY,
         }
@@ -163,7 +167,11 @@ impl Rack {
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
             placement: options.placement,
-            waiting: Waiting { at_most: options.wait, priority: options.priority },
+            waiting: Waiting {
+                at_most: options.wait,
+                priority: options.priority,
+                preempt: options.preempt,
+            },
             purpose: options.purpose.clone(),
             ..Wish::default()
         };

@@ -18,7 +18,7 @@ use venice_rack::door::DoorReport;
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
-    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
+    CalledBack, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
     LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, Peer, PortReport,
     PrepareRequest, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
@@ -395,7 +395,10 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
         over_before_ms: revoked.over_before_ms,
     };
     let revoked = response.revoked.map(news);
-    Ok(HeartbeatAck { peers, relays, is_draining: response.draining, revoked })
+    let called =
+        |proto::CalledBack { grant, within_ms }| CalledBack { grant: GrantId(grant), within_ms };
+    let called_back = response.called_back.into_iter().map(called).collect();
+    Ok(HeartbeatAck { peers, relays, is_draining: response.draining, called_back, revoked })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
@@ -415,6 +418,11 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
         peers: ack.peers.into_iter().map(peer_out).collect(),
         relays: ack.relays.into_iter().map(relay_out).collect(),
         draining: ack.is_draining,
+        called_back: ack
+            .called_back
+            .into_iter()
+            .map(|CalledBack { grant, within_ms }| proto::CalledBack { grant: grant.0, within_ms })
+            .collect(),
         revoked: ack.revoked.map(|news| proto::RevokedNodes {
             nodes: news.known.into_iter().map(revocation_out).collect(),
             over_before_ms: news.over_before_ms,
@@ -499,6 +507,7 @@ pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
         Reason::Unspecified => None,
         Reason::Drain => Some(NoticeReason::Drain),
         Reason::Pressure => Some(NoticeReason::Pressure),
+        Reason::Preempted => Some(NoticeReason::Preempted),
         Reason::Fault => Some(NoticeReason::Fault),
     };
     let notice = reason.map(|reason| Notice { reason, within_ms: lease.wanted_within_ms });
@@ -516,6 +525,7 @@ pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
     let reason = notice.map_or(Reason::Unspecified, |notice| match notice.reason {
         NoticeReason::Drain => Reason::Drain,
         NoticeReason::Pressure => Reason::Pressure,
+        NoticeReason::Preempted => Reason::Preempted,
         NoticeReason::Fault => Reason::Fault,
     });
     let wanted_within_ms = notice.and_then(|notice| notice.within_ms);

@@ -20,7 +20,7 @@ pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::Policy;
-pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Queueing, Standing};
+pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
@@ -28,9 +28,9 @@ pub use venice_rack::rows::{
     ResourceRow,
 };
 pub use venice_rack::types::{
-    DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts, FlowPeer,
-    FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState,
-    LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Notice,
-    NoticeReason, Peer, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
+    CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,
+    FlowPeer, FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
+    LeaseState, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration,
+    Notice, NoticeReason, Peer, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
     RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames, pool_text,
 };

@@ -68,6 +68,8 @@ pub struct MonitorConfig {
     pub lease_s: f64,
     /// Seconds to wait for one answer of a donor.
     pub donor_timeout_s: f64,
+    /// Seconds that a grant's recipient has when it is called back for a request of higher priority.
+    pub preempt_notice_s: f64,
     /// UDP goes without protection in this rack: for a network that nobody else can reach. Its
     /// agents have to be told so too.
     pub plain: bool,
@@ -99,6 +101,7 @@ impl Default for MonitorConfig {
             lease_s: 10.0,
             donor_timeout_s: 2.0,
             plain: false,
+            preempt_notice_s: 60.0,
             placement: Policy::default(),
             local_socket: None,
             socket_group: "venice".to_owned(),
@@ -140,6 +143,7 @@ impl MonitorConfig {
             missed_heartbeats: self.missed_heartbeats,
             lease_ns,
             request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
+            preempt_notice_ns: nanoseconds(Duration::from_secs_f64(self.preempt_notice_s)),
             is_plain: self.plain,
             way,
             link_bps,
@@ -212,6 +216,7 @@ impl MonitorConfig {
             ("heartbeat_interval_s", self.heartbeat_interval_s),
             ("lease_s", self.lease_s),
             ("donor_timeout_s", self.donor_timeout_s),
+            ("preempt_notice_s", self.preempt_notice_s),
         ];
         for (key, seconds) in times {
             // At least a millisecond: the protocol counts in these.

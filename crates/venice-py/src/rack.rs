@@ -31,6 +31,7 @@ impl Options {
         copies: Option<u32>,
         wait_s: f64,
         priority: i64,
+        preempt: bool,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -41,6 +42,7 @@ impl Options {
         options.copies = copies;
         options.wait = Duration::try_from_secs_f64(wait_s)
             .map_err(|error| raised(py, &Error::Invalid(format!("wait_s: {error}"))))?;
+        options.preempt = preempt;
         let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
         options.priority = u8::try_from(priority).map_err(wrong)?;
         if most_under_way > 0 {

@@ -108,6 +108,8 @@ struct Held {
     deadline_ns: u64,
     /// The memory is wanted back.
     wanted: Option<Wanted>,
+    /// The Monitor Node calls it back: when it ends, released or not.
+    called: Option<u64>,
 }
 
 /// What a grant had that has ended.
@@ -184,7 +186,8 @@ impl DonorCore {
         self.free_slabs -= request.slabs;
         self.revision += 1;
         let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
-        let held = Held { request, state: HeldState::Prepared, deadline_ns, wanted: None };
+        let held =
+            Held { request, state: HeldState::Prepared, deadline_ns, wanted: None, called: None };
         self.held.insert(held.request.grant, held);
         Ok(Prepared::New(self.status()))
     }
@@ -366,7 +369,7 @@ impl Held {
     /// When it ends if nobody does anything.
     fn ends_ns(&self) -> u64 {
         let wanted_ns = self.wanted.and_then(|wanted| wanted.until_ns);
-        wanted_ns.map_or(self.deadline_ns, |until_ns| until_ns.min(self.deadline_ns))
+        [wanted_ns, self.called].into_iter().flatten().fold(self.deadline_ns, u64::min)
     }
 
     /// Why it ends at this moment, if it does.

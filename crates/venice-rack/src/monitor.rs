@@ -65,6 +65,8 @@ pub struct MonitorSettings {
     /// How long the handshake for one request may take; well under the lease, or the first
     /// donor's lease ends before the recipient hears of it.
     pub request_timeout_ns: u64,
+    /// How long a grant's recipient has when it is called back for a request of higher priority.
+    pub preempt_notice_ns: u64,
     /// UDP goes without protection in this rack.
     pub is_plain: bool,
     /// The way between two positions of a network of relays, given its shape and size: the

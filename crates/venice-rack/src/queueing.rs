@@ -20,11 +20,25 @@ pub struct Queueing {
     pub waited_ms: u64,
     /// Higher ones are served first.
     pub priority: u8,
+    /// Which grants of lower priority are to be called back for it.
+    pub preempt: Preempt,
+}
+
+/// Which grants may be called back for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Preempt {
+    /// None.
+    #[default]
+    No,
+    /// Those of the same user.
+    Own,
+    /// Anybody's: for administrators.
+    All,
 }
 
 impl Default for Queueing {
     fn default() -> Self {
-        Self { wait_ms: 0, waited_ms: 0, priority: DEFAULT_PRIORITY }
+        Self { wait_ms: 0, waited_ms: 0, priority: DEFAULT_PRIORITY, preempt: Preempt::No }
     }
 }
 
@@ -55,6 +69,8 @@ pub struct Standing {
     pub free_bytes: u64,
     /// How long it has waited.
     pub waited_ms: u64,
+    /// What is called back for it, and has not come yet.
+    pub called_back_bytes: u64,
     /// Its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
 }

@@ -129,6 +129,9 @@ pub struct GrantRow {
     pub purpose: String,
     /// Its priority, 0 to 255.
     pub priority: u32,
+    /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
+    /// is not.
+    pub leaving_s: Option<f64>,
 }
 
 /// A line of `venice queue`: a request that waits for room.
@@ -162,6 +165,8 @@ pub struct QueueRow {
     pub free_bytes: u64,
     /// Bytes that went to requests behind it: never more than its own.
     pub passed_bytes: u64,
+    /// What is called back for it, and has not come yet.
+    pub called_back_bytes: u64,
     /// What it waits for: `room`, its user's `quota`, or `donors` that did not do their share.
     pub needs: String,
 }

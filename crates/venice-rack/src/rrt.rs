@@ -140,10 +140,15 @@ impl NodeEntry {
     /// Slabs that may be asked of it: none while it is down, is to be empty, or its machine needs
     /// them itself.
     pub fn available_slabs(&self) -> u32 {
-        if !self.up || self.record.is_draining || self.pressure.level != PressureLevel::None {
+        if !self.may_lend() {
             return 0;
         }
         self.status.free_slabs.saturating_sub(self.reserved_slabs)
+    }
+
+    /// Whether what it has free may be asked of it.
+    pub(crate) fn may_lend(&self) -> bool {
+        self.up && !self.record.is_draining && self.pressure.level == PressureLevel::None
     }
 
     /// Takes over a report unless a newer one came already. True if it did.

@@ -195,8 +195,20 @@ pub struct HeartbeatAck {
     pub relays: Vec<RelayPeer>,
     /// The node is to be empty: what it lends is to go elsewhere.
     pub is_draining: bool,
+    /// The grants that it is to give notice of, all there are: those that are no longer here are not
+    /// wanted any more.
+    pub called_back: Vec<CalledBack>,
     /// Whom its door is not to let in, where that is not what it goes by.
     pub revoked: Option<RevocationNews>,
+}
+
+/// A grant that is called back for a request of higher priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CalledBack {
+    /// Which.
+    pub grant: GrantId,
+    /// Milliseconds that its recipient has, from when its donor hears of it.
+    pub within_ms: u64,
 }
 
 /// Another node of the rack, as a link test needs it.
@@ -479,6 +491,8 @@ pub enum NoticeReason {
     Drain,
     /// The node's own programs need it.
     Pressure,
+    /// A request of higher priority needs it.
+    Preempted,
     /// The device of the grant is there no longer, or does not work.
     Fault,
 }

@@ -147,7 +147,13 @@ fn a_full_rack_is_waited_for_and_small_requests_pass_a_large_one_for_a_while() {
     let mut world = World::new();
     world.apply(Op::Request { slabs: 20, named: None });
     world.settle();
-    let wait = |slabs, priority| Op::Wait { slabs, named: None, wait_ms: 25_000, priority };
+    let wait = |slabs, priority| Op::Wait {
+        slabs,
+        named: None,
+        wait_ms: 25_000,
+        priority,
+        preempts: false,
+    };
     world.apply(wait(8, 100));
     for _ in 0..6 {
         world.apply(wait(1, 99));
@@ -158,4 +164,19 @@ fn a_full_rack_is_waited_for_and_small_requests_pass_a_large_one_for_a_while() {
     world.calm_down();
     world.check_agreement();
     assert_eq!(world.granted(), 8);
+}
+
+#[test]
+fn who_may_calls_grants_of_lower_priority_back_and_they_have_their_time() {
+    let mut world = World::new();
+    // Recipients 0 and 1 have all there is.
+    world.apply(Op::Wait { slabs: 16, named: None, wait_ms: 1, priority: 50, preempts: false });
+    world.apply(Op::Wait { slabs: 8, named: None, wait_ms: 1, priority: 90, preempts: false });
+    world.settle();
+    assert_eq!(world.granted(), 2);
+    world.apply(Op::Wait { slabs: 4, named: None, wait_ms: 29_000, priority: 60, preempts: true });
+    world.calm_down();
+    world.check_agreement();
+    assert!(world.called_back() > 0);
+    assert_eq!(world.granted(), 3, "the first has given back, or lost, what was called back");
 }

@@ -70,6 +70,7 @@ impl fmt::Display for HeldNews {
             HeldEvent::Wanted(notice) => match notice.reason {
                 NoticeReason::Drain => "the node is being drained and wants it back",
                 NoticeReason::Pressure => "the node's own programs need it: it wants it back",
+                NoticeReason::Preempted => "a request of higher priority needs it",
                 NoticeReason::Fault => "the device is there no longer, or does not work",
             },
         };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use venice_control::{Notice, NoticeReason};
+use venice_control::Notice;
 use venice_memory::paged::run_block::{Batches, RunBlock};
 
 use crate::holding::Holding;
@@ -101,9 +101,9 @@ impl Leaving {
         self.nodes.retain(|name, node| {
             if !std::mem::replace(&mut node.is_told, true) {
                 let Notice { reason, within_ms } = node.notice;
-                let (name, is_drain) = (name.clone(), reason == NoticeReason::Drain);
+                let name = name.clone();
                 let within = within_ms.map(Duration::from_millis);
-                news.push(News::WantedBack { name, is_drain, within, anchored });
+                news.push(News::WantedBack { name, reason, within, anchored });
             }
             node.donors.retain(|&donor| !donors[donor].is_gone());
             if node.donors.is_empty() && node.slabs > 0 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::{
-    ControlError, Grant, MemoryRequest, PlacementPlan, Policy, Queueing, RackError,
+    ControlError, Grant, MemoryRequest, PlacementPlan, Policy, Preempt, Queueing, RackError,
 };
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
@@ -306,7 +306,7 @@ fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, Recipi
         home: wish.home.clone(),
         placement: wish.placement,
         purpose: wish.purpose.clone(),
-        queueing: Queueing { wait_ms: 0, ..wish.waiting.queueing() },
+        queueing: Queueing { wait_ms: 0, preempt: Preempt::No, ..wish.waiting.queueing() },
     })
 }
 

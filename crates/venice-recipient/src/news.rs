@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use venice_control::NoticeReason;
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::at_home::ReclaimTo;
@@ -38,8 +39,8 @@ pub enum News {
     WantedBack {
         /// Its name.
         name: String,
-        /// It is to be empty; otherwise its own machine needs the memory.
-        is_drain: bool,
+        /// Why.
+        reason: NoticeReason,
         /// What is still there after this is lost; `None`: it waits.
         within: Option<Duration>,
         /// Why what is there cannot move; `None`: it does.
@@ -138,10 +139,16 @@ impl std::fmt::Display for News {
                 let what = if *is_coded { "fragments" } else { "copies" };
                 write!(f, "lost {what} are not there again: {why}")
             }
-            News::WantedBack { name, is_drain, within, anchored } => {
-                match is_drain {
-                    true => write!(f, "node {name} is being drained: ")?,
-                    false => write!(f, "node {name} needs its memory itself: ")?,
+            News::WantedBack { name, reason, within, anchored } => {
+                match reason {
+                    NoticeReason::Drain => write!(f, "node {name} is being drained: ")?,
+                    NoticeReason::Preempted => {
+                        write!(
+                            f,
+                            "a request of higher priority needs the memory of node {name}: "
+                        )?;
+                    }
+                    _ => write!(f, "node {name} needs its memory itself: ")?,
                 }
                 match anchored {
                     None => write!(f, "what is there moves elsewhere")?,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use venice_control::client::MonitorClient;
 use venice_control::{
-    Asked, ControlError, DEFAULT_PRIORITY, Grant, MemoryRequest, Queueing, Standing,
+    Asked, ControlError, DEFAULT_PRIORITY, Grant, MemoryRequest, Preempt, Queueing, Standing,
 };
 
 use crate::error::RecipientError;
@@ -20,18 +20,24 @@ pub struct Waiting {
     pub at_most: Duration,
     /// 0 to 255: higher ones are served first. More than [`DEFAULT_PRIORITY`] is for administrators.
     pub priority: u8,
+    /// Have grants of lower priority called back for it: the user's own, for administrators
+    /// anybody's.
+    pub preempt: bool,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { at_most: Duration::ZERO, priority: DEFAULT_PRIORITY }
+        Self { at_most: Duration::ZERO, priority: DEFAULT_PRIORITY, preempt: false }
     }
 }
 
 impl Waiting {
     /// What the rack is told of a request that is as old as `began`.
     pub(crate) fn queueing(self) -> Queueing {
-        Queueing { wait_ms: milliseconds(self.at_most), waited_ms: 0, priority: self.priority }
+        let (wait_ms, priority) = (milliseconds(self.at_most), self.priority);
+        // Whose, the Monitor Node's door says.
+        let preempt = if self.preempt { Preempt::Own } else { Preempt::No };
+        Queueing { wait_ms, waited_ms: 0, priority, preempt }
     }
 }
 

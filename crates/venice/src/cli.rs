@@ -405,7 +405,8 @@ EXAMPLES:
   venice grants --json | jq 'map(select(.owner_user == \"alice\") | .bytes) | add'
 
 Owner is the user whose program borrowed, and the node that says so; recipient is what the program
-says of itself, priority what its request had (`venice run --priority`). Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
+says of itself, priority what its request had (`venice run --priority`). A grant is leaving
+that is called back for a request of higher priority (`--preempt`). Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
 near donors lend first.";
 
 const HELP_LINKS: &str = "\

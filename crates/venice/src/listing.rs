@@ -224,7 +224,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             if row.kind == "memory" { dash() } else { row.kind.clone() },
             named(&row.address),
             sized(row.bytes),
-            row.state.clone(),
+            row.leaving_s.map_or(row.state.clone(), |s| format!("leaving in {s:.0} s")),
             row.priority.to_string(),
             terminal::seconds(row.lease_s),
             terminal::seconds(row.age_s),

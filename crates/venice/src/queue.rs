@@ -18,7 +18,8 @@ EXAMPLES:
 Those who wait for room (--wait), in the order they are served: higher priorities first, then who
 came first. Free is what the donors have that a request may use. While it waits, requests behind it
 may pass, with as much as it asks for itself, all together (passed): then all it may use is kept for
-it. Needs: room; the quota of its user; or donors, where these had room and did not do their share.";
+it. Called back
+is what grants of lower priority are to give back for it (--preempt). Needs: room; the quota of its user; or donors, where these had room and did not do their share.";
 
 /// `venice queue`
 pub fn execute(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
@@ -43,6 +44,7 @@ fn table(rows: &[QueueRow]) -> String {
         ("left", Align::Right),
         ("free", Align::Right),
         ("passed", Align::Right),
+        ("called back", Align::Right),
         ("needs", Align::Left),
         ("donors", Align::Left),
         ("purpose", Align::Left),
@@ -60,6 +62,7 @@ fn table(rows: &[QueueRow]) -> String {
             terminal::seconds(row.left_s),
             terminal::bytes(row.free_bytes),
             terminal::bytes(row.passed_bytes),
+            terminal::bytes(row.called_back_bytes),
             row.needs.clone(),
             donors,
             row.purpose.clone(),
@@ -89,6 +92,7 @@ mod tests {
             left_s: 9.0,
             free_bytes: 16 << 20,
             passed_bytes: 0,
+            called_back_bytes: 0,
             needs: "room".into(),
         };
         let shown = table(&[row]);

@@ -31,6 +31,10 @@ pub struct WaitArgs {
     /// Monitor Node's machine [default: 100]
     #[arg(long, value_name = "N")]
     pub priority: Option<u8>,
+    /// Have grants of lower priority called back, if that makes room: your own; as root on the
+    /// Monitor Node's machine anybody's. They have their time to move elsewhere (`venice grants`)
+    #[arg(long, requires = "wait")]
+    pub preempt: bool,
 }
 
 impl WaitArgs {
@@ -39,6 +43,7 @@ impl WaitArgs {
         Waiting {
             at_most: self.wait.unwrap_or_default(),
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY),
+            preempt: self.preempt,
         }
     }
 }
@@ -153,10 +158,14 @@ impl Shown {
 }
 
 fn text(standing: &Standing) -> String {
-    let Standing { rank, asked_bytes, free_bytes, waited_ms, is_over_quota } = *standing;
+    let Standing { rank, asked_bytes, free_bytes, called_back_bytes, waited_ms, is_over_quota } =
+        *standing;
     let [asked, free] = [asked_bytes, free_bytes].map(terminal::bytes);
     let why = match is_over_quota {
         true => "your quota is used up".to_owned(),
+        false if called_back_bytes > 0 => {
+            format!("{free} free, {} called back", terminal::bytes(called_back_bytes))
+        }
         false => format!("{free} free"),
     };
     let waited = terminal::seconds(waited_ms as f64 / 1e3);
@@ -185,9 +194,12 @@ mod tests {
             asked_bytes: 2 << 30,
             free_bytes: 512 << 20,
             waited_ms: 1500,
+            called_back_bytes: 0,
             is_over_quota: false,
         };
         assert_eq!(text(&standing), "waits for 2GiB: 2nd in line, 512MiB free, 1.5 s so far");
+        let called = Standing { called_back_bytes: 1 << 30, ..standing };
+        assert!(text(&called).contains("512MiB free, 1GiB called back"));
         let over = Standing { is_over_quota: true, ..standing };
         assert!(text(&over).contains("2nd in line, your quota is used up"));
     }

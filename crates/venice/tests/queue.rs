@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, Place, exists, kill, pid, wait_until};
+use common::{Daemon, Place, exists, is_root, kill, pid, skipped, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -102,6 +102,7 @@ fn waits_that_make_no_sense_are_refused() {
         (&["--wait", "5", "--remote", "16MiB"], "a time has a unit"),
         (&["--wait", "0s", "--remote", "16MiB"], "is no time"),
         (&["--wait", "-1m", "--remote", "16MiB"], "no time"),
+        (&["--preempt"], "--wait"),
         (&["--priority", "256"], "256"),
         (&["--priority", "high"], "high"),
     ] {
@@ -112,4 +113,51 @@ fn waits_that_make_no_sense_are_refused() {
     place.venice(&["swap", "attach", "16MiB", "--rack-priority", "300"]).expect(2);
     place.venice(&["place", "16MiB", "--wait", "soon"]).expect(2);
     place.venice(&["queue", "--jsonl"]).expect(2);
+}
+
+#[test]
+fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
+    let test = "a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost";
+    if !is_root() {
+        skipped(test, "needs root, who is the rack's administrator and may page");
+        return;
+    }
+    let place = Place::new();
+    place.up(2);
+    // It has what it wrote first elsewhere, and reads it again when the grant has moved.
+    let program = place.file("holder.sh").display().to_string();
+    let (moved, ready) = (place.file("moved"), place.file("ready"));
+    let script = format!(
+        "import os, time\nblock = bytearray(os.urandom(1 << 20)) * 24\ncheck = hash(bytes(block))\n\
+         open({ready:?}, 'w').close()\nwhile not os.path.exists({moved:?}): time.sleep(0.1)\n\
+         assert hash(bytes(block)) == check\n"
+    );
+    std::fs::write(&program, script).unwrap();
+    let run = ["run", "--local", "16MiB", "--remote", "64MiB", "--copies", "1", "--priority", "50"];
+    let words = [&run[..], &["--", "python3", &program]].concat();
+    let mut holder = Daemon::start_named(&place, "holder", &words);
+    wait_until("it has written", || exists(&ready));
+
+    let ask = ["32MiB", "--copies", "1", "--wait", "1m"];
+    let plan = place.venice(&[&["place"][..], &ask, &["--preempt"]].concat()).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1, calling back grants"), "{plan}");
+    let low = ["--preempt", "--priority", "50"];
+    let plan = place.venice(&[&["place"][..], &ask, &low].concat()).expect(0).out;
+    assert!(!plan.contains("calling back"), "of its own priority nothing is: {plan}");
+
+    let words = waiter(&place, "32MiB", &["--wait", "2m", "--preempt"], "served");
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("a grant is leaving", || {
+        let grants = place.venice(&["grants", "--json"]).expect(0).json();
+        grants.as_array().unwrap().iter().any(|row| row["leaving_s"].is_f64())
+    });
+    assert_eq!(common::wait(&mut waits.0, &["run"]).code(), Some(0));
+    assert!(exists(&place.file("served")));
+    std::fs::write(&moved, "").unwrap();
+    let code = common::wait(&mut holder.0, &["run"]).code();
+    let told = std::fs::read_to_string(place.file("holder.log")).unwrap();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("a request of higher priority needs the memory of node"), "{told}");
+    place.venice(&["down"]).expect(0);
 }

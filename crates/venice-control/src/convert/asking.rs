@@ -4,7 +4,7 @@ use super::{grant_in, grant_out, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
 use venice_rack::placement::Policy;
-use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Queueing};
+use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::types::MemoryRequest;
 use venice_wire::ByteSize;
 
@@ -37,15 +37,19 @@ pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest
 }
 
 fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
-    let proto::Queueing { wait_ms, waited_ms, priority } = queueing;
+    let proto::Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
     let too_high = |_| Status::invalid_argument("a priority is a number from 0 to 255");
     let priority = priority.map(u8::try_from).transpose().map_err(too_high)?;
-    Ok(Queueing { wait_ms, waited_ms, priority: priority.unwrap_or(DEFAULT_PRIORITY) })
+    let priority = priority.unwrap_or(DEFAULT_PRIORITY);
+    // Whether it is anybody's, the door says.
+    let preempt = if preempt { Preempt::Own } else { Preempt::No };
+    Ok(Queueing { wait_ms, waited_ms, priority, preempt })
 }
 
 fn queueing_out(queueing: Queueing) -> proto::Queueing {
-    let Queueing { wait_ms, waited_ms, priority } = queueing;
-    proto::Queueing { wait_ms, waited_ms, priority: Some(priority.into()) }
+    let Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
+    let preempt = preempt != Preempt::No;
+    proto::Queueing { wait_ms, waited_ms, priority: Some(priority.into()), preempt }
 }
 
 pub(crate) fn asked_in(response: proto::RequestMemoryResponse) -> Result<Asked, Status> {

@@ -92,12 +92,13 @@ same_fields!(
         age_s,
         purpose,
         priority,
+        leaving_s,
     }
 );
 same_fields!(
     standing_out,
     standing_in,
-    Standing { rank, asked_bytes, free_bytes, waited_ms, is_over_quota }
+    Standing { rank, asked_bytes, free_bytes, waited_ms, called_back_bytes, is_over_quota }
 );
 same_fields!(
     queue_row_out,
@@ -117,6 +118,7 @@ same_fields!(
         left_s,
         free_bytes,
         passed_bytes,
+        called_back_bytes,
         needs,
     }
 );

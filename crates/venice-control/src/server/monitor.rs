@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::monitor::Kept;
-use venice_rack::queueing::{Asked, DEFAULT_PRIORITY};
+use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
     GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
@@ -138,7 +138,10 @@ impl<H> Service<H> {
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<(Owner, MemoryRequest), Status> {
         let user = self.program(&request)?;
-        let request = convert::request_in(request.into_inner())?;
+        let mut request = convert::request_in(request.into_inner())?;
+        if request.queueing.preempt != Preempt::No && user.is_admin {
+            request.queueing.preempt = Preempt::All;
+        }
         let priority = request.queueing.priority;
         if priority > DEFAULT_PRIORITY && !user.is_admin {
             let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");

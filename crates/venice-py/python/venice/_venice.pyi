@@ -16,6 +16,7 @@ class Options:
         copies: int | None,
         wait_s: float,
         priority: int,
+        preempt: bool,
     ) -> None: ...
 
 class Rack:

@@ -57,6 +57,7 @@ class Rack:
         node: str | None = None,
         wait_s: float = 0,
         priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python",
         most_under_way: int = 256,
     ) -> Memory:
@@ -67,11 +68,21 @@ class Rack:
         with it what it holds (`Memory.copies` says what it came to). `port`: how they are reached;
         as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
         one this program belongs to. `wait_s`: where there is no room, seconds to wait for it in
-        line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators.
+        line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators;
+        `preempt`: while waiting, have grants of lower priority called back, one's own, for
+        administrators anybody's.
         `purpose`: shown by `venice grants`. `most_under_way`: asynchronous accesses at a time.
         """
         how = _venice.Options(
-            list(donors), port, node, purpose, most_under_way, copies, wait_s, priority
+            list(donors),
+            port,
+            node,
+            purpose,
+            most_under_way,
+            copies,
+            wait_s,
+            priority,
+            preempt,
         )
         return Memory(self._inner.get_memory(parse_size(size), how))
 
@@ -127,13 +138,16 @@ class Rack:
         node: str | None = None,
         wait_s: float = 0,
         priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python: arrays",
     ) -> Paged:
         """Memory for arrays of `size` in all, of which at most `local` (4 MiB at least) is resident.
 
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
-        how = _venice.Options(list(donors), port, node, purpose, 0, copies, wait_s, priority)
+        how = _venice.Options(
+            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt
+        )
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
     def array(
@@ -148,6 +162,7 @@ class Rack:
         node: str | None = None,
         wait_s: float = 0,
         priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python: an array",
     ) -> "np.ndarray[Any, Any]":
         """An array of zeros in borrowed memory, of which at most `local` is resident: an ordinary
@@ -155,7 +170,7 @@ class Rack:
         several arrays with one budget, see `paged`."""
         size = array_bytes(shape, dtype)
         how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
-        how |= {"wait_s": wait_s, "priority": priority}
+        how |= {"wait_s": wait_s, "priority": priority, "preempt": preempt}
         with self.paged(size, local=local, purpose=purpose, **how) as paged:
             return paged.array(shape, dtype)
 
@@ -171,6 +186,7 @@ class Rack:
         node: str | None = None,
         wait_s: float = 0,
         priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python: object cache",
     ) -> ObjectCache:
         """An object cache in so much borrowed memory (16 MiB at least).
@@ -178,7 +194,9 @@ class Rack:
         `evict_oldest`: the object put first leaves, instead of the one that was not asked for for
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
-        how = _venice.Options(list(donors), port, node, purpose, 0, copies, wait_s, priority)
+        how = _venice.Options(
+            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt
+        )
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
         )

@@ -7,7 +7,7 @@ use venice_wire::GrantId;
 
 use super::{DonorCore, Held, Wanted};
 use crate::NS_PER_MS;
-use crate::types::{HeldState, Notice, NoticeReason};
+use crate::types::{CalledBack, HeldState, Notice, NoticeReason};
 
 impl DonorCore {
     /// The donor's machine wants `slabs` lent slabs back, or with 0 none any more: as many grants
@@ -30,6 +30,19 @@ impl DonorCore {
     /// ended for that.
     pub fn handle_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
+    }
+
+    /// The Monitor Node calls these grants back for requests of higher priority, and no others any
+    /// more. Each ends by itself when the time is over that was stated with the first word of it.
+    pub fn handle_called_back(&mut self, now_ns: u64, called_back: &[CalledBack]) {
+        for (id, held) in &mut self.held {
+            let called = called_back.iter().find(|called| called.grant == *id);
+            let called = called.filter(|_| held.state == HeldState::Committed);
+            held.called = called.map(|called| {
+                let within_ns = called.within_ms.saturating_mul(NS_PER_MS);
+                held.called.unwrap_or_else(|| now_ns.saturating_add(within_ns))
+            });
+        }
     }
 
     /// The grants that are to come back for so many slabs.
@@ -58,6 +71,13 @@ impl Held {
             reason: NoticeReason::Pressure,
             within_ms: wanted.until_ns.map(|until_ns| until_ns.saturating_sub(now_ns) / NS_PER_MS),
         });
+        let called = self.called.map(|until_ns| Notice {
+            reason: NoticeReason::Preempted,
+            within_ms: Some(until_ns.saturating_sub(now_ns) / NS_PER_MS),
+        });
+        // Of two the one that ends it.
+        let soonest = |notice: &Notice| notice.within_ms.unwrap_or(u64::MAX);
+        let wanted = [called, wanted].into_iter().flatten().min_by_key(soonest);
         let drained = Notice { reason: NoticeReason::Drain, within_ms: None };
         wanted.or(is_draining.then_some(drained))
     }
@@ -160,6 +180,28 @@ mod tests {
         assert_eq!(notice(&mut donor, 500 * S, 1), waits);
         donor.handle_timeout(600 * S);
         assert!(donor.grant(GrantId(1)).is_some() && ended(&mut donor).is_empty());
+    }
+
+    #[test]
+    fn what_is_called_back_has_the_time_that_was_stated_first() {
+        let mut donor = donor();
+        let call = |grant, within_ms| CalledBack { grant: GrantId(grant), within_ms };
+        let told = |within_ms| {
+            Some(Notice { reason: NoticeReason::Preempted, within_ms: Some(within_ms) })
+        };
+        donor.handle_called_back(S, &[call(2, 30_000), call(4, 30_000)]);
+        assert_eq!(notice(&mut donor, S, 2), told(30_000));
+        // Said again it is no new word.
+        donor.handle_called_back(20 * S, &[call(2, 5_000)]);
+        assert_eq!([1, 2].map(|id| notice(&mut donor, 21 * S, id)), [None, told(10_000)]);
+        donor.handle_called_back(22 * S, &[]);
+        assert_eq!(notice(&mut donor, 23 * S, 2), None);
+        donor.handle_called_back(23 * S, &[call(2, 30_000)]);
+        donor.handle_timeout(53 * S - 1);
+        assert_eq!(ended(&mut donor), []);
+        donor.handle_timeout(53 * S);
+        assert_eq!(ended(&mut donor), [(2, EndReason::TakenBack)]);
+        assert!(donor.grant(GrantId(4)).is_some(), "it was not lent yet");
     }
 
     #[test]

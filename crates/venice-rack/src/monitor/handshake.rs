@@ -214,7 +214,7 @@ impl MonitorCore {
 
     /// Slabs of a donor that are neither free nor lent nor kept aside for a request: it has them
     /// from a grant that has ended and is about to free them.
-    fn returning_slabs(&self, donor: NodeId) -> u32 {
+    pub(super) fn returning_slabs(&self, donor: NodeId) -> u32 {
         let Some(entry) = self.rrt.get(donor).filter(|entry| entry.up) else { return 0 };
         let epoch = entry.record.identity.epoch;
         let is_lent = |grant: &&GrantRecord| {

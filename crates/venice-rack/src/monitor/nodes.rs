@@ -192,7 +192,8 @@ impl MonitorCore {
         let (peers, relays) = (self.peers_for(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
-        Ok(HeartbeatAck { peers, relays, is_draining, revoked })
+        let called_back = self.called_back_of(identity.node);
+        Ok(HeartbeatAck { peers, relays, is_draining, called_back, revoked })
     }
 
     /// The node lives.

@@ -5,6 +5,7 @@
 //! while a large one waits, and do not keep it waiting for ever. The line is not written down: who
 //! waits asks again every second, and a Monitor Node that is new finds it so.
 
+mod calling;
 mod places;
 mod telling;
 
@@ -12,9 +13,10 @@ pub(super) use places::{Line, Place, Waiter};
 
 use super::handshake::{PendingRequest, room};
 use super::{Action, MonitorCore};
+use crate::NS_PER_S;
 use crate::caller::Owner;
 use crate::placement::Donor;
-use crate::queueing::InLine;
+use crate::queueing::{InLine, Preempt};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::NodeEntry;
 use crate::types::{MemoryRequest, RackError};
@@ -74,7 +76,19 @@ impl MonitorCore {
         self.check_ever(&waiter)?;
         let place = self.line.place_to_be(request.queueing.priority);
         let rank = self.line.before(place).count() + 1;
-        Ok(format!("in line as number {rank}"))
+        let is_first = self.before(place, waiter.named.as_ref()).is_empty();
+        let called = match request.queueing.preempt {
+            Preempt::No => Vec::new(),
+            _ if !is_first => return Ok(format!("in line as number {rank}, calling nothing back")),
+            _ => self.would_call_back(&waiter),
+        };
+        if called.is_empty() {
+            return Ok(format!("in line as number {rank}"));
+        }
+        let ids: Vec<_> = called.iter().map(|id| id.0.to_string()).collect();
+        let within_s = self.settings.preempt_notice_ns as f64 / NS_PER_S;
+        let ids = ids.join(", ");
+        Ok(format!("in line as number {rank}, calling back grants {ids} within {within_s:.0} s"))
     }
 
     /// A request that waits, or did when its handshake began, is asked for again; false: there is
@@ -115,6 +129,7 @@ impl MonitorCore {
     /// Begins the handshake of everybody in line for whom there is room, one after the other.
     pub(super) fn serve_line(&mut self, now_ns: u64) {
         if self.line.is_empty() {
+            self.line.calls.clear();
             return;
         }
         for place in self.line.in_order() {
@@ -134,6 +149,7 @@ impl MonitorCore {
             self.requests.insert(client_id, pending);
             self.advance(now_ns, client_id);
         }
+        self.call_back(now_ns);
     }
 
     /// What it has to wait for.

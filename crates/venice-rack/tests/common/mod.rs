@@ -36,6 +36,7 @@ pub fn settings() -> MonitorSettings {
         missed_heartbeats: 3,
         lease_ns: 10 * S,
         request_timeout_ns: 4 * S,
+        preempt_notice_ns: 8 * S,
         is_plain: false,
         way: |_, _, _| None,
         link_bps: |_| None,

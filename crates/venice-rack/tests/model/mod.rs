@@ -13,6 +13,7 @@ pub const MS: u64 = 1_000_000;
 pub const HEARTBEAT_MS: u64 = 1_000;
 pub const LEASE_MS: u64 = 10_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 4_000;
+pub const PREEMPT_NOTICE_MS: u64 = 6_000;
 pub const WANT_BACK_WITHIN_MS: u64 = 15_000;
 
 /// What becomes of a call on its way to a donor.
@@ -42,6 +43,7 @@ pub enum Op {
         named: Option<usize>,
         wait_ms: u64,
         priority: u8,
+        preempts: bool,
     },
     /// A recipient that has no answer yet waits no longer.
     Leave(usize),
@@ -154,11 +156,12 @@ pub fn op() -> impl Strategy<Value = Op> {
 /// A rack that is full most of the time, and recipients that wait for room.
 pub fn op_with_waiting() -> impl Strategy<Value = Op> {
     let pick = 0usize..64;
-    let wait = (1u32..14, prop::option::weighted(0.3, 0..DONORS), 1u64..20_000, 98u8..103);
+    let wait =
+        (1u32..14, prop::option::weighted(0.3, 0..DONORS), 1u64..20_000, 98u8..103, any::<bool>());
     prop_oneof![
         20 => op(),
-        14 => wait.prop_map(|(slabs, named, wait_ms, priority)| {
-            Op::Wait { slabs, named, wait_ms, priority }
+        14 => wait.prop_map(|(slabs, named, wait_ms, priority, preempts)| {
+            Op::Wait { slabs, named, wait_ms, priority, preempts }
         }),
         6 => (1u32..6).prop_map(|slabs| Op::Request { slabs, named: None }),
         2 => pick.clone().prop_map(Op::Leave),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, EndReason};
 use venice_rack::monitor::{Action, CallError, Change, Event, MonitorCore, Record, Token};
-use venice_rack::queueing::Queueing;
+use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
     MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, RackError, ResourceKind,
@@ -132,8 +132,15 @@ impl World {
         match op {
             Op::Device(op) => self.device(op),
             Op::Request { slabs, named } => self.request(slabs, named, Queueing::default()),
-            Op::Wait { slabs, named, wait_ms, priority } => {
-                self.request(slabs, named, Queueing { wait_ms, waited_ms: 0, priority });
+            Op::Wait { slabs, named, wait_ms, priority, preempts } => {
+                // The one user is an administrator, the other is not.
+                let preempt = match (preempts, self.recipients.len() % 2) {
+                    (false, _) => Preempt::No,
+                    (true, 0) => Preempt::All,
+                    (true, _) => Preempt::Own,
+                };
+                let queueing = Queueing { wait_ms, waited_ms: 0, priority, preempt };
+                self.request(slabs, named, queueing);
             }
             Op::Leave(pick) => self.leave(pick),
             Op::AskAgain(pick) => self.ask_again(pick),
@@ -425,7 +432,11 @@ impl World {
         self.hear_monitor();
         let sender = self.donors.iter().position(|donor| donor.instance == instance);
         match (sender, acknowledged) {
-            (Some(index), Ok(ack)) => self.donors[index].core.handle_draining(ack.is_draining),
+            (Some(index), Ok(ack)) => {
+                self.judge_calls(index, &ack.called_back);
+                self.donors[index].core.handle_draining(ack.is_draining);
+                self.donors[index].core.handle_called_back(self.now_ns, &ack.called_back);
+            }
             (Some(index), Err(_)) => self.register(index),
             (None, _) => {}
         }

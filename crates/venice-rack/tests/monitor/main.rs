@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod giving_back;
+mod queue;
 mod quotas;
 
 use common::{OneTwoThree, S, owner, settings};

@@ -64,6 +64,10 @@ pub struct MonitorArgs {
     /// Seconds to wait for one answer of a donor [default: 2]
     #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
     donor_timeout_s: Option<f64>,
+    /// Seconds that a program has for moving elsewhere what is called back from it for a request of
+    /// higher priority [default: 60]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_PREEMPT_NOTICE_S")]
+    preempt_notice_s: Option<f64>,
     /// Let this rack's UDP traffic go without encryption and authentication; its agents have to
     /// be told so too
     #[arg(long)]
@@ -101,6 +105,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
+    config.preempt_notice_s = args.preempt_notice_s.unwrap_or(config.preempt_notice_s);
     config.plain |= args.plain;
     config.placement = args.placement.unwrap_or(config.placement);
     let socket = args.local_socket.clone().or(config.local_socket);

@@ -64,6 +64,8 @@ pub struct Look {
     pub kept: String,
     pub donors: Vec<String>,
     pub lost_donors: Vec<String>,
+    /// Those that want their memory back.
+    pub leaving_donors: Vec<String>,
     pub in_thread_faults: u64,
     pub compressed: Option<Compressed>,
     /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
@@ -207,6 +209,7 @@ impl<W: Watched> Clerk<W> {
             kept: look.kept,
             donors: look.donors,
             lost_donors: look.lost_donors,
+            leaving_donors: look.leaving_donors,
         }
     }
 
@@ -279,6 +282,7 @@ mod tests {
                 kept: String::new(),
                 donors: Vec::new(),
                 lost_donors: Vec::new(),
+                leaving_donors: Vec::new(),
                 in_thread_faults: 0,
                 compressed: None,
                 request_us: None,

@@ -33,6 +33,7 @@ impl Watched for Paged {
             kept: Copies::of(block).kept(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
+            leaving_donors: names(donors, |it| it.is_leaving() && !it.is_given_back()),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
             compressed: compressed(block),
             request_us: None,

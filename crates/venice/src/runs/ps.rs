@@ -80,6 +80,7 @@ fn kept(row: &RunRow) -> String {
 fn donors(row: &RunRow) -> String {
     let mark = |name: &String| match row.lost_donors.contains(name) {
         true => format!("{name}(lost)"),
+        false if row.leaving_donors.contains(name) => format!("{name}(leaving)"),
         false => name.clone(),
     };
     row.donors.iter().map(mark).collect::<Vec<_>>().join(",")

@@ -48,6 +48,9 @@ pub struct RunRow {
     pub donors: Vec<String>,
     /// Which of them died or took their memory back.
     pub lost_donors: Vec<String>,
+    /// Which of them want their memory back, so that what is there moves elsewhere.
+    #[serde(default)]
+    pub leaving_donors: Vec<String>,
 }
 
 /// What compression does: the memory it has just now, and the rest since the run began.

@@ -45,6 +45,7 @@ impl Watched for Swapped {
             donors: device.donors,
             kept: device.copies.kept(),
             lost_donors: device.copies.lost_donors,
+            leaving_donors: Vec::new(),
             in_thread_faults: 0,
             compressed: None,
             request_us: Some((device.request_p50_us, device.request_p99_us)),

@@ -38,7 +38,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         port,
         donors: args.donor.clone(),
         placement: args.placement,
-        waiting: Waits { wait_ms, rack_priority: args.rack_priority },
+        waiting: Waits { wait_ms, rack_priority: args.rack_priority, preempt: args.preempt },
         copies: args.copies,
         node: args.node.clone(),
         queues: args.queues.unwrap_or_else(Plan::default_queues),

@@ -82,6 +82,10 @@ pub struct AttachArgs {
     /// Monitor Node's machine (--priority is the kernel's, of swap areas)
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PRIORITY)]
     rack_priority: u8,
+    /// Have grants of lower priority called back, if that makes room: your own; as root on the
+    /// Monitor Node's machine anybody's
+    #[arg(long, requires = "wait")]
+    preempt: bool,
     /// The node this machine belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE")]
     node: Option<String>,

@@ -66,6 +66,8 @@ pub struct Waits {
     pub wait_ms: u64,
     /// Of the request.
     pub rack_priority: u8,
+    /// Grants of lower priority are called back for it.
+    pub preempt: bool,
 }
 
 impl Default for Waits {
@@ -77,13 +79,14 @@ impl Default for Waits {
 impl From<Waiting> for Waits {
     fn from(waiting: Waiting) -> Self {
         let wait_ms = u64::try_from(waiting.at_most.as_millis()).unwrap_or(u64::MAX);
-        Self { wait_ms, rack_priority: waiting.priority }
+        Self { wait_ms, rack_priority: waiting.priority, preempt: waiting.preempt }
     }
 }
 
 impl From<Waits> for Waiting {
     fn from(waits: Waits) -> Self {
-        Self { at_most: Duration::from_millis(waits.wait_ms), priority: waits.rack_priority }
+        let Waits { wait_ms, rack_priority, preempt } = waits;
+        Self { at_most: Duration::from_millis(wait_ms), priority: rack_priority, preempt }
     }
 }
 

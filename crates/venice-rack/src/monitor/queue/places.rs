@@ -1,5 +1,6 @@
 //! Who waits, and in which order.
 
+use super::calling::Calls;
 use crate::caller::Owner;
 use crate::queueing::Queueing;
 use crate::types::MemoryRequest;
@@ -50,6 +51,8 @@ pub(in crate::monitor) struct Waiter {
     answer_ns: u64,
     /// Slabs that went to requests behind it, of donors that it may use.
     passed_slabs: u32,
+    /// Grants are called back for it: nobody else is to have what comes of that.
+    pub(super) is_calling: bool,
     pub(super) needs: Needs,
 }
 
@@ -96,15 +99,16 @@ impl Waiter {
             is_asking: true,
             answer_ns: now_ns.saturating_add(FIRST_ANSWER_NS),
             passed_slabs: 0,
+            is_calling: false,
             needs: Needs::Room,
         }
     }
 
     pub(super) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
-        let Queueing { wait_ms, waited_ms, .. } = queueing;
+        let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
         let waited_ms = waited_ms.max(self.waited_ms(now_ns));
         let priority = self.request.queueing.priority;
-        self.request.queueing = Queueing { wait_ms, waited_ms, priority };
+        self.request.queueing = Queueing { wait_ms, waited_ms, priority, preempt };
         (self.asked_ns, self.heard_ns, self.is_asking) = (now_ns, now_ns, true);
         self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
     }
@@ -119,7 +123,9 @@ impl Waiter {
 
     /// Whether one behind it may take so many slabs that it might use.
     pub(super) fn may_be_passed(&self, slabs: u32) -> bool {
-        self.needs == Needs::Quota || self.passed_slabs.saturating_add(slabs) <= self.slabs
+        let may_still = !self.is_calling;
+        self.needs == Needs::Quota
+            || may_still && self.passed_slabs.saturating_add(slabs) <= self.slabs
     }
 
     pub(super) fn passed_slabs(&self) -> u32 {
@@ -170,6 +176,8 @@ pub(in crate::monitor) struct Line {
     waiters: BTreeMap<Place, Waiter>,
     places: BTreeMap<u128, Place>,
     arrivals: u64,
+    /// What is called back for them.
+    pub(super) calls: Calls,
 }
 
 impl Line {

@@ -22,7 +22,7 @@ impl MonitorCore {
             } else if waiter.is_gone(now_ns) {
                 self.line.leave(place);
             } else if waiter.is_due(now_ns) {
-                let standing = self.standing(now_ns, rank, waiter);
+                let standing = self.standing(now_ns, (rank, place), waiter);
                 if let Some(waiter) = self.line.at_mut(place) {
                     waiter.answered(now_ns);
                 }
@@ -31,12 +31,13 @@ impl MonitorCore {
         }
     }
 
-    fn standing(&self, now_ns: u64, rank: u32, waiter: &Waiter) -> Standing {
+    fn standing(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> Standing {
         Standing {
             rank,
             asked_bytes: bytes(waiter.slabs),
             free_bytes: self.free_bytes_for(waiter),
             waited_ms: waiter.waited_ms(now_ns),
+            called_back_bytes: bytes(self.called_slabs(place)),
             is_over_quota: waiter.needs == Needs::Quota,
         }
     }
@@ -114,6 +115,7 @@ impl MonitorCore {
                 left_s: waiter.left_s(now_ns),
                 free_bytes: self.free_bytes_for(waiter),
                 passed_bytes: bytes(waiter.passed_slabs()),
+                called_back_bytes: bytes(self.called_slabs(place)),
                 needs: waiter.needs.name().to_owned(),
             }
         });

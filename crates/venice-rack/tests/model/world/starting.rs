@@ -1,6 +1,8 @@
 //! Donors and Monitor Nodes as they start.
 
-use super::super::{HEARTBEAT_MS, LEASE_MS, MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR};
+use super::super::{
+    HEARTBEAT_MS, LEASE_MS, MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
+};
 use super::devices::devices;
 use crate::common::OneTwoThree;
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ pub(super) fn start_monitor(
         missed_heartbeats: 3,
         lease_ns: LEASE_MS * MS,
         request_timeout_ns: REQUEST_TIMEOUT_MS * MS,
+        preempt_notice_ns: PREEMPT_NOTICE_MS * MS,
         is_plain: false,
         way: |_, _, _| None,
         link_bps: |_| None,

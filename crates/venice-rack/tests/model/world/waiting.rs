@@ -1,11 +1,12 @@
 //! The order of those who wait, judged by what the donors are asked for.
 
 use super::World;
-use crate::model::{MS, REQUEST_TIMEOUT_MS};
+use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
 use std::collections::BTreeMap;
 use venice_rack::monitor::Action;
+use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::rows::QueueRow;
-use venice_rack::types::PrepareRequest;
+use venice_rack::types::{CalledBack, PrepareRequest};
 use venice_wire::SLAB_BYTES;
 
 /// A call is answered after so long at most, or when a handshake that is under way has failed.
@@ -24,6 +25,8 @@ pub(super) struct LineJudge {
     /// How many were ever in line, and were let pass.
     pub(super) waited: usize,
     pub(super) passes: usize,
+    /// Notices that donors were to give.
+    pub(super) calls: usize,
 }
 
 impl LineJudge {
@@ -35,8 +38,8 @@ impl LineJudge {
     }
 
     pub(super) fn crash(&mut self) {
-        let (waited, passes) = (self.waited, self.passes);
-        *self = Self { waited, passes, ..Self::default() };
+        let (waited, passes, calls) = (self.waited, self.passes, self.calls);
+        *self = Self { waited, passes, calls, ..Self::default() };
     }
 }
 
@@ -97,6 +100,40 @@ impl World {
         }
     }
 
+    /// What is called back is of a lower priority than somebody who waits, and may be.
+    pub(super) fn judge_calls(&mut self, index: usize, called_back: &[CalledBack]) {
+        let rows = self.monitor.queue_rows(self.now_ns);
+        for called in called_back {
+            assert_eq!(called.within_ms, PREEMPT_NOTICE_MS);
+            self.line.calls += 1;
+            let Some(view) = self.donors[index]
+                .core
+                .report()
+                .held
+                .into_iter()
+                .find(|held| held.id == called.grant)
+            else {
+                continue;
+            };
+            let victim = self.client_of(&view.recipient);
+            let victim = &self.recipients[victim as usize - 1];
+            let may = |row: &QueueRow| {
+                let caller = &self.recipients[self.client_of(&row.recipient) as usize - 1];
+                let Queueing { preempt, priority, .. } = caller.request.queueing;
+                let is_of_same = caller.owner.user == victim.owner.user;
+                let may_call = preempt == Preempt::All || preempt == Preempt::Own && is_of_same;
+                may_call && priority > victim.request.queueing.priority
+            };
+            let in_handshake =
+                self.monitor.grant_rows(self.now_ns).iter().any(|row| row.state == "prepared");
+            assert!(
+                rows.iter().any(may) || in_handshake,
+                "{victim_name} is called back for nobody",
+                victim_name = victim.request.recipient
+            );
+        }
+    }
+
     /// Nobody waits longer than it wanted to, or for an answer.
     pub(super) fn check_line(&mut self) {
         self.hear_monitor();
@@ -129,6 +166,11 @@ impl World {
     /// How many waited, and how often somebody was let pass.
     pub fn waited(&self) -> (usize, usize) {
         (self.line.waited, self.line.passes)
+    }
+
+    /// How often donors were to give notice.
+    pub fn called_back(&self) -> usize {
+        self.line.calls
     }
 
     fn client_of(&self, recipient: &str) -> u128 {

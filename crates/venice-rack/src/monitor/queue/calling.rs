@@ -1,0 +1,210 @@
+//! Grants of lower priority that are called back for a request that asks for that: their donors give
+//! notice, and end them when the time is over that it states.
+
+use super::MonitorCore;
+use super::places::{Needs, Place, Waiter};
+use crate::queueing::Preempt;
+use crate::rat::{GrantRecord, GrantState};
+use crate::types::CalledBack;
+use crate::{NS_PER_MS, NS_PER_S};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use venice_wire::{GrantId, NodeId};
+
+/// A grant that is called back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    /// For whom.
+    by: Place,
+    since_ns: u64,
+}
+
+/// The grants that are called back. Not written down: who waits for them asks again.
+pub(super) type Calls = BTreeMap<GrantId, Call>;
+
+/// What a donor gives, whatever more it has.
+#[derive(Clone, Copy)]
+struct Room {
+    has_slabs: u32,
+    most_slabs: u32,
+}
+
+impl Room {
+    fn gives(self) -> u32 {
+        self.has_slabs.min(self.most_slabs)
+    }
+
+    /// What a grant adds to that when it ends.
+    fn gains(self, slabs: u32) -> u32 {
+        let has_slabs = self.has_slabs.saturating_add(slabs);
+        Self { has_slabs, ..self }.gives() - self.gives()
+    }
+}
+
+type Rooms = BTreeMap<NodeId, Room>;
+
+impl MonitorCore {
+    /// Calls back what the first of those needs who ask for it, and no longer what nobody needs.
+    pub(super) fn call_back(&mut self, now_ns: u64) {
+        let mut calls = std::mem::take(&mut self.line.calls);
+        calls.retain(|id, call| {
+            let is_lent = self.rat.get(*id).is_some_and(|it| it.state == GrantState::Committed);
+            is_lent && self.is_waited_for(call)
+        });
+        for place in self.line.in_order() {
+            let Some(waiter) = self.line.at(place) else { continue };
+            let may_call = waiter.needs == Needs::Room
+                && waiter.request.queueing.preempt != Preempt::No
+                // What is called back would be theirs.
+                && self.before(place, waiter.named.as_ref()).is_empty();
+            let theirs = calls.iter().filter(|(_, call)| call.by == place).map(|(id, _)| *id);
+            let theirs: Vec<GrantId> = theirs.collect();
+            let wanted = if may_call { self.victims(waiter, &calls, &theirs) } else { Vec::new() };
+            for id in theirs.iter().filter(|id| !wanted.contains(id)) {
+                calls.remove(id);
+            }
+            for id in &wanted {
+                calls.entry(*id).or_insert(Call { by: place, since_ns: now_ns });
+            }
+            if let Some(waiter) = self.line.at_mut(place) {
+                waiter.is_calling = !wanted.is_empty();
+            }
+        }
+        self.line.calls = calls;
+    }
+
+    /// Whether who needs it is still there.
+    fn is_waited_for(&self, call: &Call) -> bool {
+        let mut in_handshake = self.requests.values().map(|pending| pending.place);
+        self.line.at(call.by).is_some() || in_handshake.any(|place| place == call.by)
+    }
+
+    fn call(&self, grant: GrantId) -> Option<&Call> {
+        self.line.calls.get(&grant).filter(|call| self.is_waited_for(call))
+    }
+
+    /// The grants that are to end for a request: what is called back for it already, as far as that
+    /// helps, then those of the lowest priority; of these as few bytes as will do, of equals the
+    /// youngest. None where all of them are not enough.
+    fn victims(&self, waiter: &Waiter, calls: &Calls, theirs: &[GrantId]) -> Vec<GrantId> {
+        let mut rooms = self.rooms(waiter);
+        let mut missing = waiter.slabs.saturating_sub(total(&rooms));
+        let mut left: Vec<&GrantRecord> = self.candidates(waiter, calls, theirs).collect();
+        // Who was told is not to be told otherwise for nothing.
+        left.sort_by_key(|grant| {
+            (!theirs.contains(&grant.id), grant.priority, Reverse(grant.granted_ns), grant.id)
+        });
+        let mut chosen: Vec<&GrantRecord> = Vec::new();
+        while missing > 0 {
+            left.retain(|grant| gain(&rooms, grant) > 0);
+            let Some(first) = left.first() else { return Vec::new() };
+            let class = (theirs.contains(&first.id), first.priority);
+            let of_class = left
+                .iter()
+                .take_while(|it| (theirs.contains(&it.id), it.priority) == class)
+                .enumerate();
+            let gains: Vec<_> = of_class.map(|(at, it)| (gain(&rooms, it), it.slabs, at)).collect();
+            let fewest = |(_, slabs, at): &&(u32, u32, usize)| (*slabs, *at);
+            let enough = gains.iter().filter(|(gain, ..)| *gain >= missing).min_by_key(fewest);
+            let most =
+                || gains.iter().max_by_key(|(gain, slabs, at)| (*gain, Reverse((*slabs, *at))));
+            let (gained, _, at) = *enough.or_else(most).expect("a class has a grant at least");
+            let grant = left.remove(at);
+            give(&mut rooms, grant.donor, grant.slabs);
+            chosen.push(grant);
+            missing = missing.saturating_sub(gained);
+        }
+        self.without_superfluous(waiter, chosen)
+    }
+
+    /// The last chosen first: what the others make up for stays.
+    fn without_superfluous(&self, waiter: &Waiter, chosen: Vec<&GrantRecord>) -> Vec<GrantId> {
+        let mut kept = chosen.clone();
+        for grant in chosen.iter().rev() {
+            let mut rooms = self.rooms(waiter);
+            for other in kept.iter().filter(|other| other.id != grant.id) {
+                give(&mut rooms, other.donor, other.slabs);
+            }
+            if total(&rooms) >= waiter.slabs {
+                kept.retain(|other| other.id != grant.id);
+            }
+        }
+        kept.into_iter().map(|grant| grant.id).collect()
+    }
+
+    /// What each donor that it may use has, or is about to.
+    fn rooms(&self, waiter: &Waiter) -> Rooms {
+        let usable =
+            self.rrt.iter().filter(|(node, entry)| waiter.may_use(*node) && entry.may_lend());
+        let rooms = usable.map(|(node, entry)| {
+            let has_slabs = entry.available_slabs().saturating_add(self.returning_slabs(node));
+            (node, Room { has_slabs, most_slabs: waiter.most_slabs })
+        });
+        rooms.collect()
+    }
+
+    /// The grants that may be called back for it.
+    fn candidates<'a>(
+        &'a self,
+        waiter: &'a Waiter,
+        calls: &'a Calls,
+        theirs: &'a [GrantId],
+    ) -> impl Iterator<Item = &'a GrantRecord> {
+        let queueing = waiter.request.queueing;
+        let is_own = |grant: &GrantRecord| {
+            grant.owner.as_ref().is_some_and(|owner| owner.user == waiter.owner.user)
+        };
+        self.rat.iter().filter(move |grant| {
+            grant.state == GrantState::Committed
+                && grant.slabs > 0
+                && grant.priority < queueing.priority
+                && (queueing.preempt == Preempt::All || is_own(grant))
+                && waiter.may_use(grant.donor)
+                && (theirs.contains(&grant.id) || !calls.contains_key(&grant.id))
+                && self.lost_since_ns(grant).is_none()
+        })
+    }
+
+    /// The grants of a donor that it is to give notice of.
+    pub(in crate::monitor) fn called_back_of(&self, donor: NodeId) -> Vec<CalledBack> {
+        if self.line.calls.is_empty() {
+            return Vec::new();
+        }
+        let within_ms = self.settings.preempt_notice_ns / NS_PER_MS;
+        let called = self.rat.of_donor(donor).filter(|it| self.call(it.id).is_some());
+        called.map(|grant| CalledBack { grant: grant.id, within_ms }).collect()
+    }
+
+    /// Seconds until a grant that is called back ends, by when that was decided.
+    pub(in crate::monitor) fn leaving_s(&self, now_ns: u64, grant: GrantId) -> Option<f64> {
+        let call = self.call(grant)?;
+        let until_ns = call.since_ns.saturating_add(self.settings.preempt_notice_ns);
+        Some(until_ns.saturating_sub(now_ns) as f64 / NS_PER_S)
+    }
+
+    /// Slabs that are called back for a place in line.
+    pub(super) fn called_slabs(&self, place: Place) -> u32 {
+        let theirs = self.line.calls.iter().filter(|(_, call)| call.by == place);
+        let slabs = theirs.filter_map(|(id, _)| self.rat.get(*id)).map(|grant| grant.slabs);
+        slabs.fold(0, u32::saturating_add)
+    }
+
+    /// What would be called back for a request that is to wait first in line.
+    pub(super) fn would_call_back(&self, waiter: &Waiter) -> Vec<GrantId> {
+        self.victims(waiter, &self.line.calls, &[])
+    }
+}
+
+fn total(rooms: &Rooms) -> u32 {
+    rooms.values().map(|room| room.gives()).fold(0, u32::saturating_add)
+}
+
+fn gain(rooms: &Rooms, grant: &GrantRecord) -> u32 {
+    rooms.get(&grant.donor).map_or(0, |room| room.gains(grant.slabs))
+}
+
+fn give(rooms: &mut Rooms, donor: NodeId, slabs: u32) {
+    if let Some(room) = rooms.get_mut(&donor) {
+        room.has_slabs = room.has_slabs.saturating_add(slabs);
+    }
+}

@@ -1,0 +1,116 @@
+//! Who waits, and what is called back for it.
+
+use super::{Rack, eight_slabs, prepares};
+use crate::common::owner;
+use venice_rack::caller::Owner;
+use venice_rack::monitor::Action;
+use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::types::{
+    DonorReport, DonorStatus, HeartbeatReport, HeldGrant, HeldState, Identity, MemoryRequest,
+    PortReport, RackError,
+};
+use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+
+impl Rack {
+    /// Lends all of it at that node, which has so many slabs free then.
+    fn lend_at(&mut self, node: &str, slabs: u64, priority: u8, free_slabs: u32) -> GrantId {
+        let client_id = 100 + u128::from(priority) * 8 + u128::from(slabs);
+        let queueing = Queueing { priority, ..Queueing::default() };
+        let bytes = ByteSize(slabs * SLAB_BYTES);
+        let donors = vec![node.to_owned()];
+        let request = MemoryRequest { bytes, donors, queueing, ..eight_slabs(client_id) };
+        self.core.handle_request(0, owner(), request).unwrap();
+        let (donor, request) = prepares(self.actions()).remove(0);
+        let status = |revision| DonorStatus { total_slabs: 8, free_slabs, revision };
+        let revision = 100 - u64::from(free_slabs);
+        self.core.handle_prepared(0, donor, request.grant, Ok(status(revision)));
+        self.core.handle_committed(0, donor, request.grant, Ok(status(revision)));
+        self.actions();
+        request.grant
+    }
+
+    fn wait(&mut self, owner: Owner, slabs: u64, preempt: Preempt) -> Vec<Action> {
+        let queueing = Queueing { wait_ms: 60_000, preempt, ..Queueing::default() };
+        let request = MemoryRequest {
+            bytes: ByteSize(slabs * SLAB_BYTES),
+            donors: vec!["node1".into()],
+            queueing,
+            ..eight_slabs(7)
+        };
+        self.core.handle_request(0, owner, request).unwrap();
+        self.actions()
+    }
+
+    /// What the first node is told to call back, that has these grants.
+    fn called_back(&mut self, held: &[(GrantId, u32)]) -> Vec<GrantId> {
+        let identity = Identity { node: venice_wire::NodeId(1), epoch: 1 };
+        let lent: u32 = held.iter().map(|(_, slabs)| slabs).sum();
+        let status = DonorStatus { total_slabs: 8, free_slabs: 8 - lent, revision: 200 };
+        let of = |(id, slabs): &(GrantId, u32)| HeldGrant {
+            state: HeldState::Committed,
+            ..super::held_of(*id, *slabs)
+        };
+        let memory =
+            DonorReport { status, held: held.iter().map(of).collect(), ..Default::default() };
+        let report = HeartbeatReport {
+            door: Default::default(),
+            identity,
+            instance: 1,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+            pressure: Default::default(),
+        };
+        let ack = self.core.handle_heartbeat(0, report).unwrap();
+        ack.called_back.into_iter().map(|called| called.grant).collect()
+    }
+}
+
+#[test]
+fn the_lowest_priority_is_called_back_and_no_more_than_will_do() {
+    let mut rack = Rack::new(&["node1"]);
+    let large = rack.lend_at("node1", 4, 50, 4);
+    let small = rack.lend_at("node1", 2, 50, 2);
+    let lowest = rack.lend_at("node1", 1, 40, 1);
+    let held = [(large, 4), (small, 2), (lowest, 1)];
+    let stranger = Owner { user: "mallory".into(), ..owner() };
+
+    rack.wait(owner(), 3, Preempt::No);
+    assert_eq!(rack.called_back(&held), []);
+    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    rack.wait(stranger.clone(), 3, Preempt::Own);
+    assert_eq!(rack.called_back(&held), [], "they are not its own");
+    rack.core.handle_leave(0, &stranger, 7).unwrap();
+
+    rack.wait(owner(), 2, Preempt::Own);
+    assert_eq!(rack.called_back(&held), [lowest], "one slab is free");
+    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    assert_eq!(rack.called_back(&held), [], "nobody needs it any more");
+    rack.wait(stranger.clone(), 3, Preempt::All);
+    assert_eq!(rack.called_back(&held), [small], "which makes up for the lowest");
+    rack.core.handle_leave(0, &stranger, 7).unwrap();
+    rack.wait(stranger, 8, Preempt::All);
+    assert_eq!(rack.called_back(&held), [large, small, lowest]);
+}
+
+#[test]
+fn nothing_is_called_back_in_vain() {
+    let mut rack = Rack::new(&["node1"]);
+    let dear = rack.lend_at("node1", 4, 100, 4);
+    let cheap = rack.lend_at("node1", 3, 50, 1);
+    let held = [(dear, 4), (cheap, 3)];
+    rack.wait(owner(), 5, Preempt::All);
+    assert_eq!(rack.called_back(&held), [], "that would not be enough");
+    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    rack.wait(owner(), 4, Preempt::All);
+    assert_eq!(rack.called_back(&held), [cheap]);
+    // What comes of it is for who had it called back.
+    rack.core
+        .handle_request(0, owner(), MemoryRequest { bytes: ByteSize(1), ..eight_slabs(9) })
+        .unwrap();
+    let refused = super::granted(rack.actions()).unwrap_err();
+    assert!(
+        matches!(&refused, RackError::NoRoom { line, .. } if line.before.len() == 1),
+        "{refused}"
+    );
+}
