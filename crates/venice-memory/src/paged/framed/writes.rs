@@ -257,7 +257,8 @@ impl<D: Donors> Framed<D> {
                     Err(_) => is_done = false,
                 }
             }
-            if flying == before && flying > 0 {
+            // Also where there is no room for the first, as reads that nobody waits for any more have it.
+            if flying == before && (flying > 0 || is_done && started < slots.len()) {
                 self.donors.turn();
             }
         }

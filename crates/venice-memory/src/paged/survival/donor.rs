@@ -6,7 +6,7 @@ use venice_fabric::{Atomic, GrantedMemory, PeerAddr, Target, TargetConfig};
 use venice_sim::random::Stream;
 use venice_wire::{GrantId, GrantKey, NodeId, Refusal};
 
-use super::LEASE_NS;
+use super::{LEASE_NS, SILENCE_NS};
 
 /// Slabs that each lends at most.
 const SLABS: usize = 6;
@@ -192,7 +192,9 @@ impl SimulatedDonor {
 }
 
 fn new_target(number: usize, rng: &mut Stream) -> Target {
-    Target::new(TargetConfig::new(NodeId(number as u32 + 1), rng.draw()))
+    let mut config = TargetConfig::new(NodeId(number as u32 + 1), rng.draw());
+    config.link.silence_ns = SILENCE_NS;
+    Target::new(config)
 }
 
 struct Granted<'a> {

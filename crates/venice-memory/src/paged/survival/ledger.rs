@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use venice_wire::GrantId;
 
 use super::story::FaultKind;
+use super::{LEASE_NS, SILENCE_NS};
 
-/// A donor that was away for less is no reason to lose anything.
-const GRACE_NS: u64 = 1_000_000_000;
+/// A donor that was away for less is no reason to do without it.
+const GRACE_NS: u64 = SILENCE_NS / 2;
+/// One that was away for less is no reason to lose what nobody else has: its lease is renewed every
+/// fourth of it.
+const PATIENCE_NS: u64 = LEASE_NS * 2 / 3;
 /// For so long after it is back it may yet be given up, for having been away.
 const HEALED_AFTER_NS: u64 = 4_000_000_000;
 
@@ -24,6 +28,10 @@ struct Whole {
     is_lost: bool,
     /// Its donor was away since, for long enough to be done without.
     is_doubtful: bool,
+    /// And for so long that it may be taken for lost, whatever others have.
+    is_overdue: bool,
+    /// It was away lately, for however long.
+    is_wounded: bool,
 }
 
 /// The book.
@@ -51,9 +59,17 @@ impl Ledger {
         is_away: bool,
     ) {
         let (slab, fragment) = part;
-        let is_doubtful = is_away;
-        let is_lost = false;
-        self.wholes.push(Whole { replica, slab, fragment, donor, grant, is_lost, is_doubtful });
+        self.wholes.push(Whole {
+            replica,
+            slab,
+            fragment,
+            donor,
+            grant,
+            is_lost: false,
+            is_doubtful: is_away,
+            is_overdue: is_away,
+            is_wounded: is_away,
+        });
     }
 
     fn lose(&mut self, which: impl Fn(&Whole) -> bool) {
@@ -73,9 +89,11 @@ impl Ledger {
     /// A donor is away for a while.
     pub fn wound(&mut self, donor: usize, lasts_ns: u64) {
         self.wounds[donor] += 1;
-        if lasts_ns >= GRACE_NS {
-            let of_it = self.wholes.iter_mut().filter(|whole| whole.donor == donor);
-            of_it.for_each(|whole| whole.is_doubtful = true);
+        for whole in self.wholes.iter_mut().filter(|whole| whole.donor == donor) {
+            // Twice in a row may be as long as both.
+            whole.is_overdue |= lasts_ns > PATIENCE_NS || whole.is_wounded;
+            whole.is_doubtful |= lasts_ns >= GRACE_NS || whole.is_wounded;
+            whole.is_wounded = true;
         }
     }
 
@@ -88,8 +106,12 @@ impl Ledger {
     /// It has been back for long enough: what of it is read still is to be relied on again.
     pub fn heal(&mut self, donor: usize, wound: u32, is_read: impl Fn(usize) -> bool) {
         if self.wounds[donor] == wound {
-            let of_it = self.wholes.iter_mut().filter(|whole| whole.donor == donor);
-            of_it.for_each(|whole| whole.is_doubtful &= !is_read(whole.replica));
+            for whole in self.wholes.iter_mut().filter(|whole| whole.donor == donor) {
+                let is_read = is_read(whole.replica);
+                whole.is_doubtful &= !is_read;
+                whole.is_overdue &= !is_read;
+                whole.is_wounded = false;
+            }
         }
     }
 
@@ -116,6 +138,14 @@ impl Ledger {
             .iter()
             .filter(|whole| whole.slab == slab && !whole.is_lost && !whole.is_doubtful);
         let fragments: BTreeSet<_> = there.clone().map(|whole| whole.fragment).collect();
+        // Who was away for a while is done without only where others have it all: the last that
+        // goes must be gone.
+        let of_slab = |whole: &&Whole| whole.slab == slab;
+        let is_one_gone =
+            self.wholes.iter().filter(of_slab).any(|one| one.is_lost || one.is_overdue);
+        if !is_one_gone {
+            return Err(format!("slab {slab} is said to be lost, and nobody was away for long"));
+        }
         if fragments.len() < self.needed {
             return Ok(());
         }

@@ -39,6 +39,9 @@ use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap};
 
 /// How long a donor keeps what is not renewed.
 const LEASE_NS: u64 = 3_000_000_000;
+/// A link is silent after so long without a sign of life: less than half a lease, so that it is judged
+/// who is silent before that is over.
+const SILENCE_NS: u64 = 1_000_000_000;
 /// An access takes that long at most: until the only donor that has it is taken for lost.
 const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
 /// So long after the last fault all is there again that can be.
@@ -227,7 +230,7 @@ fn stalls_of_a_moment_lose_nothing() {
     for seed in 0..50 {
         let mut story = Story::of(seed);
         for fault in &mut story.faults {
-            (fault.kind, fault.lasts_ns) = (FaultKind::Stalls, fault.lasts_ns % 900_000_000);
+            (fault.kind, fault.lasts_ns) = (FaultKind::Stalls, fault.lasts_ns % 450_000_000);
         }
         let told = Told::default();
         run(&story, &told, |_| ()).unwrap();

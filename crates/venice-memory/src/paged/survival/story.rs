@@ -77,8 +77,8 @@ fn fault(rng: &mut Stream, nodes: usize) -> Fault {
     let kind = *rng.pick(&kinds);
     // A moment, less than a lease, or more.
     let lasts_ms = match rng.below(3) {
-        0 => rng.between(1, 900),
-        1 => rng.between(1000, 2900),
+        0 => rng.between(1, 450),
+        1 => rng.between(700, 2000),
         _ => rng.between(3000, 6000),
     };
     Fault { at_ns, donor, kind, lasts_ns: lasts_ms * MS }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use venice_fabric::{Initiator, InitiatorConfig, PeerIndex};
 use venice_wire::{MAX_FRAME_BYTES, NodeId};
 
+use super::SILENCE_NS;
 use super::world::World;
 use crate::paged::run_block::Donor;
 
@@ -27,6 +28,7 @@ impl SimulatedWire {
     pub fn new(world: &Arc<World>, actor: usize, seed: u64) -> SimulatedWire {
         let mut config = InitiatorConfig::new(NodeId(1000), seed);
         (config.crma_depth, config.link.window, config.max_windows) = (32, 64, 1024);
+        config.link.silence_ns = SILENCE_NS;
         let initiator = Initiator::new(config);
         let frame = vec![0; MAX_FRAME_BYTES].into();
         SimulatedWire { world: world.clone(), actor, initiator, peers: Vec::new(), frame }
