@@ -61,7 +61,7 @@ pub(crate) struct State {
 
 impl State {
     /// The time that counts for leases and handshakes.
-    fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.attention.now_ns(monotonic_ns())
     }
 }
@@ -310,7 +310,7 @@ impl Lender {
     pub(crate) fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut ended = Vec::new();
         while let Some(action) = state.core.poll_action() {
-            let DonorAction::FreeSlabs { grant, reason, .. } = action;
+            let DonorAction::FreeSlabs { grant, slabs: count, reason } = action;
             let set_aside = state.set_aside.remove(&grant);
             // Out of the table first: from then on no port reaches the slabs, and no recipient
             // can fetch them anew after its connections are cut.
@@ -324,7 +324,7 @@ impl Lender {
                     slabs
                 }
             };
-            ended.push((grant, reason, slabs));
+            ended.push((grant, reason, (count > 0).then_some(slabs)));
         }
         drop(state);
         if !ended.is_empty() {
@@ -335,16 +335,24 @@ impl Lender {
         }
     }
 
-    fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Vec<Slab>) {
+    /// `slabs`: `None` for a device's grant.
+    fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Option<Vec<Slab>>) {
+        let count = slabs.as_ref().map_or(0, Vec::len);
         match reason {
             EndReason::LeaseExpired => {
-                tracing::warn!(%grant, slabs = slabs.len(), "lease expired: taken back");
+                tracing::warn!(%grant, slabs = count, "lease expired: taken back");
             }
             EndReason::TakenBack => {
-                tracing::warn!(%grant, slabs = slabs.len(), "this machine needs it: taken back");
+                tracing::warn!(%grant, slabs = count, "this machine needs it: taken back");
             }
-            _ => tracing::info!(%grant, slabs = slabs.len(), ?reason, "taken back"),
+            _ => tracing::info!(%grant, slabs = count, ?reason, "taken back"),
         }
+        let Some(slabs) = slabs else {
+            // A device waits for no memory.
+            self.state().core.handle_freed(grant);
+            self.freed.notify_waiters();
+            return;
+        };
         let lender = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
             let withheld = lender.replace(slabs);
@@ -404,6 +412,7 @@ impl Lender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_control::{ResourceKind, ResourceSpec};
     use venice_wire::SLAB_BYTES;
 
     const KEY: GrantKey = GrantKey(9);
@@ -483,6 +492,30 @@ mod tests {
             assert_eq!(status.free_slabs, 4);
             assert_eq!(lender.pool.free_slabs(), 4, "what is called free is there");
         }
+    }
+
+    #[tokio::test]
+    #[expect(clippy::await_holding_lock, reason = "slabs are being made all the while")]
+    async fn a_device_comes_back_while_slabs_are_still_being_made() {
+        let lender = lender(1);
+        let spec = ResourceSpec {
+            kind: ResourceKind::Accelerator,
+            address: "/dev/gpu0".into(),
+            bytes: 0,
+            slab_bytes: 0,
+            capabilities: vec![],
+        };
+        lender.state().core.offer_devices(0, [spec.clone()]);
+        let making = lender.replacing();
+        for id in [1, 2] {
+            let device = Some(spec.share(0));
+            lender.prepare(PrepareRequest { device, ..request(id, 0, 60_000) }).unwrap();
+            lender.commit(GrantId(id), 1).unwrap();
+            let ids = [GrantId(id)];
+            let release = tokio::time::timeout(Duration::from_secs(20), lender.release(&ids));
+            release.await.expect("it waits for slabs");
+        }
+        drop(making);
     }
 
     #[tokio::test]

@@ -145,7 +145,7 @@ impl Device {
         let why = match fate {
             Fate::Died => "its agent is gone",
             Fate::TookBack => "it was taken back",
-            Fate::Silent => "it has not answered for a lease",
+            Fate::Silent => "it does not answer",
         };
         let (node, address) = (self.node().to_owned(), self.address().to_owned());
         Err(Error::DeviceLost { node, address, why })

@@ -97,6 +97,8 @@ pub struct DonorCore {
     held: BTreeMap<GrantId, Held>,
     freeing: BTreeMap<GrantId, Freeing>,
     devices: Vec<Device>,
+    /// When this agent began to offer devices.
+    devices_since_ns: u64,
     actions: VecDeque<DonorAction>,
 }
 
@@ -139,6 +141,7 @@ impl DonorCore {
             held: BTreeMap::new(),
             freeing: BTreeMap::new(),
             devices: Vec::new(),
+            devices_since_ns: 0,
             actions: VecDeque::new(),
         }
     }
@@ -178,7 +181,7 @@ impl DonorCore {
             return Err(Refusal::Failed("a grant needs slabs or a device, and a lease".to_owned()));
         }
         if let Some(share) = &request.device {
-            self.check_device(share)?;
+            self.check_device(now_ns, share, request.lease_ms)?;
         }
         if request.slabs > self.free_slabs {
             return Err(Refusal::NoRoom { free_slabs: self.free_slabs });

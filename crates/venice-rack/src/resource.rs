@@ -8,6 +8,18 @@ use venice_wire::ByteSize;
 pub const STORAGE_UNIT_BYTES: u64 = 1 << 20;
 /// Most devices that a node may offer.
 pub const MAX_DEVICES: usize = 256;
+/// Most grants of a node's devices at a time: its heartbeat names them all.
+pub const MAX_DEVICE_GRANTS: usize = 1024;
+/// Most grants of devices that one user may have at a time, on all nodes.
+pub const MAX_DEVICE_GRANTS_OF_USER: usize = 256;
+/// Most capabilities of a device, and most that a request may name.
+pub const MAX_CAPABILITIES: usize = 32;
+/// Longest all capabilities of a device may be together, in bytes.
+pub const MAX_CAPABILITIES_BYTES: usize = 1024;
+
+pub(crate) fn too_many_grants() -> String {
+    format!("its node has {MAX_DEVICE_GRANTS} grants of devices, the most at a time")
+}
 
 /// What a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,9 +90,7 @@ pub struct ResourceSpec {
 impl ResourceSpec {
     /// True if it can do all of these; large and small letters are one.
     pub fn can(&self, capabilities: &[String]) -> bool {
-        let has =
-            |wanted: &String| self.capabilities.iter().any(|it| it.eq_ignore_ascii_case(wanted));
-        capabilities.iter().all(has)
+        can_all(&self.capabilities, capabilities)
     }
 
     /// What a grant of so many bytes of it is; a device that is lent whole is granted whole.
@@ -92,6 +102,10 @@ impl ResourceSpec {
         let (kind, address) = (self.kind, self.address.clone());
         DeviceShare { kind, address, bytes, capabilities: self.capabilities.clone() }
     }
+}
+
+fn can_all(capabilities: &[String], wanted: &[String]) -> bool {
+    wanted.iter().all(|wanted| capabilities.iter().any(|it| it.eq_ignore_ascii_case(wanted)))
 }
 
 /// A device, or a part of one, as its grant names it.
@@ -109,6 +123,16 @@ pub struct DeviceShare {
 }
 
 impl DeviceShare {
+    /// Whether that is what was asked for.
+    pub(crate) fn answers(&self, request: &DeviceRequest) -> bool {
+        let asked = request.bytes.0;
+        let is_enough = match self.kind.device_unit_bytes() {
+            0 => self.bytes >= asked,
+            unit => self.bytes == asked.div_ceil(unit).saturating_mul(unit),
+        };
+        self.kind == request.kind && is_enough && can_all(&self.capabilities, &request.capabilities)
+    }
+
     /// Which device it is of.
     pub fn device(&self) -> (ResourceKind, &str) {
         (self.kind, &self.address)

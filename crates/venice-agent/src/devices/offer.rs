@@ -45,10 +45,17 @@ impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.kind, self.address)?;
         if let Some(bytes) = self.bytes {
-            write!(f, "={}", ByteSize(bytes))?;
+            write!(f, "={}", exact(bytes))?;
         }
         self.capabilities.iter().try_for_each(|it| write!(f, ",{it}"))
     }
+}
+
+/// In the largest unit that counts it whole: what is read again is the same.
+fn exact(bytes: u64) -> String {
+    let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let whole = units.into_iter().find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits));
+    whole.map_or_else(|| format!("{bytes}B"), |(unit, bits)| format!("{}{unit}", bytes >> bits))
 }
 
 fn parse(text: &str) -> Result<Offer, String> {
@@ -98,6 +105,9 @@ mod tests {
             "nic:eth1",
             "storage:/dev/sdb",
             "storage:/srv/pool=100GiB,ssd",
+            "storage:/srv/pool=1100MiB",
+            "storage:/srv/pool=1234567890B",
+            "storage:/srv/pool=0B",
         ] {
             assert_eq!(text.parse::<Offer>().unwrap().to_string(), text);
         }

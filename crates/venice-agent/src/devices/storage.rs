@@ -40,12 +40,12 @@ pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), 
 
 pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
     let Ok(metadata) = fs::metadata(host.path(&spec.address)) else { return false };
-    let is = |what: &str| spec.capabilities.iter().any(|it| it == what);
-    match () {
-        () if is("block") => metadata.file_type().is_block_device(),
+    // What it is was found first; the words after it are the operator's too.
+    match spec.capabilities.first().map(String::as_str) {
+        Some("block") => metadata.file_type().is_block_device(),
         // One that was made shorter has not what was lent.
-        () if is("file") => metadata.is_file() && metadata.len() >= spec.bytes,
-        () => metadata.is_dir(),
+        Some("file") => metadata.is_file() && metadata.len() >= spec.bytes,
+        _ => metadata.is_dir(),
     }
 }
 
@@ -178,5 +178,15 @@ mod tests {
         assert_eq!(of(format!("storage:{path}=1MiB")).unwrap().0, 1 << 20);
         assert!(of(format!("storage:{path}")).unwrap_err().contains("say how much"));
         assert!(of(format!("storage:{path}/none")).unwrap_err().contains("No such file"));
+    }
+
+    #[test]
+    fn an_operators_words_do_not_say_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::default();
+        let offer = format!("storage:{}=1MiB,file,block", dir.path().display());
+        let spec = super::super::examine(&host, &offer.parse().unwrap()).unwrap();
+        assert_eq!(spec.capabilities, ["directory", "file", "block"]);
+        assert!(is_there(&host, &spec));
     }
 }

@@ -80,7 +80,9 @@ impl DeviceWatch {
 impl Lender {
     /// Lends these besides memory.
     pub(crate) fn offer_devices(&self, devices: &DeviceWatch) {
-        self.state().core.offer_devices(devices.specs().iter().cloned());
+        let mut state = self.state();
+        let now_ns = state.now_ns();
+        state.core.offer_devices(now_ns, devices.specs().iter().cloned());
     }
 
     /// True if it was otherwise before.

@@ -1,6 +1,8 @@
 //! Devices that a donor lends: each whole to one grant, or storage by bytes.
 
 use super::DonorCore;
+use crate::NS_PER_MS;
+use crate::resource::{MAX_DEVICE_GRANTS, too_many_grants};
 use crate::types::{
     DeviceReport, DeviceShare, HeldState, Notice, NoticeReason, Refusal, ResourceKind, ResourceSpec,
 };
@@ -15,11 +17,14 @@ pub(super) struct Device {
 }
 
 impl DonorCore {
-    /// Offers these devices, which are all well.
+    /// Offers these devices, which are all well. An agent that had a life before (an epoch after
+    /// the first) lends none of them for a lease and a quarter from now: whoever has one from that
+    /// life is to have found out that it ended.
     ///
     /// # Panics
     /// For what is no device, or is offered twice.
-    pub fn offer_devices(&mut self, specs: impl IntoIterator<Item = ResourceSpec>) {
+    pub fn offer_devices(&mut self, now_ns: u64, specs: impl IntoIterator<Item = ResourceSpec>) {
+        self.devices_since_ns = now_ns;
         for spec in specs {
             assert!(spec.kind.is_device(), "{} is no device", spec.address);
             assert!(self.device(spec.kind, &spec.address).is_none(), "{} twice", spec.address);
@@ -50,7 +55,12 @@ impl DonorCore {
         }
     }
 
-    pub(super) fn check_device(&self, share: &DeviceShare) -> Result<(), Refusal> {
+    pub(super) fn check_device(
+        &self,
+        now_ns: u64,
+        share: &DeviceShare,
+        lease_ms: u64,
+    ) -> Result<(), Refusal> {
         let (kind, address) = share.device();
         let refused = |why: String| Err(Refusal::NoDevice(why));
         let Some(device) = self.device(kind, address) else {
@@ -58,6 +68,21 @@ impl DonorCore {
         };
         if !device.fault.is_empty() {
             return refused(device.fault.clone());
+        }
+        let age_ns = now_ns.saturating_sub(self.devices_since_ns);
+        let wait_ns = lease_ms.saturating_mul(NS_PER_MS).saturating_mul(5) / 4;
+        if self.epoch > 1 && age_ns < wait_ns {
+            let ns_per_s = 1_000 * NS_PER_MS;
+            let (age_s, left_s) = (age_ns / ns_per_s, (wait_ns - age_ns).div_ceil(ns_per_s));
+            return refused(format!(
+                "its agent started {age_s} s ago, and whoever had it before may not know: free in \
+                 {left_s} s"
+            ));
+        }
+        if self.held.values().filter(|held| held.request.device.is_some()).count()
+            >= MAX_DEVICE_GRANTS
+        {
+            return refused(too_many_grants());
         }
         if device.spec.slab_bytes == 0 {
             return match self.taken(kind, address).next() {
@@ -143,7 +168,8 @@ mod tests {
         let settings = DonorSettings { total_slabs: 2, prepare_timeout_ns: 5_000_000_000 };
         let mut donor = DonorCore::new(settings);
         donor.set_epoch(1);
-        donor.offer_devices([spec(GPU, "/dev/gpu0", 0), spec(ResourceKind::Storage, "/srv", 10)]);
+        let devices = [spec(GPU, "/dev/gpu0", 0), spec(ResourceKind::Storage, "/srv", 10)];
+        donor.offer_devices(0, devices);
         donor
     }
 
@@ -225,6 +251,32 @@ mod tests {
         assert!(donor.handle_prepare(3, gpu(2)).is_err());
         assert!(donor.handle_device_health(GPU, "/dev/gpu0", ""));
         donor.handle_prepare(4, gpu(2)).unwrap();
+    }
+
+    #[test]
+    fn whoever_had_a_device_before_a_restart_finds_out_before_another_gets_it() {
+        const S: u64 = 1_000_000_000;
+        let mut donor = DonorCore::new(DonorSettings { total_slabs: 2, prepare_timeout_ns: 5 * S });
+        donor.offer_devices(100 * S, [spec(GPU, "/dev/gpu0", 0)]);
+        donor.set_epoch(2);
+        let second = |grant| PrepareRequest { donor_epoch: 2, ..gpu(grant) };
+        let refused = donor.handle_prepare(103 * S, second(1)).unwrap_err().to_string();
+        assert!(refused.contains("started 3 s ago"), "{refused}");
+        assert!(refused.contains("free in 10 s"), "{refused}");
+        assert!(donor.handle_prepare(112 * S, second(2)).is_err());
+        donor.handle_prepare(113 * S, second(3)).unwrap();
+    }
+
+    #[test]
+    fn a_node_has_not_more_grants_of_devices_than_it_can_report() {
+        let mut donor = DonorCore::new(DonorSettings { total_slabs: 0, prepare_timeout_ns: 1 });
+        donor.set_epoch(1);
+        donor.offer_devices(0, [spec(ResourceKind::Storage, "/srv", 10_000)]);
+        for grant in 1..=MAX_DEVICE_GRANTS as u64 {
+            donor.handle_prepare(0, storage(grant, 1)).unwrap();
+        }
+        let refused = donor.handle_prepare(0, storage(1 << 40, 1)).unwrap_err().to_string();
+        assert!(refused.contains("1024 grants of devices"), "{refused}");
     }
 
     #[test]

@@ -30,6 +30,11 @@ impl MonitorCore {
         if self.ask_in_line(now_ns, &request) || self.requests.contains_key(&client_id) {
             return Ok(());
         }
+        if self.device_requests.contains_key(&client_id) {
+            // For this caller alone: others wait for the device under the same number.
+            let reason = "this request was made for a device: draw another number for it";
+            return Err(RackError::BadRequest(reason.to_owned()));
+        }
         let checked = self.check_request(&owner, &request);
         let answer = match &checked {
             Ok((slabs, _)) => self.answer_at_once(&owner, &request, *slabs),
@@ -83,9 +88,6 @@ impl MonitorCore {
         request: &MemoryRequest,
     ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
-        if self.device_requests.contains_key(&request.client_id) {
-            return bad("this request was made for a device: draw another number for it");
-        }
         if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
             return bad("the recipient's name or purpose is too long");
         }

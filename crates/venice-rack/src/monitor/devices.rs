@@ -2,22 +2,22 @@
 //! recorded and committed, then recorded and answered; or as if it had never been. A request is
 //! for one device of one donor, so it has one share at a time.
 
+mod offered;
 mod table;
 
+pub(super) use offered::{check_offered, reports_of};
 pub(super) use table::Offered;
 
 use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
 use crate::rat::{GrantRecord, GrantState, Origin};
+use crate::resource::{MAX_CAPABILITIES, MAX_DEVICE_GRANTS_OF_USER};
 use crate::types::{
     DeviceRequest, DeviceShare, DonorStatus, Grant, Identity, MAX_NAME_BYTES, PrepareRequest,
     RackError, Refusal, ResourceKind, drained_text,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
-
-/// Most capabilities that a request may name.
-const MAX_CAPABILITIES: usize = 32;
 
 /// A request for a device in its handshake.
 pub(super) struct PendingDevice {
@@ -25,8 +25,8 @@ pub(super) struct PendingDevice {
     request: DeviceRequest,
     /// The donors named; `None` for any.
     named: Option<BTreeSet<NodeId>>,
-    /// Devices that their donors did not lend: by node, kind and address.
-    refused: BTreeSet<(NodeId, ResourceKind, String)>,
+    /// Devices that their donors did not lend, and why: by node, kind and address.
+    refused: BTreeMap<(NodeId, ResourceKind, String), String>,
     /// Donors that did not answer.
     silent: BTreeSet<NodeId>,
     pub(super) deadline_ns: u64,
@@ -48,7 +48,9 @@ impl MonitorCore {
     /// that is in its handshake already gets the same answer.
     ///
     /// # Errors
-    /// [`RackError::Forbidden`]: this request is another owner's.
+    /// For this caller alone, whoever else waits under the same number.
+    /// [`RackError::Forbidden`]: this request is another owner's; [`RackError::BadRequest`]: it
+    /// makes no sense, or is not the one that was made under this number before.
     pub fn handle_device_request(
         &mut self,
         now_ns: u64,
@@ -60,36 +62,26 @@ impl MonitorCore {
             let reason = "this request was made by somebody else: draw another number for it";
             return Err(RackError::Forbidden(reason.to_owned()));
         }
-        if self.device_requests.contains_key(&client_id) {
+        if let Some(pending) = self.device_requests.get(&client_id) {
+            return if pending.request == request { Ok(()) } else { Err(another_request()) };
+        }
+        let named = self.check_device_request(&owner, &request)?;
+        if let Some(grants) = self.device_granted_before(&request)? {
+            self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
             return Ok(());
         }
-        let named = match self.check_device_request(&owner, &request) {
-            Ok(named) => named,
-            Err(error) => return self.answer_device(client_id, Err(error)),
-        };
-        if let Some(answer) = self.device_granted_before(&request) {
-            return self.answer_device(client_id, answer);
-        }
+        self.check_device_count(&owner)?;
         let pending = PendingDevice {
             owner,
             request,
             named,
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             silent: BTreeSet::new(),
             deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
             part: None,
         };
         self.device_requests.insert(client_id, pending);
         self.place_device(client_id);
-        Ok(())
-    }
-
-    fn answer_device(
-        &mut self,
-        client_id: u128,
-        result: Result<Vec<Grant>, RackError>,
-    ) -> Result<(), RackError> {
-        self.actions.push_back(Action::ReplyRequest { client_id, result });
         Ok(())
     }
 
@@ -114,7 +106,7 @@ impl MonitorCore {
             return bad("a name, the purpose or a capability is too long");
         }
         if capabilities.len() > MAX_CAPABILITIES {
-            return bad("a request names up to 32 capabilities");
+            return bad(&format!("a request names up to {MAX_CAPABILITIES} capabilities"));
         }
         let mut named = BTreeSet::new();
         for name in &request.donors {
@@ -130,20 +122,38 @@ impl MonitorCore {
         Ok(if named.is_empty() { None } else { Some(named) })
     }
 
-    /// The answer to a request that was answered before.
+    /// One user's devices are not the whole rack's.
+    fn check_device_count(&self, owner: &Owner) -> Result<(), RackError> {
+        let granted = self.rat.iter().filter(|grant| grant.device.is_some());
+        let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();
+        let asked = self.device_requests.values().filter(|pending| pending.owner == *owner).count();
+        if granted + asked < MAX_DEVICE_GRANTS_OF_USER {
+            return Ok(());
+        }
+        let Owner { user, node } = owner;
+        let most = MAX_DEVICE_GRANTS_OF_USER;
+        Err(RackError::NoDevice(format!(
+            "{user} of {node} has {most} grants of devices, the most at a time: give some back, or \
+             ask for more storage at once"
+        )))
+    }
+
+    /// The answer to a request that was granted before.
     fn device_granted_before(
         &self,
         request: &DeviceRequest,
-    ) -> Option<Result<Vec<Grant>, RackError>> {
+    ) -> Result<Option<Vec<Grant>>, RackError> {
         let mut grants = self.rat.of_client(request.client_id);
-        let grant = grants.find(|grant| grant.state == GrantState::Committed)?;
-        let is_it = grant.device.as_ref().is_some_and(|share| share.kind == request.kind);
-        if !is_it || self.lost_since_ns(grant).is_some() {
-            let reason = "this request was granted before and that is gone, or was for something \
-                          else: ask anew";
-            return Some(Err(RackError::BadRequest(reason.to_owned())));
+        let grant = grants.find(|grant| grant.state == GrantState::Committed);
+        let Some(grant) = grant else { return Ok(None) };
+        if !grant.device.as_ref().is_some_and(|share| share.answers(request)) {
+            return Err(another_request());
         }
-        Some(Ok(self.told(grant).into_iter().collect()))
+        if self.lost_since_ns(grant).is_some() {
+            let reason = "this request was granted before and that is gone: ask anew";
+            return Err(RackError::BadRequest(reason.to_owned()));
+        }
+        Ok(Some(self.told(grant).into_iter().collect()))
     }
 
     /// Finds a device for the request, and asks its donor.
@@ -278,9 +288,13 @@ impl MonitorCore {
         match error {
             // The commit came too late for the prepare.
             CallError::Refused(Refusal::UnknownGrant) => {}
-            CallError::Refused(_) => {
+            CallError::Refused(refusal) => {
                 let (kind, address) = (part.share.kind, part.share.address);
-                pending.refused.insert((part.donor.node, kind, address));
+                let why = match refusal {
+                    Refusal::NoDevice(why) => why.clone(),
+                    other => other.to_string(),
+                };
+                pending.refused.insert((part.donor.node, kind, address), why);
             }
             CallError::NoAnswer | CallError::Gone => {
                 pending.silent.insert(part.donor.node);
@@ -308,4 +322,9 @@ impl MonitorCore {
         }
         self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
     }
+}
+
+fn another_request() -> RackError {
+    let reason = "another request was made with this number: draw another number for it";
+    RackError::BadRequest(reason.to_owned())
 }

@@ -1,14 +1,13 @@
 //! Nodes come, report, and die.
 
-use super::devices::Offered;
+use super::devices::{Offered, check_offered, reports_of};
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
 use crate::queueing::DEFAULT_PRIORITY;
 use crate::rat::{GrantRecord, GrantState};
-use crate::resource::MAX_DEVICES;
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind, ResourceSpec,
+    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind,
 };
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
@@ -178,7 +177,7 @@ impl MonitorCore {
         let revoked_version = door.revoked_version;
         entry.door = Some(door);
         if entry.update_status(memory.status) {
-            entry.devices.clone_from(&memory.devices);
+            entry.devices = reports_of(&entry.record, &memory.devices);
             self.reconcile(now_ns, identity, memory);
         }
         self.seen(now_ns, identity.node);
@@ -254,8 +253,10 @@ impl MonitorCore {
         let (known, unknown): (Vec<HeldGrant>, Vec<HeldGrant>) =
             report.held.into_iter().partition(|held| self.rat.get(held.id).is_some());
         for held in known.into_iter().chain(unknown) {
-            let is_room = held.slabs <= left_slabs
-                && held.device.as_ref().is_none_or(|share| left_devices.take(share));
+            let device = held.device.as_ref().and_then(|share| left_devices.take(share));
+            let is_room = held.slabs <= left_slabs && device.is_some() == held.device.is_some();
+            // What it is its registration says.
+            let held = HeldGrant { device, ..held };
             left_slabs = left_slabs.saturating_sub(held.slabs);
             match self.rat.get(held.id).map(|grant| grant.state) {
                 Some(GrantState::Releasing) => release.push(held.id),
@@ -376,32 +377,5 @@ fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
             return bad(format!("{name} lends slabs of {slab_bytes} bytes, not {SLAB_BYTES}"));
         }
     }
-    check_devices(node).map_err(|why| RackError::BadRequest(format!("{name}: {why}")))
-}
-
-fn check_devices(node: &NodeRegistration) -> Result<(), String> {
-    let devices = || node.resources.iter().filter(|resource| resource.kind.is_device());
-    if devices().count() > MAX_DEVICES {
-        return Err(format!("offers more than {MAX_DEVICES} devices"));
-    }
-    let mut seen = BTreeSet::new();
-    for ResourceSpec { kind, address, slab_bytes, capabilities, .. } in devices() {
-        let names = capabilities.iter().chain([address]);
-        if address.is_empty() || names.map(String::len).any(|len| len > MAX_NAME_BYTES) {
-            let most = MAX_NAME_BYTES;
-            return Err(format!(
-                "{kind} {address:?}: names and capabilities have 1 to {most} bytes"
-            ));
-        }
-        if *slab_bytes != kind.device_unit_bytes() {
-            let unit = kind.device_unit_bytes();
-            return Err(format!(
-                "{kind} {address} comes in units of {slab_bytes} bytes, not {unit}"
-            ));
-        }
-        if !seen.insert((kind, address)) {
-            return Err(format!("offers {kind} {address} twice"));
-        }
-    }
-    Ok(())
+    check_offered(node).map_err(|why| RackError::BadRequest(format!("{name}: {why}")))
 }

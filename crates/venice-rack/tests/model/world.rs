@@ -118,7 +118,7 @@ impl World {
             next_token: 1,
         };
         for _ in 0..DONORS {
-            let donor = Donor { core: fresh_core(), instance: 0, alive: false, identity: None };
+            let donor = Donor { core: fresh_core(0), instance: 0, alive: false, identity: None };
             world.donors.push(donor);
         }
         for index in 0..DONORS {
@@ -522,7 +522,7 @@ impl World {
             let instance = self.next_instance;
             self.next_instance += 1;
             self.donors[index] =
-                Donor { core: fresh_core(), instance, alive: true, identity: None };
+                Donor { core: fresh_core(self.now_ns), instance, alive: true, identity: None };
             self.register(index);
         }
     }

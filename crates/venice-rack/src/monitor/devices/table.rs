@@ -3,6 +3,7 @@
 use super::super::MonitorCore;
 use super::PendingDevice;
 use crate::rat::{GrantRecord, GrantState};
+use crate::resource::{MAX_DEVICE_GRANTS, too_many_grants};
 use crate::rows::{GrantRow, ResourceRow};
 use crate::rrt::NodeEntry;
 use crate::types::{DeviceRequest, DeviceShare, Identity, RackError, ResourceKind, ResourceSpec};
@@ -11,6 +12,10 @@ use venice_wire::{ByteSize, NodeId};
 
 /// Why a device is not to be had.
 const TAKEN: &str = "granted";
+/// Most devices of which it is said why they are not to be had: an answer has a header's room.
+const MAX_REASONS: usize = 8;
+/// Longest reason, in bytes.
+const MAX_REASON_BYTES: usize = 240;
 
 impl MonitorCore {
     /// The device that a request is to have. Of those that would do: one that can do least
@@ -37,17 +42,30 @@ impl MonitorCore {
     pub(super) fn why_no_device(&self, pending: &PendingDevice) -> RackError {
         let request = &pending.request;
         let mut reasons = Vec::new();
-        for (node, entry, spec) in self.devices_of_kind(request.kind) {
+        let is_named =
+            |node: &NodeId| pending.named.as_ref().is_none_or(|named| named.contains(node));
+        let devices = self.devices_of_kind(request.kind).filter(|(node, _, _)| is_named(node));
+        let mut unsaid = 0;
+        for (node, entry, spec) in devices {
+            if reasons.len() == MAX_REASONS {
+                unsaid += 1;
+                continue;
+            }
             let why = self.why_not(pending, node, entry, spec).unwrap_or_default();
-            reasons.push(format!("{} {}: {why}", entry.record.name, spec.address));
+            reasons.push(clipped(format!("{} {}: {why}", entry.record.name, spec.address)));
         }
-        let wanted = request.wanted();
+        let wanted = clipped(request.wanted());
         if reasons.is_empty() {
             let kind = request.kind;
+            let nobody =
+                if pending.named.is_some() { "none of the nodes named" } else { "no node" };
             return RackError::NoDevice(format!(
-                "no {wanted}: no node offers any (`venice agent --offer {kind}:...` does; `venice \
+                "no {wanted}: {nobody} offers any (`venice agent --offer {kind}:...` does; `venice \
                  resources` lists what is offered)"
             ));
+        }
+        if unsaid > 0 {
+            reasons.push(format!("and {unsaid} more, which `venice resources` lists"));
         }
         let reasons = reasons.join("; ");
         RackError::NoDevice(format!("no {wanted} is to be had ({reasons})"))
@@ -63,7 +81,7 @@ impl MonitorCore {
     ) -> Option<String> {
         let DeviceRequest { bytes, capabilities, .. } = &pending.request;
         let is_named = pending.named.as_ref().is_none_or(|named| named.contains(&node));
-        let is_refused = pending.refused.contains(&(node, spec.kind, spec.address.clone()));
+        let refused = pending.refused.get(&(node, spec.kind, spec.address.clone()));
         let fault = self.fault_of(entry, spec);
         let missing = capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
         let missing: Vec<&str> = missing.map(String::as_str).collect();
@@ -74,12 +92,21 @@ impl MonitorCore {
             () if !missing.is_empty() => format!("cannot {}", missing.join(", ")),
             () if !fault.is_empty() => fault,
             () if pending.silent.contains(&node) => "its node does not answer".to_owned(),
-            () if left.is_none() || is_refused => TAKEN.to_owned(),
+            () if left.is_none() => TAKEN.to_owned(),
+            () if let Some(why) = refused => why.clone(),
+            () if self.is_full(node) => too_many_grants(),
+            () if spec.bytes == 0 && bytes.0 > 0 => "nobody knows how large it is".to_owned(),
             () if left.is_some_and(|left| left < bytes.0) => {
                 format!("{} are left", ByteSize(left.unwrap_or(0)))
             }
             () => return None,
         })
+    }
+
+    /// Whether a node has as many grants of devices as it may.
+    fn is_full(&self, node: NodeId) -> bool {
+        let granted = self.rat.of_donor(node).filter(|grant| grant.device.is_some());
+        granted.count() >= MAX_DEVICE_GRANTS
     }
 
     /// What of a device nobody has, in bytes; `None`: it is lent, or being asked for.
@@ -163,8 +190,17 @@ impl MonitorCore {
     }
 }
 
+/// No longer than a reason may be.
+pub(super) fn clipped(text: String) -> String {
+    if text.len() <= MAX_REASON_BYTES {
+        return text;
+    }
+    let end = (0..=MAX_REASON_BYTES - 3).rev().find(|at| text.is_char_boundary(*at));
+    format!("{}...", &text[..end.unwrap_or(0)])
+}
+
 /// What of a donor's devices its own report may still say that it has lent: no more than it offers.
-pub(in super::super) struct Offered(BTreeMap<(ResourceKind, String), Left>);
+pub(in super::super) struct Offered(BTreeMap<(ResourceKind, String), (ResourceSpec, Left)>);
 
 /// Whole devices once, storage by bytes.
 enum Left {
@@ -180,24 +216,21 @@ impl Offered {
                 0 => Left::Whole,
                 _ => Left::Bytes(spec.bytes),
             };
-            ((spec.kind, spec.address.clone()), left)
+            ((spec.kind, spec.address.clone()), (spec.clone(), left))
         });
         Self(devices.collect())
     }
 
-    /// Whether this share can be; it is taken then.
-    pub(in super::super) fn take(&mut self, share: &DeviceShare) -> bool {
+    /// What this share is, in the words of the registration, if it can be; it is taken then.
+    pub(in super::super) fn take(&mut self, share: &DeviceShare) -> Option<DeviceShare> {
         let of = (share.kind, share.address.clone());
-        match self.0.get_mut(&of) {
-            None => false,
-            Some(Left::Whole) => self.0.remove(&of).is_some(),
-            Some(Left::Bytes(left)) => match left.checked_sub(share.bytes) {
-                Some(less) if share.bytes > 0 => {
-                    *left = less;
-                    true
-                }
-                _ => false,
-            },
+        match self.0.get_mut(&of)? {
+            (_, Left::Whole) => self.0.remove(&of).map(|(spec, _)| spec.share(0)),
+            (spec, Left::Bytes(left)) => {
+                let its = spec.share(share.bytes);
+                *left = left.checked_sub(its.bytes).filter(|_| share.bytes > 0)?;
+                Some(its)
+            }
         }
     }
 }

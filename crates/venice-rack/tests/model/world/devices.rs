@@ -53,7 +53,7 @@ impl World {
                 let mut alive: Vec<_> =
                     alive.map(|it| (it.owner.clone(), it.request.clone())).collect();
                 if let Some((owner, request)) = take(&mut alive, pick) {
-                    self.monitor.handle_device_request(self.now_ns, owner, request).unwrap();
+                    self.ask_for_device(owner, request);
                 }
             }
             DeviceOp::Return(pick) => self.return_device(pick),
@@ -84,9 +84,18 @@ impl World {
             purpose: "model".to_owned(),
         };
         let owner = owner_of(index);
-        self.monitor.handle_device_request(self.now_ns, owner.clone(), request.clone()).unwrap();
         let asked_ns = self.now_ns;
+        let (whose, what) = (owner.clone(), request.clone());
         self.takers.push(Taker { owner, request, asked_ns, answer: None, held: None, alive: true });
+        self.ask_for_device(whose, what);
+    }
+
+    /// What makes no sense is refused at once.
+    fn ask_for_device(&mut self, owner: Owner, request: DeviceRequest) {
+        let client_id = request.client_id;
+        if let Err(error) = self.monitor.handle_device_request(self.now_ns, owner, request) {
+            self.device_answered(client_id, &Err(error));
+        }
     }
 
     fn return_device(&mut self, pick: usize) {
@@ -187,7 +196,7 @@ impl World {
         let waiting = self.takers.iter().filter(|it| it.alive && it.answer.is_none());
         let waiting: Vec<_> = waiting.map(|it| (it.owner.clone(), it.request.clone())).collect();
         for (owner, request) in waiting {
-            self.monitor.handle_device_request(self.now_ns, owner, request).unwrap();
+            self.ask_for_device(owner, request);
         }
     }
 

@@ -10,11 +10,11 @@ use venice_rack::donor::{DonorCore, DonorSettings};
 use venice_rack::monitor::{MonitorCore, MonitorSettings, Record};
 use venice_rack::placement::Policy;
 
-pub(super) fn fresh_core() -> DonorCore {
+pub(super) fn fresh_core(now_ns: u64) -> DonorCore {
     let prepare_timeout_ns = 2 * REQUEST_TIMEOUT_MS * MS;
     let settings = DonorSettings { total_slabs: SLABS_PER_DONOR, prepare_timeout_ns };
     let mut core = DonorCore::new(settings);
-    core.offer_devices(devices());
+    core.offer_devices(now_ns, devices());
     core
 }
 

@@ -1,0 +1,215 @@
+//! What the Monitor Node answers to requests for devices, and what of a node's report it believes.
+
+mod common;
+
+use common::{OneTwoThree, S, owner, registration, settings};
+use venice_rack::door::DoorReport;
+use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
+use venice_rack::pressure::PressureReport;
+use venice_rack::queueing::Queueing;
+use venice_rack::resource::STORAGE_UNIT_BYTES;
+use venice_rack::types::{
+    DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, Grant, HeartbeatReport,
+    HeldGrant, HeldState, Identity, MemoryRequest, PortReport, RackError, Refusal, ResourceKind,
+    ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+
+const GPU: ResourceKind = ResourceKind::Accelerator;
+
+fn spec(kind: ResourceKind, address: &str, bytes: u64) -> ResourceSpec {
+    let slab_bytes = kind.device_unit_bytes();
+    let capabilities = vec!["fft".to_owned()];
+    ResourceSpec { kind, address: address.to_owned(), bytes, slab_bytes, capabilities }
+}
+
+struct Rack {
+    core: MonitorCore,
+    answers: Vec<(u128, Result<Vec<Grant>, RackError>)>,
+}
+
+impl Rack {
+    /// `nodes` nodes, each with these devices.
+    fn new(nodes: usize, devices: &[ResourceSpec]) -> Self {
+        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, Vec::new());
+        let mut rack = Rack { core, answers: Vec::new() };
+        for index in 1..=nodes as u64 {
+            let mut node = registration(&format!("node{index}"), index, 4);
+            node.resources.extend(devices.iter().cloned());
+            rack.core.handle_register(0, Token(index), node);
+        }
+        rack.act(&|| Ok(()));
+        rack
+    }
+
+    /// Does what is to be done; donors answer a prepare so, and do the rest.
+    fn act(&mut self, prepared: &dyn Fn() -> Result<(), CallError>) {
+        let status = DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 };
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::SendPrepare { donor, request, .. } => {
+                    let result = prepared().map(|()| status);
+                    self.core.handle_prepared(0, donor, request.grant, result);
+                }
+                Action::SendCommit { donor, grant, .. } => {
+                    self.core.handle_committed(0, donor, grant, Ok(status));
+                }
+                Action::ReplyRequest { client_id, result } => {
+                    self.answers.push((client_id, result));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, request: DeviceRequest) -> Result<(), RackError> {
+        self.core.handle_device_request(0, owner(), request)
+    }
+
+    /// Why there is no such device, where donors answer so.
+    fn why_not(&mut self, request: DeviceRequest, refusal: &str) -> String {
+        self.ask(request).unwrap();
+        self.act(&|| Err(CallError::Refused(Refusal::NoDevice(refusal.to_owned()))));
+        self.answers.pop().unwrap().1.unwrap_err().to_string()
+    }
+
+    fn report(&mut self, held: Vec<HeldGrant>, devices: Vec<DeviceReport>) {
+        let node = self.core.node_rows(0)[0].node_id;
+        let report = HeartbeatReport {
+            identity: Identity { node: venice_wire::NodeId(node), epoch: 1 },
+            instance: 1,
+            memory: DonorReport {
+                status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 5 },
+                held,
+                devices,
+            },
+            links: vec![],
+            port: PortReport::default(),
+            pressure: PressureReport::default(),
+            door: DoorReport::default(),
+        };
+        self.core.handle_heartbeat(S, report).unwrap();
+        self.act(&|| Ok(()));
+    }
+}
+
+fn request(client_id: u128, kind: ResourceKind, bytes: u64) -> DeviceRequest {
+    DeviceRequest {
+        client_id,
+        recipient: "r".into(),
+        kind,
+        bytes: ByteSize(bytes),
+        capabilities: vec![],
+        donors: vec![],
+        purpose: "p".into(),
+    }
+}
+
+fn memory(client_id: u128) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "r".into(),
+        home: String::new(),
+        bytes: ByteSize(SLAB_BYTES),
+        copies: 1,
+        donors: vec![],
+        purpose: "p".into(),
+        placement: None,
+        queueing: Queueing::default(),
+    }
+}
+
+#[test]
+fn a_number_that_is_anothers_is_refused_to_who_uses_it_alone() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
+    rack.ask(request(1, GPU, 0)).unwrap();
+    rack.core.handle_request(0, owner(), memory(2)).unwrap();
+    let for_memory = rack.core.handle_request(0, owner(), memory(1));
+    assert!(matches!(for_memory, Err(RackError::BadRequest(_))), "{for_memory:?}");
+    for other in [
+        request(2, GPU, 0),
+        request(1, ResourceKind::Nic, 0),
+        request(1, GPU, 5),
+        DeviceRequest { capabilities: vec!["fft".into()], ..request(1, GPU, 0) },
+    ] {
+        let answer = rack.ask(other);
+        assert!(matches!(answer, Err(RackError::BadRequest(_))), "{answer:?}");
+    }
+    rack.ask(request(1, GPU, 0)).unwrap();
+    rack.act(&|| Ok(()));
+    let answers: Vec<_> = rack.answers.iter().map(|(id, result)| (*id, result.is_ok())).collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(answers.contains(&(1, true)) && answers.contains(&(2, true)), "{answers:?}");
+    // Granted: the same again is the same, and another is not.
+    rack.ask(request(1, GPU, 0)).unwrap();
+    assert!(rack.ask(request(1, GPU, 5)).is_err());
+}
+
+#[test]
+fn what_a_donor_says_is_what_the_asker_hears() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
+    let why = rack.why_not(request(1, GPU, 0), "its agent started 3 s ago");
+    assert!(why.contains("node1 /dev/gpu0: its agent started 3 s ago"), "{why}");
+    let why = rack.why_not(request(2, GPU, 1 << 30), "");
+    assert!(why.contains("nobody knows how large it is"), "{why}");
+}
+
+#[test]
+fn an_answer_has_room_in_a_header() {
+    let devices: Vec<_> = (0..200).map(|index| spec(GPU, &format!("/dev/{index}"), 0)).collect();
+    let mut rack = Rack::new(3, &devices);
+    let capabilities = vec!["x".repeat(255); 32];
+    let why = rack.why_not(DeviceRequest { capabilities, ..request(1, GPU, 0) }, "");
+    assert!(why.len() < 4096 && why.contains("592 more"), "{why}");
+    let donors = vec!["node2".to_owned()];
+    let fft = vec!["cuda".to_owned()];
+    let wanted = DeviceRequest { donors, capabilities: fft, ..request(2, GPU, 0) };
+    let why = rack.why_not(wanted, "");
+    assert!(why.contains("node2 /dev/0: cannot cuda"), "{why}");
+    assert!(!why.contains("node1") && !why.contains("node3"), "{why}");
+}
+
+#[test]
+fn one_user_has_not_all_grants() {
+    let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 1 << 40)]);
+    for client_id in 0..256 {
+        rack.ask(request(client_id, ResourceKind::Storage, 1)).unwrap();
+        rack.act(&|| Ok(()));
+    }
+    assert!(rack.answers.iter().all(|(_, result)| result.is_ok()));
+    let error = rack.ask(request(1000, ResourceKind::Storage, 1)).unwrap_err().to_string();
+    assert!(error.contains("256 grants of devices"), "{error}");
+}
+
+#[test]
+fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
+    let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 8 * STORAGE_UNIT_BYTES)]);
+    let share = DeviceShare {
+        kind: ResourceKind::Storage,
+        address: "/srv".into(),
+        bytes: STORAGE_UNIT_BYTES + 1,
+        capabilities: vec!["made\nup".into(); 50],
+    };
+    let held = HeldGrant {
+        id: GrantId(7),
+        slabs: 0,
+        device: Some(share),
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        owner: Some(owner()),
+        recipient: "r".into(),
+        purpose: "p".into(),
+    };
+    let report = |address: &str| DeviceReport {
+        kind: ResourceKind::Storage,
+        address: address.into(),
+        fault: "\x1b[2Jbroken ".repeat(1000),
+    };
+    rack.report(vec![held], vec![report("/other"), report("/srv")]);
+    let grants = rack.core.grant_rows(S);
+    assert_eq!(grants[0].bytes, 2 * STORAGE_UNIT_BYTES, "in whole units");
+    let rows = rack.core.resource_rows();
+    let row = rows.iter().find(|row| row.address == "/srv").unwrap();
+    assert!(row.health.contains("broken") && row.health.len() < 256, "{}", row.health);
+    assert!(!row.health.contains(char::is_control));
+}
