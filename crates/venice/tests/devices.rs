@@ -77,6 +77,22 @@ fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
 }
 
 #[test]
+fn a_command_does_not_outlive_who_holds_its_device() {
+    let place = rack();
+    let pid_file = place.file("pid");
+    let words = format!("echo $$ > {}; exec sleep 600", pid_file.display());
+    let get = holder(&place, &["get", "accelerator", "--", "sh", "-c", &words]);
+    let read = || std::fs::read_to_string(&pid_file).unwrap_or_default();
+    wait_until("the command runs", || read().ends_with('\n'));
+    assert_eq!(ended(get, Signal::KILL), None);
+    let state = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", read().trim()));
+        text.ok().and_then(|text| Some(text.rsplit_once(") ")?.1.chars().next()?.to_string()))
+    };
+    wait_until("the command is killed", || state().is_none_or(|state| state == "Z"));
+}
+
+#[test]
 fn storage_is_got_by_size_and_memory_beside_it() {
     let place = rack();
     let five = holder(&place, &["get", "io", "--storage", "5MiB"]);

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use venice_recipient::HeldEvent;
 
 use super::{GotRow, Heard};
@@ -15,6 +15,11 @@ use crate::terminal;
 
 /// How often it is looked whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What part of a lease a command has to end, after its grant is given up.
+const GRACE_PART: f64 = 0.2;
+/// The longest it has, in seconds.
+const MAX_GRACE_S: f64 = 5.0;
 
 /// A command that can be started.
 pub struct Command {
@@ -32,38 +37,60 @@ impl Command {
         Ok(Some(Self { program: find_program(name)?, words: words.to_vec() }))
     }
 
-    /// Runs it. It is ended if something of `rows` is lost: that may be another's.
+    /// Runs it. It is ended if something of `rows` is lost, with SIGTERM and then SIGKILL: that may
+    /// be another's soon.
     pub fn run(&self, rows: &[GotRow], heard: Receiver<Heard>) -> anyhow::Result<Outcome> {
         let mut start = std::process::Command::new(&self.program);
         start.envs(environment(rows));
-        let mut child = Child::start(start, &self.program, &self.words)?;
-        let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
+        let mut child = Child::start_bound(start, &self.program, &self.words)?;
+        let signal = child.signaller();
         let (ended, is_lost) = std::thread::scope(|scope| {
             let (tell, has_ended) = std::sync::mpsc::channel::<()>();
-            let watcher = scope.spawn(move || {
-                let mut is_lost = false;
-                loop {
-                    if has_ended.try_recv() != Err(TryRecvError::Empty) {
-                        return is_lost;
-                    }
-                    let news = match heard.recv_timeout(LOOK_EVERY) {
-                        Ok(Heard::News(news)) => news,
-                        Ok(Heard::Stop) | Err(RecvTimeoutError::Timeout) => continue,
-                        Err(RecvTimeoutError::Disconnected) => return is_lost,
-                    };
-                    terminal::remark(format!("venice: {news}"));
-                    if matches!(news.event, HeldEvent::Lost(_)) && !is_lost {
-                        is_lost = true;
-                        pid.map(|pid| kill_process(pid, Signal::TERM));
-                    }
-                }
-            });
+            let watcher = scope.spawn(move || watch(&heard, &has_ended, grace(rows), signal));
             let ended = child.wait();
             drop(tell);
             (ended, watcher.join().expect("the watcher does not panic"))
         });
+        if is_lost {
+            // What it started may be at the device still.
+            child.kill_group();
+        }
         Ok(Outcome { ended: ended?, is_lost })
     }
+}
+
+/// Tells the news until the command has ended, and ends it when something is lost; true then.
+fn watch(
+    heard: &Receiver<Heard>,
+    has_ended: &Receiver<()>,
+    grace: Duration,
+    signal: impl Fn(Signal),
+) -> bool {
+    let mut lost_at = None;
+    let mut is_killed = false;
+    while has_ended.try_recv() == Err(TryRecvError::Empty) {
+        if let Ok(Heard::News(news)) = heard.recv_timeout(LOOK_EVERY) {
+            terminal::remark(format!("venice: {news}"));
+            if matches!(news.event, HeldEvent::Lost(_)) && lost_at.is_none() {
+                lost_at = Some(Instant::now());
+                signal(Signal::TERM);
+                // One that is stopped would not hear it.
+                signal(Signal::CONT);
+            }
+        }
+        if !is_killed && lost_at.is_some_and(|at: Instant| at.elapsed() >= grace) {
+            is_killed = true;
+            terminal::remark("venice: it has not ended: killed");
+            signal(Signal::KILL);
+        }
+    }
+    lost_at.is_some()
+}
+
+/// How long a command may take to end: less than what is left of a lease when it is given up.
+fn grace(rows: &[GotRow]) -> Duration {
+    let shortest_s = rows.iter().map(|row| row.lease_s).fold(MAX_GRACE_S / GRACE_PART, f64::min);
+    Duration::from_secs_f64((shortest_s * GRACE_PART).max(0.0))
 }
 
 /// How a command ended.

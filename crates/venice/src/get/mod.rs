@@ -23,6 +23,8 @@ enum Heard {
     News(HeldNews),
     /// SIGINT or SIGTERM.
     Stop,
+    /// The rack's answer.
+    Got(Result<Held, RecipientError>),
 }
 
 /// Gets it, and holds it until it is interrupted or the command ends.
@@ -33,10 +35,19 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let news = tell.clone();
     let hear = move |it| drop(news.send(Heard::News(it)));
     // Before anything is granted: who is interrupted now gives it back too.
-    let signals = command.is_none().then(|| waiting::Signals::catch(tell)).transpose()?;
-    let held = match args.wanted()? {
-        Wanted::Memory(wish) => Held::memory(&access, &wish, hear),
-        Wanted::Device(wish) => Held::device(&access, &wish, hear),
+    let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
+    let (wanted, answer) = (args.wanted()?, tell.clone());
+    std::thread::spawn(move || {
+        let held = match wanted {
+            Wanted::Memory(wish) => Held::memory(&access, &wish, hear),
+            Wanted::Device(wish) => Held::device(&access, &wish, hear),
+        };
+        // Nobody hears it any more: it is given back.
+        drop(answer.send(Heard::Got(held)));
+    });
+    let Some(held) = answered(&heard, &tell) else {
+        terminal::remark("venice: interrupted: what the rack still grants ends with its lease");
+        return Ok(EXIT_FAILURE);
     };
     let held = held.map_err(told)?;
     let rows: Vec<_> = held.grants().iter().map(GotRow::new).collect();
@@ -57,6 +68,25 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     Ok(outcome.pass_on())
 }
 
+/// The rack's answer; `None`: interrupted before that.
+fn answered(
+    heard: &mpsc::Receiver<Heard>,
+    tell: &mpsc::Sender<Heard>,
+) -> Option<Result<Held, RecipientError>> {
+    let mut early = Vec::new();
+    loop {
+        match heard.recv() {
+            Ok(Heard::Got(held)) => {
+                // What was heard of it before it was here is told after.
+                early.into_iter().for_each(|news| drop(tell.send(news)));
+                return Some(held);
+            }
+            Ok(news @ Heard::News(_)) => early.push(news),
+            Ok(Heard::Stop) | Err(_) => return None,
+        }
+    }
+}
+
 /// Until it is interrupted, or something of it is lost.
 fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
     loop {
@@ -67,6 +97,7 @@ fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
                     return EXIT_FAILURE;
                 }
             }
+            Ok(Heard::Got(_)) => {}
             Ok(Heard::Stop) | Err(_) => return 0,
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use signal_hook::consts::signal::{
     SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
 };
@@ -22,6 +22,8 @@ const PASSED_ON: [i32; 9] =
 /// The program, running.
 pub struct Child {
     process: std::process::Child,
+    /// It has a process group of its own: signals are for all of that.
+    leads_group: bool,
     signals: SignalsInfo<WithOrigin>,
 }
 
@@ -40,7 +42,42 @@ impl Child {
         start.arg0(&command[0]).args(&command[1..]);
         let process =
             start.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
-        Ok(Child { process, signals })
+        Ok(Child { process, leads_group: false, signals })
+    }
+
+    /// The same in a process group of its own, which every signal goes to; not where a terminal is
+    /// in control, whose own signals go to one group at a time. The program is killed when the
+    /// thread that starts it ends.
+    pub fn start_bound(
+        mut start: Command,
+        program: &Path,
+        command: &[OsString],
+    ) -> anyhow::Result<Child> {
+        let leads_group = std::fs::File::open("/dev/tty").is_err();
+        if leads_group {
+            start.process_group(0);
+        }
+        venice_swap::bound::kill_with_starter(&mut start);
+        Ok(Child { leads_group, ..Child::start(start, program, command)? })
+    }
+
+    /// Ends what is left of its group.
+    pub fn kill_group(&self) {
+        if self.leads_group {
+            self.signaller()(Signal::KILL);
+        }
+    }
+
+    /// What sends it signals, from any thread.
+    pub fn signaller(&self) -> impl Fn(Signal) + Send + use<> {
+        let (leads_group, pid) = (self.leads_group, self.process.id());
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // It may just have ended; then there is nobody to tell.
+        move |signal| match pid {
+            Some(pid) if leads_group => drop(kill_process_group(pid, signal)),
+            Some(pid) => drop(kill_process(pid, signal)),
+            None => {}
+        }
     }
 
     /// Its process id.
@@ -57,7 +94,7 @@ impl Child {
             for origin in self.signals.wait() {
                 let sender = origin.process.map(|process| process.pid);
                 let sent_by_somebody = sender.is_some_and(|pid| pid > 0);
-                if origin.signal != SIGCHLD && sent_by_somebody {
+                if origin.signal != SIGCHLD && (sent_by_somebody || self.leads_group) {
                     self.pass_on(origin.signal);
                 }
             }
@@ -65,10 +102,8 @@ impl Child {
     }
 
     fn pass_on(&self, signal: i32) {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
-        if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
-            // It may just have ended; then there is nobody to tell.
-            let _ = kill_process(pid, signal);
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.signaller()(signal);
         }
     }
 }
