@@ -4,7 +4,7 @@ use super::World;
 use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
 use std::collections::BTreeMap;
 use venice_rack::monitor::Action;
-use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::rows::QueueRow;
 use venice_rack::types::{CalledBack, PrepareRequest};
 use venice_wire::SLAB_BYTES;
@@ -117,15 +117,20 @@ impl World {
             };
             let victim = self.client_of(&view.recipient);
             let victim = &self.recipients[victim as usize - 1];
+            // One learnt from its donor, which is not told, is of the usual priority.
+            let grants = self.monitor.grant_rows(self.now_ns);
+            let record = grants.iter().find(|row| row.id == called.grant.0);
+            let asked = victim.request.queueing.priority;
+            let priority = record.map_or(asked, |row| row.priority as u8);
+            assert!([asked, DEFAULT_PRIORITY].contains(&priority), "{priority}");
             let may = |row: &QueueRow| {
                 let caller = &self.recipients[self.client_of(&row.recipient) as usize - 1];
-                let Queueing { preempt, priority, .. } = caller.request.queueing;
+                let Queueing { preempt, priority: caller_priority, .. } = caller.request.queueing;
                 let is_of_same = caller.owner.user == victim.owner.user;
                 let may_call = preempt == Preempt::All || preempt == Preempt::Own && is_of_same;
-                may_call && priority > victim.request.queueing.priority
+                may_call && caller_priority > priority
             };
-            let in_handshake =
-                self.monitor.grant_rows(self.now_ns).iter().any(|row| row.state == "prepared");
+            let in_handshake = grants.iter().any(|row| row.state == "prepared");
             assert!(
                 rows.iter().any(may) || in_handshake,
                 "{victim_name} is called back for nobody",
