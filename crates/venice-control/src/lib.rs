@@ -18,14 +18,15 @@ pub mod server;
 pub use error::ControlError;
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
+pub use venice_rack::forecast::{LookAhead, Windows};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::Policy;
 pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow, QuotaTable,
-    ResourceRow,
+    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow,
+    QuotaTable, ResourceForecast, ResourceRow,
 };
 pub use venice_rack::types::{
     CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,

@@ -7,8 +7,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use venice_control::Policy;
 use venice_control::identity::Lifetimes;
+use venice_control::{LookAhead, Policy, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::{EtcdTls, StoreError, StoreLocation};
@@ -75,6 +75,15 @@ pub struct MonitorConfig {
     pub plain: bool,
     /// Which donors are taken first where a request does not say: `nearest`, `spread` or `pack`.
     pub placement: Policy,
+    /// The share of the rack's memory, 0 to 1, that may be kept free for workloads that are foretold
+    /// to need more than they use; 0: nothing is kept.
+    pub reserve_ahead: f64,
+    /// Seconds between two samples of what every workload uses, from which that is foretold.
+    pub sample_s: f64,
+    /// So many samples are looked back at.
+    pub observation_window: usize,
+    /// So many samples are looked ahead.
+    pub prediction_window: usize,
     /// Socket at which programs of this machine come in; none where it is not said. Root, and the
     /// Monitor Node's own user, come in there as administrators.
     pub local_socket: Option<PathBuf>,
@@ -103,6 +112,10 @@ impl Default for MonitorConfig {
             plain: false,
             preempt_notice_s: 60.0,
             placement: Policy::default(),
+            reserve_ahead: 0.0,
+            sample_s: 300.0,
+            observation_window: 288,
+            prediction_window: 12,
             local_socket: None,
             socket_group: "venice".to_owned(),
             certificate_s: 30.0 * 86_400.0,
@@ -113,6 +126,8 @@ impl Default for MonitorConfig {
 
 /// A day: longer times are taken for mistakes.
 const LONGEST_S: f64 = 86_400.0;
+/// What equations are fitted to: more takes too long.
+const LONGEST_WINDOW: usize = 2048;
 /// Ten years: half of what the authority itself is good for.
 const LONGEST_CERTIFICATE_S: f64 = 10.0 * 365.0 * 86_400.0;
 /// A recipient waits no longer, however long the lease.
@@ -148,6 +163,18 @@ impl MonitorConfig {
             way,
             link_bps,
             placement: self.placement,
+            ahead: self.look_ahead(),
+        }
+    }
+
+    fn look_ahead(&self) -> LookAhead {
+        LookAhead {
+            sample_ns: nanoseconds(Duration::from_secs_f64(self.sample_s)),
+            windows: Windows {
+                observation: self.observation_window,
+                prediction: self.prediction_window,
+            },
+            share: self.reserve_ahead,
         }
     }
 
@@ -217,6 +244,7 @@ impl MonitorConfig {
             ("lease_s", self.lease_s),
             ("donor_timeout_s", self.donor_timeout_s),
             ("preempt_notice_s", self.preempt_notice_s),
+            ("sample_s", self.sample_s),
         ];
         for (key, seconds) in times {
             // At least a millisecond: the protocol counts in these.
@@ -231,6 +259,23 @@ impl MonitorConfig {
                 "certificate_s is {}: it has to be between 1 and {LONGEST_CERTIFICATE_S} seconds",
                 self.certificate_s
             )));
+        }
+        if !(0.0..=1.0).contains(&self.reserve_ahead) {
+            return Err(MonitorError::Config(format!(
+                "reserve_ahead is {}: it is a share, 0 (nothing is kept) to 1",
+                self.reserve_ahead
+            )));
+        }
+        let windows = [
+            ("observation_window", self.observation_window),
+            ("prediction_window", self.prediction_window),
+        ];
+        for (key, samples) in windows {
+            if !(1..=LONGEST_WINDOW).contains(&samples) {
+                return Err(MonitorError::Config(format!(
+                    "{key} is {samples}: it has to be between 1 and {LONGEST_WINDOW} samples"
+                )));
+            }
         }
         if self.missed_heartbeats == 0 {
             return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));
@@ -249,6 +294,18 @@ mod tests {
         assert_eq!((config.lease_s, config.listen.as_str()), (2.5, "127.0.0.1:7470"));
         let error = toml::from_str::<MonitorConfig>("leese_s = 2.5").unwrap_err();
         assert!(error.to_string().contains("leese_s"), "{error}");
+    }
+
+    #[test]
+    fn looking_ahead_has_bounds() {
+        let said = |text: &str| {
+            let config: MonitorConfig = toml::from_str(text).unwrap();
+            config.validate().unwrap_err().to_string()
+        };
+        assert!(said("reserve_ahead = 25.0").contains("a share"));
+        assert!(said("prediction_window = 0").contains("prediction_window"));
+        assert!(said("observation_window = 1000000").contains("2048"));
+        assert!(said("sample_s = 0.0").contains("sample_s"));
     }
 
     #[test]

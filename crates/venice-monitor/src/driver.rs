@@ -14,9 +14,9 @@ use tokio::time::MissedTickBehavior;
 use venice_control::identity::Authority;
 use venice_control::server::Door;
 use venice_control::{
-    Asked, DeviceRequest, DonorStatus, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity,
-    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
-    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
+    Asked, DeviceRequest, DonorStatus, ForecastRow, Grant, GrantRow, HeartbeatAck, HeartbeatReport,
+    Identity, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow,
+    QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
 };
 use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -81,6 +81,7 @@ pub(crate) enum Listing {
     Grants(Reply<Vec<GrantRow>>),
     Queue(Reply<Vec<QueueRow>>),
     Quotas(Reply<QuotaTable>),
+    Forecasts(Reply<Vec<ForecastRow>>),
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
     Revocations(Reply<Vec<Revocation>>),
@@ -317,6 +318,7 @@ impl Driver {
             Listing::Grants(reply) => drop(reply.send(self.core.grant_rows(now_ns))),
             Listing::Queue(reply) => drop(reply.send(self.core.queue_rows(now_ns))),
             Listing::Quotas(reply) => drop(reply.send(self.core.quota_table())),
+            Listing::Forecasts(reply) => drop(reply.send(self.core.forecast_rows())),
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
             Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),

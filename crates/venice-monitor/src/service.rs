@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Asked, DeviceRequest, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept, LinkRow,
-    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
+    Asked, DeviceRequest, ForecastRow, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept,
+    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
     QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
@@ -138,6 +138,10 @@ impl MonitorHandler for Service {
 
     async fn grants(&self) -> Vec<GrantRow> {
         self.list(Listing::Grants).await
+    }
+
+    async fn forecasts(&self) -> Vec<ForecastRow> {
+        self.list(Listing::Forecasts).await
     }
 
     async fn links(&self) -> Vec<LinkRow> {

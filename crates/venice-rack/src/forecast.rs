@@ -9,6 +9,8 @@
 //! A [`Reservation`] makes slabs of it: they are reserved ahead, with a margin learnt from past errors, and
 //! released where the forecast was wrong.
 //!
+//! [`Workloads`] does both for all workloads of a rack, as the Monitor Node drives it.
+//!
 //! The same samples give the same forecast, to the last bit: additions, multiplications, divisions and
 //! square roots in a fixed order.
 //!
@@ -30,6 +32,9 @@ mod forecaster;
 mod least_squares;
 mod reservation;
 mod scaled;
+mod workloads;
 
 pub use forecaster::{ForecastError, Forecaster, LARGEST_SAMPLE, Method, Windows};
 pub use reservation::{Change, Policy, Reservation};
+pub(crate) use workloads::shared_out;
+pub use workloads::{Amounts, LookAhead, Outlook, RESOURCES, Score, Workload, Workloads};

@@ -15,6 +15,7 @@
 
 mod action;
 mod admission;
+mod ahead;
 mod asking;
 mod devices;
 mod distance;
@@ -36,6 +37,7 @@ pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
 
 use crate::NS_PER_MS;
+use crate::forecast::{LookAhead, Workloads};
 use crate::placement::Policy;
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, Rat};
@@ -76,6 +78,8 @@ pub struct MonitorSettings {
     pub link_bps: fn(link: &str) -> Option<u64>,
     /// Which donors are taken first where a request does not say.
     pub placement: Policy,
+    /// How it looks ahead, and how much it keeps for what it sees.
+    pub ahead: LookAhead,
 }
 
 impl MonitorSettings {
@@ -136,6 +140,8 @@ pub struct MonitorCore {
     revoked: Revocations,
     /// How long that matters.
     memory: revoking::Memory,
+    /// What workloads use and are foretold to need.
+    workloads: Workloads,
     /// Who may have how much.
     quotas: Quotas,
     next_grant: u64,
@@ -172,6 +178,7 @@ impl MonitorCore {
             self.next_scan_ns = now_ns.saturating_add(self.settings.scan_interval_ns());
             self.mark_silent_nodes(now_ns);
             self.drop_lost_grants(now_ns);
+            self.look_ahead(now_ns);
         }
         self.note_room(now_ns, may_be_room);
         self.tell_line(now_ns);

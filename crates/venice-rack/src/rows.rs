@@ -276,3 +276,44 @@ pub struct PlacementRow {
     /// Why it gives that, or nothing.
     pub why: String,
 }
+
+/// A line of `venice forecast`: what a workload is foretold to need in the prediction window that
+/// goes on, and what is kept for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForecastRow {
+    /// The user.
+    pub user: String,
+    /// What for.
+    pub purpose: String,
+    /// Memory, in bytes.
+    pub memory_bytes: ResourceForecast,
+    /// Accelerators.
+    pub accelerators: ResourceForecast,
+    /// Network cards.
+    pub nics: ResourceForecast,
+    /// Storage, in bytes.
+    pub storage_bytes: ResourceForecast,
+    /// Free memory that is kept from others for it, in bytes.
+    pub kept_bytes: u64,
+    /// Prediction windows that are over.
+    pub windows: u64,
+    /// Those in which it used more memory, by a slab or more, than was foretold.
+    pub short_windows: u64,
+    /// Than persistence would have said.
+    pub persistence_short_windows: u64,
+    /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
+    pub mean_error_bytes: Option<u64>,
+    /// By how much persistence would have been.
+    pub persistence_mean_error_bytes: Option<u64>,
+}
+
+/// One resource of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ResourceForecast {
+    /// What it used at the last sample.
+    pub in_use: u64,
+    /// The peak foretold; `None`: nothing is foretold yet.
+    pub foretold: Option<u64>,
+    /// The peak of the window before: what plain persistence says.
+    pub persistence: Option<u64>,
+}

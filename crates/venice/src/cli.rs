@@ -2,13 +2,15 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use venice_bench::{channels, demo, fault, forecast, memory, model, monitor as monitor_load};
+use venice_bench::{
+    channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load,
+};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, get, host_port, identity, listing, paperwork, place, queue,
-    quota, rack, run, runs, sim, swap, window,
+    daemon, doctor, drain, failure, forecast, get, host_port, identity, listing, paperwork, place,
+    queue, quota, rack, run, runs, sim, swap, window,
 };
 
 /// Memory of the other machines in the rack, for unchanged Linux programs.
@@ -85,6 +87,9 @@ enum Command {
     /// List the links between nodes and how they do (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
+    /// List what workloads are foretold to need, and what is kept for them
+    #[command(after_help = forecast::HELP)]
+    Forecast(listing::ListArgs),
     /// Run an unmodified redis-server on borrowed memory and compare
     Demo(demo::DemoArgs),
     /// Measure Venice
@@ -175,7 +180,7 @@ enum Bench {
     Memory(Box<memory::MemoryArgs>),
     /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
     #[command(after_help = HELP_FORECAST)]
-    Forecast(forecast::ForecastArgs),
+    Forecast(judging::ForecastArgs),
     /// Measure a Monitor Node under thousands of agents: its processor time, what requests wait for
     #[command(after_help = HELP_MONITOR_LOAD)]
     Monitor(monitor_load::MonitorArgs),
@@ -249,6 +254,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Place(args) => place::execute(args, monitor),
         Command::Queue(args) => queue::execute(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
+        Command::Forecast(args) => forecast::execute(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         Command::Bench { what: Bench::Channels(args) } => {
             daemon::start_log_if_asked();
@@ -262,7 +268,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
             memory::execute(args.as_ref().clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Forecast(args) } => {
-            forecast::execute(args.clone()).map(|()| 0)
+            judging::execute(args.clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Monitor(args) } => {
             monitor_load::execute(args.clone()).map(|()| 0)
@@ -490,6 +496,7 @@ const HELP_MONITOR: &str = "\
 EXAMPLES:
   venice monitor --listen 10.0.0.1:7470 --state-dir /var/lib/venice/monitor
   venice monitor --config /etc/venice/monitor.toml
+  venice monitor --reserve-ahead 20%          keep memory for workloads that are foretold to need it
 
 A flag comes before the environment, that before the file, and that before the default. In the file
 the keys are the flags' names with underscores (state_dir = \"...\"); unknown keys are errors.

@@ -12,6 +12,7 @@ mod daemon;
 mod doctor;
 mod drain;
 mod failure;
+mod forecast;
 mod get;
 mod host_port;
 mod identity;

@@ -3,8 +3,8 @@
 use anyhow::anyhow;
 use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{
-    ControlError, GrantRow, LinkRow, NodeRow, QueueRow, QuotaFor, QuotaRecord, QuotaTable,
-    ResourceRow,
+    ControlError, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaFor, QuotaRecord,
+    QuotaTable, ResourceRow,
 };
 use venice_recipient::local_rack::access;
 
@@ -60,6 +60,11 @@ impl Registry {
     /// Who waits for room.
     pub async fn queue(&mut self) -> anyhow::Result<Vec<QueueRow>> {
         self.0.queue().await.map_err(told)
+    }
+
+    /// What workloads are foretold to need, and what is kept for them.
+    pub async fn forecasts(&mut self) -> anyhow::Result<Vec<ForecastRow>> {
+        self.0.forecasts().await.map_err(told)
     }
 
     /// The links between the nodes: the Topology Status Table.

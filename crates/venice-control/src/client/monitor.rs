@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
 };
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
@@ -276,6 +276,16 @@ impl MonitorClient {
         let response = self.inner.list_grants(proto::ListGrantsRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().grants;
         Ok(rows.into_iter().map(convert::grant_row_in).collect())
+    }
+
+    /// What workloads are foretold to need, and what is kept for them.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn forecasts(&mut self) -> Result<Vec<ForecastRow>, ControlError> {
+        let response = self.inner.list_forecasts(proto::ListForecastsRequest {}).await;
+        let rows = response.map_err(|s| self.error(s))?.into_inner().workloads;
+        Ok(rows.into_iter().map(convert::forecast_in).collect())
     }
 
     /// The Topology Status Table.

@@ -3,7 +3,8 @@
 use crate::proto;
 use venice_rack::queueing::Standing;
 use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow, ResourceRow,
+    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow,
+    ResourceForecast, ResourceRow,
 };
 
 /// Rows have the same fields on both sides.
@@ -173,4 +174,47 @@ pub(crate) fn plan_in(plan: proto::PlanMemoryResponse) -> PlacementPlan {
         plan;
     let nodes = nodes.into_iter().map(placement_row_in).collect();
     PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
+}
+
+pub(crate) fn forecast_out(row: ForecastRow) -> proto::ForecastRow {
+    let of = |resource: ResourceForecast| {
+        let ResourceForecast { in_use, foretold, persistence } = resource;
+        Some(proto::ResourceForecast { in_use, foretold, persistence })
+    };
+    proto::ForecastRow {
+        user: row.user,
+        purpose: row.purpose,
+        memory_bytes: of(row.memory_bytes),
+        accelerators: of(row.accelerators),
+        nics: of(row.nics),
+        storage_bytes: of(row.storage_bytes),
+        kept_bytes: row.kept_bytes,
+        windows: row.windows,
+        short_windows: row.short_windows,
+        persistence_short_windows: row.persistence_short_windows,
+        mean_error_bytes: row.mean_error_bytes,
+        persistence_mean_error_bytes: row.persistence_mean_error_bytes,
+    }
+}
+
+pub(crate) fn forecast_in(row: proto::ForecastRow) -> ForecastRow {
+    let of = |resource: Option<proto::ResourceForecast>| {
+        let proto::ResourceForecast { in_use, foretold, persistence } =
+            resource.unwrap_or_default();
+        ResourceForecast { in_use, foretold, persistence }
+    };
+    ForecastRow {
+        user: row.user,
+        purpose: row.purpose,
+        memory_bytes: of(row.memory_bytes),
+        accelerators: of(row.accelerators),
+        nics: of(row.nics),
+        storage_bytes: of(row.storage_bytes),
+        kept_bytes: row.kept_bytes,
+        windows: row.windows,
+        short_windows: row.short_windows,
+        persistence_short_windows: row.persistence_short_windows,
+        mean_error_bytes: row.mean_error_bytes,
+        persistence_mean_error_bytes: row.persistence_mean_error_bytes,
+    }
 }

@@ -20,7 +20,7 @@ use venice_rack::monitor::Kept;
 use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
 };
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
@@ -101,6 +101,9 @@ pub trait MonitorHandler: Send + Sync + 'static {
 
     /// The Resource Allocation Table.
     fn grants(&self) -> impl Future<Output = Vec<GrantRow>> + Send;
+
+    /// What workloads are foretold to need.
+    fn forecasts(&self) -> impl Future<Output = Vec<ForecastRow>> + Send;
 
     /// The Topology Status Table.
     fn links(&self) -> impl Future<Output = Vec<LinkRow>> + Send;
@@ -331,6 +334,16 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         self.door.admit(&request)?;
         let grants = self.handler.grants().await.into_iter().map(convert::grant_row_out).collect();
         Ok(Response::new(proto::ListGrantsResponse { grants }))
+    }
+
+    async fn list_forecasts(
+        &self,
+        request: Request<proto::ListForecastsRequest>,
+    ) -> Result<Response<proto::ListForecastsResponse>, Status> {
+        self.door.admit(&request)?;
+        let rows = self.handler.forecasts().await.into_iter();
+        let workloads = rows.map(convert::forecast_out).collect();
+        Ok(Response::new(proto::ListForecastsResponse { workloads }))
     }
 
     async fn list_links(

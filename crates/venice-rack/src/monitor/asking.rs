@@ -186,7 +186,8 @@ impl MonitorCore {
         if let Err(error) = self.check_quota_again(client_id) {
             return error;
         }
-        if room(self.available(client_id, true)) >= u64::from(missing) {
+        let is_room = room(self.available(client_id, true)) >= u64::from(missing);
+        if is_room && self.leaves_enough_after(client_id, missing) {
             return RackError::HandshakeFailed;
         }
         let pending = &self.requests[&client_id];
@@ -195,6 +196,21 @@ impl MonitorCore {
         let waited_ms = pending.request.queueing.waited_ms;
         let line = InLine { waited_ms, before, most_bytes: None };
         let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
-        RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
+        let mut free = self.free_by_node(named);
+        let kept = self.kept_from(&pending.owner.user, &pending.request);
+        less(&mut free, kept.saturating_mul(SLAB_BYTES));
+        RackError::NoRoom { asked_bytes, free, line }
+    }
+}
+
+/// Takes so much off what nodes have free, of those first that have most: what is kept for others is
+/// not free for this one.
+fn less(free: &mut [(String, u64)], mut bytes: u64) {
+    let mut by_size: Vec<&mut u64> = free.iter_mut().map(|(_, left)| left).collect();
+    by_size.sort_by_key(|left| std::cmp::Reverse(**left));
+    for left in by_size {
+        let taken = bytes.min(*left);
+        *left -= taken;
+        bytes -= taken;
     }
 }

@@ -172,15 +172,18 @@ impl MonitorCore {
         pending.attempts += 1;
         let missing = pending.slabs - pending.placed_slabs();
         let given_up = pending.attempts > MAX_ATTEMPTS;
-        let may_be_placed = !given_up && self.check_quota_again(client_id).is_ok();
+        let is_enough_left = self.leaves_enough_after(client_id, missing);
+        let may_be_placed =
+            !given_up && is_enough_left && self.check_quota_again(client_id).is_ok();
         let policy = self.policy_of(client_id);
         let shares = place(policy, missing, &self.available(client_id, false));
         let shares = shares.filter(|_| may_be_placed);
         let Some(shares) = shares else {
-            if !given_up && self.may_wait_for_room(now_ns, client_id, missing) {
+            if !given_up && is_enough_left && self.may_wait_for_room(now_ns, client_id, missing) {
                 return;
             }
             let error = self.why_not_placed(client_id, missing);
+            self.note_refused(client_id, &error);
             self.fail(now_ns, client_id, error);
             return;
         };
@@ -188,6 +191,12 @@ impl MonitorCore {
         for (donor, slabs) in shares {
             self.prepare(client_id, donor, slabs);
         }
+    }
+
+    /// Whether what is kept for other workloads is left if the request gets so many slabs more.
+    pub(super) fn leaves_enough_after(&self, client_id: u128, slabs: u32) -> bool {
+        let pending = &self.requests[&client_id];
+        self.leaves_enough(&pending.owner.user, &pending.request, slabs)
     }
 
     /// True while there will be room with what is on its way back to the donors. Waiting is no

@@ -10,7 +10,7 @@ use crate::rows::{PlacementPlan, PlacementRow};
 use crate::rrt::NodeEntry;
 use crate::types::{MemoryRequest, RackError};
 use std::collections::BTreeSet;
-use venice_wire::{NodeId, SLAB_BYTES};
+use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
     /// Where [`Self::handle_request`] would place a request of `owner` at this moment. Nothing
@@ -49,6 +49,11 @@ impl MonitorCore {
                 )
             }
             Ok(()) if shares.is_none() => self.why_no_room(slabs, slabs_of_copy, &donors),
+            Ok(()) if !self.leaves_enough(&owner.user, request, slabs) => {
+                let kept = self.kept_from(&owner.user, request);
+                let kept = ByteSize(kept.saturating_mul(SLAB_BYTES));
+                format!("{kept} of what is free is kept for other workloads (`venice forecast`)")
+            }
             Ok(()) => String::new(),
         };
         let mut would_wait = String::new();

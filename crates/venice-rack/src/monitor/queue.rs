@@ -163,6 +163,9 @@ impl MonitorCore {
         if self.check_quota(&waiter.owner, waiter.slabs.into()).is_err() {
             return Needs::Quota;
         }
+        if !self.leaves_enough(&waiter.owner.user, &waiter.request, waiter.slabs) {
+            return Needs::Room;
+        }
         let closed = self.closed_to(place, waiter.slabs);
         let donors = self.as_donors(waiter, &closed, NodeEntry::available_slabs);
         if room(donors) < u64::from(waiter.slabs) { Needs::Room } else { Needs::Nothing }

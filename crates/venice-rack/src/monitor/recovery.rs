@@ -2,6 +2,7 @@
 
 use super::queue::Line;
 use super::{Change, KeySource, MonitorCore, MonitorSettings, Record};
+use crate::forecast::Workloads;
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, GrantState, Rat};
 use crate::revocation::Revocations;
@@ -57,6 +58,7 @@ impl MonitorCore {
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
             memory: Default::default(),
+            workloads: Workloads::new(settings.ahead, now_ns),
             quotas: Quotas::default(),
             next_grant: 1,
             // Numbers start at 1.

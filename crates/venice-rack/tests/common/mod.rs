@@ -41,6 +41,7 @@ pub fn settings() -> MonitorSettings {
         way: |_, _, _| None,
         link_bps: |_| None,
         placement: Policy::Nearest,
+        ahead: Default::default(),
     }
 }
 

@@ -76,8 +76,33 @@ pub struct MonitorArgs {
     /// left), spread (all alike) or pack (as few as can be) [default: nearest]
     #[arg(long, value_name = "nearest|spread|pack", env = "VENICE_PLACEMENT")]
     placement: Option<Policy>,
+    /// Keep up to this share of the rack's memory free for workloads (a user's grants for one
+    /// purpose) that are foretold to need more than they use, as in 25%; off: keep nothing
+    /// [default: off]
+    #[arg(long, value_name = "off|SHARE", env = "VENICE_RESERVE_AHEAD", value_parser = share)]
+    reserve_ahead: Option<f64>,
+    /// Seconds between two looks at what every workload uses [default: 300]
+    #[arg(long, value_name = "SECONDS", env = "VENICE_SAMPLE_S")]
+    sample_s: Option<f64>,
+    /// How many looks ahead is foretold [default: 12, an hour]
+    #[arg(long, value_name = "N", env = "VENICE_PREDICTION_WINDOW")]
+    window: Option<usize>,
+    /// From how many looks back [default: 288, a day]
+    #[arg(long, value_name = "N", env = "VENICE_OBSERVATION_WINDOW")]
+    observe: Option<usize>,
     #[command(flatten)]
     detach: DetachArgs,
+}
+
+/// `off`, or a share: `25%`, `0.25`.
+fn share(text: &str) -> Result<f64, String> {
+    let number = match text.strip_suffix('%') {
+        _ if text == "off" => Ok(0.0),
+        Some(percent) => percent.parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    let share = number.ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("{text:?} is no share: write off, or as in 25%"))
 }
 
 /// Runs the Monitor Node until it is told to stop.
@@ -108,6 +133,10 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.preempt_notice_s = args.preempt_notice_s.unwrap_or(config.preempt_notice_s);
     config.plain |= args.plain;
     config.placement = args.placement.unwrap_or(config.placement);
+    config.reserve_ahead = args.reserve_ahead.unwrap_or(config.reserve_ahead);
+    config.sample_s = args.sample_s.unwrap_or(config.sample_s);
+    config.prediction_window = args.window.unwrap_or(config.prediction_window);
+    config.observation_window = args.observe.unwrap_or(config.observation_window);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, MONITOR_SOCKET);
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
@@ -150,6 +179,17 @@ mod tests {
         assert_eq!(config.listen, "10.0.0.1:1");
         assert_eq!(config.lease_s, 2.5);
         assert_eq!(config.missed_heartbeats, MonitorConfig::default().missed_heartbeats);
+    }
+
+    #[test]
+    fn a_share_is_said_in_percent_or_off() {
+        let config = |words: &[&str]| configured(words).map(|config| config.reserve_ahead);
+        assert_eq!(config(&[]).unwrap(), 0.0);
+        assert_eq!(config(&["--reserve-ahead", "25%"]).unwrap(), 0.25);
+        assert_eq!(config(&["--reserve-ahead", "off"]).unwrap(), 0.0);
+        for wrong in ["125%", "-1", "some", "%"] {
+            assert!(config(&["--reserve-ahead", wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

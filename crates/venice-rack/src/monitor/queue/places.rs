@@ -34,9 +34,9 @@ impl Place {
 /// A request that waits.
 pub(in crate::monitor) struct Waiter {
     pub(in crate::monitor) owner: Owner,
-    pub(super) request: MemoryRequest,
+    pub(in crate::monitor) request: MemoryRequest,
     /// All copies together.
-    pub(super) slabs: u32,
+    pub(in crate::monitor) slabs: u32,
     /// Most of one donor: one copy.
     pub(super) most_slabs: u32,
     /// The donors named; `None` for any.
@@ -217,7 +217,7 @@ impl Line {
         self.waiters.keys().copied().collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Waiter)> {
+    pub(in crate::monitor) fn iter(&self) -> impl Iterator<Item = (Place, &Waiter)> {
         self.waiters.iter().map(|(place, waiter)| (*place, waiter))
     }
 

@@ -33,6 +33,7 @@ pub(super) fn start_monitor(
         way: |_, _, _| None,
         link_bps: |_| None,
         placement: Policy::Nearest,
+        ahead: Default::default(),
     };
     // Offset by the Monitor Node's life, so that none comes twice.
     let keys = Box::new(OneTwoThree(life << 32));
