@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::bound::kill_with_starter;
 use crate::{SwapError, leftovers, require_root};
 
 /// How long a limit is tried again while nothing leaves.
@@ -210,11 +211,12 @@ impl MemoryCgroup {
         let join = move || {
             let members = members.as_ref().map_err(|error| error.kind())?;
             rustix::io::write(members, b"0")?;
-            Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+            Ok(())
         };
-        // SAFETY: between fork and exec the closure makes two system calls: it neither allocates
-        // nor locks.
+        // SAFETY: between fork and exec the closure makes one system call: it neither allocates nor
+        // locks.
         unsafe { command.pre_exec(join) };
+        kill_with_starter(&mut command);
         command
     }
 

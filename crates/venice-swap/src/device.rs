@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::backing::Backing;
 use crate::block::{BlockDevice, BlockKind};
 use crate::store::Store;
-use crate::swap_area::{SwapArea, used_bytes};
+use crate::swap_area::SwapArea;
 use crate::{SwapError, home_room, ublk};
 
 /// A swap device in use. [`SwapDevice::detach`] ends it.
@@ -90,10 +90,5 @@ pub fn abandon(device: &Path) -> Result<(), SwapError> {
 /// # Errors
 /// The kernel's, when it does not let go.
 pub fn clear_after(server_pid: u32) -> Result<(), SwapError> {
-    for path in ublk::orphan_paths(server_pid)? {
-        if used_bytes(&path).is_some() {
-            abandon(&path)?;
-        }
-    }
     ublk::remove_orphans(server_pid)
 }

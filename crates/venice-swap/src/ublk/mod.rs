@@ -18,10 +18,10 @@ use std::time::Duration;
 use crate::SwapError;
 use crate::backing::Backing;
 use crate::store::Store;
+use crate::swap_area::{SwapArea, used_bytes};
 use control::Control;
 use queue::Queue;
 
-const BLOCK_DEVICE: &str = "/dev/ublkb";
 const DEVICES: &str = "/sys/class/ublk-char";
 const STOP_AGAIN: Duration = Duration::from_millis(10);
 
@@ -45,7 +45,7 @@ impl UblkDevice {
         let wanted = u16::try_from(backings.len()).unwrap_or(u16::MAX);
         let info = control.add(wanted)?;
         let number = info.device();
-        let path = PathBuf::from(format!("{BLOCK_DEVICE}{number}"));
+        let path = block_device(number);
         // From here on it is taken away where something fails.
         let mut this = Self { control, number, path, threads: Vec::new() };
         this.control.describe(number, store.len_bytes())?;
@@ -91,46 +91,43 @@ impl Drop for UblkDevice {
     }
 }
 
-/// Takes away the devices of a dead server, once nobody swaps to them.
+/// Swaps off and takes away the devices that a dead server has left. Those of a living process are not
+/// looked for: it may have the number of one that is dead.
 pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
-    if !Path::new(control::CONTROL).exists() {
+    let is_alive = Path::new(&format!("/proc/{server_pid}")).exists();
+    if is_alive || !Path::new(control::CONTROL).exists() {
         return Ok(());
     }
-    let devices = orphans(server_pid)?;
     let mut control = Control::open()?;
-    for number in devices {
+    for number in devices()? {
+        // One that goes meanwhile is none.
+        if control.server(number) != Ok(Some(server_pid)) {
+            continue;
+        }
+        let path = block_device(number);
+        if used_bytes(&path).is_some() {
+            SwapArea::of(&path).switch_off()?;
+        }
         let removed = control.stop(number).and_then(|()| control.delete(number));
         removed.map_err(SwapError::at("taking the ublk device away"))?;
     }
     Ok(())
 }
 
-/// Block devices that a dead server has left.
-pub(crate) fn orphan_paths(server_pid: u32) -> Result<Vec<PathBuf>, SwapError> {
-    if !Path::new(control::CONTROL).exists() {
-        return Ok(Vec::new());
-    }
-    let numbers = orphans(server_pid)?.into_iter();
-    Ok(numbers.map(|number| PathBuf::from(format!("{BLOCK_DEVICE}{number}"))).collect())
-}
-
-/// Those of a living process are not asked for: it may have the number of one that is dead.
-fn orphans(server_pid: u32) -> Result<Vec<u32>, SwapError> {
-    if Path::new(&format!("/proc/{server_pid}")).exists() {
-        return Ok(Vec::new());
-    }
-    let mut control = Control::open()?;
+/// The numbers of all ublk devices.
+fn devices() -> Result<Vec<u32>, SwapError> {
     let entries = match std::fs::read_dir(DEVICES) {
         Ok(entries) => entries,
         // There was never one.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(SwapError::file("read", DEVICES)(error)),
     };
-    let numbers = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok());
-    // One that goes meanwhile is none.
-    Ok(numbers.filter(|number| control.server(*number) == Ok(Some(server_pid))).collect())
+    let number = |name: &str| name.strip_prefix("ublkc")?.parse().ok();
+    Ok(entries.flatten().filter_map(|entry| number(entry.file_name().to_str()?)).collect())
+}
+
+fn block_device(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkb{number}"))
 }
 
 impl std::fmt::Debug for UblkDevice {

@@ -95,7 +95,7 @@ impl Queue {
 
     /// To be called when the kernel has none of its places, and not when it may have some: then it may
     /// still write to the buffers, which stay.
-    pub(super) fn unmap(self) {
+    fn unmap(self) {
         self.requests.unmap();
         self.buffers.unmap();
     }
@@ -148,17 +148,20 @@ impl Queue {
     }
 
     fn request(&self, tag: u16) -> Request {
-        assert!(tag < self.depth, "the kernel gives back what it was given");
         let requests: *const Request = self.requests.start.cast();
         // SAFETY: within the kernel's list, which is mapped; the request of a tag stands still until
         // it is answered.
-        unsafe { requests.add(usize::from(tag)).read_volatile() }
+        unsafe { requests.add(self.place(tag)).read_volatile() }
     }
 
     fn buffer(&self, tag: u16) -> *mut u8 {
-        assert!(tag < self.depth, "the kernel gives back what it was given");
         // SAFETY: there is a buffer for each tag.
-        unsafe { self.buffers.start.cast::<u8>().add(usize::from(tag) * MAX_TRANSFER_BYTES) }
+        unsafe { self.buffers.start.cast::<u8>().add(self.place(tag) * MAX_TRANSFER_BYTES) }
+    }
+
+    fn place(&self, tag: u16) -> usize {
+        assert!(tag < self.depth, "the kernel gives back what it was given");
+        usize::from(tag)
     }
 
     fn push(&mut self, what: Turn, tag: u16, result: i32) {
@@ -166,7 +169,7 @@ impl Queue {
         let device = Fd(self.device.as_raw_fd());
         let entry = opcode::UringCmd16::new(device, what as u32).cmd(bytes).build();
         let entry = entry.user_data(u64::from(tag));
-        // SAFETY: the buffer is mapped until the queue ends, and with it the ring that has the command.
+        // SAFETY: the buffer stays mapped for as long as the kernel may have the command.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring has a place for each tag");
     }
