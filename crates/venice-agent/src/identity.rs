@@ -40,6 +40,15 @@ impl NodeIdentity {
         Ok(Self { dir: dir.to_owned(), holder, access, door, turned_out })
     }
 
+    /// The same, at each of the Monitor Nodes alone.
+    pub(crate) fn at_each(&self) -> Vec<Self> {
+        let at = |monitor: &str| {
+            let access = Access::new(monitor, self.access.login.clone());
+            Self { access, ..self.clone() }
+        };
+        self.access.monitor.split(',').map(at).collect()
+    }
+
     /// When its certificate ends, in seconds since 1970.
     pub(crate) fn expires_s(&self) -> u64 {
         self.holder.said().expires_s

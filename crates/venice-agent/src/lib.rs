@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod correspondent;
 mod devices;
 mod error;
 mod handler;

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use venice_control::client::MonitorClient;
 use venice_control::{
     ControlError, DoorReport, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError,
-    Registered, Revocation,
+    Registered,
 };
 
 use crate::AgentError;
+use crate::correspondent::{Answer, Correspondent, Letter};
 use crate::identity::NodeIdentity;
 use crate::lender::Lender;
 use crate::link_test::LinkTests;
@@ -20,8 +23,8 @@ use crate::relay_host::RelayHost;
 /// First and longest pause between two attempts to reach the Monitor Node.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// A heartbeat whose answer takes longer than this has failed.
-const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Answers of Monitor Nodes that wait to be looked at.
+const ANSWERS: usize = 16;
 
 /// One agent's membership in the rack.
 #[derive(Debug)]
@@ -30,8 +33,13 @@ pub(crate) struct Member {
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
-    /// Whom its door does not let in and the Monitor Node does not know.
-    pub(crate) besides: Vec<Revocation>,
+}
+
+/// Reports go out to the Monitor Nodes, and answers come.
+struct Post {
+    letters: watch::Sender<Option<Arc<Letter>>>,
+    answers: mpsc::Receiver<(usize, Answer)>,
+    correspondents: JoinSet<()>,
 }
 
 impl Member {
@@ -112,53 +120,73 @@ impl Member {
         }
     }
 
-    /// Sends heartbeats until the Monitor Node wants a new registration.
-    async fn report(
-        &mut self,
-        mut client: MonitorClient,
-        registered: Registered,
-        links: &LinkTests,
-    ) {
+    /// Sends heartbeats to every Monitor Node, until one of them wants a new registration. What they
+    /// say of the rack is taken from the first of them that answers, so that they need not be of one mind
+    /// at every moment; whom they have turned out, from all.
+    async fn report(&mut self, client: MonitorClient, registered: Registered, links: &LinkTests) {
         let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first comes at once.
-        ticks.tick().await;
-        let mut away = false;
+        let Post { letters, mut answers, correspondents } = self.correspond(client, registered);
+        let count = correspondents.len();
+        let (mut answering, mut besides) = (vec![true; count], vec![Vec::new(); count]);
+        let mut called_back = vec![Vec::new(); count];
+        let lender = Arc::clone(&self.lender);
+        // Of memory that is free again the Monitor Nodes hear at once: somebody may wait.
+        let mut freed = std::pin::pin!(lender.freed());
         loop {
-            // Of memory that is free again the Monitor Node hears at once: somebody may wait.
-            let lender = Arc::clone(&self.lender);
-            let freed = lender.freed();
-            let heartbeat = self.heartbeat(&mut client, &registered, links);
-            let error = match timeout(HEARTBEAT_TIMEOUT, heartbeat).await {
-                Ok(Ok(ack)) => {
-                    if away {
-                        tracing::info!("the Monitor Node is back");
-                        away = false;
-                    }
-                    self.take_news(ack, &registered, links).err().map(|error| error.to_string())
-                }
-                Ok(Err(ControlError::Rack(RackError::NotRegistered))) => return,
-                // What it showed is worth nothing there, which may be the connection's: its
-                // certificate is the one of when it was made.
-                Ok(Err(
-                    error @ (ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }),
-                )) => {
-                    tracing::warn!(%error, "heartbeat refused; coming in anew");
-                    return;
-                }
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(late) => Some(late.to_string()),
-            };
-            if let Some(error) = error.filter(|_| !away) {
-                tracing::warn!(error, "heartbeat failed; what is lent stays lent");
-                away = true;
-            }
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = freed => {}
+                () = &mut freed => {}
+                Some((at, answer)) = answers.recv() => {
+                    answering[at] = matches!(answer, Answer::Ack(_));
+                    called_back[at] = match &answer {
+                        Answer::Ack(ack) => ack.called_back.clone(),
+                        Answer::None | Answer::Other => Vec::new(),
+                    };
+                    self.lender.set_called_back(&called_back.concat());
+                    match answer {
+                        Answer::Ack(mut ack) => {
+                            let news = ack.revoked.take();
+                            besides[at] = news
+                                .map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
+                            let is_first = !answering[..at].contains(&true);
+                            if is_first && let Err(error) = self.take_news(ack, &registered, links) {
+                                tracing::warn!(%error, "cannot do as the Monitor Node says");
+                            }
+                        }
+                        Answer::None => {}
+                        Answer::Other => return,
+                    }
+                    continue;
+                }
             }
+            freed.set(lender.freed());
+            let report = self.heartbeat(&registered, links);
+            letters.send_replace(Some(Arc::new(Letter { report, besides: besides.clone() })));
         }
+    }
+
+    /// Somebody for each Monitor Node, until all are dropped.
+    fn correspond(&self, client: MonitorClient, registered: Registered) -> Post {
+        let (letters, newest) = watch::channel(None);
+        let (sender, answers) = mpsc::channel(ANSWERS);
+        let mut correspondents = JoinSet::new();
+        let each = self.identity.at_each();
+        // With several it is not known which of them that connection is to.
+        let mut client = Some(client).filter(|_| each.len() == 1);
+        for (at, identity) in each.into_iter().enumerate() {
+            let correspondent = Correspondent {
+                at,
+                identity,
+                registration: self.registration.clone(),
+                registered,
+                letters: newest.clone(),
+                answers: sender.clone(),
+            };
+            correspondents.spawn(correspondent.run(client.take()));
+        }
+        Post { letters, answers, correspondents }
     }
 
     /// In a network of relays the hop links measure themselves; elsewhere every node is tested.
@@ -169,9 +197,6 @@ impl Member {
         links: &LinkTests,
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
-        self.lender.set_called_back(&ack.called_back);
-        let news = ack.revoked.clone();
-        self.besides = news.map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
         let own = registered.identity.node;
         match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
             Some(learnt) => learnt,
@@ -182,12 +207,7 @@ impl Member {
         }
     }
 
-    async fn heartbeat(
-        &mut self,
-        client: &mut MonitorClient,
-        registered: &Registered,
-        links: &LinkTests,
-    ) -> Result<HeartbeatAck, ControlError> {
+    fn heartbeat(&self, registered: &Registered, links: &LinkTests) -> HeartbeatReport {
         let relayed = self.frames.with_relay(|relay| relay.traffic()).unwrap_or_default();
         let mut port = self.frames.udp().report(relayed);
         port.mapped = self.lender.mapped();
@@ -197,7 +217,7 @@ impl Member {
             port.dropped.unsealed += dropped.unsealed;
             port.dropped.unknown_key += dropped.unknown_key;
         }
-        let report = HeartbeatReport {
+        HeartbeatReport {
             identity: registered.identity,
             instance: self.registration.instance,
             memory: self.lender.report(),
@@ -208,9 +228,8 @@ impl Member {
                 refused: self.identity.door.refused(),
                 certificate_expires_s: self.identity.expires_s(),
                 revoked_version: self.identity.door.revoked_version(),
-                revoked_besides: self.besides.clone(),
+                revoked_besides: Vec::new(),
             },
-        };
-        client.heartbeat(report).await
+        }
     }
 }

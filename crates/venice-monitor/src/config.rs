@@ -14,11 +14,11 @@ use venice_rack::monitor::MonitorSettings;
 use venice_store::{EtcdTls, StoreError, StoreLocation};
 
 /// Called once with the address the Monitor Node listens on.
-pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send>>);
+pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send + Sync>>);
 
 impl OnReady {
     /// Calls `f` with the address.
-    pub fn new(f: impl FnOnce(SocketAddr) + Send + 'static) -> Self {
+    pub fn new(f: impl FnOnce(SocketAddr) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(f)))
     }
 
@@ -51,8 +51,8 @@ pub struct MonitorConfig {
     /// Directory of the authority's keys, and of the store if it is nowhere else; made when it is not
     /// there.
     pub state_dir: PathBuf,
-    /// The store: a file, or `etcd://HOST[:PORT][,...][/PREFIX]`, `etcds://...` with TLS. Of several
-    /// Monitor Nodes with one etcd one serves the rack, and the others stand by.
+    /// The store: a file, or `etcd://HOST[:PORT][,...][/PREFIX]`, `etcds://...` with TLS. Several
+    /// Monitor Nodes with one etcd all serve the rack.
     pub store: Option<String>,
     /// The authority that signed the certificates of etcd's members, in PEM: for `etcds://`.
     pub store_ca: Option<PathBuf>,

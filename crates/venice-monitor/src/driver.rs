@@ -1,125 +1,30 @@
 //! Drives the core: calls and the time go in, what it wants done is done.
 
-use crate::clock::{Clock, TICK};
+use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
-use crate::records::RecordStore;
-use crate::turn::Tenure;
+use crate::inputs::{AskedReply, Asking, Done, Input, Listing, Order, Waiting, Wanted};
+use crate::log::log;
+use crate::records::{Applied, RecordStore};
+use crate::tenure::Tenure;
+use crate::wardens::Wardens;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc, oneshot};
+use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use venice_control::identity::Authority;
-use venice_control::server::Door;
 use venice_control::{
-    Asked, DeviceRequest, DonorStatus, ForecastRow, Grant, GrantRow, HeartbeatAck, HeartbeatReport,
-    Identity, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow,
-    QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation, Revocations,
+    Asked, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity, NodeRegistration, Owner,
+    RackError, Registered,
 };
-use venice_rack::monitor::{Action, CallError, Event, JoinTokenRecord, Kept, MonitorCore, Token};
+use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
 
 /// A standstill that an operator wants to know of.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// Inputs taken at one go, so that their changes are written at one go.
 const INPUTS_AT_ONCE: usize = 64;
-/// No certificate takes longer from the look at the clock until it is signed.
-const STILL_SIGNING_MS: u64 = 60_000;
-
-type Reply<T> = oneshot::Sender<T>;
-/// Somebody who waits for no more than that it is done.
-type Done = Reply<Result<(), RackError>>;
-type AskedReply = Reply<Result<Asked, RackError>>;
-
-/// What comes in.
-pub(crate) enum Input {
-    Register(NodeRegistration, Reply<Result<Registered, RackError>>),
-    /// Of the node of that name, as its certificate says.
-    Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
-    RequestDevice(Owner, DeviceRequest, AskedReply),
-    Request(Owner, MemoryRequest, AskedReply),
-    /// Who asked for memory does not wait for it any more.
-    Leave {
-        owner: Owner,
-        client_id: u128,
-        reply: Done,
-    },
-    /// Where a request would be placed; nothing changes.
-    Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
-    Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
-    Drain {
-        name: String,
-        undo: bool,
-        reply: Done,
-    },
-    NewToken(JoinTokenRecord, Done),
-    Join {
-        token: (u64, [u8; 32]),
-        name: String,
-        key: [u8; 32],
-        reply: Done,
-    },
-    DeleteToken(u64, Done),
-    SetQuota(QuotaRecord, Done),
-    RemoveQuota(QuotaFor, Done),
-    Revoke {
-        name: String,
-        /// Also a name that the rack does not know.
-        is_sure: bool,
-        reply: Done,
-    },
-    List(Listing),
-    Stop,
-}
-
-/// A table asked for.
-pub(crate) enum Listing {
-    Nodes(Reply<Vec<NodeRow>>),
-    Resources(Reply<Vec<ResourceRow>>),
-    Grants(Reply<Vec<GrantRow>>),
-    Queue(Reply<Vec<QueueRow>>),
-    Quotas(Reply<QuotaTable>),
-    Forecasts(Reply<Vec<ForecastRow>>),
-    Links(Reply<Vec<LinkRow>>),
-    Tokens(Reply<Vec<JoinTokenRecord>>),
-    Revocations(Reply<Vec<Revocation>>),
-}
-
-/// Who holds the keys to the door, to be told when somebody is turned out.
-#[derive(Clone)]
-pub(crate) struct Wardens {
-    pub(crate) door: Arc<Door>,
-    pub(crate) authority: Arc<Authority>,
-}
-
-impl Wardens {
-    /// Up to when a node that is turned out at this moment has its certificates void: beyond all
-    /// that was signed and all that is being signed.
-    fn moment_ms(&self) -> u64 {
-        wall_ms().max(self.authority.newest_ms()).saturating_add(STILL_SIGNING_MS)
-    }
-
-    /// Revocations that a node tells, as far as a Monitor Node of this rack has made them.
-    fn known_again(&self, node: &str, told: Vec<Revocation>) -> Vec<Revocation> {
-        let (known, others): (Vec<_>, Vec<_>) =
-            told.into_iter().partition(|it| self.authority.has_sealed(it));
-        for other in others {
-            tracing::debug!(node, of = other.node, "tells a revocation without this rack's seal");
-        }
-        known
-    }
-
-    /// Nobody of these comes in any more, and those who are in do nothing more. First the door is
-    /// closed: whoever is signed for under a date that is good again finds it so.
-    fn turn_out(&self, revoked: &Revocations) {
-        self.door.set_revoked(revoked.clone());
-        for revocation in revoked.list() {
-            self.authority.sign_after(revocation.until_ms);
-        }
-    }
-}
 
 /// A call that has come back.
 struct Returned {
@@ -135,13 +40,14 @@ pub(crate) struct Driver {
     donors: Arc<Donors>,
     calls: JoinSet<Returned>,
     next_token: u64,
-    registrations: BTreeMap<Token, Reply<Result<Registered, RackError>>>,
-    releases: BTreeMap<Token, Reply<Kept>>,
-    waiting: BTreeMap<Token, Done>,
+    registrations: BTreeMap<Token, Waiting<NodeRegistration, Result<Registered, RackError>>>,
+    releases: BTreeMap<Token, Waiting<Vec<(GrantId, GrantKey)>, Kept>>,
+    orders: BTreeMap<Token, Waiting<Order, Result<(), RackError>>>,
+    requests: BTreeMap<u128, Asking>,
     wardens: Wardens,
     tenure: Tenure,
-    /// A request may be asked for more than once while it is in its handshake.
-    requests: BTreeMap<u128, Vec<AskedReply>>,
+    /// What no certificate outlives.
+    certificate_life_ms: u64,
 }
 
 impl Driver {
@@ -151,9 +57,10 @@ impl Driver {
         clock: Clock,
         donors: Donors,
         wardens: Wardens,
-        tenure: Tenure,
+        certificate_life_ms: u64,
     ) -> Self {
         wardens.turn_out(core.revocations());
+        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.company().tenure());
         Self {
             core,
             store,
@@ -163,10 +70,11 @@ impl Driver {
             next_token: 0,
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            requests: BTreeMap::new(),
             wardens,
             tenure,
-            requests: BTreeMap::new(),
+            certificate_life_ms,
         }
     }
 
@@ -175,6 +83,7 @@ impl Driver {
         mut self,
         mut inputs: mpsc::Receiver<Input>,
     ) -> Result<(), MonitorError> {
+        self.core.handle_certificate_life(self.certificate_life_ms);
         let mut batch = Vec::with_capacity(INPUTS_AT_ONCE);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -194,6 +103,7 @@ impl Driver {
                 Some(done) = self.calls.join_next(), if !self.calls.is_empty() => {
                     self.hear(done.map_err(MonitorError::Driver)?);
                 }
+                news = self.store.news() => self.learn(news?),
                 () = tokio::time::sleep(wait) => {
                     self.core.handle_timeout(self.clock.now_ns());
                 }
@@ -211,6 +121,56 @@ impl Driver {
         if self.core.handle_wall_clock(self.clock.now_ns(), wall_ms()) {
             self.wardens.turn_out(self.core.revocations());
         }
+        if let Some(shared) = self.store.shared() {
+            shared.company().tell_silent(self.core.silent_nodes());
+        }
+    }
+
+    /// Others have changed the store.
+    fn learn(&mut self, news: Vec<Change>) {
+        if let Some(shared) = self.store.shared() {
+            self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+        }
+        if !news.is_empty() {
+            let are_turned_out = news.iter().any(is_of_revocations);
+            self.core.handle_stored(self.clock.now_ns(), news);
+            if are_turned_out {
+                self.wardens.turn_out(self.core.revocations());
+            }
+        }
+    }
+
+    /// Others were first: what was to be done is judged anew.
+    fn yield_to_others(&mut self, failed: Vec<Change>, news: Vec<Change>) {
+        let Some(shared) = self.store.shared() else { return };
+        self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+        self.core.handle_conflict(self.clock.now_ns(), failed, shared.view(), news);
+        self.core.handle_certificate_life(self.certificate_life_ms);
+        self.wardens.turn_out(self.core.revocations());
+        self.ask_anew();
+    }
+
+    /// On behalf of those who have no answer yet.
+    fn ask_anew(&mut self) {
+        let now_ns = self.clock.now_ns();
+        for (token, Waiting { asked, .. }) in &self.registrations {
+            self.core.handle_register(now_ns, *token, asked.clone());
+        }
+        for (token, Waiting { asked, .. }) in &self.releases {
+            self.core.handle_release(*token, asked);
+        }
+        let orders = self.orders.iter().map(|(token, waiting)| (*token, waiting.asked.clone()));
+        for (token, order) in orders.collect::<Vec<_>>() {
+            self.order(token, order);
+        }
+        let mut forbidden = Vec::new();
+        for (client_id, Asking { owner, wanted, .. }) in &self.requests {
+            let asked = ask(&mut self.core, now_ns, owner, wanted);
+            forbidden.extend(asked.err().map(|error| (*client_id, error)));
+        }
+        for (client_id, error) in forbidden {
+            self.reply(client_id, Err(error));
+        }
     }
 
     fn take(&mut self, input: Input) {
@@ -218,7 +178,7 @@ impl Driver {
         match input {
             Input::Register(node, reply) => {
                 let token = self.token();
-                self.registrations.insert(token, reply);
+                self.registrations.insert(token, Waiting { asked: node.clone(), reply });
                 self.core.handle_register(now_ns, token, node);
             }
             Input::Heartbeat(name, report, reply) => {
@@ -227,18 +187,10 @@ impl Driver {
                 let _ = reply.send(ack);
             }
             Input::Request(owner, request, reply) => {
-                let client_id = request.client_id;
-                match self.core.handle_request(now_ns, owner, request) {
-                    Ok(()) => self.requests.entry(client_id).or_default().push(reply),
-                    Err(error) => drop(reply.send(Err(error))),
-                }
+                self.request(now_ns, owner, Wanted::Memory(request), reply);
             }
             Input::RequestDevice(owner, request, reply) => {
-                let client_id = request.client_id;
-                match self.core.handle_device_request(now_ns, owner, request) {
-                    Ok(()) => self.requests.entry(client_id).or_default().push(reply),
-                    Err(error) => drop(reply.send(Err(error))),
-                }
+                self.request(now_ns, owner, Wanted::Device(request), reply);
             }
             Input::Leave { owner, client_id, reply } => {
                 let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
@@ -248,42 +200,47 @@ impl Driver {
             }
             Input::Release(leases, reply) => {
                 let token = self.token();
-                self.releases.insert(token, reply);
                 self.core.handle_release(token, &leases);
+                self.releases.insert(token, Waiting { asked: leases, reply });
             }
-            Input::NewToken(record, reply) => {
-                let token = self.wait_for(reply);
-                self.core.handle_new_token(wall_ms(), token, record);
-            }
-            Input::Join { token: join, name, key, reply } => {
-                let token = self.wait_for(reply);
+            Input::Order(order, reply) => self.take_order(order, reply),
+            Input::List(listing) => self.list(now_ns, listing),
+            Input::Stop => {}
+        }
+    }
+
+    fn request(&mut self, now_ns: u64, owner: Owner, wanted: Wanted, reply: AskedReply) {
+        let client_id = wanted.client_id();
+        if let Err(error) = ask(&mut self.core, now_ns, &owner, &wanted) {
+            return drop(reply.send(Err(error)));
+        }
+        let asking = Asking { owner, wanted, replies: Vec::new() };
+        self.requests.entry(client_id).or_insert(asking).replies.push(reply);
+    }
+
+    fn take_order(&mut self, order: Order, reply: Done) {
+        let token = self.token();
+        self.orders.insert(token, Waiting { asked: order.clone(), reply });
+        self.order(token, order);
+    }
+
+    fn order(&mut self, token: Token, order: Order) {
+        let now_ns = self.clock.now_ns();
+        match order {
+            Order::NewToken(record) => self.core.handle_new_token(wall_ms(), token, record),
+            Order::Join { token: join, name, key } => {
                 self.core.handle_join(wall_ms(), token, join, (&name, key));
             }
-            Input::DeleteToken(id, reply) => {
-                let token = self.wait_for(reply);
-                self.core.handle_delete_token(wall_ms(), token, id);
-            }
-            Input::Revoke { name, is_sure, reply } => {
-                let token = self.wait_for(reply);
+            Order::DeleteToken(id) => self.core.handle_delete_token(wall_ms(), token, id),
+            Order::Revoke { name, is_sure } => {
                 let until_ms = self.wardens.moment_ms();
                 self.core.handle_revoke(now_ns, until_ms, token, (&name, is_sure));
                 // Not only when it is durable: writing takes time, in which it might renew.
                 self.wardens.turn_out(self.core.revocations());
             }
-            Input::SetQuota(quota, reply) => {
-                let token = self.wait_for(reply);
-                self.core.handle_set_quota(token, quota);
-            }
-            Input::RemoveQuota(of, reply) => {
-                let token = self.wait_for(reply);
-                self.core.handle_remove_quota(token, of);
-            }
-            Input::Drain { name, undo, reply } => {
-                let token = self.wait_for(reply);
-                self.core.handle_drain(now_ns, token, &name, !undo);
-            }
-            Input::List(listing) => self.list(now_ns, listing),
-            Input::Stop => {}
+            Order::SetQuota(quota) => self.core.handle_set_quota(token, quota),
+            Order::RemoveQuota(of) => self.core.handle_remove_quota(token, of),
+            Order::Drain { name, undo } => self.core.handle_drain(now_ns, token, &name, !undo),
         }
     }
 
@@ -325,12 +282,6 @@ impl Driver {
         }
     }
 
-    fn wait_for(&mut self, reply: Done) -> Token {
-        let token = self.token();
-        self.waiting.insert(token, reply);
-        token
-    }
-
     fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
@@ -338,12 +289,15 @@ impl Driver {
 
     async fn perform_all(&mut self) -> Result<(), MonitorError> {
         while let Some(action) = self.core.poll_action() {
-            // What others prepare in the meantime is not ours to call off.
+            // Who does not hear the others is not to act on what it knows.
             if !self.tenure.lasts() {
-                return Err(MonitorError::TurnOver);
+                return Err(MonitorError::CutOff);
             }
             match action {
-                Action::Store(changes) => self.store.apply(changes).await?,
+                Action::Store(changes) => match self.store.apply(changes).await? {
+                    Applied::Made => {}
+                    Applied::Conflict { failed, news } => self.yield_to_others(failed, news),
+                },
                 Action::SendPrepare { donor, addr, request } => {
                     self.call(donor, addr, Call::Prepare(request));
                 }
@@ -359,18 +313,19 @@ impl Driver {
                 Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
                 Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
                 Action::ReplyStanding { client_id, standing } => {
-                    for reply in self.requests.remove(&client_id).unwrap_or_default() {
+                    let asking = self.requests.remove(&client_id);
+                    for reply in asking.into_iter().flat_map(|asking| asking.replies) {
                         let _ = reply.send(Ok(Asked::Waits(standing)));
                     }
                 }
                 Action::ReplyRelease { token, kept } => {
-                    self.releases.remove(&token).map(|reply| reply.send(kept));
+                    self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
                 }
                 Action::ReplyDone { token, result } => {
-                    self.waiting.remove(&token).map(|reply| reply.send(result));
+                    self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
                 }
                 Action::ReplyRegister { token, result } => {
-                    self.registrations.remove(&token).map(|reply| reply.send(result));
+                    self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
                 }
                 Action::Note(event) => log(&event),
             }
@@ -395,7 +350,8 @@ impl Driver {
             },
             Err(error) => tracing::info!(%error, "refused"),
         }
-        for reply in self.requests.remove(&client_id).unwrap_or_default() {
+        let asking = self.requests.remove(&client_id);
+        for reply in asking.into_iter().flat_map(|asking| asking.replies) {
             let _ = reply.send(result.clone().map(Asked::Granted));
         }
     }
@@ -426,10 +382,20 @@ impl Driver {
     }
 }
 
-/// The time of day, in milliseconds since 1970.
-pub(crate) fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+fn ask(
+    core: &mut MonitorCore,
+    now_ns: u64,
+    owner: &Owner,
+    wanted: &Wanted,
+) -> Result<(), RackError> {
+    match wanted.clone() {
+        Wanted::Memory(request) => core.handle_request(now_ns, owner.clone(), request),
+        Wanted::Device(request) => core.handle_device_request(now_ns, owner.clone(), request),
+    }
+}
+
+fn is_of_revocations(change: &Change) -> bool {
+    matches!(change, Change::PutRevocation(_) | Change::DeleteRevocation(_))
 }
 
 fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
@@ -439,49 +405,17 @@ fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
     }
 }
 
-fn log(event: &Event) {
-    match event {
-        Event::NodeJoined { name, identity } => {
-            tracing::info!(node = name, number = identity.node.0, epoch = identity.epoch, "joined");
-        }
-        Event::NodeBack { name } => tracing::info!(node = name, "reports again"),
-        Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
-        Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
-        Event::NodeDrains { name, drains: false } => {
-            tracing::info!(node = name, "is drained no longer");
-        }
-        Event::NodeAdmitted { name } => tracing::info!(node = name, "may join: its token is used"),
-        Event::NodeRevoked { name } => {
-            tracing::warn!(node = name, "turned out: its certificates are void");
-        }
-        Event::QuotaSet { of, bytes } => {
-            tracing::info!(user = name_of(of), bytes, "quota set");
-        }
-        Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
-        Event::GrantAdopted { donor, id } => {
-            tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
-        }
-        Event::GrantNotAdopted { donor, id, slabs } => {
-            tracing::warn!(donor, grant = id.0, slabs, "tells of a grant that cannot be");
-        }
-    }
-}
-
-fn name_of(of: &QuotaFor) -> &str {
-    match of {
-        QuotaFor::User(user) => user,
-        QuotaFor::Others => "(all others)",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::MonitorConfig;
     use crate::keys::SystemKeys;
+    use crate::wardens::STILL_SIGNING_MS;
+    use tokio::sync::oneshot;
     use venice_control::Caller;
     use venice_control::client::Login;
     use venice_control::identity::Holder;
+    use venice_control::server::Door;
 
     async fn driver(dir: &std::path::Path) -> Driver {
         let authority = Arc::new(venice_identity_test::authority());
@@ -492,14 +426,7 @@ mod tests {
         let settings = MonitorConfig::default().settings();
         let core = MonitorCore::recover(settings, keys, 0, records);
         let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-        Driver::new(
-            core,
-            store,
-            Clock::start(),
-            donors,
-            Wardens { door, authority },
-            Tenure::for_ever(),
-        )
+        Driver::new(core, store, Clock::start(), donors, Wardens { door, authority }, 0)
     }
 
     #[tokio::test]
@@ -512,7 +439,8 @@ mod tests {
         let node7 = Caller::Node("node7".into());
         let early = authority.credential(&node7).unwrap().said().issued_ms;
         let (reply, _answer) = oneshot::channel();
-        driver.take(Input::Revoke { name: "node7".into(), is_sure: true, reply });
+        let revoke = Order::Revoke { name: "node7".into(), is_sure: true };
+        driver.take(Input::Order(revoke, reply));
 
         let until_ms = driver.wardens.door.revoked_until_ms("node7");
         assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
@@ -524,14 +452,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whose_turn_is_over_does_nothing_more() {
+    async fn who_is_cut_off_from_the_others_does_nothing_more() {
         let dir = tempfile::tempdir().unwrap();
         let mut driver = driver(dir.path()).await;
-        driver.tenure = Tenure::over();
+        driver.tenure = Tenure::past();
         let (reply, mut answer) = oneshot::channel();
-        driver.take(Input::DeleteToken(1, reply));
+        driver.take(Input::Order(Order::DeleteToken(1), reply));
         let ended = driver.perform_all().await;
-        assert!(matches!(ended, Err(MonitorError::TurnOver)), "{ended:?}");
+        assert!(matches!(ended, Err(MonitorError::CutOff)), "{ended:?}");
         assert!(answer.try_recv().is_err(), "it answered");
     }
 }

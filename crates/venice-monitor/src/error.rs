@@ -28,12 +28,24 @@ pub enum MonitorError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// Another Monitor Node may serve the rack from here on.
+    /// It did not hear in time what other Monitor Nodes change.
+    #[error("it is cut off from the store, and does not know what others change there")]
+    CutOff,
+    /// Somebody else than a Monitor Node has changed the store.
+    #[error("the store's record {key} was removed, which no Monitor Node does")]
+    Meddled {
+        /// The record's key.
+        key: String,
+    },
+    /// A Monitor Node of an older Venice has the store for itself.
     #[error(
-        "its turn is over: it could not renew it in the store in time, and another Monitor Node may \
-         serve the rack; started again, it stands by"
+        "the Monitor Node at {addr} serves this rack alone, as those of an older Venice do: stop \
+         it and all others of that version first, or wait some seconds where that was just done"
     )]
-    TurnOver,
+    ServesAlone {
+        /// Where it listens.
+        addr: String,
+    },
     /// The listening socket does not tell its address.
     #[error("the listening socket does not tell its address")]
     Listener(#[source] std::io::Error),
@@ -43,4 +55,16 @@ pub enum MonitorError {
     /// The system gives no random numbers for keys.
     #[error("the system gives no random numbers")]
     Random(#[source] std::io::Error),
+}
+
+impl MonitorError {
+    /// It may be over by itself: the store answers again, or is read anew.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            MonitorError::CutOff
+                | MonitorError::Meddled { .. }
+                | MonitorError::Store(StoreError::Unreachable { .. } | StoreError::Behind)
+        )
+    }
 }

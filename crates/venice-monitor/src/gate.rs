@@ -1,6 +1,7 @@
 //! Who becomes part of the rack: the gate's calls, and those at the socket of this machine.
 
-use crate::driver::{Input, Listing, wall_ms};
+use crate::clock::wall_ms;
+use crate::inputs::{Listing, Order};
 use crate::service::Service;
 use std::time::Duration;
 use venice_control::identity::{Authority, IdentityError, TokenSecret};
@@ -19,8 +20,8 @@ fn refused(error: &IdentityError) -> RackError {
 }
 
 impl Service {
-    /// A certificate and the authority's, while it is our turn: whoever serves next may have turned
-    /// the caller out, and its revocation reaches no further than what was signed by then.
+    /// A certificate and the authority's, while we hear the other Monitor Nodes: one of them may have
+    /// turned the caller out, and its revocation reaches no further than what was signed soon after.
     fn signed(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
         let authority: &Authority = &self.authority;
         let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
@@ -39,7 +40,7 @@ impl GateHandler for Service {
         key: [u8; 32],
     ) -> Result<(), RackError> {
         let token = (id, secret.hash());
-        self.ask_done(|reply| Input::Join { token, name, key, reply }).await
+        self.ask_done(Order::Join { token, name, key }).await
     }
 
     fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
@@ -61,7 +62,7 @@ impl GateHandler for Service {
             used_by: String::new(),
             used_key: None,
         };
-        self.ask_done(|reply| Input::NewToken(record, reply)).await?;
+        self.ask_done(Order::NewToken(record)).await?;
         Ok(NewToken { id, secret, authority: self.authority.fingerprint() })
     }
 
@@ -74,11 +75,11 @@ impl GateHandler for Service {
     }
 
     async fn delete_token(&self, id: u64) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::DeleteToken(id, reply)).await
+        self.ask_done(Order::DeleteToken(id)).await
     }
 
     async fn revoke(&self, name: String, is_sure: bool) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::Revoke { name, is_sure, reply }).await
+        self.ask_done(Order::Revoke { name, is_sure }).await
     }
 
     async fn show(&self) -> Shown {
@@ -100,17 +101,17 @@ impl LocalHandler for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turn::Tenure;
+    use crate::tenure::Tenure;
     use std::sync::Arc;
     use venice_control::identity::KeyPem;
 
     #[test]
-    fn whose_turn_is_over_signs_nothing() {
+    fn who_is_cut_off_from_the_others_signs_nothing() {
         let (inputs, _driver) = tokio::sync::mpsc::channel(1);
         let authority = Arc::new(venice_identity_test::authority());
         let request = KeyPem::generate().unwrap().request().unwrap();
         let node7 = Caller::Node("node7".into());
-        for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::over(), false)] {
+        for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {
             let addr = ([127, 0, 0, 1], 1).into();
             let service = Service::new(inputs.clone(), Arc::clone(&authority), addr, tenure);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);

@@ -1,7 +1,7 @@
 //! Founding a rack: an authority, and the token that its first machine joins with.
 
 use crate::STORE_FILE;
-use crate::driver::wall_ms;
+use crate::clock::wall_ms;
 use crate::error::MonitorError;
 use crate::records::RecordStore;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub async fn init(
         used_key: None,
     };
     let path = state_dir.join(STORE_FILE);
-    let (store, _) = RecordStore::open(path.clone()).await?;
+    let (mut store, _) = RecordStore::open(path.clone()).await?;
     give_to_owner_of_folder(&path)?;
     store.apply(vec![Change::PutToken(record)]).await?;
     let authority = Authority::create(&identity)?;

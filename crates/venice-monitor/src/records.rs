@@ -1,16 +1,13 @@
 //! The core's records in the store: a line of JSON under a readable key.
 
 use crate::error::MonitorError;
-use crate::turn::{SERVING_KEY, Turn};
+use crate::shared_store::SharedStore;
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 use venice_control::QuotaFor;
-use venice_rack::monitor::{Change, Record};
-use venice_store::{
-    CHANGES_AT_ONCE, Condition, EtcdStore, Outcome, RedbStore, Snapshot, Store, StoreChange,
-    Transaction,
-};
-use venice_wire::GrantId;
+use venice_rack::monitor::{Change, Record, RecordKey};
+use venice_store::{CHANGES_AT_ONCE, Entry, RedbStore, Snapshot, Store, StoreChange, Transaction};
+use venice_wire::{GrantId, NodeId};
 
 /// The core never has more changes made as one.
 const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE <= CHANGES_AT_ONCE);
@@ -19,11 +16,18 @@ const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE <= CHANGES_AT_ONCE);
 pub(crate) enum RecordStore {
     /// A file that nobody else has.
     File(RedbStore),
-    /// etcd, where others may write as soon as our turn is over.
-    Shared {
-        store: EtcdStore,
-        /// It is still our turn.
-        our_turn: Condition,
+    /// etcd, where others write too.
+    Shared(Box<SharedStore>),
+}
+
+/// What became of changes.
+pub(crate) enum Applied {
+    Made,
+    /// A record was not as it was thought to be: these changes were not made. What others have
+    /// changed, as far as it is news.
+    Conflict {
+        failed: Vec<Change>,
+        news: Vec<Change>,
     },
 }
 
@@ -32,83 +36,99 @@ impl RecordStore {
     pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
         let store = spawn_blocking(move || RedbStore::open(&path)).await;
         let store = store.map_err(MonitorError::Driver)??;
-        let records = records(store.load().await?)?;
+        let Snapshot { entries, .. } = store.load().await?;
+        let records = entries.iter().map(record).collect::<Result<_, _>>()?;
         Ok((Self::File(store), records))
     }
 
-    /// Reads what those before us have left.
-    pub(crate) async fn take_over(turn: &Turn) -> Result<(Self, Vec<Record>), MonitorError> {
-        let store = turn.store().clone();
-        let records = records(store.load().await?)?;
-        Ok((Self::Shared { store, our_turn: turn.condition() }, records))
-    }
-
     /// Makes the changes durable.
-    pub(crate) async fn apply(&self, changes: Vec<Change>) -> Result<(), MonitorError> {
-        let changes = changes.into_iter().map(store_change).collect();
-        let outcome = match self {
-            Self::File(store) => store.commit(Transaction::of(changes)).await?,
-            Self::Shared { store, our_turn } => {
-                let conditions = vec![our_turn.clone()];
-                store.commit(Transaction { conditions, changes }).await?
+    pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
+        match self {
+            Self::File(store) => {
+                let changes = changes.into_iter().map(store_change).collect();
+                store.commit(Transaction::of(changes)).await?;
+                Ok(Applied::Made)
             }
-        };
-        match outcome {
-            Outcome::Committed(_) => Ok(()),
-            Outcome::Conflict(_) => Err(MonitorError::TurnOver),
+            Self::Shared(shared) => shared.apply(changes).await,
+        }
+    }
+
+    /// Waits for what others change. One that is not waited for to the end has not happened.
+    pub(crate) async fn news(&mut self) -> Result<Vec<Change>, MonitorError> {
+        match self {
+            Self::File(_) => std::future::pending().await,
+            Self::Shared(shared) => shared.news().await,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> Option<&SharedStore> {
+        match self {
+            Self::File(_) => None,
+            Self::Shared(shared) => Some(shared),
         }
     }
 }
 
-fn records(all: Snapshot) -> Result<Vec<Record>, MonitorError> {
-    let of_tables = all.entries.into_iter().filter(|entry| entry.key != SERVING_KEY);
-    let record = |entry: venice_store::Entry| {
-        let key = entry.key;
-        serde_json::from_slice(&entry.value).map_err(|source| MonitorError::Record { key, source })
-    };
-    of_tables.map(record).collect()
+pub(crate) fn record(entry: &Entry) -> Result<Record, MonitorError> {
+    parse(&entry.key, &entry.value)
 }
 
-fn store_change(change: Change) -> StoreChange {
-    let put = |key: String, record: Record| {
-        let value = serde_json::to_vec(&record).expect("records are plain data");
-        StoreChange::put(key, value)
-    };
-    match change {
-        Change::PutNode(node) => {
-            put(format!("node/{:010}", node.identity.node.0), Record::Node(node))
+fn parse(key: &str, value: &[u8]) -> Result<Record, MonitorError> {
+    serde_json::from_slice(value)
+        .map_err(|source| MonitorError::Record { key: key.to_owned(), source })
+}
+
+pub(crate) fn store_change(change: Change) -> StoreChange {
+    let key = key_text(&change.key());
+    match change.into_record() {
+        Some(record) => {
+            let value = serde_json::to_vec(&record).expect("records are plain data");
+            StoreChange::put(key, value)
         }
-        Change::PutGrant(grant) => put(grant_key(grant.id), Record::Grant(grant)),
-        Change::DeleteGrant(id) => StoreChange::remove(grant_key(id)),
-        Change::PutToken(token) => put(token_key(token.id), Record::Token(token)),
-        Change::DeleteToken(id) => StoreChange::remove(token_key(id)),
-        Change::PutRevocation(revocation) => {
-            put(format!("revocation/{}", revocation.node), Record::Revocation(revocation))
-        }
-        Change::DeleteRevocation(node) => StoreChange::remove(format!("revocation/{node}")),
-        Change::PutCertificateLife(life_ms) => {
-            put("certificate-life".to_owned(), Record::CertificateLife(life_ms))
-        }
-        Change::PutQuota(quota) => put(quota_key(&quota.of), Record::Quota(quota)),
-        Change::DeleteQuota(of) => StoreChange::remove(quota_key(&of)),
-        Change::PutGrantLimit(limit) => put("grant-limit".to_owned(), Record::GrantLimit(limit)),
+        None => StoreChange::remove(key),
     }
 }
 
-/// With leading zeros, so that the order of keys is that of numbers.
-fn grant_key(id: GrantId) -> String {
-    format!("grant/{:020}", id.0)
-}
-
-fn quota_key(of: &QuotaFor) -> String {
-    match of {
-        QuotaFor::User(user) => format!("quota/of/{user}"),
-        QuotaFor::Others => "quota/default".to_owned(),
+/// What another Monitor Node has changed; `None`: something that none of them ever does.
+pub(crate) fn change(told: &StoreChange) -> Result<Option<Change>, MonitorError> {
+    match &told.value {
+        Some(value) => Ok(Some(Change::from(parse(&told.key, value)?))),
+        None => Ok(record_key(&told.key).and_then(Change::removal)),
     }
 }
 
-fn token_key(id: u64) -> String {
-    format!("token/{id:016x}")
+/// Numbers have leading zeros, so that the order of keys is that of numbers.
+pub(crate) fn key_text(key: &RecordKey) -> String {
+    match key {
+        RecordKey::Node(node) => format!("node/{:010}", node.0),
+        RecordKey::Newcomer => "newcomer".to_owned(),
+        RecordKey::Grant(id) => format!("grant/{:020}", id.0),
+        RecordKey::GrantLimit => "grant-limit".to_owned(),
+        RecordKey::LastRequest(user) => format!("last-request/{user}"),
+        RecordKey::Token(id) => format!("token/{id:016x}"),
+        RecordKey::Revocation(node) => format!("revocation/{node}"),
+        RecordKey::CertificateLife => "certificate-life".to_owned(),
+        RecordKey::Quota(QuotaFor::User(user)) => format!("quota/of/{user}"),
+        RecordKey::Quota(QuotaFor::Others) => "quota/default".to_owned(),
+    }
+}
+
+/// The other way round; `None`: it is no record's.
+pub(crate) fn record_key(text: &str) -> Option<RecordKey> {
+    let (kind, of) = text.split_once('/').unwrap_or((text, ""));
+    Some(match kind {
+        "node" => RecordKey::Node(NodeId(of.parse().ok()?)),
+        "newcomer" => RecordKey::Newcomer,
+        "grant" => RecordKey::Grant(GrantId(of.parse().ok()?)),
+        "grant-limit" => RecordKey::GrantLimit,
+        "last-request" => RecordKey::LastRequest(of.to_owned()),
+        "token" => RecordKey::Token(u64::from_str_radix(of, 16).ok()?),
+        "revocation" => RecordKey::Revocation(of.to_owned()),
+        "certificate-life" => RecordKey::CertificateLife,
+        "quota" if of == "default" => RecordKey::Quota(QuotaFor::Others),
+        "quota" => RecordKey::Quota(QuotaFor::User(of.strip_prefix("of/")?.to_owned())),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -125,6 +145,29 @@ mod tests {
         ),
         ("grant-limit", r#"{"GrantLimit":257}"#),
     ];
+
+    #[test]
+    fn every_key_reads_as_it_is_written() {
+        let user = |name: &str| QuotaFor::User(name.to_owned());
+        let keys = [
+            RecordKey::Node(NodeId(7)),
+            RecordKey::Newcomer,
+            RecordKey::Grant(GrantId(u64::MAX)),
+            RecordKey::GrantLimit,
+            RecordKey::LastRequest("a/b".to_owned()),
+            RecordKey::Token(0xabc),
+            RecordKey::Revocation("of/x/y".to_owned()),
+            RecordKey::CertificateLife,
+            RecordKey::Quota(QuotaFor::Others),
+            RecordKey::Quota(user("default")),
+            RecordKey::Quota(user("of/x")),
+        ];
+        for key in keys {
+            let text = key_text(&key);
+            assert_eq!(record_key(&text), Some(key), "{text}");
+        }
+        assert_eq!(record_key("monitor/1"), None);
+    }
 
     #[tokio::test]
     async fn a_store_from_before_owners_opens_and_its_grants_are_nobodys() {

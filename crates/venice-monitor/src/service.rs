@@ -1,7 +1,7 @@
 //! The gRPC service: every call goes to the driver and waits for its answer.
 
-use crate::driver::{Input, Listing};
-use crate::turn::Tenure;
+use crate::inputs::{Input, Listing, Order};
+use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -40,11 +40,8 @@ impl Service {
     }
 
     /// Waits until it is done and durable.
-    pub(crate) async fn ask_done(
-        &self,
-        input: impl FnOnce(oneshot::Sender<Result<(), RackError>>) -> Input,
-    ) -> Result<(), RackError> {
-        self.ask(input).await.unwrap_or_else(stopping)
+    pub(crate) async fn ask_done(&self, order: Order) -> Result<(), RackError> {
+        self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
     }
 
     pub(crate) async fn list<T>(
@@ -93,7 +90,7 @@ impl MonitorHandler for Service {
     }
 
     async fn leave_queue(&self, owner: Owner, client_id: u128) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::Leave { owner, client_id, reply }).await
+        self.ask(|reply| Input::Leave { owner, client_id, reply }).await.unwrap_or_else(stopping)
     }
 
     async fn queue(&self) -> Vec<QueueRow> {
@@ -113,15 +110,15 @@ impl MonitorHandler for Service {
     }
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::Drain { name, undo, reply }).await
+        self.ask_done(Order::Drain { name, undo }).await
     }
 
     async fn set_quota(&self, quota: QuotaRecord) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::SetQuota(quota, reply)).await
+        self.ask_done(Order::SetQuota(quota)).await
     }
 
     async fn remove_quota(&self, of: QuotaFor) -> Result<(), RackError> {
-        self.ask_done(|reply| Input::RemoveQuota(of, reply)).await
+        self.ask_done(Order::RemoveQuota(of)).await
     }
 
     async fn quotas(&self) -> QuotaTable {

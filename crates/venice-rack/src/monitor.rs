@@ -31,10 +31,14 @@ mod quotas;
 mod recovery;
 mod release;
 mod revoking;
+mod shared;
+mod stored;
+mod view;
 mod weighing;
 
 pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
+pub use view::{RecordKey, Sight, View};
 
 use crate::NS_PER_MS;
 use crate::forecast::{LookAhead, Workloads};
@@ -48,6 +52,7 @@ use crate::types::{Identity, NodeRegistration};
 use devices::PendingDevice;
 use handshake::{PendingRequest, SentPrepare};
 use queue::Line;
+use shared::Shared;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 
@@ -145,8 +150,16 @@ pub struct MonitorCore {
     /// Who may have how much.
     quotas: Quotas,
     next_grant: u64,
-    /// Grant numbers below this may be given without another record.
+    /// Grant numbers from `next_grant` to below this one may be given without another record.
+    range_end: u64,
+    /// Grant numbers below this are somebody's.
     grant_limit: u64,
+    /// Requests whose answer is on its way out.
+    finished: BTreeMap<u128, PendingRequest>,
+    /// The same for devices.
+    finished_devices: BTreeMap<u128, PendingDevice>,
+    /// There are other Monitor Nodes with the same store, or may be.
+    shared: Option<Shared>,
     next_scan_ns: u64,
     actions: VecDeque<Action>,
 }
@@ -154,7 +167,12 @@ pub struct MonitorCore {
 impl MonitorCore {
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front()?;
+        if let Action::ReplyRequest { client_id, .. } = &action {
+            self.finished.remove(client_id);
+            self.finished_devices.remove(client_id);
+        }
+        Some(action)
     }
 
     /// When [`Self::handle_timeout`] is to be called.
@@ -179,6 +197,7 @@ impl MonitorCore {
             self.mark_silent_nodes(now_ns);
             self.drop_lost_grants(now_ns);
             self.look_ahead(now_ns);
+            self.call_off_forsaken(now_ns);
         }
         self.note_room(now_ns, may_be_room);
         self.tell_line(now_ns);
@@ -186,8 +205,19 @@ impl MonitorCore {
 
     /// Makes a change and has it recorded.
     fn change(&mut self, change: Change) {
-        match &change {
-            Change::PutNode(_) | Change::PutGrantLimit(_) => {}
+        self.enter(&change);
+        // Changes made at one go are written at one go.
+        match self.actions.back_mut() {
+            Some(Action::Store(changes)) if changes.len() < CHANGES_AT_ONCE => changes.push(change),
+            _ => self.actions.push_back(Action::Store(vec![change])),
+        }
+    }
+
+    /// Makes a change to the tables. Those of nodes are made by who knows what else comes with them.
+    fn enter(&mut self, change: &Change) {
+        match change {
+            Change::PutNode(_) | Change::PutNewcomer(_) | Change::PutLastRequest { .. } => {}
+            Change::PutGrantLimit(limit) => self.grant_limit = self.grant_limit.max(*limit),
             Change::PutGrant(grant) => self.rat.put(grant.clone()),
             Change::DeleteGrant(id) => {
                 self.rat.remove(*id);
@@ -199,11 +229,6 @@ impl MonitorCore {
             Change::PutCertificateLife(life_ms) => self.memory.certificate_life_ms = *life_ms,
             Change::PutQuota(record) => self.quotas.put(record.clone()),
             Change::DeleteQuota(of) => self.quotas.remove(of),
-        }
-        // Changes made at one go are written at one go.
-        match self.actions.back_mut() {
-            Some(Action::Store(changes)) if changes.len() < CHANGES_AT_ONCE => changes.push(change),
-            _ => self.actions.push_back(Action::Store(vec![change])),
         }
     }
 
@@ -228,7 +253,7 @@ impl MonitorCore {
         let node = self.rrt.get(grant.donor)?;
         if node.record.identity.epoch != grant.donor_epoch {
             Some(node.epoch_since_ns)
-        } else if !node.up {
+        } else if !node.up && !self.is_heard_elsewhere(grant.donor) {
             Some(node.down_since_ns)
         } else {
             None

@@ -207,6 +207,15 @@ impl Rrt {
         self.nodes.insert(node, entry);
     }
 
+    /// Takes a node out that has turned out not to be there.
+    pub(crate) fn remove(&mut self, node: NodeId) {
+        if let Some(entry) = self.nodes.remove(&node)
+            && self.by_name.get(&entry.record.name) == Some(&node)
+        {
+            self.by_name.remove(&entry.record.name);
+        }
+    }
+
     /// A number no node has; numbers start at 1.
     pub(crate) fn fresh_number(&self) -> NodeId {
         NodeId(self.nodes.keys().next_back().map_or(1, |last| last.0 + 1))

@@ -5,7 +5,7 @@ mod common;
 mod model;
 
 use model::world::World;
-use model::{Fate, Op, op, op_with_quotas, op_with_waiting};
+use model::{Fate, MONITORS, Op, op, op_of_several, op_with_quotas, op_with_waiting};
 use proptest::prelude::*;
 
 proptest! {
@@ -37,6 +37,32 @@ proptest! {
     #[test]
     fn who_waits_is_served_in_turn(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
         let mut world = World::new();
+        for op in ops {
+            world.apply(op);
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+
+    /// The same with several Monitor Nodes, all of which serve.
+    #[test]
+    fn all_agree_when_quiet_whoever_was_asked(
+        ops in prop::collection::vec(op_of_several(op()), 1..400),
+    ) {
+        let mut world = World::with_monitors(MONITORS);
+        for op in ops {
+            world.apply(op);
+        }
+        world.calm_down();
+        world.check_agreement();
+    }
+
+    #[test]
+    fn nobody_has_more_than_the_quota_whoever_was_asked(
+        ops in prop::collection::vec(op_of_several(op_with_quotas()), 1..450),
+    ) {
+        let mut world = World::with_monitors(MONITORS);
+        world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
         for op in ops {
             world.apply(op);
         }

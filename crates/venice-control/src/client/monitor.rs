@@ -15,14 +15,14 @@ use venice_rack::rows::{
 };
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
-    Registered,
+    RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longer than the Monitor Node takes over a handshake with silent donors.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than the next of several Monitor Nodes takes to serve.
+/// Longer than it takes to notice that one of several Monitor Nodes serves no more.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(15);
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 
@@ -79,7 +79,7 @@ impl MonitorClient {
     /// Borrows memory: all of it, spread over one grant or more, or none; waits for it, where the
     /// request says so. May be repeated with the
     /// same `client_id` when the answer was lost; where the rack has several Monitor Nodes that is
-    /// done here, until another one serves.
+    /// done here, at another one.
     ///
     /// # Errors
     /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`],
@@ -163,9 +163,14 @@ impl MonitorClient {
         Ok(rows.into_iter().map(convert::queue_row_in).collect())
     }
 
-    /// One of several Monitor Nodes said nothing to it: another may, when its turn has come. Whoever
+    /// One of several Monitor Nodes said nothing to it, or that it serves no more: another may. Whoever
     /// waits anyhow has time for one that starts again.
     fn may_answer_yet(&self, status: &Status, may_wait: bool) -> bool {
+        let is_stopping =
+            matches!(self.error(status.clone()), ControlError::Rack(RackError::Stopping));
+        if self.addr.contains(',') && is_stopping {
+            return true;
+        }
         let is_silence = matches!(
             status.code(),
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded

@@ -12,8 +12,9 @@ use venice_control::Caller;
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::server::{AgentHandler, bind, serve_agent};
 use venice_control::{
-    ControlError, DonorStatus, Grant, HeartbeatReport, Identity, LeaseState, MemoryRequest,
-    NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind, ResourceSpec,
+    ControlError, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
+    MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
+    ResourceSpec,
 };
 use venice_identity_test::{access, login, login_of};
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
@@ -37,24 +38,19 @@ impl Beginning {
         let (ready, is_ready) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
-        let task = tokio::spawn(venice_monitor::run(config, async {
-            let _ = stopped.await;
-        }));
+        let task = tokio::spawn(async {
+            let ended = venice_monitor::run(config, async {
+                let _ = stopped.await;
+            });
+            // Whoever looks for why a test failed finds it with the test.
+            ended.await.inspect_err(|error| eprintln!("a Monitor Node ended: {error:?}"))
+        });
         Self { is_ready, task, stop }
-    }
-
-    pub fn is_ready(&mut self) -> bool {
-        !matches!(self.is_ready.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
     pub async fn ready(self) -> Monitor {
         let addr = bounded(self.is_ready).await.expect("the Monitor Node starts").to_string();
         Monitor { addr, task: self.task, stop: self.stop }
-    }
-
-    pub async fn stop(self) {
-        self.stop.send(()).unwrap();
-        bounded(self.task).await.unwrap().unwrap();
     }
 }
 
@@ -91,11 +87,6 @@ impl Monitor {
     pub async fn stop(self) {
         self.stop.send(()).unwrap();
         bounded(self.task).await.unwrap().unwrap();
-    }
-
-    /// Why it ended by itself.
-    pub async fn error(self) -> MonitorError {
-        bounded(self.task).await.unwrap().unwrap_err()
     }
 
     pub async fn client(&self) -> MonitorClient {
@@ -163,13 +154,25 @@ impl Agent {
         tasks.spawn(async move {
             serve_agent(listener, door, handler, std::future::pending()).await.unwrap();
         });
-        tasks.spawn(report_forever(Arc::clone(&donor), client, identity, registration));
+        drop(client);
+        for monitor in monitor_addr.split(',') {
+            let access = Access::new(monitor, login_of(&Caller::Node(name.to_owned())));
+            let (donor, registration) = (Arc::clone(&donor), registration.clone());
+            tasks.spawn(report_forever(donor, access, identity, registration));
+        }
         Ok(Self { donor, identity, tasks })
     }
 
     /// Its port refuses connections from now on, and nothing is reported.
     pub async fn kill(mut self) {
         self.tasks.shutdown().await;
+    }
+
+    /// Slabs that recipients may use.
+    pub fn lent_slabs(&self) -> u32 {
+        let report = self.donor.core.lock().unwrap().report();
+        let lent = report.held.iter().filter(|held| held.state == HeldState::Committed);
+        lent.map(|held| held.slabs).sum()
     }
 
     pub fn held(&self) -> Vec<(GrantId, u32)> {
@@ -180,10 +183,16 @@ impl Agent {
 
 async fn report_forever(
     donor: Arc<Donor>,
-    mut client: MonitorClient,
+    access: Access,
     identity: Identity,
     registration: NodeRegistration,
 ) {
+    let mut client = loop {
+        match MonitorClient::connect(&access).await {
+            Ok(client) => break client,
+            Err(_) => tokio::time::sleep(HEARTBEAT).await,
+        }
+    };
     loop {
         let memory = {
             let now_ns = donor.now_ns();
@@ -203,7 +212,10 @@ async fn report_forever(
         };
         if let Err(ControlError::Rack(_)) = client.heartbeat(report).await {
             let previous = Some(identity);
-            let _ = client.register(NodeRegistration { previous, ..registration.clone() }).await;
+            let again = NodeRegistration { previous, ..registration.clone() };
+            if let Ok(registered) = client.register(again).await {
+                assert_eq!(registered.identity, identity, "an agent is two nodes");
+            }
         }
         tokio::time::sleep(HEARTBEAT).await;
     }

@@ -4,6 +4,7 @@ mod deaths;
 mod kit;
 mod lending;
 mod several;
+mod wire;
 
 /// Lets the system choose.
 const ANY_PORT: &str = "127.0.0.1:0";

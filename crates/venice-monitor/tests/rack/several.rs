@@ -1,193 +1,320 @@
-//! Several Monitor Nodes with one etcd: one serves, and another goes on.
+//! Several Monitor Nodes with one etcd, all of which serve.
 
 use crate::ANY_PORT;
-use crate::kit::{Agent, Beginning, bounded, config, keep, request, until};
-use std::path::Path;
-use std::time::Duration;
+use crate::kit::{Agent, Beginning, Monitor, bounded, config, keep, leases, request, until};
+use crate::wire::Wire;
+use std::collections::BTreeSet;
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
 use venice_control::{ControlError, Grant, GrantRow, NodeRow, QuotaFor, QuotaRecord, RackError};
 use venice_etcd_test::Etcd;
-use venice_monitor::{MonitorConfig, MonitorError};
+use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
 
-/// A Monitor Node with that etcd.
-fn with(etcd: &Etcd, state_dir: &Path, listen: &str) -> MonitorConfig {
-    let store = Some(format!("etcd://{}/rack", etcd.addresses()));
-    MonitorConfig { store, ..config(state_dir, listen) }
+/// Monitor Nodes with one etcd.
+struct Rack {
+    monitors: Vec<Option<Monitor>>,
+    addrs: Vec<String>,
+    folders: Vec<TempDir>,
 }
 
-fn folders() -> [TempDir; 2] {
-    [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]
+impl Rack {
+    async fn start(etcds: &[&String]) -> Self {
+        let mut rack = Self { monitors: Vec::new(), addrs: Vec::new(), folders: Vec::new() };
+        for etcd in etcds {
+            rack.folders.push(tempfile::tempdir().unwrap());
+            let config = rack.config(rack.folders.len() - 1, etcd, ANY_PORT);
+            let monitor = Beginning::of(config).ready().await;
+            rack.addrs.push(monitor.addr.clone());
+            rack.monitors.push(Some(monitor));
+        }
+        rack
+    }
+
+    fn config(&self, at: usize, etcd: &str, listen: &str) -> MonitorConfig {
+        let store = Some(format!("etcd://{etcd}/rack"));
+        MonitorConfig { store, ..config(self.folders[at].path(), listen) }
+    }
+
+    /// Where all of them are.
+    fn all(&self) -> String {
+        self.addrs.join(",")
+    }
+
+    async fn agent(&self, name: &str, slabs: u32) -> Agent {
+        let agent = Agent::start(name, &self.all(), slabs).await;
+        for at in 0..self.addrs.len() {
+            let client = self.client(at).await;
+            let rows = || async { client.clone().nodes().await.unwrap() };
+            let hears = |rows: &Vec<NodeRow>| {
+                rows.iter().any(|row| row.name == name && row.last_heartbeat_ms.is_some())
+            };
+            until(rows, hears).await;
+        }
+        agent
+    }
+
+    async fn client(&self, at: usize) -> MonitorClient {
+        client(&self.addrs[at]).await
+    }
+
+    async fn kill(&mut self, at: usize) {
+        self.monitors[at].take().expect("it lives").kill().await;
+    }
+
+    async fn restart(&mut self, at: usize, etcd: &str) {
+        let config = self.config(at, etcd, &self.addrs[at]);
+        self.monitors[at] = Some(Beginning::of(config).ready().await);
+    }
 }
+
+async fn client(addrs: &str) -> MonitorClient {
+    MonitorClient::connect(&venice_identity_test::access(addrs.to_owned())).await.unwrap()
+}
+
+type Tables = (Vec<GrantRow>, Vec<(String, u32, u64)>);
 
 /// The tables without what changes by itself.
-async fn tables(client: &MonitorClient) -> (Vec<GrantRow>, Vec<(String, u32, u64)>) {
-    let grants = client.clone().grants().await.unwrap().into_iter();
-    let nodes = client.clone().nodes().await.unwrap().into_iter();
+async fn tables(client: &MonitorClient) -> Option<Tables> {
+    let grants = client.clone().grants().await.ok()?.into_iter();
+    let nodes = client.clone().nodes().await.ok()?.into_iter();
     let node = |row: NodeRow| (row.name, row.node_id, row.epoch);
-    (grants.map(|row| GrantRow { age_s: 0.0, ..row }).collect(), nodes.map(node).collect())
+    Some((grants.map(|row| GrantRow { age_s: 0.0, ..row }).collect(), nodes.map(node).collect()))
+}
+
+/// All of these Monitor Nodes have the same tables, record by record, and just what donors lend.
+async fn agree(rack: &Rack, agents: &[&Agent]) {
+    let all = || async {
+        let mut all = Vec::new();
+        for at in (0..rack.addrs.len()).filter(|at| rack.monitors[*at].is_some()) {
+            all.push(tables(&rack.client(at).await).await);
+        }
+        let lent: BTreeSet<u64> =
+            agents.iter().flat_map(|agent| agent.held()).map(|(id, _)| id.0).collect();
+        (all, lent)
+    };
+    let is_same = |(all, lent): &(Vec<Option<Tables>>, BTreeSet<u64>)| {
+        let Some(first) = &all[0] else { return false };
+        let listed: BTreeSet<u64> = first.0.iter().map(|row| row.id).collect();
+        let committed = first.0.iter().all(|row| row.state == "committed");
+        committed && listed == *lent && all.iter().all(|other| other.as_ref() == Some(first))
+    };
+    until(all, is_same).await;
+}
+
+fn ids(grants: &[Grant]) -> BTreeSet<u64> {
+    grants.iter().map(|grant| grant.id.0).collect()
 }
 
 #[tokio::test]
-async fn another_goes_on_where_one_died() {
+async fn all_serve_at_once_and_nothing_is_lent_twice() {
     let etcd = Etcd::start(3);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    // At the same address: there the agents look for it.
-    let addr = first.addr.clone();
-    let mut second = Beginning::of(with(&etcd, folders[1].path(), &addr));
-    let _agents = [Agent::start("node1", &addr, 4).await, Agent::start("node2", &addr, 4).await];
-    let client = first.client().await;
-    let lent = client.clone().request_memory(request(1, 4, &[])).await.unwrap();
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 3]).await;
+    let agents = [rack.agent("node1", 20).await, rack.agent("node2", 20).await];
+    // 24 requests for 40 slabs, at all three beside each other: 20 can be granted.
+    let mut asking = JoinSet::new();
+    for number in 0..24 {
+        let client = rack.client(number % 3).await;
+        let request = request(number as u128 + 1, 2, &[]);
+        asking.spawn(async move { client.clone().request_memory(request).await });
+    }
+    let (mut granted, mut refused) = (Vec::new(), 0);
+    while let Some(asked) = bounded(asking.join_next()).await {
+        match asked.unwrap() {
+            Ok(grants) => granted.extend(grants),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused >= 4, "{refused} were refused of 24");
+    assert!(!granted.is_empty());
+    assert_eq!(ids(&granted).len(), granted.len(), "a number was given twice");
+    let _kept = keep(&granted);
+    agree(&rack, &[&agents[0], &agents[1]]).await;
+    let given_back = rack.client(2).await.release(&leases(&granted)).await.unwrap();
+    assert_eq!(given_back, []);
+    agree(&rack, &[&agents[0], &agents[1]]).await;
+    assert_eq!(tables(&rack.client(0).await).await.unwrap().0, []);
+}
+
+#[tokio::test]
+async fn one_request_at_two_of_them_is_granted_once() {
+    let etcd = Etcd::start(1);
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 40).await;
+    let mut kept = Vec::new();
+    for number in 1..=8 {
+        let mut asking = JoinSet::new();
+        for at in 0..2 {
+            let client = rack.client(at).await;
+            let request = request(number, 2, &[]);
+            asking.spawn(async move { client.clone().request_memory(request).await });
+        }
+        let answers = bounded(asking.join_all()).await;
+        let granted: BTreeSet<_> =
+            answers.iter().filter_map(|answer| answer.as_ref().ok()).map(|it| ids(it)).collect();
+        assert_eq!(granted.len(), 1, "{answers:?}");
+        let answer = answers.into_iter().find_map(Result::ok).unwrap();
+        kept.push(keep(&answer));
+    }
+    agree(&rack, &[&agent]).await;
+    assert_eq!(agent.lent_slabs(), 16);
+}
+
+#[tokio::test]
+async fn a_quota_holds_over_all_of_them() {
+    let etcd = Etcd::start(1);
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 40).await;
+    let of = QuotaFor::User("root".to_owned());
+    let quota = QuotaRecord { of, bytes: Some(7 * SLAB_BYTES) };
+    rack.client(0).await.set_quota(quota).await.unwrap();
+    let hears = |it: &Result<venice_control::QuotaTable, _>| it.as_ref().unwrap().users.len() == 1;
+    until(|| async { rack.client(1).await.quotas().await }, hears).await.unwrap();
+    let mut asking = JoinSet::new();
+    for number in 0..8 {
+        let client = rack.client(number % 2).await;
+        let request = request(number as u128 + 1, 2, &[]);
+        asking.spawn(async move { client.clone().request_memory(request).await });
+    }
+    let mut kept = Vec::new();
+    while let Some(asked) = bounded(asking.join_next()).await {
+        match asked.unwrap() {
+            Ok(grants) => kept.push(keep(&grants)),
+            Err(ControlError::Rack(RackError::OverQuota { .. })) => {}
+            Err(other) => panic!("{other}"),
+        }
+        let lent = agent.lent_slabs();
+        assert!(lent <= 7, "{lent} slabs of a quota of 7");
+    }
+    assert!((1..=3).contains(&kept.len()), "{} were granted", kept.len());
+    agree(&rack, &[&agent]).await;
+}
+
+#[tokio::test]
+async fn the_others_go_on_where_one_died_and_it_comes_back() {
+    let etcd = Etcd::start(3);
+    let addresses = etcd.addresses();
+    let mut rack = Rack::start(&[&addresses; 2]).await;
+    let agents = [rack.agent("node1", 8).await, rack.agent("node2", 8).await];
+    let lent = rack.client(0).await.request_memory(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
-    let before = tables(&client).await;
-    assert_eq!((before.0.len(), before.1.len()), (2, 2));
-    assert!(!second.is_ready(), "two serve");
-
-    first.kill().await;
-    let second = second.ready().await;
-    let client = second.client().await;
-    assert_eq!(tables(&client).await, before);
-    assert_eq!(client.clone().request_memory(request(1, 4, &[])).await.unwrap(), lent);
-    until(
-        || async { client.clone().nodes().await.unwrap() },
-        |rows| rows.iter().all(|row| row.last_heartbeat_ms.is_some()),
-    )
-    .await;
-    let more = client.clone().request_memory(request(2, 4, &[])).await.unwrap();
-    assert!(more.iter().all(|grant| grant.id > lent[1].id), "a number is never given twice");
-    assert_eq!(tables(&client).await.0[..2], before.0);
+    agree(&rack, &[&agents[0], &agents[1]]).await;
+    rack.kill(0).await;
+    let mut other = client(&rack.all()).await;
+    assert_eq!(other.request_memory(request(1, 4, &[])).await.unwrap(), lent, "the same again");
+    let more = other.request_memory(request(2, 4, &[])).await.unwrap();
+    let _kept_too = keep(&more);
+    assert!(ids(&more).is_disjoint(&ids(&lent)), "a number is never given twice");
+    rack.restart(0, &addresses).await;
+    agree(&rack, &[&agents[0], &agents[1]]).await;
 }
 
 #[tokio::test]
-async fn one_that_stops_hands_over_and_one_that_stands_by_stops_at_once() {
+async fn a_request_under_way_when_one_dies_is_answered_by_another() {
     let etcd = Etcd::start(1);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let second = Beginning::of(with(&etcd, folders[1].path(), ANY_PORT));
-    first.stop().await;
-    let second = second.ready().await;
-    let mut third = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT));
-    assert!(!third.is_ready());
-    third.stop().await;
-    second.stop().await;
+    let addresses = etcd.addresses();
+    let mut rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 4).await;
+    let mut asking = client(&rack.all()).await;
+    let asked = tokio::spawn(async move { asking.request_memory(request(1, 3, &[])).await });
+    rack.kill(0).await;
+    let lent = bounded(asked).await.unwrap().unwrap();
+    let _kept = keep(&lent);
+    // All that it lends is what was answered, however far the one that died had come.
+    let held = || async { agent.held() };
+    until(held, |held| held.iter().map(|(id, _)| id.0).collect::<BTreeSet<_>>() == ids(&lent))
+        .await;
+    agree(&rack, &[&agent]).await;
+    assert_eq!(rack.client(1).await.request_memory(request(1, 3, &[])).await.unwrap(), lent);
 }
 
 #[tokio::test]
-async fn whose_turn_is_over_changes_nothing() {
+async fn one_that_is_cut_off_from_the_store_serves_nobody_and_goes_on_by_itself() {
     let etcd = Etcd::start(1);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let agent = Agent::start("node1", &first.addr, 4).await;
-    let mut client = first.client().await;
-    // As if it had stood still for longer than its turn was to last.
-    etcd.remove("rack/records/monitor/serving");
-    assert!(bounded(client.request_memory(request(1, 4, &[]))).await.is_err());
-    let error = first.error().await;
-    assert!(matches!(error, MonitorError::TurnOver), "{error:?}");
-    let second = Beginning::of(with(&etcd, folders[1].path(), ANY_PORT)).ready().await;
-    let client = second.client().await;
-    let (grants, nodes) = tables(&client).await;
-    assert_eq!(
-        (grants.len(), nodes.len()),
-        (0, 1),
-        "its node is known, its request was not granted"
+    let addresses = etcd.addresses();
+    let wire = Wire::to(&addresses).await;
+    let rack = Rack::start(&[&wire.addr, &addresses]).await;
+    let agents = [rack.agent("node1", 8).await];
+    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    wire.cut();
+    // Asked at the one that is cut off, and answered by the other.
+    let more = client(&rack.all()).await.request_memory(request(2, 2, &[])).await.unwrap();
+    let _kept_too = keep(&more);
+    let alone = venice_identity_test::access(rack.addrs[0].clone());
+    let answers = || async { MonitorClient::connect(&alone).await.is_ok() };
+    until(answers, |answers| !answers).await;
+    assert_eq!(agents[0].held().len(), 2, "what is lent is lent");
+    wire.mend();
+    until(answers, |answers| *answers).await;
+    agree(&rack, &[&agents[0]]).await;
+    let mut client = rack.client(0).await;
+    let last = until(
+        || async { client.clone().request_memory(request(3, 2, &[])).await },
+        |it| it.is_ok(),
     );
-    assert!(agent.held().is_empty());
+    let _kept_last = keep(&last.await.unwrap());
+    agree(&rack, &[&agents[0]]).await;
+    client.release(&leases(&more)).await.unwrap();
+    agree(&rack, &[&agents[0]]).await;
 }
 
 #[tokio::test]
 async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
     let mut etcd = Etcd::start(3);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let addr = first.addr.clone();
-    let agent = Agent::start("node1", &addr, 4).await;
-    let client = first.client().await;
-    let lent = client.clone().request_memory(request(1, 2, &[])).await.unwrap();
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 4).await;
+    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
-    let before = tables(&client).await;
+    agree(&rack, &[&agent]).await;
     etcd.kill(0);
     etcd.kill(1);
-    let error = first.error().await;
-    assert!(matches!(error, MonitorError::TurnOver | MonitorError::Store(_)), "{error:?}");
-    // What was lent is lent: donors and recipients need nobody for it.
+    for addr in &rack.addrs {
+        let alone = venice_identity_test::access(addr.clone());
+        until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
+    }
+    // Donors and recipients need nobody for what is lent.
     assert_eq!(agent.held().len(), 1);
     etcd.restart(0);
-    let second = Beginning::of(with(&etcd, folders[1].path(), &addr)).ready().await;
-    assert_eq!(tables(&second.client().await).await, before);
+    for addr in &rack.addrs {
+        let alone = venice_identity_test::access(addr.clone());
+        until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| *it).await;
+    }
+    agree(&rack, &[&agent]).await;
 }
 
 #[tokio::test]
-async fn a_quota_holds_under_the_next_one_too() {
-    let etcd = Etcd::start(1);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let addr = first.addr.clone();
-    let _agent = Agent::start("node1", &addr, 8).await;
-    let client = first.client().await;
-    let of = |user: &str| QuotaFor::User(user.to_owned());
-    let quota = |user: &str, slabs| QuotaRecord { of: of(user), bytes: Some(slabs * SLAB_BYTES) };
-    let root = first.client().await.quotas().await.unwrap();
-    assert!(root.users.is_empty());
-    client.clone().set_quota(quota("root", 3)).await.unwrap();
-    client.clone().set_quota(quota("gone", 1)).await.unwrap();
-    client.clone().remove_quota(of("gone")).await.unwrap();
-    let _kept = keep(&client.clone().request_memory(request(1, 2, &[])).await.unwrap());
-    let is_over = |result: Result<Vec<Grant>, ControlError>| match result {
-        Err(ControlError::Rack(RackError::OverQuota { user, used_bytes, .. })) => {
-            assert_eq!((user.as_str(), used_bytes), ("root", 2 * SLAB_BYTES));
-        }
-        other => panic!("{other:?}"),
-    };
-    is_over(client.clone().request_memory(request(2, 2, &[])).await);
-    let before = client.clone().quotas().await.unwrap();
-
-    first.kill().await;
-    let second = Beginning::of(with(&etcd, folders[1].path(), &addr)).ready().await;
-    let client = second.client().await;
-    assert_eq!(client.clone().quotas().await.unwrap(), before);
-    is_over(client.clone().request_memory(request(3, 2, &[])).await);
-    client.clone().request_memory(request(4, 1, &[])).await.unwrap();
-}
-
-#[tokio::test]
-async fn one_that_stands_by_serves_a_store_that_was_begun_anew() {
+async fn a_store_that_was_begun_anew_is_filled_again() {
     let mut etcd = Etcd::start(1);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let mut second = Beginning::of(with(&etcd, folders[1].path(), ANY_PORT));
-    // It comes to stand by meanwhile, and waits for what the new store may never tell.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!second.is_ready());
-    first.kill().await;
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 4).await;
     etcd.begin_anew();
-    second.ready().await.stop().await;
-}
-
-#[tokio::test]
-async fn a_request_under_way_when_one_dies_is_answered_by_the_next() {
-    let etcd = Etcd::start(1);
-    let folders = folders();
-    let first = Beginning::of(with(&etcd, folders[0].path(), ANY_PORT)).ready().await;
-    let addr = first.addr.clone();
-    let second = Beginning::of(with(&etcd, folders[1].path(), &addr));
-    let agent = Agent::start("node1", &addr, 4).await;
-    // Nobody is at the other address.
-    let both = venice_identity_test::access(format!("{addr},127.0.0.1:1"));
-    let client = MonitorClient::connect(&both).await.unwrap();
-    let mut asking = client.clone();
-    let asked = tokio::spawn(async move { asking.request_memory(request(1, 3, &[])).await });
-    first.kill().await;
-    let second = second.ready().await;
-    let lent = bounded(asked).await.unwrap().unwrap();
+    for at in 0..2 {
+        let hears = |rows: &Result<Vec<NodeRow>, ()>| {
+            rows.as_ref().is_ok_and(|rows| {
+                rows.iter().any(|row| row.last_heartbeat_ms.is_some() && row.state == "up")
+            })
+        };
+        let alone = venice_identity_test::access(rack.addrs[at].clone());
+        let rows = || async {
+            let mut client = MonitorClient::connect(&alone).await.map_err(drop)?;
+            client.nodes().await.map_err(drop)
+        };
+        until(rows, hears).await.unwrap();
+    }
+    let mut client = client(&rack.all()).await;
+    let lent = until(
+        || async { client.clone().request_memory(request(1, 2, &[])).await },
+        |it| it.is_ok(),
+    );
+    let lent = lent.await.unwrap();
     let _kept = keep(&lent);
-    let ids: Vec<_> = lent.iter().map(|grant| grant.id).collect();
-    // All that it lends is what was answered, however far the one that died had come.
-    let held = || async { agent.held() };
-    until(held, |held| held.iter().map(|(id, _)| *id).eq(ids.iter().copied())).await;
-    let client = second.client().await;
-    assert_eq!(tables(&client).await.0.len(), ids.len());
-    assert_eq!(client.clone().request_memory(request(1, 3, &[])).await.unwrap(), lent);
+    agree(&rack, &[&agent]).await;
+    client.release(&leases(&lent)).await.unwrap();
 }

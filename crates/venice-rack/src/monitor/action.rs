@@ -8,7 +8,7 @@ use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
 use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered};
 use serde::{Deserialize, Serialize};
-use venice_wire::GrantId;
+use venice_wire::{GrantId, NodeId};
 
 /// The driver's own number for a call that waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,12 +183,23 @@ pub enum Event {
 pub enum Change {
     /// A node is new, or has a new epoch or new addresses.
     PutNode(NodeRecord),
+    /// That node has a name never heard of before: of several Monitor Nodes with one store, no two
+    /// let in such a node without knowing of each other.
+    PutNewcomer(NodeId),
     /// A grant is new or has another state.
     PutGrant(GrantRecord),
     /// A grant is over.
     DeleteGrant(GrantId),
     /// Grant numbers below this one may have been given.
     PutGrantLimit(u64),
+    /// Donors are about to lend for this request: of several Monitor Nodes with one store, no two
+    /// have that done for one user without knowing of each other.
+    PutLastRequest {
+        /// Whose it is.
+        user: String,
+        /// The client's number for it.
+        client_id: u128,
+    },
     /// A join token is new, or used.
     PutToken(JoinTokenRecord),
     /// A join token is too old.
@@ -210,10 +221,19 @@ pub enum Change {
 pub enum Record {
     /// A node.
     Node(NodeRecord),
+    /// The node that was new last.
+    Newcomer(NodeId),
     /// A grant.
     Grant(GrantRecord),
     /// Grant numbers below this one may have been given.
     GrantLimit(u64),
+    /// The last request of a user that donors were to lend for.
+    LastRequest {
+        /// Whose it is.
+        user: String,
+        /// The client's number for it.
+        client_id: u128,
+    },
     /// A join token.
     Token(JoinTokenRecord),
     /// A node that was turned out.

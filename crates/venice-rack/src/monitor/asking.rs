@@ -27,7 +27,10 @@ impl MonitorCore {
     ) -> Result<(), RackError> {
         let client_id = request.client_id;
         self.check_owner_of_request(&owner, client_id)?;
-        if self.ask_in_line(now_ns, &request) || self.requests.contains_key(&client_id) {
+        if self.ask_in_line(now_ns, &request)
+            || self.requests.contains_key(&client_id)
+            || self.is_answering(client_id)
+        {
             return Ok(());
         }
         if self.device_requests.contains_key(&client_id) {
@@ -48,6 +51,7 @@ impl MonitorCore {
                 self.enter_line(now_ns, owner, request, wanted);
             }
             (None, Ok((slabs, named))) => {
+                self.call_off_rivals(client_id);
                 let place = self.line.place(request.queueing.priority);
                 let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
                 let pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
@@ -57,6 +61,12 @@ impl MonitorCore {
             (None, Err(_)) => unreachable!("an error is an answer"),
         }
         Ok(())
+    }
+
+    /// The answer to a request is on its way out.
+    pub(super) fn is_answering(&self, asked: u128) -> bool {
+        let is_it = |action: &Action| matches!(action, Action::ReplyRequest { client_id, .. } if *client_id == asked);
+        self.actions.iter().any(is_it)
     }
 
     pub(super) fn check_owner_of_request(
@@ -144,7 +154,11 @@ impl MonitorCore {
     }
 
     /// The answer to a request that was answered before.
-    fn granted_before(&self, client_id: u128, slabs: u32) -> Option<Result<Vec<Grant>, RackError>> {
+    pub(super) fn granted_before(
+        &self,
+        client_id: u128,
+        slabs: u32,
+    ) -> Option<Result<Vec<Grant>, RackError>> {
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
         let grants: Vec<_> = self.rat.of_client(client_id).filter(is_granted).collect();
         if grants.is_empty() {

@@ -3,6 +3,7 @@
 //! for one device of one donor, so it has one share at a time.
 
 mod offered;
+mod shared;
 mod table;
 
 pub(super) use offered::{check_offered, reports_of};
@@ -41,6 +42,8 @@ struct Part {
     share: DeviceShare,
     /// The intent is recorded and the commit on its way.
     is_committing: bool,
+    /// The donor's revision when it confirmed the last step.
+    confirmed_revision: u64,
 }
 
 impl MonitorCore {
@@ -66,11 +69,16 @@ impl MonitorCore {
             return if pending.request == request { Ok(()) } else { Err(another_request()) };
         }
         let named = self.check_device_request(&owner, &request)?;
-        if let Some(grants) = self.device_granted_before(&request)? {
+        let before = self.device_granted_before(&request)?;
+        if self.is_answering(client_id) {
+            return Ok(());
+        }
+        if let Some(grants) = before {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
             return Ok(());
         }
         self.check_device_count(&owner)?;
+        self.call_off_rivals(client_id);
         let pending = PendingDevice {
             owner,
             request,
@@ -176,7 +184,8 @@ impl MonitorCore {
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
         };
-        pending.part = Some(Part { grant, donor, key, share, is_committing: false });
+        pending.part =
+            Some(Part { grant, donor, key, share, is_committing: false, confirmed_revision: 0 });
         self.device_parts.insert(grant, client_id);
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
@@ -192,7 +201,13 @@ impl MonitorCore {
     ) -> bool {
         let Some(client_id) = self.device_parts.get(&grant).copied() else { return false };
         match result {
-            Ok(_) => self.commit_device(now_ns, client_id),
+            Ok(status) => {
+                let pending = self.device_requests.get_mut(&client_id);
+                if let Some(part) = pending.and_then(|pending| pending.part.as_mut()) {
+                    part.confirmed_revision = status.revision;
+                }
+                self.commit_device(now_ns, client_id);
+            }
             Err(error) => {
                 if *error == CallError::NoAnswer {
                     self.abort(donor, grant);
@@ -206,6 +221,9 @@ impl MonitorCore {
 
     /// It is set aside: records the intent, then has the donor lend.
     fn commit_device(&mut self, now_ns: u64, client_id: u128) {
+        if !self.is_ours_to_commit_device(client_id) {
+            return;
+        }
         let lease_ms = self.settings.lease_ms();
         let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
         let Some(part) = &mut pending.part else { return };
@@ -226,9 +244,12 @@ impl MonitorCore {
             lease_ms,
             granted_ns: now_ns,
             state: GrantState::Committing,
-            confirmed_revision: 0,
+            confirmed_revision: part.confirmed_revision,
         };
-        self.change(Change::PutGrant(record));
+        let user = pending.owner.user.clone();
+        let last_request =
+            self.shared.is_some().then_some(Change::PutLastRequest { user, client_id });
+        self.change_together(last_request.into_iter().chain([Change::PutGrant(record)]).collect());
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendCommit { donor, addr, grant });
     }
@@ -267,7 +288,7 @@ impl MonitorCore {
     /// It is lent: records that, then tells the recipient.
     fn finish_device(&mut self, now_ns: u64, client_id: u128, grant: GrantId, revision: u64) {
         self.device_parts.remove(&grant);
-        self.device_requests.remove(&client_id);
+        let pending = self.device_requests.remove(&client_id);
         let Some(record) = self.rat.get(grant) else { return };
         let record = GrantRecord {
             state: GrantState::Committed,
@@ -277,6 +298,12 @@ impl MonitorCore {
         };
         let told = self.told(&record).into_iter().collect();
         self.change(Change::PutGrant(record));
+        if let Some(mut pending) = pending {
+            if let Some(part) = &mut pending.part {
+                part.confirmed_revision = revision;
+            }
+            self.finished_devices.insert(client_id, pending);
+        }
         self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(told) });
     }
 
@@ -312,6 +339,11 @@ impl MonitorCore {
 
     /// Calls a request off and takes back what it has.
     fn fail_device(&mut self, client_id: u128, error: RackError) {
+        self.withdraw_device(client_id, Err(error));
+    }
+
+    /// The same with that for an answer.
+    fn withdraw_device(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         let Some(pending) = self.device_requests.remove(&client_id) else { return };
         if let Some(part) = pending.part {
             self.device_parts.remove(&part.grant);
@@ -320,7 +352,7 @@ impl MonitorCore {
                 false => self.abort(part.donor, part.grant),
             }
         }
-        self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
+        self.actions.push_back(Action::ReplyRequest { client_id, result });
     }
 }
 

@@ -15,8 +15,10 @@ impl MonitorCore {
             self.actions.push_back(Action::ReplyDone { token, result });
             return;
         };
+        // That it is so already another Monitor Node may have changed: the store knows.
+        let may_be_other = self.shared.is_some();
         if let Some(entry) = self.rrt.get_mut(node)
-            && entry.record.is_draining != drains
+            && (entry.record.is_draining != drains || may_be_other)
         {
             entry.record.is_draining = drains;
             let record = entry.record.clone();

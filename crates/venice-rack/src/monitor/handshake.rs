@@ -5,7 +5,9 @@ use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
-use crate::types::{DonorStatus, Identity, MemoryRequest, PrepareRequest, RackError, Refusal};
+use crate::types::{
+    DonorStatus, Grant, Identity, MemoryRequest, PrepareRequest, RackError, Refusal,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
 
@@ -14,7 +16,7 @@ const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 /// How often a request is placed anew before it is given up.
 const MAX_ATTEMPTS: u32 = 16;
 /// Grant numbers are recorded so many at a time.
-const GRANT_NUMBERS_AT_ONCE: u64 = 256;
+pub(super) const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 
 /// A request in its handshake.
 pub(super) struct PendingRequest {
@@ -36,20 +38,20 @@ pub(super) struct PendingRequest {
     pub(super) waiter: Option<Box<Waiter>>,
     /// Until when it waits for memory on its way back, once it has had to.
     room_until_ns: Option<u64>,
-    parts: BTreeMap<GrantId, Part>,
+    pub(super) parts: BTreeMap<GrantId, Part>,
 }
 
 /// One donor's share of a request.
-struct Part {
+pub(super) struct Part {
     donor: Identity,
     slabs: u32,
     key: GrantKey,
-    state: PartState,
+    pub(super) state: PartState,
     confirmed_revision: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PartState {
+pub(super) enum PartState {
     Preparing,
     Prepared,
     Committing,
@@ -324,8 +326,11 @@ impl MonitorCore {
         }
         let client_id = self.parts.get(&grant).copied();
         match result {
-            Ok(_) => match self.part_mut(grant) {
-                Some(part) => part.state = PartState::Prepared,
+            Ok(status) => match self.part_mut(grant) {
+                Some(part) => {
+                    part.state = PartState::Prepared;
+                    part.confirmed_revision = status.revision;
+                }
                 // The request was called off meanwhile; the first abort may have come too early.
                 None => self.abort(donor, grant),
             },
@@ -342,7 +347,7 @@ impl MonitorCore {
     }
 
     /// Gives back what was kept aside for a prepare that has its answer now.
-    fn settle_prepare(&mut self, grant: GrantId) {
+    pub(super) fn settle_prepare(&mut self, grant: GrantId) {
         if let Some(sent) = self.sent_prepares.remove(&grant)
             && let Some(entry) = self.rrt.get_mut(sent.donor.node)
             && entry.record.identity == sent.donor
@@ -395,6 +400,9 @@ impl MonitorCore {
 
     /// Every share is prepared: records the intent, then has the donors lend.
     fn commit(&mut self, now_ns: u64, client_id: u128) {
+        if !self.is_ours_to_commit(now_ns, client_id) {
+            return;
+        }
         let lease_ms = self.settings.lease_ms();
         let Some(pending) = self.requests.get(&client_id) else { return };
         let home = self.home_of(&pending.request);
@@ -420,12 +428,15 @@ impl MonitorCore {
                 lease_ms,
                 granted_ns: now_ns,
                 state: GrantState::Committing,
-                confirmed_revision: 0,
+                confirmed_revision: part.confirmed_revision,
             });
         }
-        for record in &records {
-            self.change(Change::PutGrant(record.clone()));
-        }
+        let last_request = self
+            .shared
+            .is_some()
+            .then(|| Change::PutLastRequest { user: pending.owner.user.clone(), client_id });
+        let intent = last_request.into_iter().chain(records.iter().cloned().map(Change::PutGrant));
+        self.change_together(intent.collect());
         for record in records {
             let donor = Identity { node: record.donor, epoch: record.donor_epoch };
             let addr = self.control_addr(donor.node);
@@ -469,9 +480,9 @@ impl MonitorCore {
     fn finish(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
         let (mut grants, mut changes) = (Vec::new(), Vec::new());
-        for (id, part) in pending.parts {
-            self.parts.remove(&id);
-            let Some(record) = self.rat.get(id) else { continue };
+        for (id, part) in &pending.parts {
+            self.parts.remove(id);
+            let Some(record) = self.rat.get(*id) else { continue };
             let record = GrantRecord {
                 state: GrantState::Committed,
                 granted_ns: now_ns,
@@ -482,6 +493,7 @@ impl MonitorCore {
             changes.push(Change::PutGrant(record));
         }
         self.change_together(changes);
+        self.finished.insert(client_id, pending);
         self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
     }
 
@@ -499,7 +511,25 @@ impl MonitorCore {
 
     /// Calls a request off and takes back every share. One that may wait goes on waiting.
     pub(super) fn fail(&mut self, now_ns: u64, client_id: u128, error: RackError) {
-        let Some(pending) = self.requests.remove(&client_id) else { return };
+        let waiter = self.requests.get_mut(&client_id).and_then(|pending| {
+            let place = pending.place;
+            Some((place, pending.waiter.take()?))
+        });
+        let Some((place, waiter)) = waiter else { return self.withdraw(client_id, Err(error)) };
+        self.take_back(client_id);
+        self.wait_again(now_ns, place, *waiter, &error);
+    }
+
+    /// The same with that for an answer, in any case.
+    pub(super) fn withdraw(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        if self.take_back(client_id) {
+            self.actions.push_back(Action::ReplyRequest { client_id, result });
+        }
+    }
+
+    /// Takes a request out of its handshake, and back every share; false where it is in none.
+    fn take_back(&mut self, client_id: u128) -> bool {
+        let Some(pending) = self.requests.remove(&client_id) else { return false };
         for (id, part) in pending.parts {
             self.parts.remove(&id);
             match part.state {
@@ -507,12 +537,7 @@ impl MonitorCore {
                 PartState::Committing | PartState::Committed => self.give_up(id),
             }
         }
-        match pending.waiter {
-            Some(waiter) => self.wait_again(now_ns, pending.place, *waiter, &error),
-            None => {
-                self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
-            }
-        }
+        true
     }
 
     pub(super) fn abort(&mut self, donor: Identity, grant: GrantId) {
@@ -538,28 +563,35 @@ impl MonitorCore {
             || self.device_parts.contains_key(&grant)
     }
 
-    fn part_mut(&mut self, grant: GrantId) -> Option<&mut Part> {
+    pub(super) fn part_mut(&mut self, grant: GrantId) -> Option<&mut Part> {
         let client_id = self.parts.get(&grant)?;
         self.requests.get_mut(client_id)?.parts.get_mut(&grant)
     }
 
-    fn take_part(&mut self, grant: GrantId) -> Option<Part> {
+    pub(super) fn take_part(&mut self, grant: GrantId) -> Option<Part> {
         let client_id = self.parts.remove(&grant)?;
         self.requests.get_mut(&client_id)?.parts.remove(&grant)
     }
 
     pub(super) fn fresh_grant_number(&mut self) -> GrantId {
+        if self.next_grant >= self.range_end {
+            let (from, to) =
+                (self.grant_limit, self.grant_limit.saturating_add(GRANT_NUMBERS_AT_ONCE));
+            (self.next_grant, self.range_end) = (from, to);
+            self.own_numbers(from..to);
+            self.change(Change::PutGrantLimit(to));
+        }
         let number = self.next_grant;
-        self.skip_grant_numbers_to(GrantId(number));
+        self.next_grant += 1;
         GrantId(number)
     }
 
     /// Numbers up to this one are taken.
     pub(super) fn skip_grant_numbers_to(&mut self, taken: GrantId) {
-        self.next_grant = self.next_grant.max(taken.0.saturating_add(1));
-        if self.next_grant > self.grant_limit {
-            self.grant_limit = self.next_grant.saturating_add(GRANT_NUMBERS_AT_ONCE);
-            self.change(Change::PutGrantLimit(self.grant_limit));
+        let above = taken.0.saturating_add(1);
+        self.next_grant = self.next_grant.max(above);
+        if above > self.grant_limit {
+            self.change(Change::PutGrantLimit(above));
         }
     }
 }

@@ -19,6 +19,11 @@ impl MonitorCore {
     /// An agent wants to join. Answered by [`Action::ReplyRegister`], perhaps only after a
     /// [`Action::SendPing`] to the agent that bears the name.
     pub fn handle_register(&mut self, now_ns: u64, token: Token, node: NodeRegistration) {
+        self.register(now_ns, token, node, false);
+    }
+
+    /// `is_free`: who bore the name is surely dead.
+    fn register(&mut self, now_ns: u64, token: Token, node: NodeRegistration, is_free: bool) {
         let checked = check_registration(&node)
             .and_then(|()| self.check_protection(&node))
             .and_then(|()| self.check_relay(&node));
@@ -33,7 +38,7 @@ impl MonitorCore {
         let Identity { node: number, epoch } = holder.record.identity;
         if holder.record.instance == node.instance {
             self.accept_again(now_ns, token, number, node);
-        } else if !holder.up {
+        } else if is_free || (!holder.up && !self.is_heard_elsewhere(number)) {
             self.accept(now_ns, token, Identity { node: number, epoch: epoch + 1 }, node);
         } else {
             self.ask_holder(token, number, node);
@@ -61,9 +66,11 @@ impl MonitorCore {
         let secret = self.secret_or_none(secret);
         let is_draining = self.rrt.is_draining(identity.node);
         let record = NodeRecord { is_draining, ..NodeRecord::new(identity, registration, secret) };
+        let is_new = self.shared.is_some() && self.rrt.by_name(&record.name).is_none();
         self.rrt.insert(NodeEntry::new(record.clone(), now_ns));
         self.note(Event::NodeJoined { name: record.name.clone(), identity });
-        self.change(Change::PutNode(record));
+        let newcomer = is_new.then_some(Change::PutNewcomer(identity.node));
+        self.change_together(newcomer.into_iter().chain([Change::PutNode(record)]).collect());
         self.reply_registered(token, identity, secret);
     }
 
@@ -151,7 +158,7 @@ impl MonitorCore {
                 let result = Err(RackError::NameTaken { name, control_addr });
                 self.actions.push_back(Action::ReplyRegister { token, result });
             } else {
-                self.handle_register(now_ns, token, node);
+                self.register(now_ns, token, node, unchanged && is_dead);
             }
         }
     }
@@ -238,6 +245,7 @@ impl MonitorCore {
         let is_over = |grant: &&GrantRecord| {
             grant.donor_epoch == donor.epoch
                 && grant.state != GrantState::Committing
+                && grant.confirmed_revision <= revision
                 && !held.contains(&grant.id)
         };
         let over: Vec<_> =
@@ -245,6 +253,7 @@ impl MonitorCore {
         for id in over {
             self.change(Change::DeleteGrant(id));
         }
+        self.forget_strange(donor.node, &held);
         let mut release = Vec::new();
         // What is the donor's may be granted once: no report makes more of it.
         let registered_slabs = self.rrt.get(donor.node).map(|entry| entry.record.total_slabs());
@@ -277,6 +286,9 @@ impl MonitorCore {
         (revision, is_room): (u64, bool),
         held: HeldGrant,
     ) {
+        if self.is_anothers(now_ns, donor.node, &held) {
+            return;
+        }
         if held.state == HeldState::Prepared {
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendAbort { donor, addr, grant: held.id });

@@ -21,21 +21,37 @@ impl MonitorCore {
         now_ns: u64,
         records: impl IntoIterator<Item = Record>,
     ) -> Self {
+        let mut core = Self::with_records(settings, keys, now_ns, records);
+        core.call_off_unfinished();
+        core
+    }
+
+    /// The same, where others may have the store too: what they have begun is theirs.
+    pub fn recover_among_others(
+        settings: MonitorSettings,
+        keys: Box<dyn KeySource>,
+        now_ns: u64,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Self {
+        let mut core = Self::with_records(settings, keys, now_ns, records);
+        core.begin_among_others(now_ns);
+        core
+    }
+
+    fn with_records(
+        settings: MonitorSettings,
+        keys: Box<dyn KeySource>,
+        now_ns: u64,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Self {
         let mut core = Self::empty(settings, keys, now_ns);
         for record in records {
             match record {
                 Record::Node(record) => core.rrt.insert(NodeEntry::new(record, now_ns)),
-                Record::Grant(grant) => core.rat.put(grant),
-                Record::GrantLimit(limit) => core.grant_limit = core.grant_limit.max(limit),
-                Record::Token(record) => drop(core.tokens.insert(record.id, record)),
-                Record::Revocation(revocation) => core.revoked.put(revocation),
-                Record::CertificateLife(life_ms) => core.memory.certificate_life_ms = life_ms,
-                Record::Quota(record) => core.quotas.put(record),
+                other => core.enter(&Change::from(other)),
             }
         }
-        core.next_grant = core.grant_limit;
         core.estimate_free_slabs();
-        core.call_off_unfinished();
         core
     }
 
@@ -61,8 +77,12 @@ impl MonitorCore {
             workloads: Workloads::new(settings.ahead, now_ns),
             quotas: Quotas::default(),
             next_grant: 1,
+            range_end: 1,
             // Numbers start at 1.
             grant_limit: 1,
+            finished: BTreeMap::new(),
+            finished_devices: BTreeMap::new(),
+            shared: None,
             next_scan_ns: now_ns.saturating_add(settings.scan_interval_ns()),
             actions: VecDeque::new(),
         }

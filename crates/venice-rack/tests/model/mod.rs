@@ -6,6 +6,8 @@ pub mod world;
 use proptest::prelude::*;
 
 pub const DONORS: usize = 3;
+/// Monitor Nodes, where there are several.
+pub const MONITORS: usize = 3;
 pub const SLABS_PER_DONOR: u32 = 8;
 /// Who borrows, in turns.
 pub const USERS: [&str; 2] = ["alice", "bob"];
@@ -77,6 +79,10 @@ pub enum Op {
         ms: u64,
     },
     CrashMonitor,
+    /// What comes after this comes to that one of several Monitor Nodes.
+    Turn(usize),
+    /// That Monitor Node hears of the next transaction of others.
+    Hear(usize),
     KillDonor(usize),
     StartDonor(usize),
 }
@@ -194,5 +200,14 @@ pub fn op_with_quotas() -> impl Strategy<Value = Op> {
         2 => (whose.clone(), prop::option::weighted(0.9, 0u64..10))
             .prop_map(|(whose, slabs)| Op::SetQuota(whose, slabs)),
         1 => whose.prop_map(Op::RemoveQuota),
+    ]
+}
+
+/// The same with several Monitor Nodes, which hear of each other now and then.
+pub fn op_of_several(op: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => op,
+        3 => (0usize..MONITORS).prop_map(Op::Turn),
+        2 => (0usize..MONITORS).prop_map(Op::Hear),
     ]
 }

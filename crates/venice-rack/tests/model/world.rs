@@ -2,6 +2,7 @@
 
 mod asking;
 mod devices;
+mod etcd;
 mod peace;
 mod quotas;
 mod starting;
@@ -10,12 +11,13 @@ mod waiting;
 use super::{DONORS, Fate, LEASE_MS, MS, Op, SLABS_PER_DONOR, USERS, WANT_BACK_WITHIN_MS};
 pub use devices::DEVICES;
 use devices::{Taker, devices};
+use etcd::{Etcd, Monitor, Question};
 use quotas::Ledger;
-use starting::{fresh_core, start_monitor};
+use starting::fresh_core;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, EndReason};
-use venice_rack::monitor::{Action, CallError, Change, Event, MonitorCore, Record, Token};
+use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
@@ -57,6 +59,10 @@ struct Recipient {
     asked_ns: u64,
     /// `None` while there is no answer.
     answer: Option<Result<(), RackError>>,
+    /// The Monitor Node that it asked last.
+    asked: usize,
+    /// What it was granted last, heard or unheard, and has not given back.
+    granted: Vec<Grant>,
     /// What it renews.
     held: Vec<Grant>,
     alive: bool,
@@ -64,9 +70,11 @@ struct Recipient {
 
 pub struct World {
     now_ns: u64,
-    life: u64,
-    monitor: MonitorCore,
-    store: BTreeMap<String, Record>,
+    lives: u64,
+    monitors: Vec<Monitor>,
+    /// The one that is spoken to.
+    at: usize,
+    etcd: Etcd,
     donors: Vec<Donor>,
     recipients: Vec<Recipient>,
     takers: Vec<Taker>,
@@ -94,12 +102,16 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let store = BTreeMap::new();
+        Self::with_monitors(1)
+    }
+
+    pub fn with_monitors(count: usize) -> Self {
         let mut world = Self {
             now_ns: 1_000 * MS,
-            life: 1,
-            monitor: start_monitor(1, 1_000 * MS, &store),
-            store,
+            lives: 0,
+            monitors: Vec::new(),
+            at: 0,
+            etcd: Etcd::new(count > 1),
             donors: Vec::new(),
             recipients: Vec::new(),
             takers: Vec::new(),
@@ -115,11 +127,16 @@ impl World {
             line: LineJudge::default(),
             actions: VecDeque::new(),
             next_instance: 1,
-            next_token: 1,
+            // Registrations have the numbers of their agents' instances.
+            next_token: 1 << 32,
         };
         for _ in 0..DONORS {
             let donor = Donor { core: fresh_core(0), instance: 0, alive: false, identity: None };
             world.donors.push(donor);
+        }
+        for _ in 0..count {
+            let monitor = world.start_monitor();
+            world.monitors.push(monitor);
         }
         for index in 0..DONORS {
             world.start_donor(index);
@@ -181,20 +198,28 @@ impl World {
             Op::RemoveQuota(whose) => self.remove_quota(whose),
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
+            Op::Turn(at) => self.at = at,
+            Op::Hear(at) => drop(self.hear_of_others(at)),
             Op::KillDonor(index) => self.kill_donor(index),
             Op::StartDonor(index) => self.start_donor(index),
         }
         self.hear_monitor();
+        self.note_silence();
+        self.note_limits();
         self.check_quotas();
         self.check_devices();
     }
 
+    fn core(&mut self) -> &mut MonitorCore {
+        &mut self.monitors[self.at].core
+    }
+
     fn release(&mut self, pick: usize) {
         if let Some(recipient) = self.pick_holder(pick) {
+            recipient.granted.clear();
             let held = recipient.held.drain(..);
             let leases: Vec<_> = held.map(|grant| (grant.id, grant.key)).collect();
-            let token = self.token();
-            self.monitor.handle_release(token, &leases);
+            self.put(Question::Release(leases));
         }
     }
 
@@ -203,8 +228,7 @@ impl World {
         if let Some(recipient) = self.pick_holder(pick) {
             let forge = |grant: &Grant| (grant.id, GrantKey(!grant.key.0));
             let leases: Vec<_> = recipient.held.iter().map(forge).collect();
-            let token = self.token();
-            self.monitor.handle_release(token, &leases);
+            self.put(Question::Release(leases));
         }
     }
 
@@ -216,10 +240,9 @@ impl World {
     }
 
     fn drain(&mut self, index: usize, drains: bool) {
-        let token = self.token();
         self.drained.remove(&index);
+        let token = self.put(Question::Drain(name_of(index), drains));
         self.drain_calls.insert(index, (token, drains));
-        self.monitor.handle_drain(self.now_ns, token, &name_of(index), drains);
         self.hear_monitor();
     }
 
@@ -238,14 +261,20 @@ impl World {
     /// The Monitor Node's next action; false when there is none.
     fn act(&mut self) -> bool {
         self.hear_monitor();
-        let Some(action) = self.actions.pop_front() else { return false };
+        let action = match self.monitors.len() {
+            1 => self.actions.pop_front(),
+            // What waits behind a change that is not made is not to be heard of before.
+            _ => self.core().poll_action(),
+        };
+        let Some(action) = action else { return false };
         match action {
-            Action::Store(changes) => changes.into_iter().for_each(|change| self.store(change)),
+            Action::Store(changes) => self.store(changes),
             Action::SendPrepare { donor, request, .. } => {
                 let other = self.grants_seen.insert(request.grant, request.key);
                 assert_eq!(other, None, "a grant's number was given twice");
                 let index = donor.node.0 as usize - 1;
-                assert!(!self.drained.contains(&index), "something is placed on a drained node");
+                let is_told = self.monitors.len() == 1 && self.drained.contains(&index);
+                assert!(!is_told, "something is placed on a drained node");
                 if request.device.is_none() {
                     self.ledger.prepare(&request);
                 }
@@ -259,9 +288,10 @@ impl World {
             Action::SendRelease { donor, grants, .. } => self.send(donor, What::Release(grants)),
             Action::SendPing { donor, .. } => self.send(donor, What::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
-            Action::Note(Event::NodeDown { name }) => self.ledger.node_down(&name),
-            Action::ReplyRelease { .. } | Action::ReplyStanding { .. } | Action::Note(_) => {}
+            Action::ReplyStanding { .. } | Action::Note(_) => {}
+            Action::ReplyRelease { token, .. } => self.answered_question(token),
             Action::ReplyDone { token, .. } => {
+                self.answered_question(token);
                 let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
                 self.drained.extend(heard.map(|(index, _)| *index));
             }
@@ -270,46 +300,21 @@ impl World {
         true
     }
 
-    fn store(&mut self, change: Change) {
-        self.ledger.store(&change);
-        match change {
-            Change::PutQuota(quota) => {
-                self.store.insert(format!("quota/{:?}", quota.of), Record::Quota(quota));
-            }
-            Change::DeleteQuota(of) => drop(self.store.remove(&format!("quota/{of:?}"))),
-            Change::PutNode(node) => {
-                self.store.insert(format!("node/{}", node.name), Record::Node(node));
-            }
-            Change::PutGrant(grant) => {
-                self.store.insert(format!("grant/{}", grant.id), Record::Grant(grant));
-            }
-            Change::DeleteGrant(id) => {
-                self.store.remove(&format!("grant/{id}"));
-            }
-            Change::PutGrantLimit(limit) => {
-                self.store.insert("limit".to_owned(), Record::GrantLimit(limit));
-            }
-            Change::PutToken(_)
-            | Change::DeleteToken(_)
-            | Change::PutRevocation(_)
-            | Change::DeleteRevocation(_)
-            | Change::PutCertificateLife(_) => {
-                unreachable!("nobody joins or is turned out here")
-            }
-        }
-    }
-
     fn send(&mut self, donor: Identity, what: What) {
-        self.calls.push(Call { life: self.life, donor, what });
+        let life = self.monitors[self.at].life;
+        self.calls.push(Call { life, donor, what });
     }
 
     /// A recipient hears: what it gets is whole, and is really there.
     fn answered(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        let at = self.at;
+        self.monitors[at].requests.remove(&client_id);
         if self.device_answered(client_id, &result) {
             return;
         }
+        self.check_single(client_id, result.as_ref().ok());
         let recipient = &mut self.recipients[client_id as usize - 1];
-        if recipient.answer.is_some() || !recipient.alive {
+        if recipient.answer.is_some() || !recipient.alive || recipient.asked != at {
             return;
         }
         recipient.answer = Some(result.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -336,8 +341,11 @@ impl World {
         result: Result<venice_rack::types::Registered, RackError>,
     ) {
         // The token of a registration is the instance that made it.
+        self.answered_question(token);
         let Ok(registered) = result else { return };
         if let Some(donor) = self.donors.iter_mut().find(|donor| donor.instance == token.0) {
+            let other = donor.identity.filter(|before| *before != registered.identity);
+            assert_eq!(other, None, "an agent is two nodes");
             donor.identity = Some(registered.identity);
             donor.core.set_epoch(registered.identity.epoch);
         }
@@ -391,22 +399,21 @@ impl World {
 
     /// The Monitor Node's side of an answer.
     fn hear(&mut self, call: Call, result: Result<(DonorStatus, u64), CallError>) {
-        if call.life != self.life {
-            return;
-        }
+        let caller = self.monitors.iter_mut().find(|monitor| monitor.life == call.life);
+        let Some(Monitor { core, .. }) = caller else { return };
         let (now_ns, donor) = (self.now_ns, call.donor);
         let status = result.clone().map(|(status, _)| status);
         match call.what {
             What::Prepare(request) => {
-                self.monitor.handle_prepared(now_ns, donor, request.grant, status);
+                core.handle_prepared(now_ns, donor, request.grant, status);
             }
-            What::Commit(grant) => self.monitor.handle_committed(now_ns, donor, grant, status),
-            What::Abort(_) => self.monitor.handle_aborted(now_ns, donor, status),
-            What::Release(grants) => self.monitor.handle_released(now_ns, donor, &grants, status),
+            What::Commit(grant) => core.handle_committed(now_ns, donor, grant, status),
+            What::Abort(_) => core.handle_aborted(now_ns, donor, status),
+            What::Release(grants) => core.handle_released(now_ns, donor, &grants, status),
             What::Ping => {
                 let name = name_of(donor.node.0 as usize - 1);
                 let pong = result.map(|(_, instance)| Pong { name, instance });
-                self.monitor.handle_pinged(now_ns, donor, pong);
+                core.handle_pinged(now_ns, donor, pong);
             }
         }
     }
@@ -428,7 +435,8 @@ impl World {
 
     fn heartbeat(&mut self, report: HeartbeatReport) {
         let instance = report.instance;
-        let acknowledged = self.monitor.handle_heartbeat(self.now_ns, report);
+        let now_ns = self.now_ns;
+        let acknowledged = self.core().handle_heartbeat(now_ns, report);
         self.hear_monitor();
         let sender = self.donors.iter().position(|donor| donor.instance == instance);
         match (sender, acknowledged) {
@@ -479,15 +487,17 @@ impl World {
                         let promised_ns = self.promised_ns.entry(grant.id).or_default();
                         *promised_ns = (*promised_ns).max(now_ns + within_ms * MS);
                         self.wanted.insert(grant.id);
-                        released.extend((index % 2 == 0).then_some((grant.id, grant.key)));
+                        if index % 2 == 0 {
+                            recipient.granted.clear();
+                            released.push((grant.id, grant.key));
+                        }
                         index % 2 != 0
                     }
                 }
             });
         }
         if !released.is_empty() {
-            let token = self.token();
-            self.monitor.handle_release(token, &released);
+            self.put(Question::Release(released));
         }
     }
 
@@ -496,21 +506,27 @@ impl World {
         for donor in self.donors.iter_mut().filter(|donor| donor.alive) {
             donor.core.handle_timeout(self.now_ns);
         }
-        if self.monitor.poll_timeout() <= self.now_ns {
-            self.monitor.handle_timeout(self.now_ns);
+        self.tell_silence();
+        let now_ns = self.now_ns;
+        for monitor in self.monitors.iter_mut() {
+            if monitor.core.poll_timeout() <= now_ns {
+                monitor.core.handle_timeout(now_ns);
+            }
         }
         self.check_line();
     }
 
     fn crash_monitor(&mut self) {
-        self.life += 1;
+        let at = self.at;
         // Calls on their way arrive or not; nobody waits for their answers.
-        let calls = std::mem::take(&mut self.calls);
-        self.strays.extend(calls);
+        let life = self.monitors[at].life;
+        let (its, others) =
+            std::mem::take(&mut self.calls).into_iter().partition(|call: &Call| call.life == life);
+        self.calls = others;
+        self.strays.extend::<Vec<_>>(its);
         self.actions.clear();
         self.line.crash();
-        self.monitor = start_monitor(self.life, self.now_ns, &self.store);
-        self.ledger.crash();
+        self.monitors[at] = self.start_monitor();
     }
 
     fn kill_donor(&mut self, index: usize) {
@@ -551,7 +567,7 @@ impl World {
             link: String::new(),
             is_pool: false,
         };
-        self.monitor.handle_register(self.now_ns, Token(donor.instance), registration);
+        self.put_as(Token(donor.instance), Question::Register(Box::new(registration)));
     }
 
     fn token(&mut self) -> Token {

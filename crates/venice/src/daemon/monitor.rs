@@ -26,9 +26,9 @@ pub struct MonitorArgs {
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
     /// Keep the tables elsewhere: in a file, or in etcd (etcd://HOST:PORT,HOST:PORT/PREFIX; the port
-    /// is 2379 and the prefix venice, unless said otherwise; etcds:// is with TLS). Of several Monitor
-    /// Nodes with one etcd and one authority one serves the rack, and the others stand by [default:
-    /// rack.redb in the state directory]
+    /// is 2379 and the prefix venice, unless said otherwise; etcds:// is with TLS). Several Monitor
+    /// Nodes with one etcd and one authority all serve the rack [default: rack.redb in the state
+    /// directory]
     #[arg(long, value_name = "STORE", env = "VENICE_STORE")]
     store: Option<String>,
     /// The authority that signed the certificates of etcd's members, for etcds://

@@ -1,10 +1,10 @@
-//! Recipients ask, and ask again.
+//! Recipients ask, and ask again, perhaps another Monitor Node, and what they hear is one thing.
 
 use super::{Recipient, World, name_of, owner_of};
 use crate::model::MS;
 use venice_rack::placement::Policy;
 use venice_rack::queueing::Queueing;
-use venice_rack::types::MemoryRequest;
+use venice_rack::types::{Grant, MemoryRequest};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 impl World {
@@ -21,28 +21,55 @@ impl World {
             queueing,
         };
         let owner = owner_of(self.recipients.len());
-        self.ledger.check(&request.recipient, &owner.user);
-        self.line.asks(request.client_id, self.now_ns);
-        self.monitor.handle_request(self.now_ns, owner.clone(), request.clone()).unwrap();
-        let (asked_ns, answer) = (self.now_ns, None);
-        let recipient = Recipient { owner, request, asked_ns, answer, held: vec![], alive: true };
+        let (asked_ns, answer, asked) = (self.now_ns, None, self.at);
+        let (held, granted, alive) = (vec![], vec![], true);
+        let recipient = Recipient { owner, request, asked_ns, answer, asked, granted, held, alive };
         self.recipients.push(recipient);
+        self.ask(self.recipients.len() - 1);
+    }
+
+    /// The recipient asks whom is spoken to, and hears no other any more.
+    fn ask(&mut self, index: usize) {
+        let (at, now_ns) = (self.at, self.now_ns);
+        let recipient = &mut self.recipients[index];
+        recipient.asked = at;
+        let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
+        let waited_ms = (now_ns - recipient.asked_ns) / MS;
+        let request =
+            MemoryRequest { queueing: Queueing { waited_ms, ..request.queueing }, ..request };
+        self.line.asks(request.client_id, now_ns);
+        self.monitors[at].requests.insert(request.client_id);
+        self.core().handle_request(now_ns, owner, request).unwrap();
+        self.note_limits();
+        self.hear_monitor();
     }
 
     pub(super) fn ask_again(&mut self, pick: usize) {
-        let waits = |recipient: &&mut Recipient| recipient.alive && recipient.answer.is_none();
-        let mut waiting: Vec<_> = self.recipients.iter_mut().filter(waits).collect();
-        let count = waiting.len();
-        if count > 0 {
-            let recipient = &mut waiting[pick % count];
-            let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
-            let waited_ms = (self.now_ns - recipient.asked_ns) / MS;
-            let request =
-                MemoryRequest { queueing: Queueing { waited_ms, ..request.queueing }, ..request };
-            self.ledger.check(&request.recipient, &owner.user);
-            self.line.asks(request.client_id, self.now_ns);
-            self.monitor.handle_request(self.now_ns, owner, request).unwrap();
-            self.hear_monitor();
+        let waits = |index: &usize| {
+            let recipient = &self.recipients[*index];
+            recipient.alive && recipient.answer.is_none()
+        };
+        let waiting: Vec<usize> = (0..self.recipients.len()).filter(waits).collect();
+        if !waiting.is_empty() {
+            self.ask(waiting[pick % waiting.len()]);
         }
+    }
+
+    /// A request is granted once, whoever was asked: what was granted before has ended, or is granted
+    /// again.
+    pub(super) fn check_single(&mut self, client_id: u128, grants: Option<&Vec<Grant>>) {
+        let Some(grants) = grants else { return };
+        let recipient = &mut self.recipients[client_id as usize - 1];
+        let before = std::mem::replace(&mut recipient.granted, grants.clone());
+        let ids = |grants: &[Grant]| grants.iter().map(|grant| grant.id).collect::<Vec<_>>();
+        if before.is_empty() || ids(&before) == ids(grants) {
+            return;
+        }
+        let is_lent = |grant: &Grant| {
+            let donor = &self.donors[grant.donor_node.0 as usize - 1];
+            let is_same = donor.identity.is_some_and(|it| it.epoch == grant.donor_epoch);
+            donor.alive && is_same && donor.core.grant(grant.id).is_some()
+        };
+        assert!(!before.iter().all(is_lent), "request {client_id} was granted twice");
     }
 }

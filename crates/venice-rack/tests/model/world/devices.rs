@@ -1,5 +1,6 @@
 //! Devices in the model: asked for, held, given back, broken; no device is ever two's.
 
+use super::etcd::Question;
 use super::{World, name_of, owner_of, take};
 use crate::model::{DONORS, DeviceOp, LEASE_MS, MS};
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ pub struct Taker {
     owner: Owner,
     request: DeviceRequest,
     asked_ns: u64,
+    /// The Monitor Node that it asked last.
+    asked: usize,
     answer: Option<Result<GrantId, RackError>>,
     held: Option<Grant>,
     alive: bool,
@@ -84,18 +87,40 @@ impl World {
             purpose: "model".to_owned(),
         };
         let owner = owner_of(index);
-        let asked_ns = self.now_ns;
-        let (whose, what) = (owner.clone(), request.clone());
-        self.takers.push(Taker { owner, request, asked_ns, answer: None, held: None, alive: true });
-        self.ask_for_device(whose, what);
+        let (asked_ns, asked) = (self.now_ns, self.at);
+        let (taker, wanted) = (owner.clone(), request.clone());
+        let taker = Taker {
+            owner: taker,
+            request: wanted,
+            asked_ns,
+            asked,
+            answer: None,
+            held: None,
+            alive: true,
+        };
+        self.takers.push(taker);
+        self.ask_for_device(owner, request);
     }
 
-    /// What makes no sense is refused at once.
+    /// Whom is spoken to, and no other is heard any more. What makes no sense is refused at once.
     fn ask_for_device(&mut self, owner: Owner, request: DeviceRequest) {
-        let client_id = request.client_id;
-        if let Err(error) = self.monitor.handle_device_request(self.now_ns, owner, request) {
+        let (at, now_ns, client_id) = (self.at, self.now_ns, request.client_id);
+        self.takers[(client_id - FIRST_CLIENT) as usize].asked = at;
+        self.monitors[at].requests.insert(client_id);
+        if let Err(error) = self.core().handle_device_request(now_ns, owner, request) {
             self.device_answered(client_id, &Err(error));
         }
+    }
+
+    /// Asks on behalf of whoever has no answer; false: it is a request for memory.
+    pub(super) fn ask_anew_for_device(&mut self, client_id: u128) -> bool {
+        let Some(index) = client_id.checked_sub(FIRST_CLIENT) else { return false };
+        let taker = &self.takers[index as usize];
+        let (owner, request, now_ns) = (taker.owner.clone(), taker.request.clone(), self.now_ns);
+        if let Err(error) = self.core().handle_device_request(now_ns, owner, request) {
+            self.device_answered(client_id, &Err(error));
+        }
+        true
     }
 
     fn return_device(&mut self, pick: usize) {
@@ -104,8 +129,7 @@ impl World {
             taker.held.take()
         });
         if let Some(grant) = grant {
-            let token = self.token();
-            self.monitor.handle_release(token, &[(grant.id, grant.key)]);
+            self.put(Question::Release(vec![(grant.id, grant.key)]));
         }
     }
 
@@ -122,7 +146,11 @@ impl World {
         result: &Result<Vec<Grant>, RackError>,
     ) -> bool {
         let Some(index) = client_id.checked_sub(FIRST_CLIENT) else { return false };
+        let at = self.at;
         let taker = &mut self.takers[index as usize];
+        if taker.asked != at {
+            return true;
+        }
         let told = result.as_ref().map(|grants| grants[0].id).map_err(Clone::clone);
         if let Some(before) = &taker.answer {
             if let (Some(held), Ok(told), true) = (&taker.held, &told, taker.alive) {
@@ -211,9 +239,12 @@ impl World {
             })
             .collect();
         assert_eq!(self.devices_of_donors(), used, "donors and recipients");
-        assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
+        for monitor in &self.monitors {
+            assert_eq!(listed(&monitor.core, self.now_ns), used, "table and recipients");
+        }
         assert_eq!(listed(&self.recovered(), self.now_ns), used, "store and recipients");
-        for row in self.monitor.resource_rows().iter().filter(|row| row.kind != "memory") {
+        let rows = self.monitors.iter().flat_map(|monitor| monitor.core.resource_rows());
+        for row in rows.filter(|row| row.kind != "memory") {
             let taken = used.values().filter(|it| (&it.0, &it.1) == (&row.node, &row.address));
             let taken: Vec<u64> = taken.map(|it| it.2).collect();
             let left = row.bytes - taken.iter().sum::<u64>();

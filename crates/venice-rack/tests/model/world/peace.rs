@@ -1,6 +1,5 @@
 //! The end of a run: everything calms down, and then all have to agree.
 
-use super::starting::start_monitor;
 use super::{World, name_of, take};
 use crate::model::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS};
 use std::collections::BTreeMap;
@@ -16,7 +15,12 @@ impl World {
     /// Everything on its way arrives.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            let acted = self.act();
+            let mut acted = false;
+            for at in 0..self.monitors.len() {
+                self.at = at;
+                acted |= self.act();
+                acted |= self.hear_of_others(at);
+            }
             let called = !self.calls.is_empty();
             self.deliver(0, Fate::Answered);
             let stray = take(&mut self.strays, 0).map(|call| self.process(&call)).is_some();
@@ -34,6 +38,8 @@ impl World {
             self.heartbeat(report);
         }
         (0..DONORS).for_each(|index| self.start_donor(index));
+        // Who is asked last has the last word only if the one before has been answered.
+        self.settle();
         (0..DONORS).for_each(|index| self.drain(index, false));
         (0..DONORS).for_each(|index| self.want_back(index, 0));
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
@@ -42,7 +48,10 @@ impl World {
             self.settle();
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
             self.calm_devices();
-            for index in 0..DONORS {
+            for (at, index) in
+                (0..self.monitors.len()).flat_map(|at| (0..DONORS).map(move |i| (at, i)))
+            {
+                self.at = at;
                 match self.report(index) {
                     Some(report) => self.heartbeat(report),
                     None => self.register(index),
@@ -69,11 +78,14 @@ impl World {
             .collect();
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
         assert!(self.wanted.is_empty(), "wanted back by nobody: {:?}", self.wanted);
-        assert_eq!(listed(&self.monitor, self.now_ns), used, "table and recipients");
+        for monitor in &self.monitors {
+            assert_eq!(listed(&monitor.core, self.now_ns), used, "table and recipients");
+        }
         assert_eq!(listed(&self.recovered(), self.now_ns), used, "store and recipients");
-        self.check_quota_table();
         self.check_devices_agree();
-        for (index, row) in self.monitor.node_rows(self.now_ns).iter().enumerate() {
+        self.check_quota_table();
+        let rows = self.monitors.iter().flat_map(|monitor| monitor.core.node_rows(self.now_ns));
+        for (index, row) in rows.enumerate() {
             let core = &self.donors[row.node_id as usize - 1].core;
             let free_bytes = u64::from(core.status().free_slabs) * SLAB_BYTES;
             assert_eq!((row.state.as_str(), row.free_bytes), ("up", free_bytes), "{index}");
@@ -83,7 +95,7 @@ impl World {
 
     /// Another Monitor Node, from what this one has stored.
     pub(super) fn recovered(&self) -> MonitorCore {
-        start_monitor(self.life + 1, self.now_ns, &self.store)
+        self.recovered_as(self.lives + 1)
     }
 
     fn held_by_donors(&self) -> BTreeMap<u64, Held> {

@@ -1,14 +1,15 @@
 //! What users may have, checked against what the donors hold, whatever the Monitor Node believes.
 
-use super::{World, name_of};
+use super::World;
+use super::etcd::Question;
 use crate::model::USERS;
 use std::collections::BTreeMap;
 use venice_rack::donor::DonorCore;
 use venice_rack::monitor::Change;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::rows::QuotaRow;
+use venice_rack::rows::{QuotaRow, QuotaTable};
 use venice_rack::types::{HeldState, Identity, PrepareRequest};
-use venice_wire::{GrantId, SLAB_BYTES};
+use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
 /// Quotas by whom they are for, in slabs; `None`: unlimited.
 type Limits = BTreeMap<QuotaFor, Option<u64>>;
@@ -16,9 +17,7 @@ type Limits = BTreeMap<QuotaFor, Option<u64>>;
 /// What the world knows of quotas and of what counts.
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// In force.
-    limits: Limits,
-    /// And durable.
+    /// Durable.
     stored: Limits,
     /// The most that any check of a recipient's request can have gone by.
     checked_by: BTreeMap<String, u64>,
@@ -39,13 +38,13 @@ struct Counted {
 
 impl Ledger {
     fn limit_of(&self, user: &str) -> u64 {
-        let own = self.limits.get(&QuotaFor::User(user.to_owned()));
-        own.or(self.limits.get(&QuotaFor::Others)).copied().flatten().unwrap_or(u64::MAX)
+        let own = self.stored.get(&QuotaFor::User(user.to_owned()));
+        own.or(self.stored.get(&QuotaFor::Others)).copied().flatten().unwrap_or(u64::MAX)
     }
 
-    /// A recipient's request may be checked now.
-    pub(super) fn check(&mut self, recipient: &str, user: &str) {
-        let limit = self.limit_of(user);
+    /// A recipient's request may be checked now, by what is durable or another limit.
+    fn check(&mut self, recipient: &str, user: &str, other: u64) {
+        let limit = self.limit_of(user).max(other);
         let most = self.checked_by.entry(recipient.to_owned()).or_default();
         *most = limit.max(*most);
     }
@@ -63,9 +62,8 @@ impl Ledger {
     }
 
     /// Who is silent for so long may be dead, and is not asked any more.
-    pub(super) fn node_down(&mut self, name: &str) {
-        let is_of_it = |counted: &Counted| name_of(counted.donor.node.0 as usize - 1) == name;
-        self.counted.retain(|_, counted| !is_of_it(counted));
+    pub(super) fn node_down(&mut self, node: NodeId) {
+        self.counted.retain(|_, counted| counted.donor.node != node);
     }
 
     pub(super) fn store(&mut self, change: &Change) {
@@ -77,35 +75,37 @@ impl Ledger {
             _ => {}
         }
     }
-
-    pub(super) fn crash(&mut self) {
-        self.limits = self.stored.clone();
-    }
 }
 
 impl World {
     pub(super) fn set_quota(&mut self, whose: usize, slabs: Option<u64>) {
-        let (of, token) = (quota_for(whose), self.token());
+        let of = quota_for(whose);
         if of == QuotaFor::Others && slabs.is_none() {
             return;
         }
-        self.ledger.limits.insert(of.clone(), slabs);
         let bytes = slabs.map(|slabs| slabs * SLAB_BYTES);
-        self.monitor.handle_set_quota(token, QuotaRecord { of, bytes });
-        self.note_limits();
+        self.put(Question::SetQuota(QuotaRecord { of, bytes }));
     }
 
     pub(super) fn remove_quota(&mut self, whose: usize) {
-        let (of, token) = (quota_for(whose), self.token());
-        self.ledger.limits.remove(&of);
-        self.monitor.handle_remove_quota(token, of);
-        self.note_limits();
+        self.put(Question::RemoveQuota(quota_for(whose)));
     }
 
-    /// What is asked for may be placed anew, and is checked by what is in force then.
-    fn note_limits(&mut self) {
-        for recipient in self.recipients.iter().filter(|recipient| recipient.answer.is_none()) {
-            self.ledger.check(&recipient.request.recipient, &recipient.owner.user);
+    /// What is asked for may be placed anew, and is checked by what is in force then at any of the
+    /// Monitor Nodes.
+    pub(super) fn note_limits(&mut self) {
+        let tables: Vec<_> = self.monitors.iter().map(|it| it.core.quota_table()).collect();
+        let limit_by = |table: &QuotaTable, user: &str| {
+            let own = table.users.iter().find(|row| row.user == user && row.is_own);
+            let bytes = own.map_or(table.default_bytes, |own| own.quota_bytes);
+            bytes.map_or(u64::MAX, |bytes| bytes / SLAB_BYTES)
+        };
+        let asking = |id: &u128| self.recipients.get(usize::try_from(*id).ok()? - 1);
+        let waiting = self.monitors.iter().flat_map(|monitor| monitor.requests.iter());
+        for recipient in waiting.filter_map(asking) {
+            let limits = tables.iter().map(|table| limit_by(table, &recipient.owner.user));
+            let most = limits.max().unwrap_or(u64::MAX);
+            self.ledger.check(&recipient.request.recipient, &recipient.owner.user, most);
         }
     }
 
@@ -142,7 +142,8 @@ impl World {
             *used_bytes.entry(&recipient.owner.user).or_default() += held;
         }
         let recovered = self.recovered();
-        for table in [self.monitor.quota_table(), recovered.quota_table()] {
+        let cores = self.monitors.iter().map(|monitor| &monitor.core).chain([&recovered]);
+        for table in cores.map(|core| core.quota_table()) {
             for user in USERS {
                 let of = QuotaFor::User(user.to_owned());
                 let quota_bytes = Some(self.ledger.limit_of(user)).filter(|it| *it != u64::MAX);
@@ -150,7 +151,7 @@ impl World {
                     user: user.to_owned(),
                     used_bytes: used_bytes.get(user).copied().unwrap_or(0),
                     quota_bytes: quota_bytes.map(|slabs| slabs * SLAB_BYTES),
-                    is_own: self.ledger.limits.contains_key(&of),
+                    is_own: self.ledger.stored.contains_key(&of),
                 };
                 let row = table.users.iter().find(|row| row.user == user);
                 let is_listed = expected.is_own || expected.used_bytes > 0;

@@ -5,9 +5,8 @@ use super::super::{
 };
 use super::devices::devices;
 use crate::common::OneTwoThree;
-use std::collections::BTreeMap;
 use venice_rack::donor::{DonorCore, DonorSettings};
-use venice_rack::monitor::{MonitorCore, MonitorSettings, Record};
+use venice_rack::monitor::MonitorSettings;
 use venice_rack::placement::Policy;
 
 pub(super) fn fresh_core(now_ns: u64) -> DonorCore {
@@ -18,12 +17,8 @@ pub(super) fn fresh_core(now_ns: u64) -> DonorCore {
     core
 }
 
-pub(super) fn start_monitor(
-    life: u64,
-    now_ns: u64,
-    store: &BTreeMap<String, Record>,
-) -> MonitorCore {
-    let settings = MonitorSettings {
+pub(super) fn settings() -> MonitorSettings {
+    MonitorSettings {
         heartbeat_interval_ns: HEARTBEAT_MS * MS,
         missed_heartbeats: 3,
         lease_ns: LEASE_MS * MS,
@@ -34,8 +29,10 @@ pub(super) fn start_monitor(
         link_bps: |_| None,
         placement: Policy::Nearest,
         ahead: Default::default(),
-    };
-    // Offset by the Monitor Node's life, so that none comes twice.
-    let keys = Box::new(OneTwoThree(life << 32));
-    MonitorCore::recover(settings, keys, now_ns, store.values().cloned())
+    }
+}
+
+/// Keys offset by the Monitor Node's life, so that none comes twice.
+pub(super) fn keys(life: u64) -> Box<OneTwoThree> {
+    Box::new(OneTwoThree(life << 32))
 }

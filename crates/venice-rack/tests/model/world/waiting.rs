@@ -46,9 +46,13 @@ impl LineJudge {
 impl World {
     /// Takes what the Monitor Node wants done, and judges it while the line is as it was then.
     pub(super) fn hear_monitor(&mut self) {
-        let rows = self.monitor.queue_rows(self.now_ns);
+        if self.monitors.len() > 1 {
+            // Each has a line of its own.
+            return;
+        }
+        let rows = self.monitors[0].core.queue_rows(self.now_ns);
         self.look_at(&rows);
-        while let Some(action) = self.monitor.poll_action() {
+        while let Some(action) = self.monitors[0].core.poll_action() {
             match &action {
                 Action::SendPrepare { donor, request, .. } => {
                     self.judge_passing(&rows, donor.node.0 as usize - 1, request);
@@ -102,7 +106,7 @@ impl World {
 
     /// What is called back is of a lower priority than somebody who waits, and may be.
     pub(super) fn judge_calls(&mut self, index: usize, called_back: &[CalledBack]) {
-        let rows = self.monitor.queue_rows(self.now_ns);
+        let rows = self.monitors[self.at].core.queue_rows(self.now_ns);
         for called in called_back {
             assert_eq!(called.within_ms, PREEMPT_NOTICE_MS);
             self.line.calls += 1;
@@ -118,7 +122,7 @@ impl World {
             let victim = self.client_of(&view.recipient);
             let victim = &self.recipients[victim as usize - 1];
             // One learnt from its donor, which is not told, is of the usual priority.
-            let grants = self.monitor.grant_rows(self.now_ns);
+            let grants = self.monitors[self.at].core.grant_rows(self.now_ns);
             let record = grants.iter().find(|row| row.id == called.grant.0);
             let asked = victim.request.queueing.priority;
             let priority = record.map_or(asked, |row| row.priority as u8);
@@ -141,8 +145,11 @@ impl World {
 
     /// Nobody waits longer than it wanted to, or for an answer.
     pub(super) fn check_line(&mut self) {
+        if self.monitors.len() > 1 {
+            return;
+        }
         self.hear_monitor();
-        for row in self.monitor.queue_rows(self.now_ns) {
+        for row in self.monitors[0].core.queue_rows(self.now_ns) {
             assert!(row.left_s > 0.0, "late and not told: {row:?}");
         }
         for (client_id, asked_ns) in &self.line.asking {
@@ -164,7 +171,8 @@ impl World {
             recipient.alive = false;
             let (owner, client_id) = (recipient.owner.clone(), recipient.request.client_id);
             self.line.asking.remove(&client_id);
-            self.monitor.handle_leave(self.now_ns, &owner, client_id).unwrap();
+            let now_ns = self.now_ns;
+            self.core().handle_leave(now_ns, &owner, client_id).unwrap();
         }
     }
 

@@ -1,0 +1,125 @@
+//! Reporting to one of the rack's Monitor Nodes, beside the others: one that is dead or slow holds up
+//! nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use venice_control::client::MonitorClient;
+use venice_control::{
+    ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
+    Revocation,
+};
+
+use crate::identity::NodeIdentity;
+
+/// A heartbeat whose answer takes longer than this has failed.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two attempts to reach a Monitor Node.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the Monitor Nodes are told.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) report: HeartbeatReport,
+    /// Whom the door does not let in and that Monitor Node does not know, by its place among them.
+    pub(crate) besides: Vec<Vec<Revocation>>,
+}
+
+/// What one of them has answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Ack(HeartbeatAck),
+    /// Nothing, or nothing good.
+    None,
+    /// It takes this agent for another node than it is: it has to join anew.
+    Other,
+}
+
+/// Who reports to one Monitor Node.
+pub(crate) struct Correspondent {
+    /// Its place among them.
+    pub(crate) at: usize,
+    pub(crate) identity: NodeIdentity,
+    pub(crate) registration: NodeRegistration,
+    pub(crate) registered: Registered,
+    pub(crate) letters: watch::Receiver<Option<Arc<Letter>>>,
+    pub(crate) answers: mpsc::Sender<(usize, Answer)>,
+}
+
+impl Correspondent {
+    /// Reports whenever there is something to, until nobody wants the answers any more. `client` is
+    /// a connection that is there already.
+    pub(crate) async fn run(mut self, mut client: Option<MonitorClient>) {
+        let monitor = self.identity.access.monitor.clone();
+        let mut away = false;
+        while self.letters.changed().await.is_ok() {
+            let Some(letter) = self.letters.borrow_and_update().clone() else { continue };
+            let answer = match timeout(HEARTBEAT_TIMEOUT, self.tell(&mut client, &letter)).await {
+                Ok(answer) => answer.map_err(|error| self.think_over(&mut client, error)),
+                Err(late) => Err(late.to_string()),
+            };
+            let answer = match answer {
+                Ok(answer) => {
+                    if away {
+                        tracing::info!(monitor, "the Monitor Node is back");
+                        away = false;
+                    }
+                    answer
+                }
+                Err(error) => {
+                    if !away {
+                        tracing::warn!(monitor, error, "heartbeat failed; what is lent stays lent");
+                        away = true;
+                    }
+                    Answer::None
+                }
+            };
+            if self.answers.send((self.at, answer)).await.is_err() {
+                return;
+            }
+            if client.is_none() {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Over the connection that is there, or a new one. A Monitor Node that does not know this agent
+    /// is told who it is: it may have started anew, or not have heard yet where it was registered.
+    async fn tell(
+        &self,
+        known: &mut Option<MonitorClient>,
+        letter: &Letter,
+    ) -> Result<Answer, ControlError> {
+        let mut client = match known.take() {
+            Some(client) => client,
+            None => MonitorClient::connect(&self.identity.access).await?,
+        };
+        let mut report = letter.report.clone();
+        report.door.revoked_besides = letter.besides.get(self.at).cloned().unwrap_or_default();
+        let answer = match client.heartbeat(report.clone()).await {
+            Err(ControlError::Rack(RackError::NotRegistered)) => {
+                let registered = client.register(self.registration.clone()).await?;
+                match registered.identity == self.registered.identity {
+                    true => Answer::Ack(client.heartbeat(report).await?),
+                    false => Answer::Other,
+                }
+            }
+            done => Answer::Ack(done?),
+        };
+        *known = Some(client);
+        Ok(answer)
+    }
+
+    /// A connection over which nothing came is made anew.
+    fn think_over(&self, client: &mut Option<MonitorClient>, error: ControlError) -> String {
+        *client = None;
+        if matches!(error, ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) {
+            // What it showed is worth nothing there, which may be the connection's: its certificate
+            // is the one of when it was made.
+            self.identity.take_up();
+        }
+        error.to_string()
+    }
+}

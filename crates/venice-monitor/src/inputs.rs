@@ -1,0 +1,102 @@
+//! What comes in, and what waits for an answer.
+
+use tokio::sync::oneshot;
+use venice_control::{
+    Asked, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow,
+    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
+    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
+};
+use venice_rack::monitor::{JoinTokenRecord, Kept};
+use venice_wire::{GrantId, GrantKey};
+
+pub(crate) type Reply<T> = oneshot::Sender<T>;
+/// Somebody who waits for no more than that it is done.
+pub(crate) type Done = Reply<Result<(), RackError>>;
+pub(crate) type AskedReply = Reply<Result<Asked, RackError>>;
+
+/// What comes in.
+pub(crate) enum Input {
+    Register(NodeRegistration, Reply<Result<Registered, RackError>>),
+    /// Of the node of that name, as its certificate says.
+    Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
+    Request(Owner, MemoryRequest, AskedReply),
+    RequestDevice(Owner, DeviceRequest, AskedReply),
+    /// Who asked for memory does not wait for it any more.
+    Leave {
+        owner: Owner,
+        client_id: u128,
+        reply: Done,
+    },
+    /// Where a request would be placed; nothing changes.
+    Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
+    Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
+    Order(Order, Done),
+    List(Listing),
+    Stop,
+}
+
+/// What is to be done, with no other answer than that it is.
+#[derive(Clone)]
+pub(crate) enum Order {
+    Drain {
+        name: String,
+        undo: bool,
+    },
+    NewToken(JoinTokenRecord),
+    Join {
+        token: (u64, [u8; 32]),
+        name: String,
+        key: [u8; 32],
+    },
+    DeleteToken(u64),
+    SetQuota(QuotaRecord),
+    RemoveQuota(QuotaFor),
+    Revoke {
+        name: String,
+        /// Also a name that the rack does not know.
+        is_sure: bool,
+    },
+}
+
+/// A table asked for.
+pub(crate) enum Listing {
+    Nodes(Reply<Vec<NodeRow>>),
+    Resources(Reply<Vec<ResourceRow>>),
+    Grants(Reply<Vec<GrantRow>>),
+    Queue(Reply<Vec<QueueRow>>),
+    Quotas(Reply<QuotaTable>),
+    Forecasts(Reply<Vec<ForecastRow>>),
+    Links(Reply<Vec<LinkRow>>),
+    Tokens(Reply<Vec<JoinTokenRecord>>),
+    Revocations(Reply<Vec<Revocation>>),
+}
+
+/// Somebody who waits for an answer, with what was asked: it is asked again where the answer turns out
+/// to have been given from records that were others by then.
+pub(crate) struct Waiting<Q, T> {
+    pub(crate) asked: Q,
+    pub(crate) reply: Reply<T>,
+}
+
+/// The same of a request: it may be made more than once while it is in its handshake.
+pub(crate) struct Asking {
+    pub(crate) owner: Owner,
+    pub(crate) wanted: Wanted,
+    pub(crate) replies: Vec<AskedReply>,
+}
+
+/// What is requested.
+#[derive(Clone)]
+pub(crate) enum Wanted {
+    Memory(MemoryRequest),
+    Device(DeviceRequest),
+}
+
+impl Wanted {
+    pub(crate) fn client_id(&self) -> u128 {
+        match self {
+            Wanted::Memory(request) => request.client_id,
+            Wanted::Device(request) => request.client_id,
+        }
+    }
+}
