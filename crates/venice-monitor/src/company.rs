@@ -3,6 +3,10 @@
 //!
 //! What is changed in the store is told in order. So whoever is told of its own sign has heard of all
 //! that was changed before it gave it: that is what its [`Tenure`] goes by.
+//!
+//! All that it changes it changes on condition that its record is still there, with the lease that it
+//! was first put with. So who was given up for lost changes nothing; nor does who knows a store that has
+//! been begun anew since, whose revisions may be the same by chance.
 
 use crate::error::MonitorError;
 use crate::tenure::Tenure;
@@ -12,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
-use venice_store::{EtcdStore, Lease, Store, StoreChange, StoreError, Transaction};
+use venice_store::{
+    Condition, Entry, EtcdStore, Lease, Store, StoreChange, StoreError, Transaction,
+};
 use venice_wire::NodeId;
 
 /// Where the signs are.
@@ -33,6 +39,12 @@ struct Sign {
     silent: BTreeSet<u32>,
 }
 
+impl Sign {
+    fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("signs are plain data")
+    }
+}
+
 /// What the one who gives signs and the one who hears them share.
 #[derive(Debug, Default)]
 struct Given {
@@ -45,6 +57,8 @@ struct Given {
 #[derive(Debug)]
 pub(crate) struct Company {
     own: String,
+    addr: String,
+    lease: Lease,
     given: Arc<Mutex<Given>>,
     tenure: Tenure,
     /// By their record: the nodes that they do not hear.
@@ -52,14 +66,28 @@ pub(crate) struct Company {
 }
 
 impl Company {
-    /// All that was in the store at that moment is known.
-    pub(crate) fn since(known_at: Instant) -> Result<Self, MonitorError> {
+    /// Gives the first sign. What is in the store is to be read after it.
+    pub(crate) async fn join(store: &EtcdStore, addr: String) -> Result<Self, MonitorError> {
         let mut id = [0; 8];
         getrandom(&mut id, GetRandomFlags::empty())
             .map_err(|error| MonitorError::Random(error.into()))?;
         let own = format!("{SIGNS}{:016x}", u64::from_le_bytes(id));
-        let tenure = Tenure::since(known_at);
-        Ok(Self { own, given: Arc::default(), tenure, others: BTreeMap::new() })
+        let tenure = Tenure::since(Instant::now());
+        let lease = store.grant_lease(LEASE).await?;
+        let first = Sign { addr: addr.clone(), number: 0, silent: BTreeSet::new() };
+        let change = StoreChange::put_leased(own.clone(), first.to_json(), lease);
+        store.commit(Transaction::of(vec![change])).await?;
+        Ok(Self { own, addr, lease, given: Arc::default(), tenure, others: BTreeMap::new() })
+    }
+
+    /// We are one of those who serve.
+    pub(crate) fn condition(&self) -> Condition {
+        Condition::ends_with(self.own.clone(), self.lease)
+    }
+
+    /// It is not that which did not hold, where these were the records.
+    pub(crate) fn is_among(&self, found: &[Entry]) -> bool {
+        found.iter().any(|entry| entry.key == self.own)
     }
 
     pub(crate) fn tenure(&self) -> Tenure {
@@ -106,21 +134,21 @@ impl Company {
         given.silent = silent.map(|node| node.0).collect();
     }
 
-    /// Gives signs for as long as it is polled.
-    pub(crate) fn give_signs(
-        &self,
-        store: EtcdStore,
-        addr: String,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (own, given) = (self.own.clone(), Arc::clone(&self.given));
+    /// Gives signs for as long as it is polled, or until the others do not count on us any more.
+    pub(crate) fn give_signs(&self, store: EtcdStore) -> impl Future<Output = ()> + Send + use<> {
+        let (own, addr, lease) = (self.own.clone(), self.addr.clone(), self.lease);
+        let mut giver =
+            Giver { store, own, addr, lease, given: Arc::clone(&self.given), number: 0 };
+        let tenure = self.tenure();
         async move {
-            let mut giver = Giver { store, own, addr, given, number: 0, lease: None };
             let mut ticks = tokio::time::interval(SIGN_EVERY);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                if let Err(error) = giver.give().await {
-                    tracing::warn!(%error, "the store does not answer");
+                match giver.give().await {
+                    Ok(()) => {}
+                    Err(StoreError::LeaseOver) => return tenure.end(),
+                    Err(error) => tracing::warn!(%error, "the store does not answer"),
                 }
             }
         }
@@ -141,14 +169,14 @@ struct Giver {
     store: EtcdStore,
     own: String,
     addr: String,
+    lease: Lease,
     given: Arc<Mutex<Given>>,
     number: u64,
-    lease: Option<Lease>,
 }
 
 impl Giver {
     async fn give(&mut self) -> Result<(), StoreError> {
-        let lease = self.lease().await?;
+        self.store.keep_alive(self.lease).await?;
         self.number += 1;
         let sign = {
             let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,27 +184,7 @@ impl Giver {
             let (addr, silent) = (self.addr.clone(), given.silent.clone());
             Sign { addr, number: self.number, silent }
         };
-        let value = serde_json::to_vec(&sign).expect("signs are plain data");
-        let change = StoreChange::put_leased(self.own.clone(), value, lease);
-        match self.store.commit(Transaction::of(vec![change])).await {
-            Err(StoreError::LeaseOver) => {
-                self.lease = None;
-                Ok(())
-            }
-            done => done.map(drop),
-        }
-    }
-
-    async fn lease(&mut self) -> Result<Lease, StoreError> {
-        if let Some(lease) = self.lease {
-            match self.store.keep_alive(lease).await {
-                Ok(()) => return Ok(lease),
-                Err(StoreError::LeaseOver) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let lease = self.store.grant_lease(LEASE).await?;
-        self.lease = Some(lease);
-        Ok(lease)
+        let change = StoreChange::put_leased(self.own.clone(), sign.to_json(), self.lease);
+        self.store.commit(Transaction::of(vec![change])).await.map(drop)
     }
 }

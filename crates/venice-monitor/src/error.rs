@@ -64,7 +64,9 @@ impl MonitorError {
             self,
             MonitorError::CutOff
                 | MonitorError::Meddled { .. }
-                | MonitorError::Store(StoreError::Unreachable { .. } | StoreError::Behind)
+                | MonitorError::Store(
+                    StoreError::Unreachable { .. } | StoreError::Behind | StoreError::LeaseOver
+                )
         )
     }
 }

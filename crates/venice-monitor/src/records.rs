@@ -9,8 +9,8 @@ use venice_rack::monitor::{Change, Record, RecordKey};
 use venice_store::{CHANGES_AT_ONCE, Entry, RedbStore, Snapshot, Store, StoreChange, Transaction};
 use venice_wire::{GrantId, NodeId};
 
-/// The core never has more changes made as one.
-const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE <= CHANGES_AT_ONCE);
+/// The core never has more changes made as one; and there is one condition more, the sign of life's.
+const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE < CHANGES_AT_ONCE);
 
 /// The records, in one of the stores.
 pub(crate) enum RecordStore {

@@ -50,7 +50,7 @@ impl Session {
         etcd: Option<&EtcdStore>,
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
         match etcd {
-            Some(etcd) => SharedStore::open(etcd.clone()).await,
+            Some(etcd) => SharedStore::open(etcd.clone(), self.addr.to_string()).await,
             None => RecordStore::open(self.config.store_file()).await,
         }
     }
@@ -63,7 +63,7 @@ impl Session {
         shutdown: &mut Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<(), MonitorError> {
         let (addr, count) = (self.addr, records.len());
-        let company = Company::of(&store, addr);
+        let company = Company::of(&store);
         let mut tasks = JoinSet::new();
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.company().tenure());
@@ -147,12 +147,12 @@ struct Company {
 }
 
 impl Company {
-    fn of(store: &RecordStore, addr: SocketAddr) -> Self {
+    fn of(store: &RecordStore) -> Self {
         let Some(shared) = store.shared() else {
             return Self { signs: Box::pin(async {}), farewell: Box::pin(async {}) };
         };
         let (company, etcd) = (shared.company(), shared.etcd());
-        let signs = Box::pin(company.give_signs(etcd.clone(), addr.to_string()));
+        let signs = Box::pin(company.give_signs(etcd.clone()));
         Self { signs, farewell: Box::pin(company.farewell(etcd.clone())) }
     }
 }

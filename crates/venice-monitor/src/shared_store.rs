@@ -5,7 +5,6 @@ use crate::company::{Company, SERVES_ALONE, SIGNS};
 use crate::error::MonitorError;
 use crate::records::{self, Applied, RecordStore};
 use std::collections::BTreeMap;
-use tokio::time::Instant;
 use venice_rack::monitor::{Change, Record, RecordKey, Sight, View};
 use venice_store::{
     Batch, Condition, Entry, EtcdStore, Outcome, Revision, Store, Transaction, Watch,
@@ -20,10 +19,13 @@ pub(crate) struct SharedStore {
 
 impl SharedStore {
     /// Reads what is there, and hears of what is changed from then on.
-    pub(crate) async fn open(store: EtcdStore) -> Result<(RecordStore, Vec<Record>), MonitorError> {
-        let known_at = Instant::now();
+    /// `addr` is where the others, and people, may look for us.
+    pub(crate) async fn open(
+        store: EtcdStore,
+        addr: String,
+    ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
+        let mut company = Company::join(&store, addr).await?;
         let all = store.load().await?;
-        let mut company = Company::since(known_at)?;
         let mut seen = Vec::with_capacity(all.entries.len());
         for entry in all.entries {
             if entry.key == SERVES_ALONE {
@@ -56,7 +58,7 @@ impl SharedStore {
     pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
         let sights = self.view.conditions(&changes);
         let transaction = Transaction {
-            conditions: sights.iter().map(condition).collect(),
+            conditions: sights.iter().map(condition).chain([self.company.condition()]).collect(),
             changes: changes.iter().cloned().map(records::store_change).collect(),
         };
         match self.store.commit(transaction).await? {
@@ -64,6 +66,7 @@ impl SharedStore {
                 self.view.made(revision.0, changes);
                 Ok(Applied::Made)
             }
+            Outcome::Conflict(found) if !self.company.is_among(&found) => Err(MonitorError::CutOff),
             Outcome::Conflict(found) => {
                 let news = self.catch_up(&sights, found).await?;
                 tracing::debug!(changes = changes.len(), "another Monitor Node was first");

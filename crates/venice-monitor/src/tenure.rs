@@ -1,6 +1,6 @@
 //! For how long a Monitor Node may go by what it knows of the store.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -15,7 +15,14 @@ const FRESH_FOR: Duration = Duration::from_secs(6);
 #[derive(Debug, Clone)]
 pub(crate) struct Tenure {
     /// `None`: for ever, since nobody else has the store.
-    until: Option<Arc<Mutex<Instant>>>,
+    until: Option<Arc<Mutex<Until>>>,
+}
+
+#[derive(Debug)]
+struct Until {
+    at: Instant,
+    /// Whatever is heard from now on.
+    is_final: bool,
 }
 
 impl Tenure {
@@ -25,19 +32,35 @@ impl Tenure {
 
     /// All that was in the store at that moment is known.
     pub(crate) fn since(known_at: Instant) -> Self {
-        Self { until: Some(Arc::new(Mutex::new(known_at + FRESH_FOR))) }
+        Self::until_at(known_at + FRESH_FOR)
+    }
+
+    fn until_at(at: Instant) -> Self {
+        Self { until: Some(Arc::new(Mutex::new(Until { at, is_final: false }))) }
     }
 
     /// The same, later.
     pub(crate) fn renew(&self, known_at: Instant) {
-        if let Some(until) = &self.until {
-            *until.lock().unwrap_or_else(PoisonError::into_inner) = known_at + FRESH_FOR;
+        if let Some(mut until) = self.lock()
+            && !until.is_final
+        {
+            until.at = known_at + FRESH_FOR;
+        }
+    }
+
+    /// The others do not count on us any more, or the store is another: over now, for good.
+    pub(crate) fn end(&self) {
+        if let Some(mut until) = self.lock() {
+            *until = Until { at: Instant::now(), is_final: true };
         }
     }
 
     fn until(&self) -> Option<Instant> {
-        let until = self.until.as_ref()?;
-        Some(*until.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.lock()?.at)
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Until>> {
+        Some(self.until.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// We may go by what we know.
@@ -58,6 +81,6 @@ impl Tenure {
 
     #[cfg(test)]
     pub(crate) fn past() -> Self {
-        Self { until: Some(Arc::new(Mutex::new(Instant::now()))) }
+        Self::until_at(Instant::now())
     }
 }

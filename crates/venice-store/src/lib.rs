@@ -18,7 +18,7 @@ pub use etcd::EtcdStore;
 pub use location::{EtcdLocation, EtcdTls, StoreLocation};
 pub use redb_file::RedbStore;
 pub use store::{
-    CHANGES_AT_ONCE, Condition, Entry, Lease, Outcome, Revision, Snapshot, Store, StoreChange,
-    Transaction,
+    CHANGES_AT_ONCE, Condition, Entry, Lease, Outcome, Revision, Snapshot, Standing, Store,
+    StoreChange, Transaction,
 };
 pub use watch::{Batch, Watch};

@@ -76,30 +76,36 @@ impl StoreChange {
 pub struct Condition {
     /// The record's key.
     pub key: String,
-    /// When it was changed last; `None`: it is not there.
-    pub changed_at: Option<Revision>,
-    /// It ends with this lease; `None`: with any, or none.
-    pub lease: Option<Lease>,
+    /// How the record has to be.
+    pub is: Standing,
+}
+
+/// How a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is not there.
+    Absent,
+    /// Nobody has changed it since.
+    AsAt(Revision),
+    /// It is there, whatever it says, and ends with this lease.
+    EndsWith(Lease),
 }
 
 impl Condition {
     /// The record is not there.
     pub fn is_absent(key: impl Into<String>) -> Self {
-        Self { key: key.into(), changed_at: None, lease: None }
+        Self { key: key.into(), is: Standing::Absent }
     }
 
     /// Nobody has changed the record since.
     pub fn is_as_at(key: impl Into<String>, changed_at: Revision) -> Self {
-        Self { key: key.into(), changed_at: Some(changed_at), lease: None }
+        Self { key: key.into(), is: Standing::AsAt(changed_at) }
     }
-}
 
-impl Condition {
-    /// The same, and the record ends with this lease. A store that was begun anew counts revisions
+    /// The record is there, and ends with this lease. A store that was begun anew counts revisions
     /// from the beginning, and another record may be at the same; a lease is never granted twice.
-    #[must_use]
-    pub fn under(self, lease: Lease) -> Self {
-        Self { lease: Some(lease), ..self }
+    pub fn ends_with(key: impl Into<String>, lease: Lease) -> Self {
+        Self { key: key.into(), is: Standing::EndsWith(lease) }
     }
 }
 

@@ -175,12 +175,14 @@ async fn what_cannot_work_is_refused_at_once() {
 }
 
 /// A record with a lease, and what has to hold while it is this one.
-async fn take_turn(store: &EtcdStore) -> (Condition, Revision) {
+async fn take_turn(store: &EtcdStore) -> (Vec<Condition>, Revision) {
     let lease = store.grant_lease(PATIENCE).await.unwrap();
     let conditions = vec![Condition::is_absent("turn")];
     let changes = vec![StoreChange::put_leased("turn", "mine", lease)];
     match store.commit(Transaction { conditions, changes }).await.unwrap() {
-        Outcome::Committed(at) => (Condition::is_as_at("turn", at).under(lease), at),
+        Outcome::Committed(at) => {
+            (vec![Condition::is_as_at("turn", at), Condition::ends_with("turn", lease)], at)
+        }
         Outcome::Conflict(found) => panic!("{found:?}"),
     }
 }
@@ -192,7 +194,7 @@ async fn a_store_that_was_begun_anew_is_another() {
     let (ours, at) = take_turn(&first).await;
     let mut watch = first.watch(at);
     let changes = vec![StoreChange::put("a", "1")];
-    let whole = Transaction { conditions: vec![ours.clone()], changes };
+    let whole = Transaction { conditions: ours, changes };
     assert!(matches!(first.commit(whole.clone()).await.unwrap(), Outcome::Committed(_)));
     watch.next().await.unwrap();
 

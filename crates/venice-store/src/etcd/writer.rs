@@ -8,7 +8,7 @@ use super::api::{self, RequestOp, TxnRequest, TxnResponse};
 use super::members::{self, Members};
 use super::{Keys, revision};
 use crate::error::StoreError;
-use crate::store::{Outcome, StoreChange, Transaction};
+use crate::store::{Outcome, Standing, StoreChange, Transaction};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -114,12 +114,13 @@ impl Writer {
         let mut compare = vec![api::is_changed_at(self.key.clone(), self.changed_at)];
         let mut failure = vec![api::get(self.key.clone())];
         for condition in &transaction.conditions {
-            let at = condition.changed_at.map_or(0, |at| at.0.cast_signed());
-            compare.push(api::is_changed_at(keys.record(&condition.key), at));
-            let under =
-                condition.lease.map(|lease| api::ends_with(keys.record(&condition.key), lease.0));
-            compare.extend(under);
-            failure.push(api::get(keys.record(&condition.key)));
+            let key = keys.record(&condition.key);
+            failure.push(api::get(key.clone()));
+            compare.push(match condition.is {
+                Standing::Absent => api::is_changed_at(key, 0),
+                Standing::AsAt(at) => api::is_changed_at(key, at.0.cast_signed()),
+                Standing::EndsWith(lease) => api::ends_with(key, lease.0),
+            });
         }
         let number = self.number.to_string().into_bytes();
         let mut success = vec![api::put(self.key.clone(), number, lease)];

@@ -4,7 +4,7 @@ use super::failed::Failed;
 use super::file_guard;
 use crate::error::StoreError;
 use crate::store::{
-    Condition, Entry, Lease, Outcome, Revision, Snapshot, StoreChange, Transaction,
+    Condition, Entry, Lease, Outcome, Revision, Snapshot, Standing, StoreChange, Transaction,
 };
 use crate::watch::Batch;
 use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
@@ -152,14 +152,16 @@ impl<'a> Tables<'a> {
 
     fn all_hold(&self, conditions: &[Condition]) -> Result<bool, redb::Error> {
         for condition in conditions {
-            let found = self.entry(&condition.key)?.map(|entry| entry.changed_at);
-            if found != condition.changed_at {
-                return Ok(false);
-            }
-            if let Some(Lease(wanted)) = condition.lease
-                && self.leases.get(condition.key.as_str())?.map(|lease| lease.value())
-                    != Some(wanted)
-            {
+            let changed_at = self.entry(&condition.key)?.map(|entry| entry.changed_at);
+            let holds = match condition.is {
+                Standing::Absent => changed_at.is_none(),
+                Standing::AsAt(at) => changed_at == Some(at),
+                Standing::EndsWith(Lease(wanted)) => {
+                    let lease = self.leases.get(condition.key.as_str())?;
+                    changed_at.is_some() && lease.map(|lease| lease.value()) == Some(wanted)
+                }
+            };
+            if !holds {
                 return Ok(false);
             }
         }

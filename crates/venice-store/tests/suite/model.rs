@@ -95,10 +95,10 @@ fn change(key: u8, value: Option<u8>) -> StoreChange {
 
 fn condition(model: &Model, key: u8, is_so: bool) -> Condition {
     let at = model.get(&name(key)).map(|(_, at)| *at);
-    let changed_at = match (is_so, at) {
-        (true, at) => at,
-        (false, Some(at)) => Some(Revision(at.0 + 1)),
-        (false, None) => Some(Revision(1)),
-    };
-    Condition { key: name(key), changed_at, lease: None }
+    match (is_so, at) {
+        (true, None) => Condition::is_absent(name(key)),
+        (true, Some(at)) => Condition::is_as_at(name(key), at),
+        (false, Some(at)) => Condition::is_as_at(name(key), Revision(at.0 + 1)),
+        (false, None) => Condition::is_as_at(name(key), Revision(1)),
+    }
 }

@@ -55,12 +55,18 @@ pub async fn conditions_decide<S: Store>(next: impl AsyncFn() -> S) {
     // With which lease it ends counts too, where that is asked.
     let lease = store.grant_lease(LONG).await.unwrap();
     let other = store.grant_lease(LONG).await.unwrap();
-    let leased = change(&store, &[StoreChange::put_leased("d", "1", lease)]).await;
-    let under = |lease| [Condition::is_as_at("d", leased).under(lease)];
+    change(&store, &[StoreChange::put_leased("d", "1", lease)]).await;
+    let under = |lease| [Condition::ends_with("d", lease)];
     let refused = change_if(&store, &under(other), &[put("e", "1")]).await;
     assert!(matches!(&refused, Outcome::Conflict(found) if found.len() == 1), "{refused:?}");
     let made = change_if(&store, &under(lease), &[put("e", "1")]).await;
     assert!(matches!(made, Outcome::Committed(_)), "{made:?}");
+    change(&store, &[StoreChange::put_leased("d", "2", lease)]).await;
+    let changed_since = change_if(&store, &under(lease), &[put("e", "2")]).await;
+    assert!(matches!(changed_since, Outcome::Committed(_)), "{changed_since:?}");
+    change(&store, &[StoreChange::remove("d")]).await;
+    let gone = change_if(&store, &under(lease), &[put("e", "3")]).await;
+    assert_eq!(gone, Outcome::Conflict(Vec::new()));
 }
 
 pub async fn one_of_many_gets_it<S: Store>(next: impl AsyncFn() -> S) {
