@@ -28,7 +28,7 @@ mod turned_out;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR};
-pub use devices::{BadOffer, FoundDevice, Offer, found};
+pub use devices::{BadOffer, FoundDevice, Offer, found, offered_twice};
 pub use error::AgentError;
 pub use lent_blocks::return_blocks;
 pub use ready::{AgentReady, OnReady};

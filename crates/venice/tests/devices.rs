@@ -3,9 +3,11 @@
 
 mod common;
 
-use std::process::{Child, Stdio};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::process::{Child, Command, Stdio};
 
-use common::{Place, kill, pid, signal, wait, wait_until};
+use common::{Place, is_root, kill, pid, signal, skipped, wait, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -149,4 +151,133 @@ fn what_cannot_be_lent_is_said_at_the_start() {
         let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
         assert!(refused.err.contains(said), "{offer}: {refused:?}");
     }
+}
+
+#[test]
+fn one_device_is_not_offered_under_two_names() {
+    let place = Place::new();
+    let file = place.file("disk");
+    File::create(&file).unwrap().set_len(4 << 20).unwrap();
+    symlink(&file, place.file("by-id")).unwrap();
+    let (file, link) = (file.display().to_string(), place.file("by-id").display().to_string());
+    let up = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &format!("storage:{file}")];
+    for (offer, said) in [
+        (format!("node2/storage:{file}"), "is offered twice".to_owned()),
+        (format!("node2/storage:{link}"), format!("is the same as storage:{file}, offered before")),
+    ] {
+        let refused = place.venice(&[&up[..], &["--offer", &offer]].concat()).expect(2);
+        assert!(refused.complaint().contains(&said), "{refused:?}");
+    }
+}
+
+/// A block device of 8 MiB over a file; unmounted and gone when this is dropped.
+struct Disk {
+    path: String,
+}
+
+impl Disk {
+    fn new(place: &Place) -> Option<Disk> {
+        let file = place.file("image");
+        File::create(&file).unwrap().set_len(8 << 20).unwrap();
+        let made = Command::new("losetup").args(["-f", "--show"]).arg(&file).output().ok()?;
+        let path = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        made.status.success().then_some(Disk { path })
+    }
+
+    /// As a file system, an array or a program does that has it for itself.
+    fn open_exclusively(&self) -> File {
+        const O_EXCL: i32 = rustix::fs::OFlags::EXCL.bits() as i32;
+        OpenOptions::new().read(true).custom_flags(O_EXCL).open(&self.path).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for words in [["umount", &self.path].as_slice(), &["losetup", "-d", &self.path]] {
+            // It need not be mounted.
+            let _ = Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// A disk, or `None` where there can be none, which is said.
+fn disk(place: &Place, test: &str) -> Option<Disk> {
+    if !is_root() {
+        skipped(test, "needs root");
+        return None;
+    }
+    let disk = Disk::new(place);
+    if disk.is_none() {
+        skipped(test, "no loop device is to be had");
+    }
+    disk
+}
+
+#[test]
+fn a_disk_that_somebody_uses_is_not_lent() {
+    let place = Place::new();
+    let Some(disk) = disk(&place, "a_disk_that_somebody_uses_is_not_lent") else { return };
+    let refused = |offer: &str| {
+        let words = ["up", "--nodes", "1", "--lend", "32MiB", "--offer", offer];
+        let said = place.venice(&words);
+        assert!(said.code() == 1 || said.code() == 2, "{offer}: {said:?}");
+        said.err
+    };
+    let name = disk.path.strip_prefix("/dev/").unwrap();
+    let offer = format!("storage:{}", disk.path);
+
+    let open = disk.open_exclusively();
+    let said = refused(&offer);
+    let wanted = format!("{name} is held exclusively, by ");
+    assert!(said.contains(&wanted), "{said}");
+    assert!(said.contains(&format!("(process {})", std::process::id())), "{said}");
+    drop(open);
+
+    let link = place.file("by-uuid").display().to_string();
+    symlink(&disk.path, &link).unwrap();
+    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &offer, "--offer"];
+    let twice = place.venice(&[&words[..], &[&format!("node2/storage:{link}")]].concat()).expect(2);
+    assert!(twice.complaint().contains("both are block device 7:"), "{twice:?}");
+
+    let image = refused(&format!("storage:{}", place.file("image").display()));
+    assert!(image.contains(&format!("it is what {name} stands on")), "{image}");
+
+    let made = Command::new("mkfs.ext4").args(["-q", &disk.path]).status();
+    if !made.is_ok_and(|it| it.success()) {
+        return skipped("a_disk_that_somebody_uses_is_not_lent: mounted", "no mkfs.ext4");
+    }
+    let at = place.file("mounted by somebody");
+    fs::create_dir(&at).unwrap();
+    assert!(Command::new("mount").arg(&disk.path).arg(&at).status().unwrap().success());
+    let said = refused(&offer);
+    let wanted = format!("{name} is mounted at {}", at.display());
+    assert!(said.contains(&wanted), "{said}");
+}
+
+#[test]
+fn a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it() {
+    let test = "a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it";
+    let place = Place::new();
+    let Some(disk) = disk(&place, test) else { return };
+    let offer = format!("storage:{}", disk.path);
+    place.venice(&["up", "--nodes", "1", "--lend", "32MiB", "--offer", &offer]).expect(0);
+    let health = || resource(&place, "storage")["health"].as_str().unwrap().to_owned();
+    assert_eq!(health(), "ok");
+    let open = disk.open_exclusively();
+    wait_until("it is seen", || health().contains("is held exclusively, by"));
+    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("is held exclusively"), "{refused:?}");
+    drop(open);
+    wait_until("it is free again", || health() == "ok");
+
+    let hold = holder(&place, &["get", "io", "--storage", "1MiB"]);
+    let open = disk.open_exclusively();
+    // What it is used for while somebody has some of it is no fault, however often it is looked at.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while std::time::Instant::now() < until {
+        assert_eq!(health(), "ok");
+    }
+    assert_eq!(ended(hold, Signal::INT), Some(0));
+    wait_until("its user is seen when it is given back", || health().contains("exclusively"));
+    drop(open);
 }

@@ -71,19 +71,42 @@ fn said_of(host: &Host, address: &str) -> (Option<u64>, Vec<String>) {
     }
 }
 
+/// The PCI addresses behind a device of which the kernel's tree says none: of NVIDIA's driver, and
+/// of a vfio group.
+pub(super) fn pci_addresses(host: &Host, path: &Path) -> Vec<String> {
+    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
+    match path.strip_prefix(host.path("/")).ok().and_then(Path::parent).and_then(Path::to_str) {
+        Some("dev") if let Some(minor) = number(name, "nvidia") => {
+            let gpu = nvidia_gpu(host, minor);
+            gpu.map(|(address, _)| address.to_lowercase()).into_iter().collect()
+        }
+        Some("dev/vfio") => host.names(format!("/sys/kernel/iommu_groups/{name}/devices")),
+        _ => Vec::new(),
+    }
+}
+
 /// The model of an NVIDIA device, as a word: `nvidia-h200`.
 fn nvidia_model(host: &Host, minor: u32) -> Option<String> {
-    const GPUS: &str = "/proc/driver/nvidia/gpus";
-    let said = host.names(GPUS).into_iter();
-    let mut said = said.filter_map(|gpu| host.text(format!("{GPUS}/{gpu}/information")));
-    let field = |text: &str, name: &str| {
-        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-        lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
-    };
-    let of_minor = minor.to_string();
-    let text = said.find(|text| field(text, "Device Minor").as_deref() == Some(&*of_minor))?;
+    let (_, text) = nvidia_gpu(host, minor)?;
     let model = field(&text, "Model")?;
     Some(model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-"))
+}
+
+/// The PCI address of an NVIDIA device, and what its driver says of it.
+fn nvidia_gpu(host: &Host, minor: u32) -> Option<(String, String)> {
+    const GPUS: &str = "/proc/driver/nvidia/gpus";
+    let said = host.names(GPUS).into_iter();
+    let mut said = said.filter_map(|gpu| {
+        let text = host.text(format!("{GPUS}/{gpu}/information"))?;
+        Some((gpu, text))
+    });
+    let of_minor = minor.to_string();
+    said.find(|(_, text)| field(text, "Device Minor").as_deref() == Some(&*of_minor))
+}
+
+fn field(text: &str, name: &str) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
 /// `nvidia7` is the seventh of `nvidia`; `nvidiactl` is none.

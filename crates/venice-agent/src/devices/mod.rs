@@ -7,13 +7,16 @@
 mod accelerator;
 mod found;
 mod host;
+mod in_use;
 mod nic;
 mod offer;
+mod same;
 mod storage;
 mod watch;
 
 pub use found::{FoundDevice, found};
 pub use offer::{BadOffer, Offer};
+pub use same::offered_twice;
 
 pub(crate) use host::Host;
 pub(crate) use watch::DeviceWatch;
@@ -51,4 +54,12 @@ pub(crate) fn fault(host: &Host, spec: &ResourceSpec) -> String {
         _ => storage::is_there(host, spec),
     };
     if is_there { String::new() } else { "it is there no longer".to_owned() }
+}
+
+/// Who uses storage that nobody has borrowed, so that it cannot be lent; empty: nobody.
+pub(crate) fn foreign_use(host: &Host, spec: &ResourceSpec) -> String {
+    match spec.kind {
+        ResourceKind::Storage => storage::use_of(host, &spec.address).unwrap_or_default(),
+        _ => String::new(),
+    }
 }

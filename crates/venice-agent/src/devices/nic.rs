@@ -36,6 +36,22 @@ pub(super) fn names(host: &Host) -> Vec<String> {
     host.names(CARDS).into_iter().filter(|name| has_device(host, name)).collect()
 }
 
+/// The interfaces that this one stands on, directly and not: a VLAN's card.
+pub(super) fn below(host: &Host, name: &str) -> Vec<String> {
+    let lowers = |name: &str| {
+        let names = host.names(format!("{CARDS}/{name}")).into_iter();
+        names.filter_map(|it| it.strip_prefix("lower_").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let mut all = lowers(name);
+    let mut at = 0;
+    while let Some(below) = all.get(at) {
+        let news: Vec<String> = lowers(below).into_iter().filter(|it| !all.contains(it)).collect();
+        all.extend(news);
+        at += 1;
+    }
+    all
+}
+
 /// Whether the kernel has it in use.
 pub(super) fn is_up(host: &Host, name: &str) -> bool {
     host.text(format!("{CARDS}/{name}/operstate")).is_some_and(|state| state == "up")

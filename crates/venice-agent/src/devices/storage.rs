@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use rustix::fs::{major, minor, statvfs};
+use rustix::fs::statvfs;
 use venice_control::ResourceSpec;
 use venice_wire::ByteSize;
 
 use super::host::Host;
+use super::in_use;
 use super::offer::Offer;
 
 /// The kernel counts block devices in these, whatever theirs are.
@@ -20,9 +21,12 @@ pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), 
     let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
     let kind = metadata.file_type();
     if kind.is_block_device() {
-        let at = format!("/sys/dev/block/{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
-        let name = host.link_name(at).ok_or("is a block device the kernel says nothing of")?;
+        let name =
+            name_of(host, &metadata).ok_or("is a block device the kernel says nothing of")?;
         return of_block(host, &name, offer);
+    }
+    if let Some(used) = in_use::of_file(host, &metadata).filter(|_| kind.is_file()) {
+        return Err(format!("cannot be lent: {used}"));
     }
     let (most, what) = match () {
         () if kind.is_file() => (metadata.len(), "file"),
@@ -49,18 +53,34 @@ pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
     }
 }
 
+/// What this machine does with it, so that it cannot be lent; `None`: nothing.
+pub(super) fn use_of(host: &Host, address: &str) -> Option<String> {
+    let metadata = fs::metadata(host.path(address)).ok()?;
+    match metadata.file_type() {
+        kind if kind.is_block_device() => in_use::of_block(host, &name_of(host, &metadata)?),
+        kind if kind.is_file() => in_use::of_file(host, &metadata),
+        _ => None,
+    }
+}
+
 /// The block devices that nobody uses, whole ones, by name.
 pub(super) fn unused(host: &Host) -> Vec<String> {
     let is_real = |name: &String| {
         !["loop", "ram", "zram", "dm-", "md", "sr", "fd"].iter().any(|it| name.starts_with(it))
     };
-    let is_free =
-        |name: &String| size(host, name).is_some_and(|it| it > 0) && use_of(host, name).is_none();
+    let is_free = |name: &String| {
+        size(host, name).is_some_and(|it| it > 0) && in_use::of_block(host, name).is_none()
+    };
     host.names("/sys/block").into_iter().filter(is_real).filter(is_free).collect()
 }
 
+/// What the kernel calls a block device.
+fn name_of(host: &Host, metadata: &fs::Metadata) -> Option<String> {
+    host.link_name(format!("/sys/dev/block/{}", in_use::number(metadata.rdev())))
+}
+
 fn of_block(host: &Host, name: &str, offer: &Offer) -> Result<(u64, Vec<String>), String> {
-    if let Some(used) = use_of(host, name) {
+    if let Some(used) = in_use::of_block(host, name) {
         return Err(format!("cannot be lent: {used}"));
     }
     if host.text(format!("{BLOCKS}/{name}/ro")).is_some_and(|text| text == "1") {
@@ -93,39 +113,6 @@ fn size(host: &Host, name: &str) -> Option<u64> {
     sectors.checked_mul(SECTOR_BYTES)
 }
 
-/// What this machine does with a block device or a partition of it; `None`: nothing.
-fn use_of(host: &Host, name: &str) -> Option<String> {
-    let is_part = |inner: &String| host.path(format!("{BLOCKS}/{name}/{inner}/partition")).exists();
-    let parts = host.names(format!("{BLOCKS}/{name}")).into_iter().filter(is_part);
-    for device in [name.to_owned()].into_iter().chain(parts) {
-        if let Some(holder) = host.names(format!("{BLOCKS}/{device}/holders")).first() {
-            return Some(format!("{device} is part of {holder}"));
-        }
-        let path = format!("/dev/{device}");
-        let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
-        let in_table = |table: &str| {
-            let text = host.text(table).unwrap_or_default();
-            text.lines().filter_map(first).any(|it| is_device(host, &it, &path))
-        };
-        if in_table("/proc/self/mounts") {
-            return Some(format!("{device} is mounted"));
-        }
-        if in_table("/proc/swaps") {
-            return Some(format!("this machine swaps to {device}"));
-        }
-    }
-    None
-}
-
-/// Whether what a table names is this device, under whatever name.
-fn is_device(host: &Host, named: &str, path: &str) -> bool {
-    let rdev = |path: &str| fs::metadata(host.path(path)).ok().map(|it| it.rdev());
-    named == path
-        || (named.starts_with("/dev/")
-            && rdev(named).filter(|it| *it != 0) == rdev(path)
-            && rdev(path).is_some())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,7 +135,7 @@ mod tests {
                 ("/sys/class/block/sdc/size", "4096"),
                 ("/sys/class/block/sdc/holders/md0", ""),
                 ("/sys/class/block/sdd/size", "4096"),
-                ("/proc/self/mounts", "/dev/sda1 / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0"),
+                ("/proc/self/mountinfo", "21 1 8:1 / /boot rw - ext4 /dev/sda1 rw"),
                 ("/proc/swaps", "Filename Type Size Used Priority\n/dev/sdd partition 1 0 -2"),
             ],
         );
@@ -160,7 +147,7 @@ mod tests {
         );
         assert_eq!(of("sdb", "storage:/dev/sdb=1MiB").unwrap().0, 1 << 20);
         assert!(of("sdb", "storage:/dev/sdb=1GiB").unwrap_err().contains("it has 2MiB, not 1GiB"));
-        assert!(of("sda", "storage:/dev/sda").unwrap_err().contains("sda1 is mounted"));
+        assert!(of("sda", "storage:/dev/sda").unwrap_err().contains("sda1 is mounted at /boot"));
         assert!(of("sdc", "storage:/dev/sdc").unwrap_err().contains("part of md0"));
         assert!(of("sdd", "storage:/dev/sdd").unwrap_err().contains("swaps to sdd"));
     }

@@ -7,7 +7,8 @@ use tokio::time::MissedTickBehavior;
 use venice_control::ResourceSpec;
 
 use super::host::Host;
-use super::{Offer, examine, fault};
+use super::same::twice_on;
+use super::{Offer, examine, fault, foreign_use};
 use crate::AgentError;
 use crate::lender::Lender;
 
@@ -31,11 +32,10 @@ impl DeviceWatch {
         let mut specs: Vec<ResourceSpec> = Vec::new();
         for offer in offers {
             let wrong = |why: String| AgentError::Device { offer: offer.to_string(), why };
-            let spec = examine(&host, offer).map_err(wrong)?;
-            if specs.iter().any(|it| it.address == spec.address) {
-                return Err(wrong("is offered twice".to_owned()));
-            }
-            specs.push(spec);
+            specs.push(examine(&host, offer).map_err(wrong)?);
+        }
+        if let Some((offer, why)) = twice_on(&host, offers) {
+            return Err(AgentError::Device { offer: offer.to_string(), why });
         }
         Ok(Self { host, specs })
     }
@@ -56,10 +56,15 @@ impl DeviceWatch {
         loop {
             ticks.tick().await;
             let looking = Arc::clone(&watch);
+            let idle: Vec<bool> =
+                watch.specs.iter().map(|it| lender.lends_nothing_of(it)).collect();
             // A file system may keep whoever looks waiting.
-            let looked = tokio::task::spawn_blocking(move || looking.look());
-            let faults = looked.await.expect("looking at devices does not panic");
-            for (spec, fault) in watch.specs.iter().zip(faults) {
+            let looked = tokio::task::spawn_blocking(move || looking.look(&idle));
+            let found = looked.await.expect("looking at devices does not panic");
+            for (spec, Looked { fault, used }) in watch.specs.iter().zip(found) {
+                // Who borrowed it has it used: that is no fault.
+                let is_used = fault.is_empty() && lender.lends_nothing_of(spec);
+                let fault = if is_used { used } else { fault };
                 if !lender.note_device_health(spec, &fault) {
                     continue;
                 }
@@ -72,9 +77,23 @@ impl DeviceWatch {
         }
     }
 
-    fn look(&self) -> Vec<String> {
-        self.specs.iter().map(|spec| fault(&self.host, spec)).collect()
+    /// At devices that are lent nobody looks for who uses them: that would be in their way.
+    fn look(&self, idle: &[bool]) -> Vec<Looked> {
+        let looked = self.specs.iter().zip(idle).map(|(spec, is_idle)| Looked {
+            fault: fault(&self.host, spec),
+            used: if *is_idle { foreign_use(&self.host, spec) } else { String::new() },
+        });
+        looked.collect()
     }
+}
+
+/// How a device was found.
+#[derive(Debug)]
+struct Looked {
+    /// What is wrong with it; empty: nothing.
+    fault: String,
+    /// Who uses it; empty: nobody.
+    used: String,
 }
 
 impl Lender {
@@ -83,6 +102,11 @@ impl Lender {
         let mut state = self.state();
         let now_ns = state.now_ns();
         state.core.offer_devices(now_ns, devices.specs().iter().cloned());
+    }
+
+    /// Nobody has any of it.
+    fn lends_nothing_of(&self, spec: &ResourceSpec) -> bool {
+        self.state().core.free_device_bytes(spec.kind, &spec.address) == spec.bytes
     }
 
     /// True if it was otherwise before.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use venice_agent::{BadOffer, Offer};
+use venice_agent::{BadOffer, Offer, offered_twice};
 
 use super::up::UpArgs;
 use crate::failure::Usage;
@@ -36,20 +36,20 @@ pub fn offers_of(args: &UpArgs, node: &str) -> Vec<String> {
     its.map(|it| it.offer.to_string()).collect()
 }
 
-/// Every device is one node's, and that node is there.
+/// Every device is one node's, by whatever name, and that node is there.
 pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
     let is_node = |name: &str| (1..=nodes).any(|number| name == format!("node{number}"));
-    for (at, NodeOffer { node, offer }) in args.offer.iter().enumerate() {
+    for NodeOffer { node, offer } in &args.offer {
         if let Some(node) = node.as_deref().filter(|node| !is_node(node)) {
             let said = format!("--offer {node}/{offer}: there are node1 to node{nodes}");
             return Err(Usage(said).into());
         }
-        if args.offer[..at].iter().any(|other| other.offer.address == offer.address) {
-            let said = format!("--offer {offer}: a device is one node's, and it is offered twice");
-            return Err(Usage(said).into());
-        }
     }
-    Ok(())
+    let offers: Vec<Offer> = args.offer.iter().map(|it| it.offer.clone()).collect();
+    match offered_twice(&offers) {
+        Some((offer, why)) => Err(Usage(format!("--offer {offer} {why}")).into()),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
