@@ -194,6 +194,16 @@ impl Holding {
         taken
     }
 
+    /// Whether there is, or was, something in a grant that came later; one in which there is nothing,
+    /// and never will be, is this holding's no longer, and its caller's to release.
+    pub(crate) fn uses(&self, grant: &Grant) -> bool {
+        // Nobody enters a copy meanwhile.
+        let _slabs = self.lock_slabs();
+        let held = self.lock_held();
+        let Some(held) = held.iter().find(|held| held.grant.id == grant.id) else { return false };
+        !(self.block.has_nothing_at(held.donor) && self.block.donors()[held.donor].give_back())
+    }
+
     /// Sees to it that nobody asks for memory whose donor is gone.
     pub(crate) fn forget_lost_slabs(&self) {
         let replicas = self.block.replicas();

@@ -21,7 +21,7 @@ use venice_wire::SLAB_BYTES;
 use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
 use crate::holding::{Holding, NewGrant};
-use crate::loan::{Wish, ask};
+use crate::loan::{Wish, ask, release};
 use crate::news::News;
 
 /// How often lost copies are looked for.
@@ -206,6 +206,7 @@ impl Builder<'_> {
         nodes: &BTreeSet<String>,
         slabs: &[Part],
     ) -> Result<(), RecipientError> {
+        self.holding.block().has_room()?;
         let places = match &self.holding.wish.reclaim_to[..] {
             chosen if need == Need::Leaving && !chosen.is_empty() => chosen,
             _ => &[ReclaimTo::Donors],
@@ -232,15 +233,34 @@ impl Builder<'_> {
             let asked = borrow_elsewhere(self.holding, nodes, slabs.len() as u64);
             let grants = self.runtime.block_on(asked)?;
             let before = slabs.len();
-            for grant in &grants {
-                let new = self.holding.add_grant(grant)?;
-                self.fill(need, new, slabs)?;
-            }
+            self.fill_all(need, &grants, slabs)?;
             if slabs.len() == before {
                 return Err(RecipientError::NobodyElse);
             }
         }
         Ok(())
+    }
+
+    /// Builds copies in what was just borrowed. A grant in which there is nothing afterwards, for
+    /// whatever reason, is given back: the next try borrows anew.
+    fn fill_all(
+        &mut self,
+        need: Need,
+        grants: &[Grant],
+        slabs: &mut Slabs<'_>,
+    ) -> Result<(), RecipientError> {
+        let (holding, mut outcome, mut unused) = (self.holding, Ok(()), Vec::new());
+        for grant in grants {
+            if outcome.is_ok() {
+                let new = holding.add_grant(grant);
+                outcome = new.and_then(|new| self.fill(need, new, slabs));
+            }
+            unused.extend((!holding.uses(grant)).then(|| grant.clone()));
+        }
+        if !unused.is_empty() {
+            self.runtime.block_on(release(&holding.access, &unused));
+        }
+        outcome
     }
 
     fn build_at_home(

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use common::{Rack, eventually};
+use venice_memory::paged::run_block::{ReplicaAt, ReplicaState};
 use venice_recipient::{Lane, News, PortKind, ReclaimTo, RemoteMemory, Request, Wish};
 use venice_wire::SLAB_BYTES;
 
@@ -149,6 +150,35 @@ fn what_has_nowhere_to_go_stays_until_there_is_room() {
     rack.add_agent("node3", 3);
     rack.add_agent("node4", 2);
     borrowed.use_until(has_its_memory_back("node1"));
+    borrowed.check_nothing_is_lost();
+}
+
+#[test]
+fn who_may_enter_no_more_in_its_life_borrows_no_more() {
+    let mut rack = Rack::start(1, 2);
+    let borrowed = Borrowed::new(&rack, PortKind::Shm, 2, 1, &[]);
+    let block = borrowed.memory.memory().block();
+    let at = ReplicaAt { donor: 0, remote_addr: 0, grant: 0, key: 0 };
+    while block.replicas().len() < block.replica_limit() - 1 {
+        block.add_replica(0, at, ReplicaState::Dropped).unwrap();
+    }
+    rack.add_agent("node2", 1);
+    rack.add_agent("node3", 1);
+    // One slab finds an entry; what was borrowed for the other is given back, and no more is asked for.
+    rack.drain("node1", true);
+    for _ in 0..2 {
+        let is_told = |news: &News| match news {
+            News::NotMoved { why } => why.contains("copies of slabs at most in its life"),
+            _ => false,
+        };
+        borrowed.use_until(is_told);
+        let lent = || rack.granted_bytes("node2") + rack.granted_bytes("node3");
+        eventually("the other is given back", || lent() == SLAB_BYTES);
+        // What was told before is told again when there was something else to tell meanwhile.
+        rack.drain("node1", false);
+        borrowed.use_until_so(|_| block.donors().iter().all(|donor| !donor.is_leaving()));
+        rack.drain("node1", true);
+    }
     borrowed.check_nothing_is_lost();
 }
 

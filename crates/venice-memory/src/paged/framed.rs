@@ -11,6 +11,7 @@
 //! lease is over.
 
 mod coded;
+mod manners;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -22,8 +23,9 @@ use venice_fabric::Atomic;
 use venice_wire::SLAB_BYTES;
 
 use self::coded::Coded;
+use self::manners::Manners;
 use super::PAGE;
-use super::run_block::{Fate, MAX_DONORS, MAX_PLACES, RunBlockMap};
+use super::run_block::{Fate, MAX_PLACES, RunBlockMap};
 use super::sys;
 use super::transfer::{Fetch, MAX_IN_FLIGHT, Words};
 
@@ -92,18 +94,8 @@ pub struct Framed<D> {
     /// When to see again whether one waits too long.
     look_at_ns: u64,
     early: Vec<Early>,
-    /// By donor: it lets a read wait; others are asked first until it answers.
-    is_slow: [bool; MAX_DONORS],
-    silence: [Silence; MAX_DONORS],
+    manners: Manners,
     coded: Option<Coded>,
-}
-
-/// Since when a donor has not answered here, nanoseconds; all 0: it does.
-#[derive(Clone, Copy, Debug, Default)]
-struct Silence {
-    since_ns: u64,
-    /// When that was last found.
-    found_ns: u64,
 }
 
 /// A read under way.
@@ -179,8 +171,7 @@ impl<D: Donors> Framed<D> {
             waiting: 0,
             look_at_ns: 0,
             early: Vec::new(),
-            is_slow: [false; MAX_DONORS],
-            silence: [Silence::default(); MAX_DONORS],
+            manners: Manners::default(),
             coded: block.coding().map(Coded::new),
         }
     }
@@ -254,7 +245,8 @@ impl<D: Donors> Framed<D> {
             for (replica, entry) in block.readable(block.slab_of(slot)) {
                 let asked = &mut self.asked[token as usize];
                 let tried = &asked.tried[..asked.tried_count];
-                if tried.contains(&(replica as u32)) || self.is_slow[entry.donor()] != slow {
+                if tried.contains(&(replica as u32)) || self.manners.is_slow(entry.donor()) != slow
+                {
                     continue;
                 }
                 if asked.tried_count == MAX_PLACES || !self.donors.reach(block, replica) {
@@ -342,10 +334,7 @@ impl<D: Donors> Framed<D> {
     fn note(&mut self, block: &RunBlockMap, replica: usize, result: Result<(), Fault>) {
         let donor = block.replicas()[replica].donor();
         match result {
-            Ok(()) => {
-                self.is_slow[donor] = false;
-                self.silence[donor] = Silence::default();
-            }
+            Ok(()) => self.manners.answers(donor),
             Err(Fault::Gone(fate)) => block.donors()[donor].lose(fate),
             Err(Fault::Silent) => self.note_silence(block, donor),
         }
@@ -354,21 +343,15 @@ impl<D: Donors> Framed<D> {
     /// Complains of a donor that is waited for; one that has not answered for a whole lease, all
     /// the while it was asked, is lost.
     fn note_silence(&mut self, block: &RunBlockMap, donor: usize) {
-        self.is_slow[donor] = true;
-        let (silence, now_ns) = (&mut self.silence[donor], self.donors.now_ns());
-        let lease_ns = block.lease().as_nanos() as u64;
-        if silence.since_ns == 0 || now_ns > silence.found_ns + lease_ns {
-            silence.since_ns = now_ns;
-        }
-        silence.found_ns = now_ns;
-        match now_ns > silence.since_ns + lease_ns {
+        let (now_ns, lease_ns) = (self.donors.now_ns(), block.lease().as_nanos() as u64);
+        match self.manners.falls_silent(donor, now_ns, lease_ns) {
             true => block.donors()[donor].lose(Fate::Silent),
             false => block.donors()[donor].complain(),
         }
     }
 
     fn is_silent(&self, donor: usize) -> bool {
-        self.silence[donor].since_ns != 0
+        self.manners.is_silent(donor)
     }
 
     /// Asks others for what was waited for too long, or could not be asked for again at once.
@@ -418,7 +401,7 @@ impl<D: Donors> Framed<D> {
         for &replica in &asked.tried[..asked.tried_count] {
             let entry = &block.replicas()[replica as usize];
             if asked.put & 1 << entry.fragment() == 0 {
-                self.is_slow[entry.donor()] = true;
+                self.manners.is_late(entry.donor());
             }
         }
     }

@@ -45,19 +45,19 @@ use super::sys;
 /// Most processes of one run that page at a time; a holder is one bit of a word.
 pub const MAX_PROCESSES: usize = 64;
 /// Most donors of one run, in all its life: a grant more of the same node is one more.
-pub const MAX_DONORS: usize = 256;
+pub const MAX_DONORS: usize = 2048;
 /// Most slabs of one run (256 GiB).
 pub const MAX_SLABS: usize = 1 << 14;
 /// Far slots (pages) of a slab that is not coded; see [`RunBlock::slab_slots`].
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
 
 /// Replicas that a run can have in all, for each it begins with: donors come and go.
-const LIVES_OF_A_REPLICA: usize = 16;
+const LIVES_OF_A_REPLICA: usize = 256;
 
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN15");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN16");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -228,7 +228,7 @@ pub enum RunBlockError {
     #[error("the run block is not of this version of Venice: the shim and `venice` differ")]
     Version,
     /// More than a run can hold.
-    #[error("a run can use {limit} {what} at most")]
+    #[error("a run can use {limit} {what} at most in its life")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -470,6 +470,22 @@ impl RunBlock {
         donor.set_up(name, node, udp);
         self.donors_in_use.store(index as u32 + 1, Ordering::Release);
         Ok(index)
+    }
+
+    /// Whether one grant more can be entered, and a replica in it: what a run has had in its life
+    /// is never forgotten, and may be too much one day.
+    ///
+    /// # Errors
+    /// [`RunBlockError::TooMany`].
+    pub fn has_room(&self) -> Result<(), RunBlockError> {
+        let limit = self.replica_limit();
+        if self.donors().len() >= MAX_DONORS {
+            return Err(RunBlockError::TooMany { what: "donors", limit: MAX_DONORS });
+        }
+        if self.replicas().len() >= limit {
+            return Err(RunBlockError::TooMany { what: "copies of slabs", limit });
+        }
+        Ok(())
     }
 
     /// The donors in use.

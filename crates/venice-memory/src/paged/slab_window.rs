@@ -2,7 +2,7 @@
 //! mapped when it is first wanted.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -19,8 +19,9 @@ const SLAB: usize = SLAB_BYTES as usize;
 /// Room for all replicas a run can have, and what of it is mapped.
 pub struct SlabWindow {
     base: usize,
-    /// For each replica, whether it is mapped.
-    mapped: Box<[AtomicU32]>,
+    len_bytes: usize,
+    /// A bit for each replica: it is mapped.
+    mapped: Box<[AtomicU64]>,
     source: SlabSource,
     /// Held by the thread that maps one.
     turn: AtomicU32,
@@ -45,25 +46,32 @@ impl SlabWindow {
         // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
         let base =
             unsafe { rustix::mm::mmap_anonymous(anywhere, len_bytes, ProtFlags::empty(), flags)? };
-        let mapped = (0..replicas).map(|_| AtomicU32::new(0)).collect();
-        Ok(SlabWindow { base: base as usize, mapped, source, turn: AtomicU32::new(0) })
+        let mapped = (0..replicas.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let (base, turn) = (base as usize, AtomicU32::new(0));
+        Ok(SlabWindow { base, len_bytes, mapped, source, turn })
     }
 
     /// The address of a byte of a replica; `None`: that cannot be mapped here.
     pub fn address(&self, replica: usize, offset: usize) -> Option<usize> {
-        if self.mapped[replica].load(Ordering::Acquire) == 0 && !self.map(replica) {
+        if !self.is_mapped(replica) && !self.map(replica) {
             return None;
         }
         Some(self.base + replica * SLAB + offset)
+    }
+
+    fn is_mapped(&self, replica: usize) -> bool {
+        self.mapped[replica / 64].load(Ordering::Acquire) & 1 << (replica % 64) != 0
     }
 
     fn map(&self, replica: usize) -> bool {
         while self.turn.swap(1, Ordering::Acquire) != 0 {
             sys::yield_now();
         }
-        let is_mapped = self.mapped[replica].load(Ordering::Acquire) != 0
+        let is_mapped = self.is_mapped(replica)
             || (self.source)(replica).is_some_and(|slab| self.map_at(replica, &slab).is_ok());
-        self.mapped[replica].store(is_mapped as u32, Ordering::Release);
+        if is_mapped {
+            self.mapped[replica / 64].fetch_or(1 << (replica % 64), Ordering::Release);
+        }
         self.turn.store(0, Ordering::Release);
         is_mapped
     }
@@ -124,8 +132,7 @@ impl SlabWindow {
 
 impl Drop for SlabWindow {
     fn drop(&mut self) {
-        let len_bytes = self.mapped.len().max(1) * SLAB;
         // SAFETY: whoever reads or writes there borrows this or shares its ownership.
-        unsafe { sys::unmap(self.base as *mut _, len_bytes) };
+        unsafe { sys::unmap(self.base as *mut _, self.len_bytes) };
     }
 }

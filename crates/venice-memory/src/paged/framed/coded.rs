@@ -98,7 +98,7 @@ impl<D: Donors> Framed<D> {
         for slow in [false, true] {
             for fragment in 0..coding.fragments() {
                 let Some(replica) = at.replica(fragment).filter(|_| lacking > 0) else { continue };
-                if self.is_slow[block.replicas()[replica].donor()] != slow {
+                if self.manners.is_slow(block.replicas()[replica].donor()) != slow {
                     continue;
                 }
                 match self.ask_fragment(block, token, replica) {
