@@ -238,7 +238,11 @@ impl MonitorConfig {
         Duration::from_secs_f64(self.donor_timeout_s.min(self.lease_s / 4.0))
     }
 
-    pub(crate) fn validate(&self) -> Result<(), MonitorError> {
+    /// Whether a Monitor Node starts with this.
+    ///
+    /// # Errors
+    /// [`MonitorError::Config`]: what makes no sense.
+    pub fn validate(&self) -> Result<(), MonitorError> {
         let times = [
             ("heartbeat_interval_s", self.heartbeat_interval_s),
             ("lease_s", self.lease_s),

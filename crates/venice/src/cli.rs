@@ -361,6 +361,7 @@ EXAMPLES:
   venice up --nodes 6 --pool 2                the last two lend and borrow nothing
   venice up --offer node2/storage:/srv/pool=10GiB
                                               node2 lends storage too, for `venice get io`
+  venice up --reserve-ahead 20%               keep up to a fifth of it for who is foretold to need it
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
 

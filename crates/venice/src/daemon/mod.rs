@@ -5,6 +5,7 @@ mod config_file;
 mod detach;
 mod local_socket;
 mod monitor;
+mod monitor_settings;
 mod ready;
 mod size;
 
@@ -17,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
 pub use monitor::{MonitorArgs, execute as monitor};
+pub use monitor_settings::MonitorSettings;
 pub use ready::Ready;
 pub use size::lend_size;
 

@@ -9,6 +9,7 @@ use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
+use super::monitor_settings::MonitorSettings;
 use super::{Ready, config_file, run_daemon, start_log};
 use crate::failure::Usage;
 use venice_recipient::local_rack::MONITOR_SOCKET;
@@ -64,10 +65,6 @@ pub struct MonitorArgs {
     /// Seconds to wait for one answer of a donor [default: 2]
     #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
     donor_timeout_s: Option<f64>,
-    /// Seconds that a program has for moving elsewhere what is called back from it for a request of
-    /// higher priority [default: 60]
-    #[arg(long, value_name = "SECONDS", env = "VENICE_PREEMPT_NOTICE_S")]
-    preempt_notice_s: Option<f64>,
     /// Let this rack's UDP traffic go without encryption and authentication; its agents have to
     /// be told so too
     #[arg(long)]
@@ -76,33 +73,10 @@ pub struct MonitorArgs {
     /// left), spread (all alike) or pack (as few as can be) [default: nearest]
     #[arg(long, value_name = "nearest|spread|pack", env = "VENICE_PLACEMENT")]
     placement: Option<Policy>,
-    /// Keep up to this share of the rack's memory free for workloads (a user's grants for one
-    /// purpose) that are foretold to need more than they use, as in 25%; off: keep nothing
-    /// [default: off]
-    #[arg(long, value_name = "off|SHARE", env = "VENICE_RESERVE_AHEAD", value_parser = share)]
-    reserve_ahead: Option<f64>,
-    /// Seconds between two looks at what every workload uses [default: 300]
-    #[arg(long, value_name = "SECONDS", env = "VENICE_SAMPLE_S")]
-    sample_s: Option<f64>,
-    /// How many looks ahead is foretold [default: 12, an hour]
-    #[arg(long, value_name = "N", env = "VENICE_PREDICTION_WINDOW")]
-    window: Option<usize>,
-    /// From how many looks back [default: 288, a day]
-    #[arg(long, value_name = "N", env = "VENICE_OBSERVATION_WINDOW")]
-    observe: Option<usize>,
+    #[command(flatten)]
+    settings: MonitorSettings,
     #[command(flatten)]
     detach: DetachArgs,
-}
-
-/// `off`, or a share: `25%`, `0.25`.
-fn share(text: &str) -> Result<f64, String> {
-    let number = match text.strip_suffix('%') {
-        _ if text == "off" => Ok(0.0),
-        Some(percent) => percent.parse::<f64>().map(|percent| percent / 100.0),
-        None => text.parse(),
-    };
-    let share = number.ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| format!("{text:?} is no share: write off, or as in 25%"))
 }
 
 /// Runs the Monitor Node until it is told to stop.
@@ -130,13 +104,9 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
-    config.preempt_notice_s = args.preempt_notice_s.unwrap_or(config.preempt_notice_s);
+    args.settings.apply(&mut config);
     config.plain |= args.plain;
     config.placement = args.placement.unwrap_or(config.placement);
-    config.reserve_ahead = args.reserve_ahead.unwrap_or(config.reserve_ahead);
-    config.sample_s = args.sample_s.unwrap_or(config.sample_s);
-    config.prediction_window = args.window.unwrap_or(config.prediction_window);
-    config.observation_window = args.observe.unwrap_or(config.observation_window);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, MONITOR_SOCKET);
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);

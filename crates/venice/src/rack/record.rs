@@ -11,6 +11,7 @@ use venice_fabric::LinkModel;
 
 use super::process::Identity;
 use super::run_dir::RunDir;
+use crate::daemon::MonitorSettings;
 
 /// How recipients reach the donors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -88,6 +89,9 @@ pub struct MonitorRecord {
     /// Its process, once started.
     #[serde(flatten)]
     pub process: Option<Identity>,
+    /// How it is told to behave.
+    #[serde(default)]
+    pub settings: MonitorSettings,
 }
 
 /// One node of a local rack.

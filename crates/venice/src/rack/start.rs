@@ -141,6 +141,7 @@ impl Starter<'_> {
         if let Some(placement) = self.record.placement {
             arguments.extend(["--placement".to_string(), placement.to_string()]);
         }
+        arguments.extend(self.record.monitor.settings.arguments());
         let mut child = self.launch("monitor", &arguments)?;
         self.record.monitor.process = Identity::of(child.id());
         self.record.save(self.dir)?;

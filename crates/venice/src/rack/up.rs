@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use venice_control::Policy;
 use venice_fabric::{LinkModel, Topology};
+use venice_monitor::MonitorConfig;
 use venice_wire::ByteSize;
 
 use super::network::{self, Network};
@@ -14,7 +15,7 @@ use super::process;
 use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
 use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;
-use crate::daemon::lend_size;
+use crate::daemon::{MonitorSettings, lend_size};
 use crate::doctor::available_bytes;
 use crate::failure::Usage;
 use crate::registry::block_on;
@@ -79,6 +80,9 @@ pub struct UpArgs {
     /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
+    /// How the Monitor Node behaves.
+    #[command(flatten)]
+    pub settings: MonitorSettings,
 }
 
 /// Starts a rack, or what died of one.
@@ -213,6 +217,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         return Err(Usage(said).into());
     }
     check_offers(args, nodes)?;
+    check_settings(&args.settings)?;
     let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
     check_memory(nodes, lend_bytes)?;
     check_socket_path(dir, nodes)?;
@@ -242,7 +247,11 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         netns: None,
     });
     Ok(Record {
-        monitor: MonitorRecord { addr: String::new(), process: None },
+        monitor: MonitorRecord {
+            addr: String::new(),
+            process: None,
+            settings: args.settings.clone(),
+        },
         port,
         netns: args.netns,
         plain: args.plain,
@@ -314,6 +323,13 @@ fn check_xdp(args: &UpArgs, port: PortKind, topology: Topology) -> anyhow::Resul
         return Err(Usage(said.to_string()).into());
     }
     Ok(())
+}
+
+/// As the Monitor Node would, which would not start.
+fn check_settings(settings: &MonitorSettings) -> anyhow::Result<()> {
+    let mut config = MonitorConfig::default();
+    settings.apply(&mut config);
+    config.validate().map_err(|error| Usage(error.to_string()).into())
 }
 
 fn check_memory(nodes: u32, lend_bytes: u64) -> anyhow::Result<()> {
@@ -416,6 +432,9 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.placement.is_some_and(|wanted| wanted != placement) {
         return Some(format!("with placement {placement}"));
     }
+    if let Some((flag, has)) = args.settings.difference(&record.monitor.settings) {
+        return Some(format!("with {flag} {has}"));
+    }
     if args.xdp && !record.xdp {
         return Some("without --xdp".to_string());
     }
@@ -490,6 +509,7 @@ mod tests {
             xdp: false,
             offer: Vec::new(),
             monitor_port: None,
+            settings: MonitorSettings::default(),
         }
     }
 
@@ -524,6 +544,10 @@ mod tests {
             UpArgs { topology: Some("mesh:2".into()), ..asked() },
             UpArgs { offer: vec!["nic:eth1".parse().unwrap()], ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },
+            UpArgs {
+                settings: MonitorSettings { reserve_ahead: Some(0.2), ..Default::default() },
+                ..asked()
+            },
         ] {
             assert!(difference(&other, &record()).is_some(), "{other:?}");
         }
