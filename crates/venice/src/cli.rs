@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use venice_bench::{
-    channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load,
+    channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load, placement,
 };
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
@@ -184,6 +184,9 @@ enum Bench {
     /// Measure a Monitor Node under thousands of agents: its processor time, what requests wait for
     #[command(after_help = HELP_MONITOR_LOAD)]
     Monitor(monitor_load::MonitorArgs),
+    /// Hold where memory is placed beside the best there is, on small racks
+    #[command(after_help = HELP_PLACEMENT)]
+    Placement(placement::PlacementArgs),
     /// What `venice bench memory` starts for each built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
@@ -272,6 +275,9 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         }
         Command::Bench { what: Bench::Monitor(args) } => {
             monitor_load::execute(args.clone()).map(|()| 0)
+        }
+        Command::Bench { what: Bench::Placement(args) } => {
+            placement::execute(args.clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Work(args) } => {
             memory::execute_work(args.clone()).map(|()| 0)
@@ -436,7 +442,8 @@ EXAMPLES:
   venice bench fault --size 512MiB --local 128MiB --json fault.json
   venice bench forecast --plots plots         fetches public traces with pip, once
   venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4
-  venice bench monitor --agents 1000 --store file,etcd";
+  venice bench monitor --agents 1000 --store file,etcd
+  venice bench placement --plots plots";
 
 const HELP_FORECAST: &str = "\
 EXAMPLES:
@@ -452,6 +459,14 @@ EXAMPLES:
 A Monitor Node of its own is started; each agent has a certificate, a connection over TLS and a service
 of its own, all real; the memory that is lent is not there. 10000 agents with 2000 donors among them
 take about 15000 open files.";
+
+const HELP_PLACEMENT: &str = "\
+EXAMPLES:
+  venice bench placement
+  venice bench placement --seeds 200 --nodes 4,8,16 --json - --plots plots
+
+Each rack is drawn from a seed: a row or a ring of nodes with some memory left, some links busy, and two
+to five requests. Interrupted, it tells what it has found by then.";
 
 const HELP_PAPER: &str = "\
 EXAMPLES:
