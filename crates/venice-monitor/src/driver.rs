@@ -409,6 +409,7 @@ fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
 mod tests {
     use super::*;
     use crate::config::MonitorConfig;
+    use crate::file_store::FileStore;
     use crate::keys::SystemKeys;
     use crate::wardens::STILL_SIGNING_MS;
     use tokio::sync::oneshot;
@@ -421,7 +422,8 @@ mod tests {
         let authority = Arc::new(venice_identity_test::authority());
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
         let door = Door::new(holder.clone()).unwrap();
-        let (store, records) = RecordStore::open(dir.join("store")).await.unwrap();
+        let (file, records) = FileStore::open(dir.join("store")).await.unwrap();
+        let store = RecordStore::File(file);
         let keys = Box::new(SystemKeys::new().unwrap());
         let settings = MonitorConfig::default().settings();
         let core = MonitorCore::recover(settings, keys, 0, records);

@@ -3,7 +3,7 @@
 use crate::STORE_FILE;
 use crate::clock::wall_ms;
 use crate::error::MonitorError;
-use crate::records::RecordStore;
+use crate::file_store::FileStore;
 use std::path::Path;
 use std::time::Duration;
 use venice_control::identity::{
@@ -41,9 +41,9 @@ pub async fn init(
         used_key: None,
     };
     let path = state_dir.join(STORE_FILE);
-    let (mut store, _) = RecordStore::open(path.clone()).await?;
+    let (mut store, _) = FileStore::open(path.clone()).await?;
     give_to_owner_of_folder(&path)?;
-    store.apply(vec![Change::PutToken(record)]).await?;
+    store.try_apply(vec![Change::PutToken(record)]).await?;
     let authority = Authority::create(&identity)?;
     Ok(JoinToken { id, secret, authority: authority.fingerprint(), monitor: address.to_owned() })
 }
@@ -68,7 +68,7 @@ mod tests {
         std::fs::remove_file(&identity).unwrap();
 
         let token = init(dir.path(), "h:1", day).await.unwrap();
-        let (_, records) = RecordStore::open(store).await.unwrap();
+        let (_, records) = FileStore::open(store).await.unwrap();
         let is_it = |record: &Record| matches!(record, Record::Token(it) if it.id == token.id);
         assert!(records.iter().any(is_it));
         let again = init(dir.path(), "h:1", day).await;

@@ -11,6 +11,7 @@ mod config;
 mod donors;
 mod driver;
 mod error;
+mod file_store;
 mod gate;
 mod init;
 mod inputs;

@@ -1,12 +1,11 @@
 //! The core's records in the store: a line of JSON under a readable key.
 
 use crate::error::MonitorError;
+use crate::file_store::FileStore;
 use crate::shared_store::SharedStore;
-use std::path::PathBuf;
-use tokio::task::spawn_blocking;
 use venice_control::QuotaFor;
 use venice_rack::monitor::{Change, Record, RecordKey};
-use venice_store::{CHANGES_AT_ONCE, Entry, RedbStore, Snapshot, Store, StoreChange, Transaction};
+use venice_store::{CHANGES_AT_ONCE, Entry, StoreChange};
 use venice_wire::{GrantId, NodeId};
 
 /// The core never has more changes made as one; and there is one condition more, the sign of life's.
@@ -15,7 +14,7 @@ const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE < CHANGES_AT_ONCE);
 /// The records, in one of the stores.
 pub(crate) enum RecordStore {
     /// A file that nobody else has.
-    File(RedbStore),
+    File(FileStore),
     /// etcd, where others write too.
     Shared(Box<SharedStore>),
 }
@@ -32,23 +31,10 @@ pub(crate) enum Applied {
 }
 
 impl RecordStore {
-    /// Opens the file and reads what is in it.
-    pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
-        let store = spawn_blocking(move || RedbStore::open(&path)).await;
-        let store = store.map_err(MonitorError::Driver)??;
-        let Snapshot { entries, .. } = store.load().await?;
-        let records = entries.iter().map(record).collect::<Result<_, _>>()?;
-        Ok((Self::File(store), records))
-    }
-
     /// Makes the changes durable.
     pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
         match self {
-            Self::File(store) => {
-                let changes = changes.into_iter().map(store_change).collect();
-                store.commit(Transaction::of(changes)).await?;
-                Ok(Applied::Made)
-            }
+            Self::File(file) => file.apply(changes).await,
             Self::Shared(shared) => shared.apply(changes).await,
         }
     }
@@ -134,6 +120,7 @@ pub(crate) fn record_key(text: &str) -> Option<RecordKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_store::{RedbStore, Store, Transaction};
 
     /// As a Monitor Node wrote them that did not know owners.
     const OLD: [(&str, &str); 2] = [
@@ -175,7 +162,7 @@ mod tests {
         let path = directory.path().join("rack.redb");
         let old = OLD.map(|(key, value)| StoreChange::put(key, value)).to_vec();
         RedbStore::open(&path).unwrap().commit(Transaction::of(old)).await.unwrap();
-        let (_, records) = RecordStore::open(path).await.unwrap();
+        let (_, records) = FileStore::open(path).await.unwrap();
         match &records[..] {
             [Record::GrantLimit(257), Record::Grant(grant)] => {
                 assert_eq!((grant.id, grant.slabs, &grant.owner), (GrantId(7), 3, &None));

@@ -6,6 +6,7 @@ use crate::config::MonitorConfig;
 use crate::donors::Donors;
 use crate::driver::Driver;
 use crate::error::MonitorError;
+use crate::file_store::FileStore;
 use crate::inputs::Input;
 use crate::keys::SystemKeys;
 use crate::records::RecordStore;
@@ -33,6 +34,8 @@ use venice_store::EtcdStore;
 const INPUT_QUEUE: usize = 1024;
 /// How long calls in progress may go on after the shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// How long the last changes may take.
+const LAST_CHANGES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is the same each time that serving is begun anew.
 pub(crate) struct Session {
@@ -51,7 +54,10 @@ impl Session {
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
         match etcd {
             Some(etcd) => SharedStore::open(etcd.clone(), self.addr.to_string()).await,
-            None => RecordStore::open(self.config.store_file()).await,
+            None => {
+                let (file, records) = FileStore::open(self.config.store_file()).await?;
+                Ok((RecordStore::File(file), records))
+            }
         }
     }
 
@@ -93,8 +99,14 @@ impl Session {
                 }
             }
         }
-        let _ = inputs.send(Input::Stop).await;
-        let driven = tasks.join_next().await;
+        let last = async {
+            let _ = inputs.send(Input::Stop).await;
+            tasks.join_next().await
+        };
+        let Ok(driven) = tokio::time::timeout(LAST_CHANGES_WITHIN, last).await else {
+            tracing::warn!("the store takes no changes: what was asked for last is not done");
+            return Ok(());
+        };
         company.farewell.await;
         tracing::info!(%addr, "the Monitor Node has stopped");
         outcome(driven)

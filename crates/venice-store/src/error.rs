@@ -44,6 +44,15 @@ pub enum StoreError {
         /// What the system or the database said.
         source: Source,
     },
+    /// The disk that the file is on has no room; nothing of what was to be changed is lost by trying
+    /// again.
+    #[error("no room for the store {path}: make room on its disk")]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: Source,
+    },
     /// No member of etcd answers, or none leads the others.
     #[error("no answer from {place} within {patience_s} s")]
     Unreachable {

@@ -17,8 +17,9 @@ impl MonitorCore {
     pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord) {
         let result = check_quota_record(&record);
         if result.is_ok() {
-            self.note(Event::QuotaSet { of: record.of.clone(), bytes: record.bytes });
+            let event = Event::QuotaSet { of: record.of.clone(), bytes: record.bytes };
             self.change(Change::PutQuota(record));
+            self.note(event);
         }
         self.actions.push_back(Action::ReplyDone { token, result });
     }
@@ -26,8 +27,8 @@ impl MonitorCore {
     /// An administrator takes a quota away. Answered by [`Action::ReplyDone`] once it is durable.
     pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor) {
         let result = if self.quotas.has(&of) {
-            self.note(Event::QuotaRemoved { of: of.clone() });
-            self.change(Change::DeleteQuota(of));
+            self.change(Change::DeleteQuota(of.clone()));
+            self.note(Event::QuotaRemoved { of });
             Ok(())
         } else {
             let whose = match of {

@@ -25,6 +25,9 @@ impl Failed<'_> {
     pub(super) fn any(&self, error: impl Into<redb::Error>) -> StoreError {
         match error.into() {
             redb::Error::Corrupted(reason) => self.corrupt(reason),
+            redb::Error::Io(error) if is_full(&error) => {
+                StoreError::Full { path: self.0.to_owned(), source: Box::new(error) }
+            }
             redb::Error::RepairAborted => self.corrupt("it could not be repaired".to_owned()),
             error @ (redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)
@@ -41,6 +44,10 @@ impl Failed<'_> {
     pub(super) fn io(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
         StoreError::Io { path: self.0.to_owned(), source: Box::new(error) }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A file that does not begin like a database, or ends too early.

@@ -1,0 +1,82 @@
+//! The records in a file that nobody else has.
+//!
+//! While its disk is full nothing can be changed, and what is to be changed waits: a Monitor Node that
+//! ended instead would not come up again, and one that went on would have granted what it may forget.
+//! The data plane goes on meanwhile.
+
+use crate::error::MonitorError;
+use crate::records::{self, Applied};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::task::spawn_blocking;
+use venice_rack::monitor::{Change, Record};
+use venice_store::{Outcome, RedbStore, Snapshot, Store, StoreError, Transaction};
+
+/// How often it is tried whether there is room.
+const TRY_EVERY: Duration = Duration::from_millis(500);
+
+pub(crate) struct FileStore {
+    path: PathBuf,
+    /// `None`: it failed, and is to be opened again.
+    store: Option<RedbStore>,
+}
+
+impl FileStore {
+    /// Opens the file and reads what is in it.
+    pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
+        let mut file = Self { path, store: None };
+        let Snapshot { entries, .. } = file.opened().await?.load().await?;
+        let records = entries.iter().map(records::record).collect::<Result<_, _>>()?;
+        Ok((file, records))
+    }
+
+    /// Makes the changes durable, however long that takes.
+    pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
+        let transaction = transaction(changes);
+        let mut has_waited = false;
+        loop {
+            match self.commit(transaction.clone()).await {
+                Ok(_) if has_waited => {
+                    tracing::info!("there is room for the store again: the Monitor Node goes on");
+                    return Ok(Applied::Made);
+                }
+                Ok(_) => return Ok(Applied::Made),
+                Err(error @ StoreError::Full { .. }) => {
+                    if !std::mem::replace(&mut has_waited, true) {
+                        tracing::error!(%error, "nothing can be granted or changed until then");
+                    }
+                    self.store = None;
+                    tokio::time::sleep(TRY_EVERY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes the changes durable, or says why not.
+    pub(crate) async fn try_apply(&mut self, changes: Vec<Change>) -> Result<(), MonitorError> {
+        self.commit(transaction(changes)).await?;
+        Ok(())
+    }
+
+    async fn commit(&mut self, transaction: Transaction) -> Result<Outcome, StoreError> {
+        self.opened().await?.commit(transaction).await
+    }
+
+    /// A database that has failed to write once wants to be opened anew.
+    async fn opened(&mut self) -> Result<&RedbStore, StoreError> {
+        let store = match self.store.take() {
+            Some(store) => store,
+            None => {
+                let path = self.path.clone();
+                let opening = spawn_blocking(move || RedbStore::open(&path));
+                opening.await.map_err(StoreError::BrokeOff)??
+            }
+        };
+        Ok(self.store.insert(store))
+    }
+}
+
+fn transaction(changes: Vec<Change>) -> Transaction {
+    Transaction::of(changes.into_iter().map(records::store_change).collect())
+}
