@@ -45,6 +45,8 @@ fn each_policy_is_told_of_and_nothing_is_granted() {
     if common::is_root() {
         let said = place.venice(&swap).expect(0).out;
         assert!(said.contains("would be granted; nothing was"), "{said}");
+        let plan = place.venice(&[&swap[..], &["--json"]].concat()).expect(0).json();
+        assert_eq!((&plan["refusal"], &plan["slabs"]), (&"".into(), &4.into()), "{plan}");
     } else {
         common::skipped("each_policy_is_told_of_and_nothing_is_granted", "swap needs root");
     }
@@ -69,6 +71,11 @@ fn a_rack_has_a_policy_and_a_run_says_where_it_would_go() {
     let dry = [&run[..], &["--placement", "spread", "--dry-run"], &program].concat();
     let said = place.venice(&dry).expect(0).out;
     assert!(said.contains("placement spread: would be granted; nothing was"), "{said}");
+    let dry = [&run[..], &["--placement", "spread", "--dry-run", "--json"], &program].concat();
+    let plan = place.venice(&dry).expect(0).json();
+    assert_eq!((&plan["policy"], &plan["slabs"]), (&"spread".into(), &2.into()), "{plan}");
+    let alone = [&run[..], &["--json"], &program].concat();
+    assert!(place.venice(&alone).expect(2).err.contains("--dry-run"));
     assert!(!mark.exists(), "nothing runs");
     assert_eq!(place.venice(&["grants", "--json"]).expect(0).json(), json!([]));
 

@@ -114,6 +114,9 @@ pub struct RunArgs {
     /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
     #[arg(long)]
     dry_run: bool,
+    /// With --dry-run: print that as `venice place --json` does
+    #[arg(long, requires = "dry_run")]
+    json: bool,
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
@@ -207,7 +210,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         write_behind,
     };
     if args.dry_run {
-        return place::show(&access, &wish, (port, args.node.as_deref()), false);
+        return place::show(&access, &wish, (port, args.node.as_deref()), args.json);
     }
     let limits = raise_descriptor_limit();
     let loan = borrow(&access, &wish, port.into())?;

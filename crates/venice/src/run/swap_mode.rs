@@ -51,7 +51,7 @@ pub fn execute(
         owner_pid: Some(pid),
     };
     if args.dry_run {
-        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), false);
+        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), args.json);
     }
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
     swap::warn_of_one_copy(&device.status);

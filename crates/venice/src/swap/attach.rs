@@ -47,7 +47,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         owner_pid: None,
     };
     if args.dry_run {
-        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), false);
+        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), args.json);
     }
     let status = attach(&dir, &plan)?;
     let copies = match status.copies.copies {

@@ -70,6 +70,9 @@ pub struct AttachArgs {
     /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
     #[arg(long)]
     dry_run: bool,
+    /// With --dry-run: print that as `venice place --json` does
+    #[arg(long, requires = "dry_run")]
+    json: bool,
     /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
