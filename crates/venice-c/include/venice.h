@@ -67,6 +67,9 @@ typedef struct venice_options {
     const char *port;        /* "shm", "udp" or "verbs"; NULL: as the rack of this machine says */
     const char *node;        /* where nodes relay for each other: this program's; NULL: the first */
     const char *purpose;     /* what for, in `venice grants`; may be NULL */
+    const char *placement;   /* which nodes are borrowed from first: "nearest" (near ones with much
+                              * left), "spread" (all alike) or "pack" (as few as can be); NULL: as
+                              * the rack does */
     uint32_t most_under_way; /* asynchronous accesses at a time; 0: 256 */
     uint32_t copies;         /* of each slab, on different nodes, 1 to 3; 0: 2, or 1 where the rack
                               * has no room for 2 */
@@ -77,7 +80,7 @@ typedef struct venice_options {
                               * own, for administrators anybody's; 0: none */
 } venice_options;
 
-#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
+#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
 
 /* How the copies of borrowed memory are. With one copy a node that dies takes with it what it
  * holds; with more nothing is lost, and lost copies are built anew on other nodes. */

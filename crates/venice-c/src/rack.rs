@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use venice_client::{Error, MemoryOptions, Rack};
+use venice_client::{Error, MemoryOptions, Rack, UnknownPolicy};
 
 use crate::arguments::{give, handle, place, take, text};
 use crate::status::{Status, told};
@@ -17,6 +17,7 @@ pub struct Options {
     port: *const c_char,
     node: *const c_char,
     purpose: *const c_char,
+    placement: *const c_char,
     most_under_way: u32,
     copies: u32,
     wait_ms: u32,
@@ -50,6 +51,10 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
         }
         meant.node = text(options.node, "node")?.map(str::to_string);
         meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
+        if let Some(placement) = text(options.placement, "placement")? {
+            let wrong = |error: UnknownPolicy| Error::Invalid(error.to_string());
+            meant.placement = Some(placement.parse().map_err(wrong)?);
+        }
         if options.most_under_way > 0 {
             meant.most_under_way = options.most_under_way as usize;
         }
@@ -102,4 +107,40 @@ pub unsafe extern "C" fn venice_free_bytes(rack: *const Rack, bytes: *mut u64) -
         Ok(())
     };
     told(ask())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null;
+
+    use venice_client::Policy;
+
+    use super::*;
+
+    fn with(placement: *const c_char) -> Result<MemoryOptions, Error> {
+        let said = Options {
+            struct_bytes: size_of::<Options>(),
+            donors: null(),
+            port: null(),
+            node: null(),
+            purpose: null(),
+            placement,
+            most_under_way: 0,
+            copies: 0,
+            wait_ms: 0,
+            priority: 0,
+            preempt: 0,
+        };
+        // SAFETY: all that it points to lives longer than this call.
+        unsafe { options(&raw const said) }
+    }
+
+    #[test]
+    fn a_placement_is_named_or_the_racks() {
+        assert_eq!(with(null()).unwrap().placement, None);
+        assert_eq!(with(c"pack".as_ptr()).unwrap().placement, Some(Policy::Pack));
+        assert_eq!(with(c"spread".as_ptr()).unwrap().placement, Some(Policy::Spread));
+        let error = with(c"widely".as_ptr()).unwrap_err().to_string();
+        assert!(error.contains("nearest, spread or pack"), "{error}");
+    }
 }

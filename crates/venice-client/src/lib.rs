@@ -49,6 +49,6 @@ pub use object_cache::{
 pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
-pub use venice_control::{DEFAULT_PRIORITY, Policy};
+pub use venice_control::{DEFAULT_PRIORITY, Policy, UnknownPolicy};
 pub use venice_recipient::paged::PageSize;
 pub use venice_recipient::{Copies, PortKind};

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Rack as Daemons, eventually};
-use venice_client::{CacheOptions, Copies, Error, Memory, MemoryOptions, PortKind, Rack};
+use venice_client::{CacheOptions, Copies, Error, Memory, MemoryOptions, Policy, PortKind, Rack};
 use venice_wire::SLAB_BYTES;
 
 const MIB: u64 = 1 << 20;
@@ -222,6 +222,21 @@ fn copies_that_cannot_be_are_refused() {
         wanted.copies = Some(none);
         let error = rack.get_memory(SLAB_BYTES, &wanted).unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
+}
+
+#[test]
+fn who_lends_first_is_what_the_options_say() {
+    let daemons = Daemons::start(2, 4);
+    let rack = Rack::connect_by(daemons.access()).unwrap();
+    for (policy, donors) in [(Policy::Pack, 1), (Policy::Spread, 2)] {
+        let mut wanted = options(PortKind::Shm);
+        (wanted.placement, wanted.copies) = (Some(policy), Some(1));
+        let memory = rack.get_memory(4 * SLAB_BYTES, &wanted).unwrap();
+        let lending = ["node1", "node2"].iter().filter(|it| daemons.granted_bytes(it) > 0);
+        assert_eq!(lending.count(), donors, "{policy}");
+        drop(memory);
+        eventually("it is given back", || daemons.free_bytes() == 8 * SLAB_BYTES);
     }
 }
 

@@ -20,7 +20,7 @@ pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::forecast::{LookAhead, Windows};
 pub use venice_rack::monitor::Kept;
-pub use venice_rack::placement::Policy;
+pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};

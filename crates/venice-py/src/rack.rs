@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use venice_client::{CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions};
+use venice_client::{
+    CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions, UnknownPolicy,
+};
 
 use crate::cache::ObjectCache;
 use crate::device::Device;
@@ -32,6 +34,7 @@ impl Options {
         wait_s: f64,
         priority: i64,
         preempt: bool,
+        placement: Option<&str>,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -43,6 +46,8 @@ impl Options {
         options.wait = Duration::try_from_secs_f64(wait_s)
             .map_err(|error| raised(py, &Error::Invalid(format!("wait_s: {error}"))))?;
         options.preempt = preempt;
+        let wrong = |error: UnknownPolicy| raised(py, &Error::Invalid(error.to_string()));
+        options.placement = placement.map(|name| name.parse().map_err(wrong)).transpose()?;
         let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
         options.priority = u8::try_from(priority).map_err(wrong)?;
         if most_under_way > 0 {

@@ -19,6 +19,19 @@ class Sizes(unittest.TestCase):
                 venice.parse_size(text)
 
 
+class Placement(unittest.TestCase):
+    def test_a_placement_is_one_of_those_there_are(self) -> None:
+        rack = venice.connect()
+        for placement in ("nearest", "spread", "pack", None):
+            with rack.get_memory("16MiB", placement=placement, purpose="a test") as memory:
+                memory.write(0, b"far")
+                self.assertEqual(memory.read(0, 3), b"far")
+        with self.assertRaisesRegex(venice.Invalid, "nearest, spread or pack"):
+            rack.get_memory("16MiB", placement="widely")  # type: ignore[arg-type]
+        with self.assertRaises(venice.Invalid):
+            rack.object_cache("16MiB", placement="widely")  # type: ignore[arg-type]
+
+
 class Devices(unittest.TestCase):
     """On a rack whose nodes offer none, and one whose nodes do."""
 

@@ -17,6 +17,7 @@ class Options:
         wait_s: float,
         priority: int,
         preempt: bool,
+        placement: str | None,
     ) -> None: ...
 
 class Rack:

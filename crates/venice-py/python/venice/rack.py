@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 Port = Literal["shm", "udp", "verbs"]
+Placement = Literal["nearest", "spread", "pack"]
 
 
 class Rack:
@@ -53,6 +54,7 @@ class Rack:
         *,
         donors: Iterable[str] = (),
         copies: int | None = None,
+        placement: Placement | None = None,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -65,7 +67,9 @@ class Rack:
 
         `donors`: the nodes to borrow from; any. `copies`: of each slab, on different nodes, 1 to 3;
         otherwise two, or one where the rack has no room for two, and with one a node that dies takes
-        with it what it holds (`Memory.copies` says what it came to). `port`: how they are reached;
+        with it what it holds (`Memory.copies` says what it came to). `placement`: which nodes are
+        borrowed from first, nearest (near ones with much left), spread (all alike) or pack (as few
+        as can be); otherwise as the rack does. `port`: how they are reached;
         as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
         one this program belongs to. `wait_s`: where there is no room, seconds to wait for it in
         line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators;
@@ -83,6 +87,7 @@ class Rack:
             wait_s,
             priority,
             preempt,
+            placement,
         )
         return Memory(self._inner.get_memory(parse_size(size), how))
 
@@ -134,6 +139,7 @@ class Rack:
         local: Size = "256MiB",
         donors: Iterable[str] = (),
         copies: int | None = None,
+        placement: Placement | None = None,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -146,7 +152,7 @@ class Rack:
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
         how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt
+            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt, placement
         )
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
@@ -158,6 +164,7 @@ class Rack:
         local: Size = "256MiB",
         donors: Iterable[str] = (),
         copies: int | None = None,
+        placement: Placement | None = None,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -171,6 +178,7 @@ class Rack:
         size = array_bytes(shape, dtype)
         how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
         how |= {"wait_s": wait_s, "priority": priority, "preempt": preempt}
+        how["placement"] = placement
         with self.paged(size, local=local, purpose=purpose, **how) as paged:
             return paged.array(shape, dtype)
 
@@ -182,6 +190,7 @@ class Rack:
         max_age_s: float | None = None,
         donors: Iterable[str] = (),
         copies: int | None = None,
+        placement: Placement | None = None,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -195,7 +204,7 @@ class Rack:
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
         how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt
+            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt, placement
         )
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
