@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, Place, exists, skipped, wait_until};
+use common::{Daemon, Place, exists, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -110,9 +110,7 @@ impl Rack<'_> {
 
 #[test]
 fn nobody_loses_anything_by_a_clock_that_jumps() {
-    if !exists(LIBRARY.as_ref()) {
-        return skipped("nobody_loses_anything_by_a_clock_that_jumps", "no faketime");
-    }
+    assert!(exists(LIBRARY.as_ref()), "`make setup` installs faketime");
     let place = Place::new();
     let rack = Rack {
         place: &place,
