@@ -94,7 +94,7 @@ impl Monitor<'_> {
 #[test]
 fn a_full_disk_is_waited_for() {
     if !is_root() {
-        return skipped("a_full_disk_is_waited_for", "root");
+        return skipped("a_full_disk_is_waited_for", "needs root");
     }
     let place = Place::new();
     let disk = Disk::new(place.file("disk"));
