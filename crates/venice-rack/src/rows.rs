@@ -103,6 +103,8 @@ pub struct GrantRow {
     pub id: u64,
     /// The donor's name.
     pub donor: String,
+    /// The donor's epoch that it is of: an agent that starts anew has another, and not this grant.
+    pub donor_epoch: u64,
     /// Whose it is: the name of a user; empty: nobody knows.
     pub owner_user: String,
     /// The node that vouched for that user.

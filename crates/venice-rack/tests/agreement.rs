@@ -8,17 +8,21 @@ use model::world::World;
 use model::{Fate, MONITORS, Op, op, op_of_several, op_with_quotas, op_with_waiting};
 use proptest::prelude::*;
 
+/// Does all that, lets everybody come to rest, and looks whether they agree.
+fn ends_in_agreement(mut world: World, ops: Vec<Op>) {
+    for op in ops {
+        world.apply(op);
+    }
+    world.calm_down();
+    world.check_agreement();
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn all_agree_when_quiet(ops in prop::collection::vec(op(), 1..250)) {
-        let mut world = World::new();
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(World::new(), ops);
     }
 
     /// Nor has a user ever more than its quota, however it is changed meanwhile.
@@ -26,22 +30,13 @@ proptest! {
     fn nobody_has_more_than_the_quota(ops in prop::collection::vec(op_with_quotas(), 1..300)) {
         let mut world = World::new();
         world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(world, ops);
     }
 
     /// Nor does anybody wait in vain, out of turn, or without a word.
     #[test]
     fn who_waits_is_served_in_turn(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
-        let mut world = World::new();
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(World::new(), ops);
     }
 
     /// The same with several Monitor Nodes, all of which serve.
@@ -49,12 +44,7 @@ proptest! {
     fn all_agree_when_quiet_whoever_was_asked(
         ops in prop::collection::vec(op_of_several(op()), 1..400),
     ) {
-        let mut world = World::with_monitors(MONITORS);
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(World::with_monitors(MONITORS), ops);
     }
 
     #[test]
@@ -63,11 +53,7 @@ proptest! {
     ) {
         let mut world = World::with_monitors(MONITORS);
         world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(world, ops);
     }
 
     /// The same with quotas that change meanwhile.
@@ -77,11 +63,7 @@ proptest! {
     ) {
         let mut world = World::new();
         world.apply(Op::SetQuota(model::USERS.len(), Some(12)));
-        for op in ops {
-            world.apply(op);
-        }
-        world.calm_down();
-        world.check_agreement();
+        ends_in_agreement(world, ops);
     }
 
     /// A crash of the Monitor Node or of a donor at every single step of one handshake.
@@ -142,6 +124,8 @@ fn every_device_is_granted_once() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
     /// A crash of the Monitor Node or of a donor at every single step of a device's handshake.
     #[test]
     fn a_crash_at_any_step_leaks_no_device(

@@ -80,6 +80,7 @@ same_fields!(
     GrantRow {
         id,
         donor,
+        donor_epoch,
         owner_user,
         owner_node,
         recipient,

@@ -54,6 +54,7 @@ impl MonitorCore {
         rows.extend(preparing.map(|(id, donor, slabs, owner, request)| GrantRow {
             id: id.0,
             donor: self.name_of(donor),
+            donor_epoch: self.rrt.get(donor).map_or(0, |it| it.record.identity.epoch),
             owner_user: owner.user.clone(),
             owner_node: owner.node.clone(),
             recipient: request.recipient.clone(),
@@ -85,6 +86,7 @@ impl MonitorCore {
         GrantRow {
             id: grant.id.0,
             donor: self.name_of(grant.donor),
+            donor_epoch: grant.donor_epoch,
             owner_user: owner.map(|owner| owner.user.clone()).unwrap_or_default(),
             owner_node: owner.map(|owner| owner.node.clone()).unwrap_or_default(),
             recipient: grant.recipient.clone(),

@@ -21,8 +21,8 @@ use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, RackError, ResourceKind,
-    ResourceSpec,
+    MemoryRequest, NodeRegistration, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
+    ResourceKind, ResourceSpec,
 };
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use waiting::LineJudge;
@@ -87,7 +87,7 @@ pub struct World {
     /// The last word on each donor: by which call, and which.
     drain_calls: BTreeMap<usize, (Token, bool)>,
     /// Until when a grant's recipient was promised to keep it, when its donor wanted it back.
-    promised_ns: BTreeMap<GrantId, u64>,
+    promised_ns: BTreeMap<GrantId, Vec<(NoticeReason, u64)>>,
     /// The grants that their donors wanted back when they were last renewed.
     wanted: BTreeSet<GrantId>,
     /// Quotas, and what counts.
@@ -454,10 +454,11 @@ impl World {
         let core = &mut self.donors[index].core;
         while let Some(DonorAction::FreeSlabs { grant, reason, .. }) = core.poll_action() {
             core.handle_freed(grant);
-            let promised_ns = self.promised_ns.get(&grant).copied();
-            if reason == EndReason::TakenBack
-                && promised_ns.is_some_and(|until| self.now_ns < until)
-            {
+            let promised_ns = self.promised_ns.get(&grant);
+            let is_early = |told: &Vec<(NoticeReason, u64)>| {
+                told.iter().all(|(_, until_ns)| self.now_ns < *until_ns)
+            };
+            if reason == EndReason::TakenBack && promised_ns.is_some_and(is_early) {
                 panic!("grant {grant} was taken back before its time");
             }
         }
@@ -482,10 +483,13 @@ impl World {
                         true
                     }
                     LeaseState::Live { notice: Some(notice), .. } => {
-                        // A notice is never made shorter.
-                        let within_ms = notice.within_ms.unwrap_or(0);
-                        let promised_ns = self.promised_ns.entry(grant.id).or_default();
-                        *promised_ns = (*promised_ns).max(now_ns + within_ms * MS);
+                        // A notice is never made shorter; but one for another reason may be.
+                        let until_ns = now_ns + notice.within_ms.unwrap_or(0) * MS;
+                        let told = self.promised_ns.entry(grant.id).or_default();
+                        match told.iter_mut().find(|(reason, _)| *reason == notice.reason) {
+                            Some((_, promised_ns)) => *promised_ns = (*promised_ns).max(until_ns),
+                            None => told.push((notice.reason, until_ns)),
+                        }
                         self.wanted.insert(grant.id);
                         if index % 2 == 0 {
                             recipient.granted.clear();
