@@ -1,4 +1,5 @@
-//! etcd for tests: Debian's, as many members as asked for, on this machine, gone with the test.
+//! etcd for tests: Debian's, as many members as asked for, on this machine or in network namespaces of
+//! it, gone with the test.
 #![forbid(unsafe_code)]
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,8 +21,19 @@ pub struct Etcd {
     txn_ops: usize,
 }
 
+/// A network namespace, and its address there.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    /// As `ip netns` calls it.
+    pub name: String,
+    /// Where others reach it.
+    pub address: String,
+}
+
 #[derive(Debug)]
 struct Member {
+    /// `None`: in that of the test.
+    namespace: Option<Namespace>,
     client_port: u16,
     peer_port: u16,
     process: Option<Child>,
@@ -41,12 +53,21 @@ impl Etcd {
     /// # Panics
     /// As [`Etcd::start`].
     pub fn start_with(members: usize, txn_ops: usize) -> Self {
-        let mut etcd = Self {
-            members: (0..members).map(|_| Member::new()).collect(),
-            folder: tempfile::tempdir().expect("a folder"),
-            txn_ops,
-        };
-        for member in 0..members {
+        Self::start_members((0..members).map(|_| Member::new()).collect(), txn_ops)
+    }
+
+    /// As [`Etcd::start`], a member in each of these.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`].
+    pub fn start_in(namespaces: &[Namespace]) -> Self {
+        Self::start_members(namespaces.iter().map(Member::within).collect(), 2048)
+    }
+
+    fn start_members(members: Vec<Member>, txn_ops: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut etcd = Self { members, folder, txn_ops };
+        for member in 0..etcd.members.len() {
             etcd.spawn(member, "new");
         }
         etcd.wait_for_a_leader();
@@ -55,7 +76,7 @@ impl Etcd {
 
     /// `host:port,host:port...` of the members, for clients.
     pub fn addresses(&self) -> String {
-        let each = self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port));
+        let each = self.members.iter().map(|member| member.address(member.client_port));
         each.collect::<Vec<_>>().join(",")
     }
 
@@ -145,15 +166,16 @@ impl Etcd {
     }
 
     fn spawn(&mut self, member: usize, state: &str) {
-        let peer_url = |member: &Member| format!("http://127.0.0.1:{}", member.peer_port);
+        let peer_url = |member: &Member| format!("http://{}", member.address(member.peer_port));
         let all = self.members.iter().enumerate();
         let all = all.map(|(number, member)| format!("member{number}={}", peer_url(member)));
         let all = all.collect::<Vec<_>>().join(",");
         let (data_dir, txn_ops) = (self.data_dir(member), self.txn_ops);
         let log = std::fs::File::create(data_dir.with_extension("log")).expect("a log file");
-        let client_url = format!("http://127.0.0.1:{}", self.members[member].client_port);
-        let peer_url = peer_url(&self.members[member]);
-        let mut command = Command::new("etcd");
+        let ours = &self.members[member];
+        let client_url = format!("http://{}", ours.address(ours.client_port));
+        let peer_url = peer_url(ours);
+        let mut command = ours.command("etcd");
         command
             .args(["--name", &format!("member{member}"), "--initial-cluster", &all])
             .args(["--initial-cluster-state", state, "--logger", "zap"])
@@ -179,8 +201,9 @@ impl Etcd {
 
     /// What `etcdctl` says of one member.
     fn ctl(&self, member: &Member, arguments: &[&str]) -> String {
-        let endpoint = format!("127.0.0.1:{}", member.client_port);
-        let output = Command::new("etcdctl")
+        let endpoint = member.address(member.client_port);
+        let output = member
+            .command("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["--dial-timeout", "1s", "--command-timeout", "2s", "--endpoints", &endpoint])
             .args(arguments)
@@ -197,7 +220,26 @@ impl Member {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             listener.local_addr().expect("its address").port()
         };
-        Self { client_port: free_port(), peer_port: free_port(), process: None }
+        let (client_port, peer_port) = (free_port(), free_port());
+        Self { namespace: None, client_port, peer_port, process: None }
+    }
+
+    /// Where nobody else takes etcd's own ports.
+    fn within(namespace: &Namespace) -> Self {
+        let namespace = Some(namespace.clone());
+        Self { namespace, client_port: 2379, peer_port: 2380, process: None }
+    }
+
+    fn address(&self, port: u16) -> String {
+        let host = self.namespace.as_ref().map_or("127.0.0.1", |it| &it.address);
+        format!("{host}:{port}")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let Some(Namespace { name, .. }) = &self.namespace else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name, program]);
+        command
     }
 }
 
