@@ -3,14 +3,19 @@
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, GrantRow, NodeRow};
+use venice_control::{ControlError, GrantRow, NodeRow, QuotaFor, QuotaRecord};
 use venice_rack::types::RackError;
+use venice_tables_test::Tables;
 use venice_wire::SLAB_BYTES;
 
 /// The grants' rows without what changes by itself.
 async fn grants(client: &mut MonitorClient) -> Vec<GrantRow> {
     let rows = client.grants().await.unwrap().into_iter();
     rows.map(|row| GrantRow { age_s: 0.0, ..row }).collect()
+}
+
+async fn tables(monitor: &Monitor) -> Tables {
+    Tables::of(&venice_identity_test::access(&monitor.addr)).await.unwrap()
 }
 
 async fn node(client: &MonitorClient, name: &str) -> NodeRow {
@@ -27,18 +32,22 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
     let mut client = monitor.client().await;
     let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
-    let before = grants(&mut client).await;
-    let owners = before.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
+    let rows = grants(&mut client).await;
+    let owners = rows.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
     assert_eq!(owners.collect::<Vec<_>>(), [("root", "test", "test"); 2]);
+    let of = QuotaFor::User("root".to_owned());
+    client.set_quota(QuotaRecord { of, bytes: Some(100 * SLAB_BYTES) }).await.unwrap();
+    // The donors have told of their free slabs.
+    let free = |row: &NodeRow| row.free_bytes == 2 * SLAB_BYTES;
+    until(|| node(&client, "node1"), free).await;
+    until(|| node(&client, "node2"), free).await;
+    let before = tables(&monitor).await;
 
     let addr = monitor.addr.clone();
     monitor.kill().await;
     let monitor = Monitor::start(directory.path(), &addr).await;
     let mut client = monitor.client().await;
-    assert_eq!(grants(&mut client).await, before);
-    let named: Vec<_> =
-        client.nodes().await.unwrap().into_iter().map(|row| (row.name, row.epoch)).collect();
-    assert_eq!(named, [("node1".to_owned(), 1), ("node2".to_owned(), 1)]);
+    before.recorded().assert_same(&tables(&monitor).await.recorded(), "after a death");
     assert_eq!(client.request_memory(request(1, 4, &[])).await.unwrap(), lent);
 
     monitor.stop().await;
@@ -48,7 +57,7 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
     for name in ["node1", "node2"] {
         until(|| node(&client, name), |row| row.last_heartbeat_ms.is_some()).await;
     }
-    assert_eq!(grants(&mut client).await, before);
+    before.assert_same(&tables(&monitor).await, "after a stop");
     let more = client.request_memory(request(2, 4, &[])).await.unwrap();
     assert!(more.iter().all(|grant| grant.id > lent[1].id), "a number is never given twice");
     assert_eq!(one.held().len() + two.held().len(), 4);

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, Grant, GrantRow, NodeRow, QuotaFor, QuotaRecord, RackError};
+use venice_control::{ControlError, Grant, NodeRow, QuotaFor, QuotaRecord, RackError};
 use venice_etcd_test::Etcd;
 use venice_monitor::MonitorConfig;
+use venice_tables_test::{Table, Tables};
 use venice_wire::SLAB_BYTES;
 
 /// Monitor Nodes with one etcd.
@@ -73,14 +74,9 @@ async fn client(addrs: &str) -> MonitorClient {
     MonitorClient::connect(&venice_identity_test::access(addrs.to_owned())).await.unwrap()
 }
 
-type Tables = (Vec<GrantRow>, Vec<(String, u32, u64)>);
-
-/// The tables without what changes by itself.
-async fn tables(client: &MonitorClient) -> Option<Tables> {
-    let grants = client.clone().grants().await.ok()?.into_iter();
-    let nodes = client.clone().nodes().await.ok()?.into_iter();
-    let node = |row: NodeRow| (row.name, row.node_id, row.epoch);
-    Some((grants.map(|row| GrantRow { age_s: 0.0, ..row }).collect(), nodes.map(node).collect()))
+/// The tables of the Monitor Nodes there; `None`: it does not answer.
+async fn tables(addrs: &str) -> Option<Tables> {
+    Tables::of(&venice_identity_test::access(addrs.to_owned())).await.ok()
 }
 
 /// All of these Monitor Nodes have the same tables, record by record, and just what donors lend.
@@ -88,7 +84,7 @@ async fn agree(rack: &Rack, agents: &[&Agent]) {
     let all = || async {
         let mut all = Vec::new();
         for at in (0..rack.addrs.len()).filter(|at| rack.monitors[*at].is_some()) {
-            all.push(tables(&rack.client(at).await).await);
+            all.push(tables(&rack.addrs[at]).await);
         }
         let lent: BTreeSet<u64> =
             agents.iter().flat_map(|agent| agent.held()).map(|(id, _)| id.0).collect();
@@ -96,8 +92,9 @@ async fn agree(rack: &Rack, agents: &[&Agent]) {
     };
     let is_same = |(all, lent): &(Vec<Option<Tables>>, BTreeSet<u64>)| {
         let Some(first) = &all[0] else { return false };
-        let listed: BTreeSet<u64> = first.0.iter().map(|row| row.id).collect();
-        let committed = first.0.iter().all(|row| row.state == "committed");
+        let rows = || first.records(Table::Grants);
+        let listed: BTreeSet<u64> = rows().filter_map(|row| row["id"].as_u64()).collect();
+        let committed = rows().all(|row| row["state"] == "committed");
         committed && listed == *lent && all.iter().all(|other| other.as_ref() == Some(first))
     };
     until(all, is_same).await;
@@ -135,7 +132,7 @@ async fn all_serve_at_once_and_nothing_is_lent_twice() {
     let given_back = rack.client(2).await.release(&leases(&granted)).await.unwrap();
     assert_eq!(given_back, []);
     agree(&rack, &[&agents[0], &agents[1]]).await;
-    assert_eq!(tables(&rack.client(0).await).await.unwrap().0, []);
+    assert_eq!(tables(&rack.addrs[0]).await.unwrap().count(Table::Grants), 0);
 }
 
 #[tokio::test]
