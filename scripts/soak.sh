@@ -2,8 +2,9 @@
 # First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
 # two copies of their far memory, while donors are killed, stalled and drained; every byte is checked.
 # Then simulated racks with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
-# sequences, racks of processes over real ports, and the program tests, again and again for
-# SOAK_SEED_MINUTES (default 30). Stops at the first failure.
+# sequences, racks of processes over real ports, racks whose Monitor Nodes, etcd and agents are killed and
+# stopped, and the program tests, again and again for SOAK_SEED_MINUTES (default 30). Stops at the first
+# failure.
 #
 #   SOAK_MINUTES=600 SOAK_WHAT=integrity scripts/soak.sh     only the first, all night
 #   SOAK_SEED_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks
@@ -18,9 +19,9 @@ minutes="${SOAK_MINUTES:-60}"
 seed_minutes="${SOAK_SEED_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | integrity | sim | survival | properties | ports | programs) ;;
+    all | integrity | sim | survival | properties | ports | monitors | programs) ;;
     *)
-        echo "soak: SOAK_WHAT is all, integrity, sim, survival, properties, ports or programs, not '$what'" >&2
+        echo "soak: SOAK_WHAT is all, integrity, sim, survival, properties, ports, monitors or programs, not '$what'" >&2
         exit 2
         ;;
 esac
@@ -92,6 +93,13 @@ ports() { # ports MINUTES: racks of processes on fresh seeds, over each port in 
     done
 }
 
+monitors() { # monitors MINUTES: whoever of a rack's control plane dies, nothing is lent wrongly
+    local seed
+    seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
+    VENICE_LOOP_SEED="$seed" VENICE_LOOP_SECONDS="$(($1 * 60))" \
+        cargo test --locked -p venice --test whoever_dies -- --nocapture </dev/null
+}
+
 wants() { [[ $what == all || $what == "$1" ]]; }
 
 if wants integrity; then
@@ -114,6 +122,9 @@ while [[ $what != integrity ]] && ((SECONDS < end)); do
     fi
     if wants ports; then
         ports "$([[ $what == ports ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+    fi
+    if wants monitors; then
+        monitors "$([[ $what == monitors ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants programs; then
         timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \

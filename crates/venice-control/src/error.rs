@@ -147,7 +147,7 @@ impl ControlError {
                 let why = cause::<Stranger>(&status).map(ToString::to_string).unwrap_or_default();
                 ControlError::Stranger { peer, addr, why }
             }
-            Code::Unavailable => {
+            Code::Unavailable | Code::Unknown if is_broken(&status) => {
                 let refused = is_refused(&status);
                 ControlError::Unreachable { peer, addr, refused, source: Box::new(status) }
             }
@@ -170,6 +170,12 @@ impl From<RackError> for ControlError {
             other => ControlError::Rack(other),
         }
     }
+}
+
+/// The connection could not be made, or broke: the peer itself has said nothing. A connection that breaks
+/// under a call comes as an unknown failure with a cause; a peer's own has none.
+fn is_broken(status: &Status) -> bool {
+    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
 /// True when somewhere down the chain of causes a connection was refused, or a host said that it

@@ -124,9 +124,15 @@ impl Tables {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             });
-            let key = words.collect::<Vec<_>>().join(" ");
-            let before = self.0.insert((table, key.clone()), record);
-            assert!(before.is_none(), "{table:?} has {key} twice");
+            let name = words.collect::<Vec<_>>().join(" ");
+            // One process may have two links to a donor.
+            let names = (1..).map(|number| match number {
+                1 => name.clone(),
+                _ => format!("{name} #{number}"),
+            });
+            let is_new = |name: &String| !self.0.contains_key(&(table, name.clone()));
+            let name = names.into_iter().find(is_new).expect("numbers do not end");
+            self.0.insert((table, name), record);
         }
     }
 

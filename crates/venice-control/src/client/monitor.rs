@@ -7,7 +7,7 @@ use crate::error::{ControlError, PeerKind, Stranger, cause};
 use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status};
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
@@ -111,16 +111,11 @@ impl MonitorClient {
     pub async fn ask_for_memory(&mut self, request: MemoryRequest) -> Result<Asked, ControlError> {
         let may_wait = request.queueing.left_ms() > 0;
         let request = convert::request_out(request);
-        let until = Instant::now() + HAND_OVER_PATIENCE;
-        let response = loop {
-            match self.inner.request_memory(request.clone()).await {
-                Err(status) if self.may_answer_yet(&status, may_wait) && Instant::now() < until => {
-                    tokio::time::sleep(HAND_OVER_PAUSE).await;
-                }
-                done => break done.map_err(|s| self.error(s))?,
-            }
-        };
-        convert::asked_in(response.into_inner()).map_err(|s| self.error(s))
+        let answer = self.answer(may_wait, |mut monitor| {
+            let request = request.clone();
+            async move { monitor.request_memory(request).await }
+        });
+        convert::asked_in(answer.await?).map_err(|s| self.error(s))
     }
 
     /// Borrows one device. May be repeated as a request for memory may.
@@ -129,16 +124,11 @@ impl MonitorClient {
     /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
     pub async fn request_device(&mut self, request: DeviceRequest) -> Result<Grant, ControlError> {
         let request = convert::device_request_out(request);
-        let until = Instant::now() + HAND_OVER_PATIENCE;
-        let response = loop {
-            match self.inner.request_device(request.clone()).await {
-                Err(status) if self.may_answer_yet(&status, false) && Instant::now() < until => {
-                    tokio::time::sleep(HAND_OVER_PAUSE).await;
-                }
-                done => break done.map_err(|s| self.error(s))?,
-            }
-        };
-        let grant = response.into_inner().grant;
+        let answer = self.answer(false, |mut monitor| {
+            let request = request.clone();
+            async move { monitor.request_device(request).await }
+        });
+        let grant = answer.await?.grant;
         let grant = grant.ok_or_else(|| Status::internal("the answer has no grant"));
         grant.and_then(convert::grant_in).map_err(|s| self.error(s))
     }
@@ -161,6 +151,26 @@ impl MonitorClient {
         let response = self.inner.list_queue(proto::ListQueueRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().waiting;
         Ok(rows.into_iter().map(convert::queue_row_in).collect())
+    }
+
+    /// The answer to what may be asked twice: of several Monitor Nodes, of whichever gives one.
+    async fn answer<T, F>(
+        &self,
+        may_wait: bool,
+        call: impl Fn(MonitorNodeClient<Channel>) -> F,
+    ) -> Result<T, ControlError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let until = Instant::now() + HAND_OVER_PATIENCE;
+        loop {
+            match call(self.inner.clone()).await {
+                Err(status) if self.may_answer_yet(&status, may_wait) && Instant::now() < until => {
+                    tokio::time::sleep(HAND_OVER_PAUSE).await;
+                }
+                done => return done.map(Response::into_inner).map_err(|s| self.error(s)),
+            }
+        }
     }
 
     /// One of several Monitor Nodes said nothing to it, or that it serves no more: another may. Whoever
@@ -197,7 +207,8 @@ impl MonitorClient {
     }
 
     /// Gives grants back. Those that are gone already are no error. Returned are those whose keys
-    /// the Monitor Node does not know: they have to be given back at their donors.
+    /// the Monitor Node does not know: they have to be given back at their donors. Where the answer is
+    /// lost and the rack has several Monitor Nodes, another one is asked.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`] when a key is not its grant's; the others are given back then.
@@ -206,8 +217,11 @@ impl MonitorClient {
         leases: &[(GrantId, GrantKey)],
     ) -> Result<Vec<GrantId>, ControlError> {
         let request = proto::ReleaseGrantsRequest { leases: convert::leases_out(leases) };
-        let response = self.inner.release_grants(request).await.map_err(|s| self.error(s))?;
-        Ok(response.into_inner().keyless.into_iter().map(GrantId).collect())
+        let answer = self.answer(false, |mut monitor| {
+            let request = request.clone();
+            async move { monitor.release_grants(request).await }
+        });
+        Ok(answer.await?.keyless.into_iter().map(GrantId).collect())
     }
 
     /// Has nothing more placed on the node `name`, or (`undo`) something again.
