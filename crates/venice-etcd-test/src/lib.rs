@@ -12,14 +12,29 @@ use tempfile::TempDir;
 /// How long members may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a full etcd is full of: records under this prefix.
+const FILLER: &str = "filler/";
+const FILLER_BYTES: usize = 100_000;
+
 /// Some members of one etcd.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
     folder: TempDir,
+    limits: Limits,
+}
+
+/// What members take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
     /// Changes in one transaction.
     txn_ops: usize,
+    /// What they keep, in bytes; 0: as much as etcd does by itself.
+    quota_bytes: u64,
 }
+
+/// Those that a Monitor Node needs.
+const LIMITS: Limits = Limits { txn_ops: 2048, quota_bytes: 0 };
 
 /// A network namespace, and its address there.
 #[derive(Debug, Clone)]
@@ -45,7 +60,7 @@ impl Etcd {
     /// # Panics
     /// Without etcd, or when they do not.
     pub fn start(members: usize) -> Self {
-        Self::start_with(members, 2048)
+        Self::start_members(of(members), LIMITS)
     }
 
     /// The same with another limit for transactions.
@@ -53,7 +68,15 @@ impl Etcd {
     /// # Panics
     /// As [`Etcd::start`].
     pub fn start_with(members: usize, txn_ops: usize) -> Self {
-        Self::start_members((0..members).map(|_| Member::new()).collect(), txn_ops)
+        Self::start_members(of(members), Limits { txn_ops, ..LIMITS })
+    }
+
+    /// As [`Etcd::start`], members that keep no more than so many bytes.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`].
+    pub fn start_small(members: usize, quota_bytes: u64) -> Self {
+        Self::start_members(of(members), Limits { quota_bytes, ..LIMITS })
     }
 
     /// As [`Etcd::start`], a member in each of these.
@@ -61,12 +84,12 @@ impl Etcd {
     /// # Panics
     /// As [`Etcd::start`].
     pub fn start_in(namespaces: &[Namespace]) -> Self {
-        Self::start_members(namespaces.iter().map(Member::within).collect(), 2048)
+        Self::start_members(namespaces.iter().map(Member::within).collect(), LIMITS)
     }
 
-    fn start_members(members: Vec<Member>, txn_ops: usize) -> Self {
+    fn start_members(members: Vec<Member>, limits: Limits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut etcd = Self { members, folder, txn_ops };
+        let mut etcd = Self { members, folder, limits };
         for member in 0..etcd.members.len() {
             etcd.spawn(member, "new");
         }
@@ -131,14 +154,39 @@ impl Etcd {
     /// Which member leads; `None`: none just now.
     pub fn leader(&self) -> Option<usize> {
         let is_leader = |member: &Member| {
-            let status = self.ctl(member, &["endpoint", "status", "-w", "fields"]);
-            let field = |name: &str| {
-                let line = status.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
-                line.split(':').nth(1).map(|value| value.trim().to_owned())
-            };
-            field("Leader").is_some() && field("Leader") == field("MemberID")
+            let status = self.status(member);
+            let leader = field(&status, "Leader");
+            leader.is_some() && leader == field(&status, "MemberID")
         };
         self.members.iter().position(is_leader)
+    }
+
+    fn status(&self, member: &Member) -> String {
+        self.ctl(member, &["endpoint", "status", "-w", "fields"])
+    }
+
+    /// Puts records of somebody else's until nothing more is taken.
+    pub fn fill(&self) {
+        let value = "x".repeat(FILLER_BYTES);
+        let is_taken = |number: u64| {
+            let key = format!("{FILLER}{number}");
+            self.ctl(&self.members[0], &["put", &key, &value]).starts_with("OK")
+        };
+        assert!(!(0..1000).all(is_taken), "etcd is never full");
+    }
+
+    /// Removes them, and does what an operator does then.
+    ///
+    /// # Panics
+    /// When a member does not say which revision it is at.
+    pub fn make_room(&self) {
+        self.ctl(&self.members[0], &["del", "--prefix", FILLER]);
+        let status = self.status(&self.members[0]);
+        self.ctl(&self.members[0], &["compact", &field(&status, "Revision").expect("a revision")]);
+        for member in &self.members {
+            self.ctl(member, &["defrag"]);
+        }
+        self.ctl(&self.members[0], &["alarm", "disarm"]);
     }
 
     /// Has it forget what was before this revision.
@@ -170,7 +218,8 @@ impl Etcd {
         let all = self.members.iter().enumerate();
         let all = all.map(|(number, member)| format!("member{number}={}", peer_url(member)));
         let all = all.collect::<Vec<_>>().join(",");
-        let (data_dir, txn_ops) = (self.data_dir(member), self.txn_ops);
+        let (data_dir, limits) = (self.data_dir(member), self.limits);
+        let [txn_ops, quota] = [limits.txn_ops as u64, limits.quota_bytes].map(|it| it.to_string());
         let log = std::fs::File::create(data_dir.with_extension("log")).expect("a log file");
         let ours = &self.members[member];
         let client_url = format!("http://{}", ours.address(ours.client_port));
@@ -181,7 +230,7 @@ impl Etcd {
             .args(["--initial-cluster-state", state, "--logger", "zap"])
             .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
             .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--max-txn-ops", &txn_ops.to_string(), "--data-dir"])
+            .args(["--max-txn-ops", &txn_ops, "--quota-backend-bytes", &quota, "--data-dir"])
             .arg(&data_dir);
         // Not what the package's own service is set up with.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ETCD_")) {
@@ -212,6 +261,16 @@ impl Etcd {
         let output = output.expect("etcdctl (package etcd-client) starts");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
+}
+
+fn of(members: usize) -> Vec<Member> {
+    (0..members).map(|_| Member::new()).collect()
+}
+
+/// A field of what `etcdctl -w fields` says.
+fn field(said: &str, name: &str) -> Option<String> {
+    let line = said.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
+    line.split(':').nth(1).map(|value| value.trim().to_owned())
 }
 
 impl Member {

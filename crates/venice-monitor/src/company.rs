@@ -148,7 +148,7 @@ impl Company {
                 match giver.give().await {
                     Ok(()) => {}
                     Err(StoreError::LeaseOver) => return tenure.end(),
-                    Err(error) => tracing::warn!(%error, "the store does not answer"),
+                    Err(error) => tracing::warn!(%error, "cannot give a sign of life in the store"),
                 }
             }
         }

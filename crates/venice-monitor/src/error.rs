@@ -58,14 +58,17 @@ pub enum MonitorError {
 }
 
 impl MonitorError {
-    /// It may be over by itself: the store answers again, or is read anew.
+    /// It may be over by itself: the store answers again, has room again, or is read anew.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(
             self,
             MonitorError::CutOff
                 | MonitorError::Meddled { .. }
                 | MonitorError::Store(
-                    StoreError::Unreachable { .. } | StoreError::Behind | StoreError::LeaseOver
+                    StoreError::Unreachable { .. }
+                        | StoreError::NoSpace { .. }
+                        | StoreError::Behind
+                        | StoreError::LeaseOver
                 )
         )
     }

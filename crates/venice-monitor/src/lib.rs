@@ -75,6 +75,7 @@ pub async fn run(
         }
     };
     let mut has_served = false;
+    let mut told: Option<String> = None;
     loop {
         let begun = async {
             let opened = session.open(etcd.as_ref()).await?;
@@ -90,14 +91,18 @@ pub async fn run(
         };
         let ended = match begun {
             Ok((listener, opened)) => {
-                has_served = true;
+                (has_served, told) = (true, None);
                 session.serve(listener, opened, &mut shutdown).await
             }
             Err(error) => Err(error),
         };
         match ended {
             Err(error) if has_served && etcd.is_some() && error.is_passing() => {
-                tracing::warn!(%error, "serves nobody until the store is there again");
+                // The same is said once, for as long as it lasts.
+                let why = error.to_string();
+                if told.replace(why.clone()) != Some(why) {
+                    tracing::warn!(%error, "serves nobody until the store is there again");
+                }
             }
             ended => return ended,
         }

@@ -63,6 +63,15 @@ pub enum StoreError {
         /// What the last member said.
         source: Source,
     },
+    /// etcd has as much as its members may keep; what was to be changed is not.
+    #[error(
+        "no room in {place}: have its members compacted, defragmented and their alarm disarmed \
+         (etcdctl compact, defrag, alarm disarm), or start them with a larger --quota-backend-bytes"
+    )]
+    NoSpace {
+        /// Where in etcd.
+        place: String,
+    },
     /// etcd refuses.
     #[error("{place} refuses: {reason}")]
     Refused {

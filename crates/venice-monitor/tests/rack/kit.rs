@@ -89,6 +89,10 @@ impl Monitor {
         bounded(self.task).await.unwrap().unwrap();
     }
 
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     pub async fn client(&self) -> MonitorClient {
         MonitorClient::connect(&access(&self.addr)).await.unwrap()
     }

@@ -4,6 +4,7 @@ use crate::ANY_PORT;
 use crate::kit::{Agent, Beginning, Monitor, bounded, config, keep, leases, request, until};
 use crate::wire::Wire;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
@@ -12,6 +13,9 @@ use venice_etcd_test::Etcd;
 use venice_monitor::MonitorConfig;
 use venice_tables_test::{Table, Tables};
 use venice_wire::SLAB_BYTES;
+
+/// What the members of an etcd keep that is soon full.
+const SMALL_BYTES: u64 = 8 << 20;
 
 /// Monitor Nodes with one etcd.
 struct Rack {
@@ -230,6 +234,23 @@ async fn a_request_under_way_when_one_dies_is_answered_by_another() {
 }
 
 #[tokio::test]
+async fn what_is_given_back_to_one_that_falls_silent_is_taken_by_another() {
+    let etcd = Etcd::start(1);
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 4).await;
+    let wire = Wire::to(&rack.addrs[0]).await;
+    let mut client = client(&format!("{},{}", wire.addr, rack.addrs[1])).await;
+    let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    agree(&rack, &[&agent]).await;
+    wire.cut();
+    assert_eq!(bounded(client.release(&leases(&lent))).await.unwrap(), []);
+    assert_eq!(agent.held(), []);
+    agree(&rack, &[&agent]).await;
+}
+
+#[tokio::test]
 async fn one_that_is_cut_off_from_the_store_serves_nobody_and_goes_on_by_itself() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
@@ -282,6 +303,36 @@ async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
         let alone = venice_identity_test::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| *it).await;
     }
+    agree(&rack, &[&agent]).await;
+}
+
+#[tokio::test]
+async fn a_store_without_room_is_waited_for() {
+    let etcd = Etcd::start_small(3, SMALL_BYTES);
+    let addresses = etcd.addresses();
+    let rack = Rack::start(&[&addresses; 2]).await;
+    let agent = rack.agent("node1", 4).await;
+    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    agree(&rack, &[&agent]).await;
+    etcd.fill();
+    for addr in &rack.addrs {
+        let alone = venice_identity_test::access(addr.clone());
+        until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
+    }
+    // Meanwhile they try to begin anew.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(rack.monitors.iter().flatten().all(|monitor| !monitor.has_ended()), "one has ended");
+    assert_eq!(agent.held().len(), 1, "what is lent is lent");
+    etcd.make_room();
+    let client = until(
+        || async { MonitorClient::connect(&venice_identity_test::access(rack.all())).await },
+        |it| it.is_ok(),
+    );
+    let mut client = client.await.unwrap();
+    agree(&rack, &[&agent]).await;
+    let more = client.request_memory(request(2, 2, &[])).await.unwrap();
+    let _kept_too = keep(&more);
     agree(&rack, &[&agent]).await;
 }
 

@@ -82,6 +82,9 @@ impl Members {
         if is_lease_over(&failure) {
             return Err(StoreError::LeaseOver);
         }
+        if is_full(&failure) {
+            return Err(StoreError::NoSpace { place: self.place() });
+        }
         if !is_passing(&failure) {
             let reason = failure.message().to_owned();
             return Err(StoreError::Refused { place: self.place(), reason });
@@ -182,10 +185,16 @@ pub(super) fn is_lease_over(failure: &Status) -> bool {
     failure.code() == Code::NotFound && failure.message().contains("lease")
 }
 
+/// Have the members as much as they may keep? All of them refuse then, until somebody makes room.
+fn is_full(failure: &Status) -> bool {
+    failure.code() == Code::ResourceExhausted && failure.message().contains("space exceeded")
+}
+
 /// Might another member answer, or this one later?
 fn is_passing(failure: &Status) -> bool {
     match failure.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => true,
+        Code::ResourceExhausted => failure.message().contains("too many requests"),
         // Broken connections come as these.
         Code::Unknown | Code::Internal => !failure.message().starts_with("etcdserver:"),
         _ => false,
