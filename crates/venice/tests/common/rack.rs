@@ -25,7 +25,6 @@ pub struct Member {
     words: Vec<String>,
     ready: PathBuf,
     process: Option<Child>,
-    is_stalled: bool,
 }
 
 /// Monitor Nodes with one authority, and agents that report to all of them.
@@ -113,7 +112,7 @@ impl Member {
         let ready = place.file(&format!("{name}-ready"));
         let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         words.extend(["--ready-file".to_owned(), ready.display().to_string()]);
-        Member { name, addr, words, ready, process: None, is_stalled: false }
+        Member { name, addr, words, ready, process: None }
     }
 
     /// Starts it; it is not ready yet then.
@@ -137,30 +136,21 @@ impl Member {
         let mut process = self.process.take().expect("it runs");
         process.kill().unwrap();
         process.wait().unwrap();
-        self.is_stalled = false;
     }
 
     /// Stops it as a machine that hangs does.
     pub fn stall(&mut self) {
-        self.is_stalled = true;
         signal(self.pid(), Signal::STOP);
     }
 
     /// Lets it go on.
     pub fn go_on(&mut self) {
-        self.is_stalled = false;
         signal(self.pid(), Signal::CONT);
     }
 
-    /// It ran when it was last looked at, and does now.
-    pub fn runs(&mut self) -> bool {
-        let process = self.process.as_mut();
-        process.is_some_and(|process| process.try_wait().unwrap().is_none())
-    }
-
-    /// It runs, and is not stopped.
-    pub fn is_whole(&self) -> bool {
-        self.process.is_some() && !self.is_stalled
+    /// It was started, and not killed, and runs no more.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some())
     }
 
     /// Ends it in order; its exit code.

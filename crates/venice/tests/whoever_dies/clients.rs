@@ -22,8 +22,13 @@ use crate::random::Random;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One donor is asked for so long.
 const DONOR_PATIENCE: Duration = Duration::from_secs(1);
+/// Clients from this number on only want accelerators, of which there are fewer than clients.
+const STEADY: u64 = 4;
 /// One client has so many loans at a time.
 const MOST_LOANS: usize = 4;
+
+/// How many there are.
+pub const CLIENTS: u64 = STEADY + 4;
 
 /// What clients are to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,8 +114,8 @@ impl Stage {
 pub async fn run(stage: Arc<Stage>, number: u64, seed: u64) {
     let user = User {
         node: "test".to_owned(),
-        uid: 1000 + number as u32 / 2,
-        name: format!("user{}", number / 2),
+        uid: 1000 + number as u32 % 3,
+        name: format!("user{}", number % 3),
         is_admin: false,
     };
     let login = venice_identity_test::login_of(&Caller::User(user));
@@ -132,6 +137,9 @@ impl Client {
     async fn step(&mut self) {
         let judge = &self.stage.judge;
         self.loans.retain(|loan| loan.grants.iter().any(|grant| judge.holds(grant)));
+        if self.number >= STEADY {
+            return self.hunt().await;
+        }
         match self.random.below(16) {
             0..=5 if self.loans.len() < MOST_LOANS => self.borrow_memory().await,
             6 | 7 if self.loans.len() < MOST_LOANS => self.borrow_device().await,
@@ -144,6 +152,18 @@ impl Client {
             _ => {}
         }
         tokio::time::sleep(Duration::from_millis(self.random.below(200))).await;
+    }
+
+    /// Wants a device, at once when somebody else has let go of it, and lets go of it again.
+    async fn hunt(&mut self) {
+        if self.loans.is_empty() {
+            self.borrow_device().await;
+        } else {
+            tokio::time::sleep(Duration::from_millis(self.random.below(200))).await;
+            let is_at_donors = self.random.is_one_in(2);
+            self.give_back(is_at_donors).await;
+        }
+        tokio::time::sleep(Duration::from_millis(self.random.below(20))).await;
     }
 
     async fn borrow_memory(&mut self) {
@@ -164,7 +184,7 @@ impl Client {
     }
 
     async fn borrow_device(&mut self) {
-        let (kind, mib) = match self.random.is_one_in(2) {
+        let (kind, mib) = match self.number >= STEADY || self.random.is_one_in(2) {
             true => (ResourceKind::Accelerator, 0),
             false => (ResourceKind::Storage, 1 + self.random.below(4)),
         };

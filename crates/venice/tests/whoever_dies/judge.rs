@@ -60,8 +60,11 @@ impl Judge {
     fn look_for_two_owners(&self, state: &mut State, grant: &Grant) {
         let now = Instant::now();
         let is_believed = |it: &&Holding| now < it.renewed + self.trust();
+        // An agent that died lends its devices only when whoever had one must know; the memory that it had
+        // lent is gone with it.
         let of_donor = |it: &&Holding| {
-            (&it.grant.donor, it.grant.donor_epoch) == (&grant.donor, grant.donor_epoch)
+            it.grant.donor == grant.donor
+                && (grant.device.is_some() || it.grant.donor_epoch == grant.donor_epoch)
         };
         let what = |grant: &Grant| grant.device.as_ref().map(|it| (it.kind, it.address.clone()));
         let same = state.held.values().filter(is_believed).filter(of_donor);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use clients::{Order, Stage};
+use clients::{CLIENTS, Order, Stage};
 use faults::Faults;
 use judge::Judge;
 use rack::Rack;
@@ -39,9 +39,9 @@ const LEASE: Duration = Duration::from_secs(5);
 pub const LEND_BYTES: u64 = 10 * SLAB_BYTES;
 /// The storage that one of them lends.
 pub const POOL_BYTES: u64 = 8 << 20;
-const CLIENTS: u64 = 6;
 const WRITERS: u64 = 2;
-const SEED: u64 = 1;
+/// One with each of the faults, several at once among them.
+const SEED: u64 = 1116;
 const SECONDS: u64 = 40;
 /// No action of anybody takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -130,10 +130,15 @@ impl Trial {
         faults.end(&mut self.rack, &mut self.etcd, &self.stage.judge);
         let granted = self.time_until_granted();
         self.note(&format!("{}: made good", faults.kind()), granted);
-        for member in self.rack.monitors.iter_mut().chain(&mut self.rack.agents) {
-            assert!(member.runs(), "{} has ended by itself", member.name);
-        }
+        self.look_for_the_dead();
         self.look_at_the_judge();
+    }
+
+    /// Nobody ends by itself.
+    fn look_for_the_dead(&mut self) {
+        for member in self.rack.monitors.iter_mut().chain(&mut self.rack.agents) {
+            assert!(!member.has_ended(), "{} has ended by itself", member.name);
+        }
     }
 
     fn note(&mut self, what: &str, granted: Duration) {
@@ -150,6 +155,7 @@ impl Trial {
         let (began, runtime) = (Instant::now(), self.runtime.handle().clone());
         while let Err(error) = runtime.block_on(self.probe()) {
             assert!(began.elapsed() < PATIENCE, "nothing is granted: {error}");
+            self.look_for_the_dead();
         }
         began.elapsed()
     }
