@@ -7,36 +7,60 @@ use hyper_util::rt::TokioIo;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
 /// Longer than a daemon waits for its Monitor Node.
 const ENTER_WITHIN: Duration = Duration::from_secs(8);
+/// Who has said nothing by then may hang: the next is asked beside it. Not sooner, since the first that
+/// is asked may make an administrator of its caller, and the next not.
+const ASK_NEXT_AFTER: Duration = Duration::from_secs(3);
 
 /// No caller waits longer for all of them.
 pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
 
 /// A credential from the first socket that answers, and which one that is. They are asked in the
-/// order of `which`.
+/// order of `which`, each when the one before has failed or is long about it.
 pub(super) async fn enter_any(
     paths: &[PathBuf],
     which: impl Iterator<Item = usize>,
 ) -> Result<(usize, Credential), ControlError> {
     let mut failed = Vec::new();
-    let end = tokio::time::Instant::now() + ENTER_ANY_WITHIN;
-    for at in which {
-        let path = &paths[at];
-        let until = end.min(tokio::time::Instant::now() + ENTER_WITHIN);
-        match tokio::time::timeout_at(until, enter(path)).await {
-            Ok(Ok(credential)) => return Ok((at, credential)),
-            Ok(Err(why)) => failed.push(format!("{}: {why}", path.display())),
-            Err(_) => failed.push(format!("{}: no answer in time", path.display())),
+    let end = Instant::now() + ENTER_ANY_WITHIN;
+    let mut which = which.fuse();
+    let mut asked = JoinSet::new();
+    loop {
+        let heard = match which.next() {
+            Some(at) => {
+                asked.spawn(enter_within(at, paths[at].clone(), end));
+                tokio::time::timeout(ASK_NEXT_AFTER, asked.join_next()).await
+            }
+            None => Ok(asked.join_next().await),
+        };
+        match heard {
+            Ok(Some(Ok((at, Ok(credential))))) => return Ok((at, credential)),
+            Ok(Some(Ok((at, Err(why))))) => failed.push(format!("{}: {why}", paths[at].display())),
+            Ok(Some(Err(broken))) => failed.push(broken.to_string()),
+            Ok(None) => break,
+            Err(_) => {}
         }
     }
     Err(ControlError::NoLogin(match failed.as_slice() {
         [] => "no socket of a Monitor Node or an agent is known on this machine".to_owned(),
         failed => failed.join("; "),
     }))
+}
+
+async fn enter_within(
+    at: usize,
+    path: PathBuf,
+    end: Instant,
+) -> (usize, Result<Credential, String>) {
+    let until = end.min(Instant::now() + ENTER_WITHIN);
+    let late = |_| Err("no answer in time".to_owned());
+    (at, timeout_at(until, enter(&path)).await.unwrap_or_else(late))
 }
 
 async fn enter(path: &Path) -> Result<Credential, String> {
@@ -61,4 +85,35 @@ async fn enter(path: &Path) -> Result<Credential, String> {
     let answer = answer.map_err(|status| status.message().to_owned())?.into_inner();
     let (certificate, authority) = (answer.certificate.into(), answer.authority.into());
     Credential::new(certificate, authority, key).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn while_one_hangs_the_next_is_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["hangs", "answers"].map(|name| folder.path().join(name)).to_vec();
+        let [hangs, answers] = [0, 1].map(|at| UnixListener::bind(&paths[at]).unwrap());
+        let entering = tokio::spawn(async move { enter_any(&paths, 0..2).await });
+        let (mut first, _) = hangs.accept().await.unwrap();
+        let (second, _) = answers.accept().await.unwrap();
+        // It is still listened to. What it was sent is read until there is no more.
+        let mut bytes = [0; 4096];
+        let is_open = loop {
+            let read = tokio::time::timeout(Duration::from_millis(50), first.read(&mut bytes));
+            match read.await {
+                Ok(Ok(1..)) => {}
+                Ok(_) => break false,
+                Err(_) => break true,
+            }
+        };
+        assert!(is_open, "the next was asked only when the first was given up");
+        drop((first, second));
+        let Err(ControlError::NoLogin(why)) = entering.await.unwrap() else { panic!("no login") };
+        assert!(why.contains("hangs") && why.contains("answers"), "{why}");
+    }
 }
