@@ -83,6 +83,15 @@ async fn tables(addrs: &str) -> Option<Tables> {
     Tables::of(&venice_identity_test::access(addrs.to_owned())).await.ok()
 }
 
+/// Does something that takes long, and leaves this thread to the Monitor Nodes and recipients in it.
+async fn beside(etcd: Etcd, work: impl FnOnce(&Etcd) + Send + 'static) -> Etcd {
+    let done = tokio::task::spawn_blocking(move || {
+        work(&etcd);
+        etcd
+    });
+    done.await.unwrap()
+}
+
 /// All of these Monitor Nodes have the same tables, record by record, and just what donors lend.
 async fn agree(rack: &Rack, agents: &[&Agent]) {
     let all = || async {
@@ -315,7 +324,7 @@ async fn a_store_without_room_is_waited_for() {
     let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     agree(&rack, &[&agent]).await;
-    etcd.fill();
+    let etcd = beside(etcd, Etcd::fill).await;
     for addr in &rack.addrs {
         let alone = venice_identity_test::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
@@ -324,7 +333,7 @@ async fn a_store_without_room_is_waited_for() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(rack.monitors.iter().flatten().all(|monitor| !monitor.has_ended()), "one has ended");
     assert_eq!(agent.held().len(), 1, "what is lent is lent");
-    etcd.make_room();
+    let _etcd = beside(etcd, Etcd::make_room).await;
     let client = until(
         || async { MonitorClient::connect(&venice_identity_test::access(rack.all())).await },
         |it| it.is_ok(),
