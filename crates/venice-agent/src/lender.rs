@@ -158,6 +158,7 @@ impl Lender {
         request: PrepareRequest,
     ) -> Result<DonorStatus, Refusal> {
         let (grant, slabs) = (request.grant, request.slabs as usize);
+        let at_once = request.at_once.then_some(request.donor_epoch);
         let mut state = self.state();
         let now_ns = state.now_ns();
         let prepared = state.core.handle_prepare(now_ns, request);
@@ -177,7 +178,10 @@ impl Lender {
         };
         self.carry_out(state);
         self.deadlines.notify_one();
-        result
+        match at_once {
+            Some(epoch) => result.and_then(|_| self.commit(grant, epoch)),
+            None => result,
+        }
     }
 
     pub(crate) fn commit(
@@ -440,6 +444,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            at_once: false,
         }
     }
 

@@ -476,6 +476,7 @@ pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> Result<PrepareR
         owner: request.owner.map(owner_in),
         recipient: request.recipient,
         purpose: request.purpose,
+        at_once: request.at_once,
     })
 }
 
@@ -490,6 +491,7 @@ pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest
         owner: request.owner.map(owner_out),
         recipient: request.recipient,
         purpose: request.purpose,
+        at_once: request.at_once,
     }
 }
 

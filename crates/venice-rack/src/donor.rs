@@ -10,6 +10,7 @@
 //! itself only when the time it has stated is over.
 
 mod devices;
+mod ended;
 mod notices;
 
 use crate::NS_PER_MS;
@@ -18,6 +19,7 @@ use crate::types::{
     Refusal,
 };
 use devices::Device;
+use ended::Ended;
 use std::collections::{BTreeMap, VecDeque};
 use venice_wire::{GrantId, GrantKey};
 
@@ -99,6 +101,8 @@ pub struct DonorCore {
     devices: Vec<Device>,
     /// When this agent began to offer devices.
     devices_since_ns: u64,
+    /// Of this epoch.
+    ended: Ended,
     actions: VecDeque<DonorAction>,
 }
 
@@ -142,6 +146,7 @@ impl DonorCore {
             freeing: BTreeMap::new(),
             devices: Vec::new(),
             devices_since_ns: 0,
+            ended: Ended::default(),
             actions: VecDeque::new(),
         }
     }
@@ -149,6 +154,8 @@ impl DonorCore {
     /// The Monitor Node has registered this agent under this epoch.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
+        // What was meant for an earlier one is refused for that.
+        self.ended = Ended::default();
     }
 
     /// Sets slabs, or a device, aside. The same request again changes nothing.
@@ -176,6 +183,9 @@ impl DonorCore {
         }
         if request.donor_epoch != self.epoch {
             return Err(self.wrong_epoch(request.donor_epoch));
+        }
+        if request.at_once && self.ended.may_have(request.grant) {
+            return Err(Refusal::UnknownGrant);
         }
         if (request.slabs == 0) != request.device.is_some() || request.lease_ms == 0 {
             return Err(Refusal::Failed("a grant needs slabs or a device, and a lease".to_owned()));
@@ -342,6 +352,7 @@ impl DonorCore {
     }
 
     fn end(&mut self, grant: GrantId, reason: EndReason) {
+        self.ended.note(grant);
         if let Some(held) = self.held.remove(&grant) {
             let slabs = held.request.slabs;
             self.revision += 1;
@@ -409,6 +420,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            at_once: false,
         }
     }
 

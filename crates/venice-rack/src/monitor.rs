@@ -8,7 +8,8 @@
 //!
 //! # Why nothing leaks
 //! * A request is granted as a whole: prepare at every donor, then a durable record of the intent,
-//!   then commit at every donor, then a durable record of the grants, then the answer.
+//!   then commit at every donor, then a durable record of the grants, then the answer. What one donor
+//!   can give it lends at once: a durable record of the intent, one call, the answer (decision 0055).
 //! * Slabs prepared and never committed are free again at the donor by themselves; slabs committed
 //!   for a recipient that never heard of it are not renewed and fall back with their lease.
 //! * What donors report overrules the table, if the report is new enough to know (revisions).
@@ -21,6 +22,7 @@ mod devices;
 mod distance;
 mod drain;
 mod handshake;
+mod lending;
 mod links;
 mod listing;
 mod nodes;

@@ -11,7 +11,8 @@ use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantState {
-    /// Prepared at its donor; the commit is on its way. Its recipient does not know of it yet.
+    /// Prepared at its donor; the commit is on its way. Its recipient does not know of it yet, unless it
+    /// was lent at once ([`Origin::at_once`]).
     Committing,
     /// Lent.
     Committed,
@@ -72,6 +73,14 @@ pub struct Origin {
     pub client_id: u128,
     /// The grant's key.
     pub key: GrantKey,
+    /// It is all that the request was for, and its donor was told to lend it at once: while it is
+    /// [`GrantState::Committing`] its recipient may know of it already.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub at_once: bool,
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 /// The grants, by number, by donor, by request and by user.
@@ -90,6 +99,13 @@ impl GrantRecord {
             Some(device) => device.bytes,
             None => u64::from(self.slabs) * SLAB_BYTES,
         }
+    }
+}
+
+impl GrantRecord {
+    /// Its donor was told to lend it at once, and what became of that is not recorded.
+    pub fn is_lent_at_once(&self) -> bool {
+        self.state == GrantState::Committing && self.origin.is_some_and(|origin| origin.at_once)
     }
 }
 

@@ -353,7 +353,7 @@ pub struct Grant {
     pub lease_s: f64,
 }
 
-/// First step of the handshake, Monitor Node to donor: set slabs, or a device, aside.
+/// First step of the handshake, Monitor Node to donor: set slabs, or a device, aside; or the only one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareRequest {
     /// The grant to be.
@@ -374,6 +374,8 @@ pub struct PrepareRequest {
     pub recipient: String,
     /// What for.
     pub purpose: String,
+    /// No commit follows: it is to be lent at once.
+    pub at_once: bool,
 }
 
 /// Why a donor refuses a step of the handshake.

@@ -60,10 +60,14 @@ impl Rack {
                     self.donors.insert(node, (Identity { node, epoch }, core));
                 }
                 Action::SendPrepare { donor, request, .. } => {
-                    let grant = request.grant;
+                    let (grant, at_once) = (request.grant, request.at_once);
                     let done = self.at(donor, |core| {
                         let done = core.handle_prepare(now_ns, request);
-                        done.map(|_| core.status()).map_err(CallError::Refused)
+                        let done = done.and_then(|_| match at_once {
+                            true => core.handle_commit(now_ns, grant, donor.epoch),
+                            false => Ok(core.status()),
+                        });
+                        done.map_err(CallError::Refused)
                     });
                     self.monitor.handle_prepared(now_ns, donor, grant, done);
                 }

@@ -1,5 +1,6 @@
 //! Agents as the Monitor Node sees them: everything but the memory.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
 use venice_control::server::{AgentHandler, Door, serve_agent};
 use venice_control::{
-    Caller, DonorStatus, DoorReport, HeartbeatReport, LeaseState, NodeRegistration, Pong,
+    Caller, DonorStatus, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong,
     PortReport, PrepareRequest, Refusal, Registered, ResourceKind, ResourceSpec,
 };
 use venice_ports::monotonic_ns;
@@ -24,6 +25,8 @@ use super::machines::Machines;
 use crate::interrupt;
 use crate::progress::Phase;
 
+/// What agents' names begin with; their numbers, from one, follow.
+const NAME: &str = "node";
 /// What a donor lends.
 const SLABS: u32 = 64;
 /// How long slabs stay set aside for a commit.
@@ -34,11 +37,29 @@ const AT_ONCE: u32 = 32;
 const LAST_PARTS: u32 = 250;
 
 /// All agents, and how they came in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Herd {
-    pub(super) agents: Vec<Arc<Agent>>,
+    /// In the order of their names.
+    pub(super) agents: Arc<Vec<Arc<Agent>>>,
     /// From the first certificate to the last registration.
     pub(super) joined_in: Duration,
+}
+
+impl Herd {
+    /// When the donor heard of a grant.
+    pub(super) fn heard(&self, grant: &Grant) -> Option<Heard> {
+        let number: usize = grant.donor.strip_prefix(NAME)?.parse().ok()?;
+        self.agents.get(number.checked_sub(1)?)?.donor.heard().get(&grant.id).copied()
+    }
+}
+
+/// When a donor heard of a grant.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    /// It was to set the memory aside.
+    pub(super) prepare: Instant,
+    /// It was to lend it.
+    pub(super) commit: Instant,
 }
 
 /// One agent.
@@ -91,7 +112,7 @@ pub(super) async fn join_all(
     let mut joining = JoinSet::new();
     for number in 0..count {
         interrupt::check()?;
-        let name = format!("node{}", number + 1);
+        let name = format!("{NAME}{}", number + 1);
         let holder = ground.holder(&Caller::Node(name.clone()))?;
         let access = ground.access(holder.clone());
         let services = machines.donors.handle().clone();
@@ -109,7 +130,9 @@ pub(super) async fn join_all(
         agents.push(joined??);
         phase.advance(1);
     }
-    Ok(Herd { agents, joined_in: started.elapsed() })
+    let joined_in = started.elapsed();
+    agents.sort_by_key(|agent| agent.instance);
+    Ok(Herd { agents: Arc::new(agents), joined_in })
 }
 
 async fn join(
@@ -151,7 +174,7 @@ async fn join(
     let settings = DonorSettings { total_slabs: lent, prepare_timeout_ns: PREPARE_TIMEOUT_NS };
     let mut core = DonorCore::new(settings);
     core.set_epoch(registered.identity.epoch);
-    let donor = Arc::new(Donor { core: Mutex::new(core), name, instance });
+    let donor = Arc::new(Donor { core: Mutex::new(core), heard: Mutex::default(), name, instance });
     if let Some(listener) = listener {
         // It ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
@@ -177,11 +200,17 @@ fn address(number: u32) -> IpAddr {
 #[derive(Debug)]
 struct Donor {
     core: Mutex<DonorCore>,
+    /// Of the grants that it holds.
+    heard: Mutex<BTreeMap<GrantId, Heard>>,
     name: String,
     instance: u64,
 }
 
 impl Donor {
+    fn heard(&self) -> MutexGuard<'_, BTreeMap<GrantId, Heard>> {
+        self.heard.lock().expect("nobody panics with it")
+    }
+
     fn core(&self) -> MutexGuard<'_, DonorCore> {
         self.core.lock().expect("nobody panics with the core")
     }
@@ -196,13 +225,22 @@ impl Donor {
 
 impl AgentHandler for Donor {
     async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
-        let prepared = self.core().handle_prepare(monotonic_ns(), request)?;
-        Ok(match prepared {
-            Prepared::New(status) | Prepared::Repeated(status) => status,
-        })
+        let now = Instant::now();
+        self.heard().insert(request.grant, Heard { prepare: now, commit: now });
+        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
+        let mut core = self.core();
+        let (Prepared::New(status) | Prepared::Repeated(status)) =
+            core.handle_prepare(monotonic_ns(), request)?;
+        match at_once {
+            Some((grant, epoch)) => core.handle_commit(monotonic_ns(), grant, epoch),
+            None => Ok(status),
+        }
     }
 
     async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
+        if let Some(heard) = self.heard().get_mut(&grant) {
+            heard.commit = Instant::now();
+        }
         self.core().handle_commit(monotonic_ns(), grant, donor_epoch)
     }
 
@@ -215,6 +253,7 @@ impl AgentHandler for Donor {
     async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
         let mut core = self.core();
         for grant in grants {
+            self.heard().remove(&grant);
             core.handle_release(monotonic_ns(), grant);
         }
         Self::settle(&mut core)

@@ -8,17 +8,18 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, Grant, MemoryRequest};
+use venice_control::{ControlError, MemoryRequest};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use super::agent::{Agent, Herd};
+use super::beats::{Beat, Beats, PERIOD};
 use super::ground::Ground;
 use super::machines::Machines;
 use crate::interrupt;
 use crate::progress::Phase;
 
-/// Time between two heartbeats of an agent.
-const PERIOD: Duration = Duration::from_secs(1);
+/// What a request's way is told apart in.
+pub(super) const LEGS: usize = 3;
 /// Rounds of heartbeats before anything counts.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Between two looks at the Monitor Node while all goes on.
@@ -44,6 +45,8 @@ pub(super) struct Measured {
     pub(super) late_heartbeats: u64,
     /// What the recipient waited for memory, nanoseconds.
     pub(super) requests: Histogram<u64>,
+    /// What of that passed until its donor heard of it, until it was asked to lend, and then.
+    pub(super) legs: [Histogram<u64>; LEGS],
     /// Requests that were not made in time.
     pub(super) late_requests: u64,
     /// Requests that were refused.
@@ -72,16 +75,16 @@ pub(super) fn run(
 ) -> Result<Measured> {
     let from = Instant::now() + WARM_UP;
     let until = from + span;
+    let beats = Beats::start(herd.agents.len(), until)?;
     let mut reporting = JoinSet::new();
-    for (at, agent) in herd.agents.iter().enumerate() {
-        // Evenly over the second, as agents come that were started at any time.
-        let first = PERIOD.mul_f64(at as f64 / herd.agents.len() as f64);
-        let report = report_all_the_time(Arc::clone(agent), first, from, until);
+    for (agent, beat) in herd.agents.iter().zip(&beats.of_agents) {
+        let report = report_all_the_time(Arc::clone(agent), Arc::clone(beat), from);
         reporting.spawn_on(report, machines.reporters.handle());
     }
     let recipient = machines.recipient.handle();
     let client = recipient.block_on(ground.recipient("node1"))?;
-    let borrowing = recipient.spawn(borrow_all_the_time(client, requests_per_s, from, until));
+    let borrowing =
+        recipient.spawn(borrow_all_the_time(client, herd.clone(), requests_per_s, from, until));
     let (monitor_s, store_s) = watch(ground, from, until)?;
     let resident_bytes = ground.resident_bytes();
     let mut heartbeats = histogram();
@@ -91,7 +94,8 @@ pub(super) fn run(
         late_heartbeats += late;
         waited.into_iter().for_each(|ns| heartbeats.saturating_record(ns));
     }
-    let Borrowed { requests, releases, late: late_requests, refused } =
+    beats.end();
+    let Borrowed { requests, legs, releases, late: late_requests, refused } =
         recipient.block_on(borrowing)??;
     recipient.block_on(see_all_given_back(herd))?;
     Ok(Measured {
@@ -99,6 +103,7 @@ pub(super) fn run(
         heartbeats,
         late_heartbeats,
         requests,
+        legs,
         late_requests,
         refused,
         releases,
@@ -148,23 +153,16 @@ fn watch(ground: &mut Ground, from: Instant, until: Instant) -> Result<(f64, Opt
 /// Nanoseconds that each heartbeat took from `from` on, and how many were not sent in time.
 async fn report_all_the_time(
     agent: Arc<Agent>,
-    first: Duration,
+    beat: Arc<Beat>,
     from: Instant,
-    until: Instant,
 ) -> Result<(Vec<u64>, u64)> {
     let (mut waited, mut late) = (Vec::new(), 0);
-    let mut next = Instant::now() + first;
-    while next < until {
-        sleep(next.saturating_duration_since(Instant::now())).await;
+    while let Some(missed) = beat.next().await {
         let sent = Instant::now();
         agent.report().await?;
         if sent >= from {
             waited.push(nanoseconds(sent.elapsed()));
-        }
-        next += PERIOD;
-        while next < Instant::now() {
-            late += u64::from(next >= from);
-            next += PERIOD;
+            late += missed;
         }
     }
     Ok((waited, late))
@@ -173,6 +171,7 @@ async fn report_all_the_time(
 #[derive(Debug)]
 struct Borrowed {
     requests: Histogram<u64>,
+    legs: [Histogram<u64>; LEGS],
     releases: Histogram<u64>,
     late: u64,
     refused: u64,
@@ -181,12 +180,18 @@ struct Borrowed {
 /// Borrows and gives back at a steady rate, whatever the answers take.
 async fn borrow_all_the_time(
     client: MonitorClient,
+    herd: Herd,
     per_s: f64,
     from: Instant,
     until: Instant,
 ) -> Result<Borrowed> {
-    let mut borrowed =
-        Borrowed { requests: histogram(), releases: histogram(), late: 0, refused: 0 };
+    let mut borrowed = Borrowed {
+        requests: histogram(),
+        legs: std::array::from_fn(|_| histogram()),
+        releases: histogram(),
+        late: 0,
+        refused: 0,
+    };
     let mut ticks = interval(Duration::from_secs_f64(1.0 / per_s));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut under_way = JoinSet::new();
@@ -195,7 +200,7 @@ async fn borrow_all_the_time(
         let counts = ticks.tick().await.into_std() >= from;
         if !counts || under_way.len() < REQUESTS_AT_ONCE {
             client_id += 1;
-            under_way.spawn(borrow(client.clone(), client_id, counts));
+            under_way.spawn(borrow(client.clone(), herd.clone(), client_id, counts));
         } else {
             borrowed.late += 1;
         }
@@ -213,6 +218,7 @@ struct OneBorrowed {
     /// It was asked for while it is measured.
     counts: bool,
     request_ns: u64,
+    legs_ns: [u64; LEGS],
     release_ns: u64,
 }
 
@@ -224,6 +230,9 @@ impl Borrowed {
         };
         if one.counts {
             self.requests.saturating_record(one.request_ns);
+            for (leg, ns) in self.legs.iter_mut().zip(one.legs_ns) {
+                leg.saturating_record(ns);
+            }
             self.releases.saturating_record(one.release_ns);
         }
     }
@@ -232,6 +241,7 @@ impl Borrowed {
 /// `None` where the answer was no: on a machine with too much to do donors count as down.
 async fn borrow(
     mut client: MonitorClient,
+    herd: Herd,
     client_id: u128,
     counts: bool,
 ) -> Result<Option<OneBorrowed>> {
@@ -252,12 +262,16 @@ async fn borrow(
         Err(ControlError::NoRoom { .. } | ControlError::Rack(_)) => return Ok(None),
         Err(error) => return Err(error).context("a request failed"),
     };
-    let request_ns = nanoseconds(asked.elapsed());
-    let leases: Vec<_> = grants.iter().map(|Grant { id, key, .. }| (*id, *key)).collect();
+    let answered = Instant::now();
+    let request_ns = nanoseconds(answered.duration_since(asked));
+    let [grant] = &grants[..] else { bail!("{} donors lend one slab", grants.len()) };
+    let heard = herd.heard(grant).context("nobody has heard of a grant")?;
+    let legs_ns = [(asked, heard.prepare), (heard.prepare, heard.commit), (heard.commit, answered)]
+        .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
     let given = Instant::now();
-    client.release(&leases).await.context("a grant was not taken back")?;
+    client.release(&[(grant.id, grant.key)]).await.context("a grant was not taken back")?;
     let release_ns = nanoseconds(given.elapsed());
-    Ok(Some(OneBorrowed { counts, request_ns, release_ns }))
+    Ok(Some(OneBorrowed { counts, request_ns, legs_ns, release_ns }))
 }
 
 fn histogram() -> Histogram<u64> {

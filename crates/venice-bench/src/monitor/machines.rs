@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::setpriority_process;
 use tokio::runtime::{Builder, Runtime};
 
-/// What those who only report yield to all others: in a rack they take no processor of the Monitor
-/// Node's machine.
-const YIELD: i32 = 10;
 /// How long what is under way may take to its end.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -24,9 +20,6 @@ impl Machines {
     /// # Errors
     /// When threads cannot be started.
     pub(super) fn start() -> Result<Self> {
-        let give_way = || {
-            setpriority_process(None, YIELD).expect("a thread may always yield");
-        };
         Ok(Self {
             reporters: runtime(Builder::new_multi_thread().on_thread_start(give_way))?,
             donors: runtime(Builder::new_multi_thread().worker_threads(1))?,
@@ -39,6 +32,15 @@ impl Machines {
             runtime.shutdown_timeout(GRACE);
         }
     }
+}
+
+/// Those who only report take no processor of anybody else's machine in a rack: here they run while nobody
+/// else wants to. (By niceness alone, whoever wakes waits for the rest of their slice, milliseconds.)
+fn give_way() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: it reads the parameters, and changes how this thread is scheduled, nothing else.
+    let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    assert_eq!(failed, 0, "a thread may always give way");
 }
 
 fn runtime(builder: &mut Builder) -> Result<Runtime> {

@@ -8,6 +8,7 @@
 //! where that is installed.
 
 mod agent;
+mod beats;
 mod etcd;
 mod ground;
 mod load;

@@ -50,6 +50,13 @@ pub struct StoreReport {
     pub late_heartbeats: u64,
     /// What a recipient waited for memory: one slab, with everything that is written for it.
     pub requests: LatencyReport,
+    /// Of that, what passed until its donor was asked to set the memory aside: the request's way, and
+    /// finding a donor.
+    pub to_prepare: LatencyReport,
+    /// From there until it was asked to lend it: its answer's way, what is recorded of it, and back.
+    pub to_commit: LatencyReport,
+    /// From there until the recipient had it: the answers' ways, and the last record.
+    pub to_recipient: LatencyReport,
     /// Requests that were not made in time, because too many had no answer.
     pub late_requests: u64,
     /// Requests that were refused, since donors were late with their heartbeats.
@@ -85,6 +92,7 @@ impl LatencyReport {
 
 pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreReport {
     let span_s = measured.span.as_secs_f64();
+    let [to_prepare, to_commit, to_recipient] = &measured.legs;
     StoreReport {
         store,
         joined_s: herd.joined_in.as_secs_f64(),
@@ -94,6 +102,9 @@ pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreRep
         heartbeats: LatencyReport::of(&measured.heartbeats),
         late_heartbeats: measured.late_heartbeats,
         requests: LatencyReport::of(&measured.requests),
+        to_prepare: LatencyReport::of(to_prepare),
+        to_commit: LatencyReport::of(to_commit),
+        to_recipient: LatencyReport::of(to_recipient),
         late_requests: measured.late_requests,
         refused: measured.refused,
         releases: LatencyReport::of(&measured.releases),
@@ -142,6 +153,9 @@ fn waits(report: &MonitorReport) -> Sheet {
         let rows = [
             ("heartbeat", store.heartbeats, Some(store.late_heartbeats)),
             ("memory granted", store.requests, Some(store.late_requests)),
+            ("- until its donor hears", store.to_prepare, None),
+            ("- until it is to lend", store.to_commit, None),
+            ("- until the recipient has it", store.to_recipient, None),
             ("memory given back", store.releases, None),
         ];
         for (what, latency, late) in rows {

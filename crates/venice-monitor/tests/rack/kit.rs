@@ -267,9 +267,13 @@ impl AgentHandler for Donor {
         if self.is_broken.load(Ordering::Relaxed) {
             return Err(Refusal::Failed("no memory could be locked".to_owned()));
         }
+        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
         let mut core = self.core.lock().unwrap();
         core.handle_prepare(self.now_ns(), request)?;
-        Ok(core.status())
+        match at_once {
+            Some((grant, epoch)) => core.handle_commit(self.now_ns(), grant, epoch),
+            None => Ok(core.status()),
+        }
     }
 
     async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {

@@ -184,6 +184,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            at_once: false,
         }
     }
 

@@ -108,6 +108,7 @@ mod tests {
                 owner: None,
                 recipient: "r".into(),
                 purpose: "p".into(),
+                at_once: false,
             };
             donor.handle_prepare(0, request).unwrap();
             if grant < 4 {

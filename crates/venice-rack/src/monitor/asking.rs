@@ -142,6 +142,9 @@ impl MonitorCore {
         request: &MemoryRequest,
         slabs: u32,
     ) -> Option<Result<Vec<Grant>, RackError>> {
+        if self.has_doubtful(request.client_id) {
+            return Some(Err(RackError::HandshakeFailed));
+        }
         let before = self.granted_before(request.client_id, slabs.saturating_mul(request.copies));
         // Whoever waits may wait for its user's quota too.
         if before.is_some() || request.queueing.left_ms() > 0 {

@@ -183,6 +183,7 @@ impl MonitorCore {
             owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
+            at_once: false,
         };
         pending.part =
             Some(Part { grant, donor, key, share, is_committing: false, confirmed_revision: 0 });
@@ -231,7 +232,7 @@ impl MonitorCore {
         let (grant, donor) = (part.grant, part.donor);
         let record = GrantRecord {
             id: grant,
-            origin: Some(Origin { client_id, key: part.key }),
+            origin: Some(Origin { client_id, key: part.key, at_once: false }),
             owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             home: None,

@@ -46,6 +46,8 @@ pub(super) struct Part {
     donor: Identity,
     slabs: u32,
     key: GrantKey,
+    /// Nothing comes between setting it aside and lending it.
+    at_once: bool,
     pub(super) state: PartState,
     confirmed_revision: u64,
 }
@@ -60,8 +62,10 @@ pub(super) enum PartState {
 
 /// A prepare on its way: its slabs are not to be promised twice.
 pub(super) struct SentPrepare {
-    donor: Identity,
-    slabs: u32,
+    pub(super) donor: Identity,
+    pub(super) slabs: u32,
+    /// It is to be lent at once.
+    pub(super) at_once: bool,
 }
 
 impl PendingRequest {
@@ -190,8 +194,13 @@ impl MonitorCore {
             return;
         };
         self.count_passing(client_id, &shares);
+        let at_once = self.may_lend_at_once(client_id, &shares);
         for (donor, slabs) in shares {
-            self.prepare(client_id, donor, slabs);
+            if at_once {
+                self.lend_at_once(now_ns, client_id, donor, slabs);
+            } else {
+                self.prepare(client_id, donor, slabs);
+            }
         }
     }
 
@@ -286,17 +295,31 @@ impl MonitorCore {
     }
 
     fn prepare(&mut self, client_id: u128, donor: NodeId, slabs: u32) {
+        let part = self.new_part(client_id, donor, slabs, PartState::Preparing);
+        let Some((donor, request)) = part else { return };
+        let addr = self.control_addr(donor.node);
+        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+    }
+
+    /// A new share, and what its donor is to be told.
+    pub(super) fn new_part(
+        &mut self,
+        client_id: u128,
+        donor: NodeId,
+        slabs: u32,
+        state: PartState,
+    ) -> Option<(Identity, PrepareRequest)> {
         let grant = self.fresh_grant_number();
         let key = self.keys.next_key();
-        let Some(entry) = self.rrt.get_mut(donor) else { return };
+        let entry = self.rrt.get_mut(donor)?;
         entry.reserved_slabs += slabs;
         let donor = entry.record.identity;
-        let addr = entry.record.control_addr.clone();
-        let Some(pending) = self.requests.get_mut(&client_id) else { return };
-        let state = PartState::Preparing;
-        pending.parts.insert(grant, Part { donor, slabs, key, state, confirmed_revision: 0 });
+        let pending = self.requests.get_mut(&client_id)?;
+        let at_once = state == PartState::Committing;
+        let part = Part { donor, slabs, key, at_once, state, confirmed_revision: 0 };
+        pending.parts.insert(grant, part);
         self.parts.insert(grant, client_id);
-        self.sent_prepares.insert(grant, SentPrepare { donor, slabs });
+        self.sent_prepares.insert(grant, SentPrepare { donor, slabs, at_once });
         let request = PrepareRequest {
             grant,
             key,
@@ -307,8 +330,9 @@ impl MonitorCore {
             owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
+            at_once,
         };
-        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+        Some((donor, request))
     }
 
     /// What came of [`Action::SendPrepare`].
@@ -319,10 +343,13 @@ impl MonitorCore {
         grant: GrantId,
         result: Result<DonorStatus, CallError>,
     ) {
-        self.settle_prepare(grant);
+        let at_once = self.settle_prepare(grant);
         self.note_result(now_ns, donor, &result);
         if self.device_prepared(now_ns, donor, grant, &result) {
             return;
+        }
+        if at_once {
+            return self.lent_at_once(now_ns, donor, grant, result);
         }
         let client_id = self.parts.get(&grant).copied();
         match result {
@@ -346,14 +373,16 @@ impl MonitorCore {
         }
     }
 
-    /// Gives back what was kept aside for a prepare that has its answer now.
-    pub(super) fn settle_prepare(&mut self, grant: GrantId) {
-        if let Some(sent) = self.sent_prepares.remove(&grant)
-            && let Some(entry) = self.rrt.get_mut(sent.donor.node)
+    /// Gives back what was kept aside for a prepare that has its answer now; whether that was to be lent
+    /// at once.
+    pub(super) fn settle_prepare(&mut self, grant: GrantId) -> bool {
+        let Some(sent) = self.sent_prepares.remove(&grant) else { return false };
+        if let Some(entry) = self.rrt.get_mut(sent.donor.node)
             && entry.record.identity == sent.donor
         {
             entry.reserved_slabs = entry.reserved_slabs.saturating_sub(sent.slabs);
         }
+        sent.at_once
     }
 
     /// Learns from any answer, or from its absence, how the donor is.
@@ -403,38 +432,19 @@ impl MonitorCore {
         if !self.is_ours_to_commit(now_ns, client_id) {
             return;
         }
-        let lease_ms = self.settings.lease_ms();
-        let Some(pending) = self.requests.get(&client_id) else { return };
-        let home = self.home_of(&pending.request);
         let Some(pending) = self.requests.get_mut(&client_id) else { return };
-        let mut records = Vec::new();
+        let mut prepared = Vec::new();
         for (id, part) in &mut pending.parts {
-            if part.state != PartState::Prepared {
-                continue;
+            if part.state == PartState::Prepared {
+                part.state = PartState::Committing;
+                prepared.push(*id);
             }
-            part.state = PartState::Committing;
-            records.push(GrantRecord {
-                id: *id,
-                origin: Some(Origin { client_id, key: part.key }),
-                owner: Some(pending.owner.clone()),
-                recipient: pending.request.recipient.clone(),
-                home,
-                purpose: pending.request.purpose.clone(),
-                priority: pending.request.queueing.priority,
-                donor: part.donor.node,
-                donor_epoch: part.donor.epoch,
-                slabs: part.slabs,
-                device: None,
-                lease_ms,
-                granted_ns: now_ns,
-                state: GrantState::Committing,
-                confirmed_revision: part.confirmed_revision,
-            });
         }
-        let last_request = self
-            .shared
-            .is_some()
-            .then(|| Change::PutLastRequest { user: pending.owner.user.clone(), client_id });
+        let user = pending.owner.user.clone();
+        let records: Vec<_> =
+            prepared.into_iter().filter_map(|id| self.record_of(now_ns, client_id, id)).collect();
+        let last_request =
+            self.shared.is_some().then_some(Change::PutLastRequest { user, client_id });
         let intent = last_request.into_iter().chain(records.iter().cloned().map(Change::PutGrant));
         self.change_together(intent.collect());
         for record in records {
@@ -442,6 +452,34 @@ impl MonitorCore {
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendCommit { donor, addr, grant: record.id });
         }
+    }
+
+    /// What is recorded of a share before it is lent.
+    pub(super) fn record_of(
+        &self,
+        now_ns: u64,
+        client_id: u128,
+        id: GrantId,
+    ) -> Option<GrantRecord> {
+        let pending = self.requests.get(&client_id)?;
+        let part = pending.parts.get(&id)?;
+        Some(GrantRecord {
+            id,
+            origin: Some(Origin { client_id, key: part.key, at_once: part.at_once }),
+            owner: Some(pending.owner.clone()),
+            recipient: pending.request.recipient.clone(),
+            home: self.home_of(&pending.request),
+            purpose: pending.request.purpose.clone(),
+            priority: pending.request.queueing.priority,
+            donor: part.donor.node,
+            donor_epoch: part.donor.epoch,
+            slabs: part.slabs,
+            device: None,
+            lease_ms: self.settings.lease_ms(),
+            granted_ns: now_ns,
+            state: GrantState::Committing,
+            confirmed_revision: part.confirmed_revision,
+        })
     }
 
     /// What came of [`Action::SendCommit`].
@@ -458,6 +496,17 @@ impl MonitorCore {
         }
         // Without a request it was called off meanwhile, and its release is on the way.
         let Some(client_id) = self.parts.get(&grant).copied() else { return };
+        self.hear_lent(now_ns, (donor, grant), client_id, result);
+    }
+
+    /// A share of a request was lent, or not.
+    pub(super) fn hear_lent(
+        &mut self,
+        now_ns: u64,
+        (donor, grant): (Identity, GrantId),
+        client_id: u128,
+        result: Result<DonorStatus, CallError>,
+    ) {
         match result {
             Ok(status) => {
                 if let Some(part) = self.part_mut(grant) {
@@ -476,10 +525,12 @@ impl MonitorCore {
         self.advance(now_ns, client_id);
     }
 
-    /// Every share is lent: records that, then tells the recipient.
+    /// Every share is lent: records that, then tells the recipient. What one donor has lent at once is in
+    /// its records and the donor's already: the recipient need not wait.
     fn finish(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
         let (mut grants, mut changes) = (Vec::new(), Vec::new());
+        let at_once = pending.parts.values().all(|part| part.at_once);
         for (id, part) in &pending.parts {
             self.parts.remove(id);
             let Some(record) = self.rat.get(*id) else { continue };
@@ -492,9 +543,15 @@ impl MonitorCore {
             grants.extend(self.told(&record));
             changes.push(Change::PutGrant(record));
         }
-        self.change_together(changes);
+        let reply = Action::ReplyRequest { client_id, result: Ok(grants) };
         self.finished.insert(client_id, pending);
-        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
+        if at_once {
+            self.actions.push_back(reply);
+            self.change_together(changes);
+        } else {
+            self.change_together(changes);
+            self.actions.push_back(reply);
+        }
     }
 
     pub(super) fn fail_late_requests(&mut self, now_ns: u64) {

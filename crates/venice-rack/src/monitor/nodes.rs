@@ -253,6 +253,7 @@ impl MonitorCore {
         for id in over {
             self.change(Change::DeleteGrant(id));
         }
+        self.settle_by_report(now_ns, donor, report.status, &report.held);
         self.forget_strange(donor.node, &held);
         let mut release = Vec::new();
         // What is the donor's may be granted once: no report makes more of it.
@@ -350,7 +351,7 @@ impl MonitorCore {
     pub(super) fn drop_lost_grants(&mut self, now_ns: u64) {
         let lease_ns = self.settings.lease_ns;
         let is_over = |grant: &&GrantRecord| {
-            grant.state != GrantState::Committing
+            (grant.state != GrantState::Committing || self.is_in_doubt(grant.id))
                 && self
                     .lost_since_ns(grant)
                     .is_some_and(|since| since.saturating_add(lease_ns) <= now_ns)

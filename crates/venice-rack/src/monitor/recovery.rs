@@ -14,7 +14,8 @@ impl MonitorCore {
     /// A Monitor Node that knows what the records say; without records, a new one.
     ///
     /// Nodes are taken to live until they miss their heartbeats. Requests that were in their
-    /// handshake are called off: their clients never had an answer.
+    /// handshake are called off: their clients never had an answer. What was to be lent at once may
+    /// have been: its donors are asked.
     pub fn recover(
         settings: MonitorSettings,
         keys: Box<dyn KeySource>,
@@ -23,6 +24,7 @@ impl MonitorCore {
     ) -> Self {
         let mut core = Self::with_records(settings, keys, now_ns, records);
         core.call_off_unfinished();
+        core.ask_in_doubt();
         core
     }
 
@@ -107,8 +109,10 @@ impl MonitorCore {
     }
 
     fn call_off_unfinished(&mut self) {
+        let is_unfinished =
+            |grant: &GrantRecord| grant.state != GrantState::Committed && !grant.is_lent_at_once();
         let unfinished: Vec<GrantRecord> =
-            self.rat.iter().filter(|grant| grant.state != GrantState::Committed).cloned().collect();
+            self.rat.iter().filter(|grant| is_unfinished(grant)).cloned().collect();
         let ids = unfinished.iter().map(|grant| grant.id).collect();
         for grant in unfinished {
             if grant.state == GrantState::Committing {

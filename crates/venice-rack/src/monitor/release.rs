@@ -27,11 +27,11 @@ impl MonitorCore {
             let lost = self.lost_since_ns(grant).is_some();
             match grant.state {
                 // Its recipient does not know of it yet: this is somebody else's mistake.
-                GrantState::Committing => {}
-                GrantState::Committed | GrantState::Releasing if lost => {
+                GrantState::Committing if !self.is_in_doubt(id) => {}
+                _ if lost => {
                     self.change(Change::DeleteGrant(id));
                 }
-                GrantState::Committed => {
+                GrantState::Committing | GrantState::Committed => {
                     let grant = grant.clone();
                     self.change_to_releasing(grant);
                     release.push(id);

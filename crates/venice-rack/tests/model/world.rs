@@ -82,6 +82,8 @@ pub struct World {
     strays: Vec<Call>,
     slow_heartbeats: Vec<HeartbeatReport>,
     grants_seen: BTreeMap<GrantId, GrantKey>,
+    /// Grants whose donors are asked once more, after a crash.
+    asked_again: BTreeSet<GrantId>,
     /// The donors whose drain was answered, and not taken back since.
     drained: BTreeSet<usize>,
     /// The last word on each donor: by which call, and which.
@@ -119,6 +121,7 @@ impl World {
             strays: Vec::new(),
             slow_heartbeats: Vec::new(),
             grants_seen: BTreeMap::new(),
+            asked_again: BTreeSet::new(),
             drained: BTreeSet::new(),
             drain_calls: BTreeMap::new(),
             promised_ns: BTreeMap::new(),
@@ -271,12 +274,17 @@ impl World {
             Action::Store(changes) => self.store(changes),
             Action::SendPrepare { donor, request, .. } => {
                 let other = self.grants_seen.insert(request.grant, request.key);
-                assert_eq!(other, None, "a grant's number was given twice");
+                let is_again = self.asked_again.contains(&request.grant);
+                let is_same = request.at_once && other == Some(request.key);
+                assert!(other.is_none() || is_again && is_same, "a grant's number is given twice");
                 let index = donor.node.0 as usize - 1;
                 let is_told = self.monitors.len() == 1 && self.drained.contains(&index);
-                assert!(!is_told, "something is placed on a drained node");
+                assert!(!is_told || is_again, "something is placed on a drained node");
                 if request.device.is_none() {
                     self.ledger.prepare(&request);
+                }
+                if request.at_once {
+                    self.ledger.commit(donor, request.grant);
                 }
                 self.send(donor, What::Prepare(request));
             }
@@ -383,7 +391,10 @@ impl World {
         let status = match &call.what {
             What::Prepare(request) => core
                 .handle_prepare(now_ns, request.clone())
-                .map(|_| core.status())
+                .and_then(|_| match request.at_once {
+                    true => core.handle_commit(now_ns, request.grant, request.donor_epoch),
+                    false => Ok(core.status()),
+                })
                 .map_err(CallError::Refused),
             What::Commit(grant) => {
                 core.handle_commit(now_ns, *grant, call.donor.epoch).map_err(CallError::Refused)

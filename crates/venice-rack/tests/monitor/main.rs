@@ -1,5 +1,6 @@
 //! Single turns of the Monitor Node's logic, step by step.
 
+mod at_once;
 #[path = "../common/mod.rs"]
 mod common;
 mod giving_back;
@@ -166,25 +167,36 @@ fn aborts_or_releases(actions: &[Action]) -> usize {
     actions.iter().filter(takes_back).count()
 }
 
+/// Slabs that take two donors.
+const MORE_THAN_ONE_HAS: u64 = 10;
+
 #[test]
 fn intent_is_durable_before_a_commit_and_the_grant_before_the_answer() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, request) = rack.ask(0, 1, 2).remove(0);
-    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 1)));
-    let [Action::Store(intent), Action::SendCommit { .. }] = &rack.actions()[..] else {
-        panic!("a record, then the commit");
+    let mut rack = Rack::new(&["node1", "node2"]);
+    let shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
+    for (donor, request) in &shares {
+        let status = status(8 - request.slabs, 1);
+        rack.core.handle_prepared(0, *donor, request.grant, Ok(status));
+    }
+    let [Action::Store(intent), Action::SendCommit { .. }, Action::SendCommit { .. }] =
+        &rack.actions()[..]
+    else {
+        panic!("a record, then the commits");
     };
-    assert!(
-        matches!(&intent[..], [Change::PutGrant(grant)] if grant.state == GrantState::Committing)
-    );
-    rack.core.handle_committed(0, donor, request.grant, Ok(status(6, 2)));
+    let are = |changes: &[Change], state: GrantState| {
+        let is = |it: &Change| matches!(it, Change::PutGrant(grant) if grant.state == state);
+        changes.len() == 2 && changes.iter().all(is)
+    };
+    assert!(are(intent, GrantState::Committing));
+    for (donor, request) in &shares {
+        let status = status(8 - request.slabs, 2);
+        rack.core.handle_committed(0, *donor, request.grant, Ok(status));
+    }
     let [Action::Store(outcome), Action::ReplyRequest { result: Ok(_), .. }] = &rack.actions()[..]
     else {
         panic!("a record, then the answer");
     };
-    assert!(
-        matches!(&outcome[..], [Change::PutGrant(grant)] if grant.state == GrantState::Committed)
-    );
+    assert!(are(outcome, GrantState::Committed));
 }
 
 #[test]
@@ -200,17 +212,26 @@ fn a_report_from_before_a_grant_says_nothing_about_it() {
 
 #[test]
 fn a_report_from_within_a_handshake_disturbs_nothing() {
-    let mut rack = Rack::new(&["node1"]);
-    let (donor, request) = rack.ask(0, 1, 2).remove(0);
+    let mut rack = Rack::new(&["node1", "node2"]);
+    let mut shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
+    let ((donor, request), (other, more)) = (shares.remove(0), shares.remove(0));
+    let free_slabs = 8 - request.slabs;
+    let report = |revision: u64, state: HeldState| DonorReport {
+        status: status(free_slabs, revision),
+        held: vec![HeldGrant { state, ..held_of(request.grant, request.slabs) }],
+        devices: vec![],
+    };
+    rack.core.handle_prepared(0, other, more.grant, Ok(status(0, 1)));
     // The donor has prepared; its report overtakes its answer.
-    rack.report(0, donor, 1, &[(request.grant, HeldState::Prepared)]);
+    rack.tell(0, donor, report(1, HeldState::Prepared));
     assert_eq!(rack.actions(), []);
-    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 1)));
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(free_slabs, 1)));
     rack.actions();
-    rack.report(0, donor, 2, &[(request.grant, HeldState::Committed)]);
+    rack.tell(0, donor, report(2, HeldState::Committed));
     assert_eq!(rack.actions(), []);
-    rack.core.handle_committed(0, donor, request.grant, Ok(status(6, 2)));
-    assert_eq!(granted(rack.actions()).unwrap().len(), 1);
+    rack.core.handle_committed(0, other, more.grant, Ok(status(0, 2)));
+    rack.core.handle_committed(0, donor, request.grant, Ok(status(free_slabs, 2)));
+    assert_eq!(granted(rack.actions()).unwrap().len(), 2);
 }
 
 #[test]
@@ -369,45 +390,46 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
 fn an_unfinished_handshake_is_called_off_on_recovery() {
     let mut rack = Rack::new(&["node1"]);
     let mut records = Vec::new();
-    rack.core.handle_register(
-        0,
-        Token(1),
-        NodeRegistration { pid: Some(1), ..registration("node1", 1) },
-    );
-    let (donor, request) = {
-        rack.core
-            .handle_request(
-                0,
-                owner(),
-                MemoryRequest {
-                    client_id: 1,
-                    recipient: "r".into(),
-                    bytes: ByteSize(1),
-                    copies: 1,
-                    donors: vec![],
-                    home: String::new(),
-                    placement: None,
-                    purpose: "p".into(),
-                    queueing: Default::default(),
-                },
-            )
-            .unwrap();
-        let actions = rack.actions();
-        records.extend(actions.iter().filter_map(stored).flatten());
-        prepares(actions).remove(0)
+    for number in 1..=2 {
+        let registration = registration(&format!("node{number}"), number);
+        let registration = NodeRegistration { pid: Some(number as u32), ..registration };
+        rack.core.handle_register(0, Token(number), registration);
+    }
+    let request = MemoryRequest {
+        client_id: 1,
+        recipient: "r".into(),
+        bytes: ByteSize(MORE_THAN_ONE_HAS * SLAB_BYTES),
+        copies: 1,
+        donors: vec![],
+        home: String::new(),
+        placement: None,
+        purpose: "p".into(),
+        queueing: Default::default(),
     };
-    rack.core.handle_prepared(0, donor, request.grant, Ok(status(7, 1)));
+    rack.core.handle_request(0, owner(), request).unwrap();
+    let actions = rack.actions();
+    records.extend(actions.iter().filter_map(stored).flatten());
+    let shares = prepares(actions);
+    for (donor, request) in &shares {
+        rack.core.handle_prepared(0, *donor, request.grant, Ok(status(8 - request.slabs, 1)));
+    }
     records.extend(rack.actions().iter().filter_map(stored).flatten());
 
     let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(100)), S, records);
     let mut rack = Rack { core, keys: BTreeMap::new() };
     let actions = rack.actions();
-    assert!(matches!(
-        &actions[..],
-        [Action::Store(_), Action::SendRelease { grants, .. }] if *grants == [request.grant]
-    ));
+    let released = actions.iter().filter_map(|action| match action {
+        Action::SendRelease { grants, .. } => Some(grants.clone()),
+        _ => None,
+    });
+    let mut released: Vec<_> = released.flatten().collect();
+    released.sort();
+    let mut asked: Vec<_> = shares.iter().map(|(_, request)| request.grant).collect();
+    asked.sort();
+    assert_eq!(released, asked);
+    assert!(matches!(&actions[..], [Action::Store(_), ..]), "recorded first: {actions:?}");
     let (_, fresh) = rack.ask(S, 2, 1).remove(0);
-    assert!(fresh.grant > request.grant);
+    assert!(fresh.grant > asked[1]);
 }
 
 fn stored(action: &Action) -> Option<Vec<Record>> {

@@ -43,6 +43,10 @@ impl Etcd {
         Self { records: BTreeMap::new(), log: Vec::new(), is_shared }
     }
 
+    pub(super) fn has_grant(&self, grant: GrantId) -> bool {
+        self.records.contains_key(&RecordKey::Grant(grant))
+    }
+
     fn holds(&self, (key, at): &Sight) -> bool {
         self.records.get(key).map(|(revision, _)| *revision) == *at
     }

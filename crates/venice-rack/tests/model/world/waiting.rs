@@ -54,6 +54,10 @@ impl World {
         self.look_at(&rows);
         while let Some(action) = self.monitors[0].core.poll_action() {
             match &action {
+                // It was recorded before a crash, and passes nobody now.
+                Action::SendPrepare { request, .. } if self.etcd.has_grant(request.grant) => {
+                    self.asked_again.insert(request.grant);
+                }
                 Action::SendPrepare { donor, request, .. } => {
                     self.judge_passing(&rows, donor.node.0 as usize - 1, request);
                 }

@@ -1,0 +1,96 @@
+//! When agents report: each once a second, all evenly over it, as agents come that were started at any time.
+//!
+//! A thread keeps the time for all of them. The agents' own runtime would wake those of the same
+//! millisecond together, ten of ten thousand, and whatever else goes on would wait behind them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::sync::Notify;
+
+/// Time between two heartbeats of an agent.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// One agent's.
+#[derive(Debug, Default)]
+pub(super) struct Beat {
+    due: AtomicU64,
+    is_over: AtomicBool,
+    woken: Notify,
+}
+
+impl Beat {
+    /// Waits for the next; how many were missed since the last time. `None`: it was the last.
+    pub(super) async fn next(&self) -> Option<u64> {
+        self.woken.notified().await;
+        let due = self.due.swap(0, Ordering::Relaxed);
+        (!self.is_over.load(Ordering::Relaxed)).then(|| due.saturating_sub(1))
+    }
+}
+
+/// All agents'.
+pub(super) struct Beats {
+    pub(super) of_agents: Vec<Arc<Beat>>,
+    keeper: JoinHandle<()>,
+}
+
+impl Beats {
+    /// # Errors
+    /// When a thread cannot be started.
+    pub(super) fn start(agents: usize, until: Instant) -> Result<Self> {
+        let of_agents: Vec<Arc<Beat>> = (0..agents).map(|_| Arc::default()).collect();
+        let beats = of_agents.clone();
+        let keeper = std::thread::Builder::new()
+            .name("beats".to_owned())
+            .spawn(move || keep(&beats, until))
+            .context("cannot start the agents' clock")?;
+        Ok(Self { of_agents, keeper })
+    }
+
+    /// Waits for the last.
+    pub(super) fn end(self) {
+        self.keeper.join().expect("a panic is ours to show");
+    }
+}
+
+fn keep(beats: &[Arc<Beat>], until: Instant) {
+    let apart = PERIOD.div_f64(beats.len() as f64);
+    let mut at = Instant::now();
+    for beat in beats.iter().cycle() {
+        if at >= until {
+            break;
+        }
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        beat.due.fetch_add(1, Ordering::Relaxed);
+        beat.woken.notify_one();
+        at += apart;
+    }
+    for beat in beats {
+        beat.is_over.store(true, Ordering::Relaxed);
+        beat.woken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_beats_and_none_after_the_end() {
+        let beats = Beats::start(4, Instant::now() + PERIOD).unwrap();
+        let mut counts = Vec::new();
+        for beat in &beats.of_agents {
+            let mut count = 0;
+            while let Some(missed) = beat.next().await {
+                count += 1 + missed;
+            }
+            counts.push(count);
+        }
+        assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
+        assert_eq!(counts[0], 1);
+        beats.end();
+    }
+}

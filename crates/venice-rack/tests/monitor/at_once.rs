@@ -1,0 +1,133 @@
+//! What one donor can give takes one call (decision 0055).
+
+use super::*;
+use venice_rack::types::Refusal;
+
+/// One slab is asked for, and its donor is to lend it; the records by then.
+fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
+    let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(1)), 0, []);
+    let mut rack = Rack { core, keys: BTreeMap::new() };
+    rack.core.handle_register(0, Token(1), registration("node1", 1));
+    rack.core.handle_request(0, owner(), request()).unwrap();
+    let actions = rack.actions();
+    let intent = actions.iter().position(|action| is_of_grant(action, GrantState::Committing));
+    let call = actions.iter().position(|action| matches!(action, Action::SendPrepare { .. }));
+    assert!(intent.is_some() && intent < call, "the intent is recorded first: {actions:?}");
+    let records = actions.iter().filter_map(stored).flatten().collect();
+    let (donor, request) = prepares(actions).remove(0);
+    assert!(request.at_once);
+    (rack, donor, request, records)
+}
+
+fn request() -> MemoryRequest {
+    MemoryRequest {
+        client_id: 1,
+        recipient: "r".into(),
+        bytes: ByteSize(2 * SLAB_BYTES),
+        copies: 1,
+        donors: vec![],
+        home: String::new(),
+        placement: None,
+        purpose: "p".into(),
+        queueing: Default::default(),
+    }
+}
+
+fn is_of_grant(action: &Action, state: GrantState) -> bool {
+    let Action::Store(changes) = action else { return false };
+    matches!(&changes[..], [.., Change::PutGrant(grant)] if grant.state == state)
+}
+
+/// The Monitor Node dies, and another one has these records.
+fn recovered(records: &[Record]) -> (Rack, Vec<(Identity, PrepareRequest)>) {
+    let keys = Box::new(OneTwoThree(100));
+    let core = MonitorCore::recover(settings(), keys, S, records.to_vec());
+    let mut rack = Rack { core, keys: BTreeMap::new() };
+    let actions = rack.actions();
+    assert_eq!(aborts_or_releases(&actions), 0, "its recipient may hold it: {actions:?}");
+    (rack, prepares(actions))
+}
+
+#[test]
+fn the_recipient_hears_as_soon_as_it_is_lent() {
+    let (mut rack, donor, request, _) = asked();
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 2)));
+    let actions = rack.actions();
+    assert!(
+        matches!(&actions[..], [Action::ReplyRequest { result: Ok(_), .. }, stored]
+            if is_of_grant(stored, GrantState::Committed)),
+        "{actions:?}"
+    );
+    assert_eq!(rack.states(), ["committed"]);
+}
+
+#[test]
+fn after_a_crash_its_donor_is_asked_again_and_its_recipient_keeps_it() {
+    let (_, donor, first, records) = asked();
+    let (mut rack, again) = recovered(&records);
+    assert_eq!(again, [(donor, first.clone())], "the same once more");
+    // Nobody can say yet.
+    rack.core.handle_request(S, owner(), request()).unwrap();
+    assert_eq!(granted(rack.actions()), Err(RackError::HandshakeFailed));
+    rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 2)));
+    assert_eq!(rack.states(), ["committed"]);
+    rack.actions();
+    rack.core.handle_request(S, owner(), request()).unwrap();
+    let grants = granted(rack.actions()).unwrap();
+    assert_eq!((grants[0].id, grants[0].key), (first.grant, first.key));
+}
+
+#[test]
+fn a_report_says_that_it_is_lent_and_none_that_it_is_not() {
+    let (_, donor, first, records) = asked();
+    let (mut rack, _) = recovered(&records);
+    rack.core.handle_prepared(S, donor, first.grant, Err(CallError::NoAnswer));
+    assert_eq!(rack.actions(), []);
+    // It may be from before the first call.
+    rack.report(S, donor, 9, &[]);
+    assert_eq!(rack.states(), ["prepared"]);
+    assert_eq!(prepares(rack.actions()), [(donor, first.clone())], "so it is asked again");
+    rack.report(S, donor, 10, &[(first.grant, HeldState::Committed)]);
+    assert_eq!(rack.states(), ["committed"]);
+    rack.actions();
+    // The answer to the second question comes late, and is no news.
+    rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 10)));
+    assert_eq!(rack.actions(), []);
+}
+
+#[test]
+fn what_its_donor_has_not_is_gone() {
+    let (_, donor, first, records) = asked();
+    let (mut rack, _) = recovered(&records);
+    let over = Err(CallError::Refused(Refusal::UnknownGrant));
+    rack.core.handle_prepared(S, donor, first.grant, over);
+    assert_eq!(rack.states(), [""; 0]);
+    // And so it is where the donor has died.
+    let (mut rack, _) = recovered(&records);
+    rack.core.handle_prepared(S, donor, first.grant, Err(CallError::Gone));
+    rack.core.handle_timeout(1_000 * S);
+    assert_eq!(rack.states(), [""; 0]);
+}
+
+#[test]
+fn what_is_in_doubt_may_be_given_back() {
+    let (_, donor, first, records) = asked();
+    let (mut rack, _) = recovered(&records);
+    rack.core.handle_release(Token(9), &[(first.grant, first.key)]);
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+    rack.core.handle_released(S, donor, &[first.grant], Ok(status(8, 3)));
+    assert_eq!(rack.states(), [""; 0]);
+    rack.actions();
+    // It was lent by the second question after all.
+    rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 4)));
+    assert_eq!(aborts_or_releases(&rack.actions()), 1);
+}
+
+#[test]
+fn without_an_answer_it_is_called_off() {
+    let (mut rack, donor, first, _) = asked();
+    rack.core.handle_prepared(0, donor, first.grant, Err(CallError::NoAnswer));
+    let actions = rack.actions();
+    assert_eq!(aborts_or_releases(&actions), 1, "{actions:?}");
+    assert_eq!(granted(actions), Err(RackError::HandshakeFailed));
+}
