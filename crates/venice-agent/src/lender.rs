@@ -260,6 +260,11 @@ impl Lender {
         self.state().core.grant(*grant).map(|view| view.key == *key)
     }
 
+    /// Accesses to lent memory with a wrong key, since the last call.
+    pub(crate) fn take_wrong_keys(&self) -> Vec<(GrantId, u64)> {
+        self.grants.lock().take_wrong_keys()
+    }
+
     /// Ends leases when they are due, for ever.
     pub(crate) async fn watch_deadlines(self: Arc<Self>) {
         let mut is_watching = false;

@@ -217,6 +217,9 @@ impl Member {
             port.dropped.unsealed += dropped.unsealed;
             port.dropped.unknown_key += dropped.unknown_key;
         }
+        for (grant, count) in self.lender.take_wrong_keys() {
+            self.identity.door.refuse_accesses(grant.0, count);
+        }
         HeartbeatReport {
             identity: registered.identity,
             instance: self.registration.instance,

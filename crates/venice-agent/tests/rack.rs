@@ -10,9 +10,10 @@ use common::*;
 use venice_agent::{AgentConfig, AgentError};
 use venice_control::client::MonitorClient;
 use venice_control::{Grant, LeaseState};
+use venice_fabric::{AccessError, Refusal};
 use venice_identity_test::access;
 use venice_ports::shm::{MappedSlab, ShmConnection, fetch_slabs};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_wire::{ByteSize, GrantKey, SLAB_BYTES};
 
 /// A grant as a recipient on this host has it.
 struct Borrowed {
@@ -102,6 +103,34 @@ async fn memory_given_back_can_be_lent_at_once() {
         }
         client.release(&leases(&grants)).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reaches_for_memory_with_a_forged_key_is_refused_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    let _one = agent(dir.path(), "one", at).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let grant = &grants[0];
+    borrow(grant).write(0, 0, b"secret");
+
+    let forged = Grant { key: GrantKey(grant.key.0 ^ 1), ..grant.clone() };
+    let refused = Err(AccessError::Refused(Refusal::WrongKey));
+    assert_eq!(Far::new(&forged).read(0, 6), refused);
+    assert_eq!(Far::new(&forged).write(0, b"forged"), refused);
+    let socket = PathBuf::from(&forged.shm_socket);
+    let said = fetch_slabs(&socket, forged.id, forged.key, 1).err().expect("no slabs for it");
+    assert!(said.to_string().contains("not the grant's key"), "{said}");
+
+    let counted = || async {
+        let rows = MonitorClient::connect(&access(at)).await.ok()?.nodes().await.ok()?;
+        (rows[0].refused > 0).then_some(rows[0].refused)
+    };
+    let all = || async { counted().await.filter(|count| *count == 3) };
+    eventually("the Monitor Node hears of each from the donor", all).await;
+    assert_eq!(Far::new(grant).read(0, 6), Ok(b"secret".to_vec()), "nothing was written");
+    assert_eq!(counted().await, Some(3), "the right key counts for nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

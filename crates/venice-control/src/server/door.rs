@@ -78,6 +78,15 @@ impl Door {
         }
     }
 
+    /// The same of so many accesses to a grant's memory. Who it was only its link knows.
+    pub fn refuse_accesses(&self, grant: u64, count: u64) {
+        const WHY: &str = "somebody reached for its memory with a key that is not the grant's";
+        let who = Who::at_grant(grant);
+        if let Some(why) = self.refusals.refuse_so_often(&who, Reason::WrongKey, WHY, count) {
+            tracing::warn!(grant, count, "refused: {why}");
+        }
+    }
+
     /// Who calls.
     ///
     /// # Errors

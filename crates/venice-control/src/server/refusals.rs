@@ -41,6 +41,11 @@ impl Who {
         Self { name: caller.to_string(), side }
     }
 
+    /// Somebody who has reached for a grant's memory.
+    pub(super) fn at_grant(grant: u64) -> Self {
+        Self { name: format!("grant {grant}"), side: "the data plane".to_owned() }
+    }
+
     /// Nobody knows from where.
     pub(super) fn unknown() -> Self {
         Self { name: "?".to_owned(), side: "?".to_owned() }
@@ -73,7 +78,18 @@ pub(super) struct Refusals {
 impl Refusals {
     /// Counts one. What is to be said in the log about it, if it is to be told of.
     pub(super) fn refuse(&self, who: &Who, reason: Reason, why: &str) -> Option<String> {
-        self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.refuse_so_often(who, reason, why, 1)
+    }
+
+    /// The same where it is known only now how often.
+    pub(super) fn refuse_so_often(
+        &self,
+        who: &Who,
+        reason: Reason,
+        why: &str,
+        count: u64,
+    ) -> Option<String> {
+        self.counts[reason as usize].fetch_add(count, Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = told.tell(Instant::now(), who, reason)?;
         Some(match silent {

@@ -16,6 +16,8 @@ pub struct GrantTable {
     grants: BTreeMap<GrantId, Arc<Entry>>,
     /// Those that are over, and whose recipients are being told.
     ended: BTreeSet<GrantId>,
+    /// Accesses with wrong keys to grants that are over since.
+    wrong_keys_of_ended: Vec<(GrantId, u64)>,
     /// Counts the changes.
     generation: Arc<AtomicU64>,
 }
@@ -23,6 +25,8 @@ pub struct GrantTable {
 #[derive(Debug)]
 struct Entry {
     key: GrantKey,
+    /// Accesses with another key, since they were last asked for.
+    wrong_keys: AtomicU64,
     /// None once the grant is over. Held for reading during an access, so that whoever takes them
     /// out knows that no access goes on; an answer that was begun may still be sent from where its
     /// bytes are.
@@ -36,7 +40,8 @@ impl GrantTable {
     /// When the id is there already: it is the Monitor Node's to give out, and the caller's to
     /// check.
     pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
-        let old = self.grants.insert(id, Arc::new(Entry { key, slabs: RwLock::new(slabs) }));
+        let entry = Entry { key, wrong_keys: AtomicU64::new(0), slabs: RwLock::new(slabs) };
+        let old = self.grants.insert(id, Arc::new(entry));
         assert!(old.is_none(), "{id:?} was granted twice");
         self.ended.remove(&id);
         self.generation.fetch_add(1, Ordering::Release);
@@ -47,6 +52,7 @@ impl GrantTable {
     pub fn end(&mut self, id: GrantId) -> Option<Vec<Slab>> {
         let entry = self.grants.remove(&id)?;
         self.ended.insert(id);
+        self.wrong_keys_of_ended.extend(entry.take_wrong_keys().map(|count| (id, count)));
         self.generation.fetch_add(1, Ordering::Release);
         let mut slabs = entry.slabs.write().unwrap_or_else(PoisonError::into_inner);
         Some(std::mem::take(&mut *slabs))
@@ -57,6 +63,15 @@ impl GrantTable {
         if self.ended.remove(&id) {
             self.generation.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Accesses that were refused since the last call because their key was another than their
+    /// grant's, by grant: somebody has made keys up, or has one that was given to another.
+    pub fn take_wrong_keys(&mut self) -> Vec<(GrantId, u64)> {
+        let mut taken = std::mem::take(&mut self.wrong_keys_of_ended);
+        let living = self.grants.iter();
+        taken.extend(living.filter_map(|(id, entry)| Some((*id, entry.take_wrong_keys()?))));
+        taken
     }
 
     /// Whether the grant is there, or has ended and is not forgotten yet.
@@ -191,8 +206,16 @@ impl Entry {
     fn check_key(&self, key: GrantKey) -> Result<(), Refusal> {
         match std::hint::black_box(self.key.0 ^ key.0) {
             0 => Ok(()),
-            _ => Err(Refusal::WrongKey),
+            _ => {
+                self.wrong_keys.fetch_add(1, Ordering::Relaxed);
+                Err(Refusal::WrongKey)
+            }
         }
+    }
+
+    /// How many there were since the last call, if any.
+    fn take_wrong_keys(&self) -> Option<u64> {
+        Some(self.wrong_keys.swap(0, Ordering::Relaxed)).filter(|count| *count > 0)
     }
 }
 
