@@ -274,10 +274,10 @@ async fn borrow(
     Ok(Some(OneBorrowed { counts, request_ns, legs_ns, release_ns }))
 }
 
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, nanoseconds(LONGEST), 3).expect("the bounds are in order")
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

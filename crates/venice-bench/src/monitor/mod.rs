@@ -9,6 +9,7 @@
 
 mod agent;
 mod beats;
+mod disk;
 mod etcd;
 mod ground;
 mod load;
@@ -98,6 +99,7 @@ pub fn execute(args: MonitorArgs) -> Result<()> {
         donors,
         requests_per_s: args.requests,
         seconds: args.seconds,
+        durable_write: report::LatencyReport::of(&disk::durable_writes()?),
         stores: Vec::new(),
     };
     for store in &args.store {

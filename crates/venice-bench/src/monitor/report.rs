@@ -27,6 +27,8 @@ pub struct MonitorReport {
     pub requests_per_s: f64,
     /// For how long was measured.
     pub seconds: f64,
+    /// What the disk takes to make 4 KiB durable, where the tables' file is.
+    pub durable_write: LatencyReport,
     /// Store by store.
     pub stores: Vec<StoreReport>,
 }
@@ -79,7 +81,7 @@ pub struct LatencyReport {
 }
 
 impl LatencyReport {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
         let at = |share: f64| histogram.value_at_quantile(share) as f64 / 1e6;
         Self {
             count: histogram.len(),
@@ -114,10 +116,12 @@ pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreRep
 /// For people.
 pub(super) fn text(report: &MonitorReport) -> String {
     let MonitorReport { machine, load, agents, donors, requests_per_s, seconds, .. } = report;
+    let LatencyReport { p50_ms, p99_ms, .. } = report.durable_write;
     let mut text = format!(
         "{}; load before: {load:.2}.\n{agents} agents report once a second, {donors} of them \
          lend, {requests_per_s} requests a second for one slab each, {seconds} s; \
-         the Monitor Node has the first processor, all others share the rest.\n\n{}\n",
+         the Monitor Node has the first processor, all others share the rest. To make 4 KiB durable takes \
+         {p50_ms:.3} ms here (p99 {p99_ms:.3} ms).\n\n{}\n",
         machine.line(),
         cost(report).text()
     );
