@@ -315,7 +315,8 @@ async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
     agree(&rack, &[&agent]).await;
 }
 
-#[tokio::test]
+// Filling etcd takes its thread, and leases are to be renewed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_room_is_waited_for() {
     let etcd = Etcd::start_small(3, SMALL_BYTES);
     let addresses = etcd.addresses();
