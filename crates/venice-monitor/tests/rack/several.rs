@@ -315,8 +315,7 @@ async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
     agree(&rack, &[&agent]).await;
 }
 
-// Filling etcd takes its thread, and leases are to be renewed meanwhile.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_store_without_room_is_waited_for() {
     let etcd = Etcd::start_small(3, SMALL_BYTES);
     let addresses = etcd.addresses();

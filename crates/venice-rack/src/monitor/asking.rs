@@ -1,6 +1,7 @@
 //! Requests come in, and what their recipients are told.
 
-use super::handshake::{PendingRequest, room};
+use super::handshake::room;
+use super::pending::PendingRequest;
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;

@@ -1,15 +1,13 @@
 //! A request's way: placed, prepared, committed, or as if it had never been.
 
-use super::queue::{Place, Waiter};
+use super::pending::{Part, PartState, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
-use crate::caller::Owner;
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::types::{
     DonorStatus, Grant, Identity, MemoryRequest, PrepareRequest, RackError, Refusal,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, NodeId};
 
 /// How long a request waits for memory that donors are about to free.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
@@ -17,119 +15,6 @@ const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 const MAX_ATTEMPTS: u32 = 16;
 /// Grant numbers are recorded so many at a time.
 pub(super) const GRANT_NUMBERS_AT_ONCE: u64 = 256;
-
-/// A request in its handshake.
-pub(super) struct PendingRequest {
-    pub(super) owner: Owner,
-    pub(super) request: MemoryRequest,
-    /// All copies together.
-    pub(super) slabs: u32,
-    /// Most of one donor: one copy.
-    most_slabs: u32,
-    /// The donors named; `None` for any.
-    pub(super) named: Option<BTreeSet<NodeId>>,
-    /// Donors that did not answer or refused for a reason of their own.
-    excluded: BTreeSet<NodeId>,
-    attempts: u32,
-    pub(super) deadline_ns: u64,
-    /// Where it stands among those who wait for room.
-    pub(super) place: Place,
-    /// What becomes of it where it fails: it waits in line again. `None`: its client hears why.
-    pub(super) waiter: Option<Box<Waiter>>,
-    /// Until when it waits for memory on its way back, once it has had to.
-    room_until_ns: Option<u64>,
-    pub(super) parts: BTreeMap<GrantId, Part>,
-}
-
-/// One donor's share of a request.
-pub(super) struct Part {
-    donor: Identity,
-    slabs: u32,
-    key: GrantKey,
-    /// Nothing comes between setting it aside and lending it.
-    at_once: bool,
-    pub(super) state: PartState,
-    confirmed_revision: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PartState {
-    Preparing,
-    Prepared,
-    Committing,
-    Committed,
-}
-
-/// A prepare on its way: its slabs are not to be promised twice.
-pub(super) struct SentPrepare {
-    pub(super) donor: Identity,
-    pub(super) slabs: u32,
-    /// It is to be lent at once.
-    pub(super) at_once: bool,
-}
-
-impl PendingRequest {
-    pub(super) fn new(
-        owner: Owner,
-        request: MemoryRequest,
-        slabs: u32,
-        named: Option<BTreeSet<NodeId>>,
-        place: Place,
-        deadline_ns: u64,
-    ) -> Self {
-        Self {
-            slabs: slabs.saturating_mul(request.copies),
-            most_slabs: slabs,
-            owner,
-            request,
-            named,
-            excluded: BTreeSet::new(),
-            attempts: 0,
-            deadline_ns,
-            place,
-            waiter: None,
-            room_until_ns: None,
-            parts: BTreeMap::new(),
-        }
-    }
-
-    fn placed_slabs(&self) -> u32 {
-        self.parts.values().map(|part| part.slabs).sum()
-    }
-
-    /// Slabs that it will have and that no grant in the table stands for.
-    pub(super) fn slabs_beside_table(&self) -> u32 {
-        let in_table =
-            |part: &&Part| matches!(part.state, PartState::Committing | PartState::Committed);
-        let in_table = self.parts.values().filter(in_table).map(|part| part.slabs);
-        in_table.fold(self.slabs, u32::saturating_sub)
-    }
-
-    /// Slabs that a donor gives.
-    fn given(&self, donor: NodeId) -> u32 {
-        let parts = self.parts.values().filter(|part| part.donor.node == donor);
-        parts.map(|part| part.slabs).sum()
-    }
-
-    fn any_part(&self, state: PartState) -> bool {
-        self.parts.values().any(|part| part.state == state)
-    }
-
-    pub(super) fn may_use(&self, donor: NodeId) -> bool {
-        self.named.as_ref().is_none_or(|named| named.contains(&donor))
-    }
-
-    /// What people see of a share before it is in the table.
-    pub(super) fn parts_in_preparation(
-        &self,
-    ) -> impl Iterator<Item = (GrantId, NodeId, u32, &Owner, &MemoryRequest)> {
-        let early = |part: &Part| matches!(part.state, PartState::Preparing | PartState::Prepared);
-        self.parts
-            .iter()
-            .filter(move |(_, part)| early(part))
-            .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.owner, &self.request))
-    }
-}
 
 /// Slabs that donors can give between them.
 pub(super) fn room(donors: impl IntoIterator<Item = Donor>) -> u64 {

@@ -9,7 +9,7 @@
 //! Where several Monitor Nodes have the store this is not done: there the donor sets aside first, and
 //! the order of the records settles who may have it lent.
 
-use super::handshake::{PartState, PendingRequest, SentPrepare};
+use super::pending::{PartState, PendingRequest, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest};

@@ -11,7 +11,8 @@ mod telling;
 
 pub(super) use places::{Line, Place, Waiter};
 
-use super::handshake::{PendingRequest, room};
+use super::handshake::room;
+use super::pending::PendingRequest;
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;

@@ -137,7 +137,7 @@ impl MonitorCore {
 
     /// Requests whose shares others have called off are theirs.
     pub(super) fn yield_lost_requests(&mut self) {
-        use super::handshake::PartState::{Committed, Committing};
+        use super::pending::PartState::{Committed, Committing};
         let is_kept = |id: GrantId| {
             self.rat.get(id).is_some_and(|grant| grant.state == GrantState::Committing)
         };

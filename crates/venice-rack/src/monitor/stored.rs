@@ -6,7 +6,7 @@
 //! to what the store has, and what goes on goes on from there. Calls that were waiting for an answer
 //! then the caller of this code makes again.
 
-use super::handshake::PartState;
+use super::pending::PartState;
 use super::{Action, Change, MonitorCore, Record, RecordKey, View};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};

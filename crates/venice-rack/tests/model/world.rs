@@ -8,9 +8,9 @@ mod quotas;
 mod starting;
 mod waiting;
 
-use super::{DONORS, Fate, LEASE_MS, MS, Op, SLABS_PER_DONOR, USERS, WANT_BACK_WITHIN_MS};
+use super::{DONORS, Fate, LEASE_MS, MS, Op, USERS, WANT_BACK_WITHIN_MS};
 pub use devices::DEVICES;
-use devices::{Taker, devices};
+use devices::Taker;
 use etcd::{Etcd, Monitor, Question};
 use quotas::Ledger;
 use starting::fresh_core;
@@ -21,8 +21,7 @@ use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, NodeRegistration, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
-    ResourceKind, ResourceSpec,
+    MemoryRequest, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
 };
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use waiting::LineJudge;
@@ -556,33 +555,6 @@ impl World {
                 Donor { core: fresh_core(self.now_ns), instance, alive: true, identity: None };
             self.register(index);
         }
-    }
-
-    fn register(&mut self, index: usize) {
-        let donor = &self.donors[index];
-        let memory = ResourceSpec {
-            kind: ResourceKind::Memory,
-            address: String::new(),
-            bytes: u64::from(SLABS_PER_DONOR) * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            capabilities: vec![],
-        };
-        let registration = NodeRegistration {
-            name: name_of(index),
-            instance: donor.instance,
-            pid: None,
-            control_addr: format!("{index}"),
-            udp_addr: String::new(),
-            shm_socket: String::new(),
-            resources: [memory].into_iter().chain(devices()).collect(),
-            previous: donor.identity,
-            secret: None,
-            is_plain: false,
-            relay: None,
-            link: String::new(),
-            is_pool: false,
-        };
-        self.put_as(Token(donor.instance), Question::Register(Box::new(registration)));
     }
 
     fn token(&mut self) -> Token {

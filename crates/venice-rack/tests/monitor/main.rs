@@ -6,6 +6,7 @@ mod common;
 mod giving_back;
 mod queue;
 mod quotas;
+mod recovery;
 
 use common::{OneTwoThree, S, owner, settings};
 use std::collections::BTreeMap;
@@ -384,52 +385,6 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
         purpose: "p".into(),
         queueing: Default::default(),
     }
-}
-
-#[test]
-fn an_unfinished_handshake_is_called_off_on_recovery() {
-    let mut rack = Rack::new(&["node1"]);
-    let mut records = Vec::new();
-    for number in 1..=2 {
-        let registration = registration(&format!("node{number}"), number);
-        let registration = NodeRegistration { pid: Some(number as u32), ..registration };
-        rack.core.handle_register(0, Token(number), registration);
-    }
-    let request = MemoryRequest {
-        client_id: 1,
-        recipient: "r".into(),
-        bytes: ByteSize(MORE_THAN_ONE_HAS * SLAB_BYTES),
-        copies: 1,
-        donors: vec![],
-        home: String::new(),
-        placement: None,
-        purpose: "p".into(),
-        queueing: Default::default(),
-    };
-    rack.core.handle_request(0, owner(), request).unwrap();
-    let actions = rack.actions();
-    records.extend(actions.iter().filter_map(stored).flatten());
-    let shares = prepares(actions);
-    for (donor, request) in &shares {
-        rack.core.handle_prepared(0, *donor, request.grant, Ok(status(8 - request.slabs, 1)));
-    }
-    records.extend(rack.actions().iter().filter_map(stored).flatten());
-
-    let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(100)), S, records);
-    let mut rack = Rack { core, keys: BTreeMap::new() };
-    let actions = rack.actions();
-    let released = actions.iter().filter_map(|action| match action {
-        Action::SendRelease { grants, .. } => Some(grants.clone()),
-        _ => None,
-    });
-    let mut released: Vec<_> = released.flatten().collect();
-    released.sort();
-    let mut asked: Vec<_> = shares.iter().map(|(_, request)| request.grant).collect();
-    asked.sort();
-    assert_eq!(released, asked);
-    assert!(matches!(&actions[..], [Action::Store(_), ..]), "recorded first: {actions:?}");
-    let (_, fresh) = rack.ask(S, 2, 1).remove(0);
-    assert!(fresh.grant > asked[1]);
 }
 
 fn stored(action: &Action) -> Option<Vec<Record>> {

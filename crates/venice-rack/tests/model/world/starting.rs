@@ -4,10 +4,14 @@ use super::super::{
     HEARTBEAT_MS, LEASE_MS, MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
 };
 use super::devices::devices;
+use super::etcd::Question;
+use super::{World, name_of};
 use crate::common::OneTwoThree;
 use venice_rack::donor::{DonorCore, DonorSettings};
-use venice_rack::monitor::MonitorSettings;
+use venice_rack::monitor::{MonitorSettings, Token};
 use venice_rack::placement::Policy;
+use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
+use venice_wire::SLAB_BYTES;
 
 pub(super) fn fresh_core(now_ns: u64) -> DonorCore {
     let prepare_timeout_ns = 2 * REQUEST_TIMEOUT_MS * MS;
@@ -35,4 +39,34 @@ pub(super) fn settings() -> MonitorSettings {
 /// Keys offset by the Monitor Node's life, so that none comes twice.
 pub(super) fn keys(life: u64) -> Box<OneTwoThree> {
     Box::new(OneTwoThree(life << 32))
+}
+
+impl World {
+    /// The agent asks to be let in.
+    pub(super) fn register(&mut self, index: usize) {
+        let donor = &self.donors[index];
+        let memory = ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(SLABS_PER_DONOR) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: vec![],
+        };
+        let registration = NodeRegistration {
+            name: name_of(index),
+            instance: donor.instance,
+            pid: None,
+            control_addr: format!("{index}"),
+            udp_addr: String::new(),
+            shm_socket: String::new(),
+            resources: [memory].into_iter().chain(devices()).collect(),
+            previous: donor.identity,
+            secret: None,
+            is_plain: false,
+            relay: None,
+            link: String::new(),
+            is_pool: false,
+        };
+        self.put_as(Token(donor.instance), Question::Register(Box::new(registration)));
+    }
 }
