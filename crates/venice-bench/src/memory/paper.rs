@@ -61,10 +61,11 @@ pub struct FigureReport {
 pub struct Contest {
     /// The application, with what sets the case apart.
     pub case: String,
-    /// Slowdown of loads and stores to the mapped window, against all-local.
-    pub direct_slowdown: f64,
+    /// Slowdown of loads and stores to the mapped window, against all-local; none where it came to no
+    /// end, as with the others.
+    pub direct_slowdown: Option<f64>,
     /// Slowdown of kernel swap to the donors, against all-local.
-    pub swap_slowdown: f64,
+    pub swap_slowdown: Option<f64>,
     /// Slowdown of paging by Venice's own pager, where it was measured.
     pub paged_slowdown: Option<f64>,
     /// Slowdown of swap to the local disk, where it was measured.
@@ -72,14 +73,25 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// How much faster the better of the two modes is.
-    fn factor(&self) -> f64 {
-        let ratio = self.swap_slowdown / self.direct_slowdown;
-        ratio.max(1.0 / ratio)
+    /// How much faster the better of the two modes is, where both came to an end.
+    fn factor(&self) -> Option<f64> {
+        let ratio = self.swap_slowdown? / self.direct_slowdown?;
+        Some(ratio.max(1.0 / ratio))
     }
 
-    fn winner(&self) -> &'static str {
-        if self.direct_slowdown <= self.swap_slowdown { "direct" } else { "swap" }
+    /// The better of the two, or the only one.
+    fn winner(&self) -> Option<&'static str> {
+        match (self.direct_slowdown, self.swap_slowdown) {
+            (Some(direct), Some(swap)) if swap < direct => Some("swap"),
+            (Some(_), _) => Some("direct"),
+            (None, Some(_)) => Some("swap"),
+            (None, None) => None,
+        }
+    }
+
+    /// Slowdown of that one.
+    fn best(&self) -> Option<f64> {
+        self.direct_slowdown.into_iter().chain(self.swap_slowdown).reduce(f64::min)
     }
 }
 
@@ -169,15 +181,15 @@ fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
 fn contest(memory: &MemoryReport) -> Vec<Contest> {
     let contest = |case: &str| {
         let slowdown = |mode| memory.cell(case, mode, FIGURE_15_SHARE).map(|cell| cell.slowdown);
-        Some(Contest {
+        Contest {
             case: case.to_owned(),
-            direct_slowdown: slowdown(Mode::VeniceWindow)?,
-            swap_slowdown: slowdown(Mode::VeniceSwapShm)?,
+            direct_slowdown: slowdown(Mode::VeniceWindow),
+            swap_slowdown: slowdown(Mode::VeniceSwapShm),
             paged_slowdown: slowdown(Mode::VeniceShm),
             local_swap_slowdown: slowdown(Mode::SwapDisk),
-        })
+        }
     };
-    memory.cases().into_iter().filter_map(contest).collect()
+    memory.cases().into_iter().map(contest).collect()
 }
 
 fn text(report: &FigureReport) -> String {
@@ -247,22 +259,24 @@ fn figure_15(report: &FigureReport) -> Sheet {
     let mut sheet = Sheet::new(report.figure.title(), &head, 1);
     let told = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
     for one in &report.contest {
-        let gain = |slowdown: f64| told(one.local_swap_slowdown.map(|disk| disk / slowdown));
+        let gain = |slowdown: Option<f64>| {
+            told(one.local_swap_slowdown.zip(slowdown).map(|(disk, own)| disk / own))
+        };
         sheet.rows.push(vec![
             one.case.clone(),
-            times(one.direct_slowdown),
-            times(one.swap_slowdown),
+            told(one.direct_slowdown),
+            told(one.swap_slowdown),
             told(one.paged_slowdown),
             told(one.local_swap_slowdown),
             gain(one.direct_slowdown),
             gain(one.swap_slowdown),
-            one.winner().to_owned(),
-            times(one.factor()),
+            one.winner().unwrap_or("-").to_owned(),
+            told(one.factor()),
         ]);
     }
     sheet.notes.push(
         "First four: time against all-local. / disk: speed against swap to the local disk, as the \
-         paper's bars have it. wins: of direct and swap."
+         paper's bars have it. wins: of direct and swap. -: it came to no end, or was not measured."
             .to_owned(),
     );
     sheet.notes.push(
@@ -270,11 +284,11 @@ fn figure_15(report: &FigureReport) -> Sheet {
          paper's has 1.4 µs in each cache line that misses."
             .to_owned(),
     );
-    let wins = |name: &str| report.contest.iter().filter(|one| one.winner() == name).count();
-    let most = report.contest.iter().map(Contest::factor).fold(1.0, f64::max);
-    let best = report.contest.iter().map(|one| one.direct_slowdown.min(one.swap_slowdown));
+    let wins = |name: &str| report.contest.iter().filter(|one| one.winner() == Some(name)).count();
+    let most = report.contest.iter().filter_map(Contest::factor).fold(1.0, f64::max);
+    let best = report.contest.iter().filter_map(Contest::best);
     let (least, worst) = best.fold((f64::MAX, 0.0f64), |(low, high), s| (low.min(s), high.max(s)));
-    if !report.contest.is_empty() {
+    if least <= worst {
         sheet.notes.push(format!(
             "here: the better mode is {} to {} of all-local; direct wins {} times, swap {}, by up \
              to {}.",
@@ -355,6 +369,23 @@ mod tests {
         for wanted in ["direct", "3.64 ×", "36.4 ×", "10.0 ×", "6.8 times", "swap 0, by up"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_mode_that_came_to_no_end_leaves_its_row() {
+        let mut report = report(Figure::Fifteen);
+        report.memory.cells.retain(|cell| cell.mode != Mode::VeniceSwapShm);
+        report.contest = contest(&report.memory);
+        assert_eq!(
+            (report.contest[0].winner(), report.contest[0].factor()),
+            (Some("direct"), None)
+        );
+        let text = text(&report);
+        assert!(text.contains("direct wins 1 times, swap 0"), "{text}");
+        report.memory.cells.retain(|cell| cell.mode != Mode::VeniceWindow);
+        report.contest = contest(&report.memory);
+        assert_eq!(report.contest[0].winner(), None);
+        assert!(!super::text(&report).contains("here:"));
     }
 
     #[test]
