@@ -120,7 +120,7 @@ async fn who_reaches_for_memory_with_a_forged_key_is_refused_and_counted() {
     assert_eq!(Far::new(&forged).read(0, 6), refused);
     assert_eq!(Far::new(&forged).write(0, b"forged"), refused);
     let socket = PathBuf::from(&forged.shm_socket);
-    let said = fetch_slabs(&socket, forged.id, forged.key, 1).err().expect("no slabs for it");
+    let Err(said) = fetch_slabs(&socket, forged.id, forged.key, 1) else { panic!("slabs for it") };
     assert!(said.to_string().contains("not the grant's key"), "{said}");
 
     let counted = || async {
