@@ -1,11 +1,12 @@
 //! Donors die, stall and come back under programs whose far memory has two copies: no wrong byte,
 //! no hang, and the lost copies are there again before the next one dies.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use venice_programs_test::paged_mode_is_missing;
-use venice_programs_test::{Busy, CProgram, Port, Rack, kill_now};
+use venice_programs_test::{Busy, CProgram, Port, Rack, kill_now, wait_for};
 
 const LEND_MIB: u64 = 128;
 const SIGBUS_CODE: i32 = 128 + 7;
@@ -91,6 +92,46 @@ fn a_stalled_donor_is_left_behind_over_shm() {
 #[test]
 fn a_stalled_donor_is_left_behind_over_udp() {
     a_stalled_donor_is_left_behind("a_stalled_donor_is_left_behind_over_udp", Port::Udp);
+}
+
+/// A donor whose machine was off the network for longer than a lease returns as it was: what it still
+/// has is old, and nobody reads it.
+#[test]
+fn a_donor_that_comes_back_from_a_partition_is_fenced() {
+    if paged_mode_is_missing("a_donor_that_comes_back_from_a_partition_is_fenced") {
+        return;
+    }
+    let rack = Rack::start_with(Port::Udp, LEND_MIB, &["--netns"]);
+    let mut busy = Busy::start(&rack, "80MiB", 2);
+    let donor = rack.agent_pid("node2");
+    set_wire(donor, "down");
+    let began = Instant::now();
+    while began.elapsed() < LONGER_THAN_A_LEASE {
+        busy.expect_running();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    set_wire(donor, "up");
+    busy.wait_for_both_copies(&rack, "node2");
+    // It lends again, and none of what it had before.
+    let lends_again = || {
+        let rows = rack.json(&["nodes"]);
+        let node2 = rows.as_array()?.iter().find(|row| row["name"] == "node2")?;
+        let is_free = node2["state"] == "up" && node2["free_bytes"] == node2["lent_bytes"];
+        is_free.then_some(())
+    };
+    wait_for("the donor to be back with all it lends", LIMIT, lends_again);
+    busy.expect_running();
+    let said = busy.stop();
+    assert!(said.contains("node node2 stopped answering"), "{said}");
+}
+
+/// Sets the wire of an agent's network namespace up or down.
+fn set_wire(agent: u32, to: &str) {
+    let network = format!("--net=/proc/{agent}/ns/net");
+    let mut command = Command::new("nsenter");
+    command.args([&network, "ip", "link", "set", "dev", "eth0", to]);
+    let status = command.status().expect("nsenter is installed");
+    assert!(status.success(), "the wire cannot be set {to}: {status}");
 }
 
 #[test]
