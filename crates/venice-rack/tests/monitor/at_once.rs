@@ -8,7 +8,7 @@ fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
     let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(1)), 0, []);
     let mut rack = Rack { core, keys: BTreeMap::new() };
     rack.core.handle_register(0, Token(1), registration("node1", 1));
-    rack.core.handle_request(0, owner(), request()).unwrap();
+    rack.core.handle_request(0, owner(), request(1, 2)).unwrap();
     let actions = rack.actions();
     let intent = actions.iter().position(|action| is_of_grant(action, GrantState::Committing));
     let call = actions.iter().position(|action| matches!(action, Action::SendPrepare { .. }));
@@ -17,20 +17,6 @@ fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
     let (donor, request) = prepares(actions).remove(0);
     assert!(request.at_once);
     (rack, donor, request, records)
-}
-
-fn request() -> MemoryRequest {
-    MemoryRequest {
-        client_id: 1,
-        recipient: "r".into(),
-        bytes: ByteSize(2 * SLAB_BYTES),
-        copies: 1,
-        donors: vec![],
-        home: String::new(),
-        placement: None,
-        purpose: "p".into(),
-        queueing: Default::default(),
-    }
 }
 
 fn is_of_grant(action: &Action, state: GrantState) -> bool {
@@ -67,12 +53,12 @@ fn after_a_crash_its_donor_is_asked_again_and_its_recipient_keeps_it() {
     let (mut rack, again) = recovered(&records);
     assert_eq!(again, [(donor, first.clone())], "the same once more");
     // Nobody can say yet.
-    rack.core.handle_request(S, owner(), request()).unwrap();
+    rack.core.handle_request(S, owner(), request(1, 2)).unwrap();
     assert_eq!(granted(rack.actions()), Err(RackError::HandshakeFailed));
     rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 2)));
     assert_eq!(rack.states(), ["committed"]);
     rack.actions();
-    rack.core.handle_request(S, owner(), request()).unwrap();
+    rack.core.handle_request(S, owner(), request(1, 2)).unwrap();
     let grants = granted(rack.actions()).unwrap();
     assert_eq!((grants[0].id, grants[0].key), (first.grant, first.key));
 }

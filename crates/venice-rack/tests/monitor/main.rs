@@ -55,23 +55,7 @@ impl Rack {
     }
 
     fn ask(&mut self, now_ns: u64, client_id: u128, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
-        self.core
-            .handle_request(
-                now_ns,
-                owner(),
-                MemoryRequest {
-                    client_id,
-                    recipient: "r".into(),
-                    bytes: ByteSize(slabs * SLAB_BYTES),
-                    copies: 1,
-                    donors: vec![],
-                    home: String::new(),
-                    placement: None,
-                    purpose: "p".into(),
-                    queueing: Default::default(),
-                },
-            )
-            .unwrap();
+        self.core.handle_request(now_ns, owner(), request(client_id, slabs)).unwrap();
         prepares(self.actions())
     }
 
@@ -135,6 +119,21 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
         lease_ms: 10_000,
         recipient: "r".into(),
         purpose: "p".into(),
+    }
+}
+
+/// So many slabs of anybody.
+fn request(client_id: u128, slabs: u64) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "r".into(),
+        bytes: ByteSize(slabs * SLAB_BYTES),
+        copies: 1,
+        donors: vec![],
+        home: String::new(),
+        placement: None,
+        purpose: "p".into(),
+        queueing: Default::default(),
     }
 }
 

@@ -11,17 +11,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
         let registration = NodeRegistration { pid: Some(number as u32), ..registration };
         rack.core.handle_register(0, Token(number), registration);
     }
-    let request = MemoryRequest {
-        client_id: 1,
-        recipient: "r".into(),
-        bytes: ByteSize(MORE_THAN_ONE_HAS * SLAB_BYTES),
-        copies: 1,
-        donors: vec![],
-        home: String::new(),
-        placement: None,
-        purpose: "p".into(),
-        queueing: Default::default(),
-    };
+    let request = request(1, MORE_THAN_ONE_HAS);
     rack.core.handle_request(0, owner(), request).unwrap();
     let actions = rack.actions();
     records.extend(actions.iter().filter_map(stored).flatten());
