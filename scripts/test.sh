@@ -12,7 +12,7 @@ source scripts/features.sh
 mkdir -p target
 log=target/test-output.log
 : >"$log"
-broken=0
+broken=()
 
 # Where the kernel shares processors out by session, it has let a rack's daemons, which have sessions of
 # their own, wait for ten seconds behind a busy program (Linux 6.18, two processors): donors that live
@@ -27,22 +27,29 @@ if [[ -r $autogroup && $(<"$autogroup") == 1 ]]; then
 fi
 
 run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a failure
-    local limit="$1"
+    local limit="$1" status=0 began=$SECONDS
     shift
     printf '\n== %s\n' "$*"
-    timeout --kill-after=60s "$limit" "$@" </dev/null 2>&1 | tee -a "$log" || {
-        echo "test: '$*' failed (124: more than $limit): ${PIPESTATUS[0]}" >&2
-        broken=1
-    }
+    timeout --kill-after=60s "$limit" "$@" </dev/null 2>&1 | tee -a "$log" || status=${PIPESTATUS[0]}
+    echo "== $((SECONDS - began)) s: $*"
+    case $status in
+        0) ;;
+        124 | 137) broken+=("'$*' was stopped after $limit") ;;
+        *) broken+=("'$*' ended with $status") ;;
+    esac
 }
 
-run 20m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
+# What compiles has limits of its own: they are there for what hangs, not for a slow machine.
+everything=(--workspace --exclude venice-programs-test --locked --no-fail-fast)
+programs=(--release -p venice-programs-test --locked --no-fail-fast)
+run 30m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
 # `venice run` looks for the shim beside itself, in the tests of the binary too.
-run 20m cargo build --locked -p venice-preload
-run 25m cargo test --workspace --exclude venice-programs-test --locked --no-fail-fast -- --show-output
+run 30m cargo build --locked -p venice-preload
+run 30m cargo test "${everything[@]}" --no-run
+run 30m cargo test "${everything[@]}" -- --show-output
+run 15m cargo test "${programs[@]}" --no-run
 # One test at a time: each has a rack to itself and is bounded by it, not by its neighbours.
-run 25m cargo test --release -p venice-programs-test --locked --no-fail-fast -- \
-    --show-output --test-threads=1
+run 30m cargo test "${programs[@]}" -- --show-output --test-threads=1
 
 # libtest counts what it ran; a test that printed SKIPPED passed without testing.
 read -r passed failed ignored < <(awk '
@@ -62,7 +69,7 @@ while IFS= read -r line; do
     if [[ -n $feature ]] && lacks "$feature"; then
         echo "test: $line"
     elif [[ ${CI:-} == true ]]; then
-        echo "test: $line: but this machine has it: counted as failed" >&2
+        broken+=("$line: but this machine has it: counted as failed")
         skipped=$((skipped - 1))
         failed=$((failed + 1))
     else
@@ -70,5 +77,10 @@ while IFS= read -r line; do
     fi
 done < <(grep -aE '^(\*\*\* )?SKIPPED:? ' "$log" | sort -u || true)
 
+# Once more at the end, where whoever looks at thousands of lines looks first.
+while IFS= read -r name; do broken+=("$name failed"); done \
+    < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$log")
+for what in "${broken[@]}"; do echo "test: $what"; done
+
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$((skipped + ignored))"
-((broken == 0 && failed == 0 && passed > 0))
+((${#broken[@]} == 0 && failed == 0 && passed > 0))
