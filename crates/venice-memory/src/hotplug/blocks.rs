@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::HotplugError;
+use super::lock::Locked;
 
 /// Most blocks that can go offline do so within milliseconds; the kernel tries the others until it
 /// is interrupted.
@@ -145,8 +145,8 @@ impl MemoryBlocks {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Claim { _folder: folder })),
+        match Locked::exclusively(folder) {
+            Ok(folder) => Ok(Some(Claim { _folder: folder })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -197,7 +197,7 @@ fn wait_or_kill(asking: &mut Child) -> std::io::Result<()> {
 /// A block that no other donor on this machine touches.
 #[derive(Debug)]
 pub(super) struct Claim {
-    _folder: File,
+    _folder: Locked,
 }
 
 /// The kernel leaves new blocks alone while this lives.

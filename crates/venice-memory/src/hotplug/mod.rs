@@ -11,6 +11,7 @@
 mod blocks;
 mod dax;
 mod error;
+mod lock;
 mod offline;
 pub mod record;
 

@@ -5,9 +5,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::blocks::Claim;
+use super::lock::Locked;
 use super::{HotplugError, MemoryBlocks};
 
 /// The record's name in a state directory.
@@ -21,7 +20,7 @@ pub struct Record {
     path: PathBuf,
     boot: String,
     blocks: Vec<Named>,
-    _lock: File,
+    _lock: Locked,
 }
 
 /// A block of the record.
@@ -45,9 +44,7 @@ impl Record {
         let failed = |source| HotplugError::File { path: path.clone(), source };
         fs::create_dir_all(state_dir).map_err(failed)?;
         let lock = File::create(state_dir.join(format!("{FILE_NAME}.lock"))).map_err(failed)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(HotplugError::InUse(path));
-        }
+        let Ok(lock) = Locked::exclusively(lock) else { return Err(HotplugError::InUse(path)) };
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(failed)?;
         let boot = boot.trim().to_owned();
         let text = match fs::read_to_string(&path) {

@@ -24,7 +24,14 @@ pub struct RunDir {
 /// Holds the directory against every other `venice up` and `venice down` until dropped.
 #[derive(Debug)]
 pub struct RunDirLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for RunDirLock {
+    fn drop(&mut self) {
+        // Closing it would not do where a child that was forked a moment ago has it open too.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl RunDir {
@@ -132,7 +139,7 @@ impl RunDir {
                 .with_context(|| format!("opening {}", path.display()))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // `venice down` unlinks the file it holds: a lock on that one would guard nothing.
-                Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { _file: file }),
+                Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { file }),
                 Ok(()) => continue,
                 Err(rustix::io::Errno::WOULDBLOCK) => {}
                 Err(error) => {
