@@ -152,8 +152,12 @@ impl World {
             return true;
         }
         let told = result.as_ref().map(|grants| grants[0].id).map_err(Clone::clone);
+        let is_fresh = self.now_ns < taker.asked_ns + LEASE_MS * MS;
         if let Some(before) = &taker.answer {
-            if let (Some(held), Ok(told), true) = (&taker.held, &told, taker.alive) {
+            // A donor that nobody has heard of for so long is as good as dead to the Monitor Nodes,
+            // whatever it holds: whoever asks then is as good as new.
+            let held = taker.held.as_ref().filter(|_| is_fresh);
+            if let (Some(held), Ok(told), true) = (held, &told, taker.alive) {
                 assert_eq!((Ok(held.id), *told), (before.clone(), held.id), "another device");
             }
             return true;
@@ -170,7 +174,6 @@ impl World {
         assert!(share.bytes >= taker.request.bytes.0, "too little");
         let donor = &self.donors[grant.donor_node.0 as usize - 1];
         let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
-        let is_fresh = self.now_ns < taker.asked_ns + LEASE_MS * MS;
         if donor.alive && donor.identity == Some(identity) && is_fresh {
             let view = donor.core.grant(grant.id).expect("granted what the donor has not");
             assert_eq!((view.state, view.key), (HeldState::Committed, grant.key));
