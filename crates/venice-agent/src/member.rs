@@ -8,17 +8,16 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use venice_control::client::MonitorClient;
 use venice_control::{
-    ControlError, DoorReport, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError,
-    Registered,
+    ControlError, DoorReport, FlowPeer, FlowReport, HeartbeatAck, HeartbeatReport,
+    NodeRegistration, Peer, RackError, Registered,
 };
 
 use crate::AgentError;
 use crate::correspondent::{Answer, Correspondent, Letter};
 use crate::identity::NodeIdentity;
 use crate::lender::Lender;
-use crate::link_test::LinkTests;
+use crate::link_test::{LinkTests, Round};
 use crate::ports::FramePorts;
-use crate::relay_host::RelayHost;
 
 /// First and longest pause between two attempts to reach the Monitor Node.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -33,6 +32,8 @@ pub(crate) struct Member {
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
+    /// What the programs that use this node's memory moved when it last reported, in megabits a second.
+    pub(crate) busy_mbps: f64,
 }
 
 /// Reports go out to the Monitor Nodes, and answers come.
@@ -189,7 +190,8 @@ impl Member {
         Post { letters, answers, correspondents }
     }
 
-    /// In a network of relays the hop links measure themselves; elsewhere every node is tested.
+    /// In a network of relays the hop links measure themselves, but for how much they carry; elsewhere
+    /// every node is tested.
     fn take_news(
         &mut self,
         ack: HeartbeatAck,
@@ -198,19 +200,27 @@ impl Member {
     ) -> Result<(), AgentError> {
         self.lender.set_draining(ack.is_draining);
         let own = registered.identity.node;
-        match self.frames.with_relay(|relay| relay.learn(own, registered.secret, &ack)) {
-            Some(learnt) => learnt,
-            None => {
-                links.test(own, ack.peers);
-                Ok(())
+        let busy_mbps = self.busy_mbps;
+        let learnt = self.frames.with_relay(|relay| {
+            relay.learn(own, registered.secret, &ack)?;
+            Ok::<_, AgentError>(relay.neighbours())
+        });
+        let (peers, bandwidth_alone) = match learnt.transpose()? {
+            None => (ack.peers, false),
+            Some(near) => {
+                let is_near = |peer: &Peer| near.contains(&peer.node);
+                (ack.peers.into_iter().filter(is_near).collect(), true)
             }
-        }
+        };
+        links.test(Round { own, peers, busy_mbps, bandwidth_alone });
+        Ok(())
     }
 
-    fn heartbeat(&self, registered: &Registered, links: &LinkTests) -> HeartbeatReport {
+    fn heartbeat(&mut self, registered: &Registered, links: &LinkTests) -> HeartbeatReport {
         let relayed = self.frames.with_relay(|relay| relay.traffic()).unwrap_or_default();
         let mut port = self.frames.udp().report(relayed);
         port.mapped = self.lender.mapped();
+        self.busy_mbps = busy_mbps(&port.flows);
         if let Some(dropped) = self.frames.with_relay(|relay| relay.dropped()) {
             port.dropped.replayed += dropped.replayed;
             port.dropped.forged += dropped.forged;
@@ -225,7 +235,10 @@ impl Member {
             instance: self.registration.instance,
             memory: self.lender.report(),
             pressure: self.lender.pressure(),
-            links: self.frames.with_relay(RelayHost::reports).unwrap_or_else(|| links.take()),
+            links: self
+                .frames
+                .with_relay(|relay| relay.reports(&links.bandwidths_mbps()))
+                .unwrap_or_else(|| links.take()),
             port,
             door: DoorReport {
                 refused: self.identity.door.refused(),
@@ -235,4 +248,10 @@ impl Member {
             },
         }
     }
+}
+
+/// What is not other nodes' tests.
+fn busy_mbps(flows: &[FlowReport]) -> f64 {
+    let programs = flows.iter().filter(|flow| !matches!(flow.with, FlowPeer::Node(_)));
+    programs.map(|flow| flow.bytes_per_s * 8.0 / 1e6).sum()
 }

@@ -165,8 +165,20 @@ impl RelayHost {
         self.serving.as_ref().map_or_else(Vec::new, |serving| serving.relay.traffic())
     }
 
-    /// How the hop links do, for the heartbeat.
-    pub(crate) fn reports(&mut self) -> Vec<LinkReport> {
+    /// The nodes at the other ends of its hop links.
+    pub(crate) fn neighbours(&self) -> Vec<NodeId> {
+        let hops = self.serving.iter().flat_map(|serving| serving.relay.stats().hops);
+        hops.map(|(_, hop)| hop.neighbour).collect()
+    }
+
+    /// How the hop links do, for the heartbeat; `bandwidths_mbps` is what was measured of the ways they
+    /// take, by neighbour. A relay holds back what it sends to what its own link would carry.
+    pub(crate) fn reports(&mut self, bandwidths_mbps: &BTreeMap<NodeId, f64>) -> Vec<LinkReport> {
+        let emulated = self.link.and_then(|link| Some(link.bandwidth_bps?.get() as f64 / 1e6));
+        let carries = |neighbour| {
+            let measured = bandwidths_mbps.get(&neighbour).copied();
+            measured.into_iter().chain(emulated).min_by(f64::total_cmp)
+        };
         let Some(serving) = &mut self.serving else { return Vec::new() };
         let now_ns = monotonic_ns();
         let seconds = now_ns.saturating_sub(serving.reported_ns) as f64 / 1e9;
@@ -185,7 +197,7 @@ impl RelayHost {
                 },
                 latency_us: hop.round_trip_ns.unwrap_or(0) as f64 / 1000.0,
                 loss_ratio: f64::from(hop.loss_ppm) / 1e6,
-                bandwidth_mbps: None,
+                bandwidth_mbps: carries(hop.neighbour),
                 bytes_per_s: Some(bytes.saturating_sub(before) as f64 / seconds.max(0.001)),
                 protection,
             }

@@ -195,8 +195,13 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     lender.offer_devices(&devices);
     let (door, name) = (Arc::clone(&identity.door), config.name.clone());
     let handler = Handler { lender: Arc::clone(&lender), door, name, instance };
-    let member =
-        Member { identity: identity.clone(), registration, lender: Arc::clone(&lender), frames };
+    let member = Member {
+        identity: identity.clone(),
+        registration,
+        lender: Arc::clone(&lender),
+        frames,
+        busy_mbps: 0.0,
+    };
     let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, lend = %config.lend, "lending");

@@ -78,9 +78,12 @@ typedef struct venice_options {
                               * administrators */
     uint32_t preempt;        /* while it waits, have grants of lower priority called back: 1: one's
                               * own, for administrators anybody's; 0: none */
+    uint64_t bandwidth_bps;  /* traffic that the links to the nodes have to carry, evenly over the
+                              * memory, in bits a second: a node gives no more than its link has left
+                              * for; 0: it does not say */
 } venice_options;
 
-#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
+#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
 
 /* How the copies of borrowed memory are. With one copy a node that dies takes with it what it
  * holds; with more nothing is lost, and lost copies are built anew on other nodes. */

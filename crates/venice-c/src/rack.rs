@@ -23,6 +23,7 @@ pub struct Options {
     wait_ms: u32,
     priority: u32,
     preempt: u32,
+    bandwidth_bps: u64,
 }
 
 /// What `options` says; null: nothing.
@@ -55,6 +56,7 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
             let wrong = |error: UnknownPolicy| Error::Invalid(error.to_string());
             meant.placement = Some(placement.parse().map_err(wrong)?);
         }
+        meant.bandwidth_bps = options.bandwidth_bps;
         if options.most_under_way > 0 {
             meant.most_under_way = options.most_under_way as usize;
         }
@@ -130,6 +132,7 @@ mod tests {
             wait_ms: 0,
             priority: 0,
             preempt: 0,
+            bandwidth_bps: 0,
         };
         // SAFETY: all that it points to lives longer than this call.
         unsafe { options(&raw const said) }

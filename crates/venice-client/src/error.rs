@@ -80,7 +80,11 @@ impl From<RecipientError> for Error {
         match error {
             RecipientError::Control(
                 ControlError::NoRoom { .. }
-                | ControlError::Rack(RackError::OverQuota { .. } | RackError::NoDevice(_)),
+                | ControlError::Rack(
+                    RackError::OverQuota { .. }
+                    | RackError::NoBandwidth(_)
+                    | RackError::NoDevice(_),
+                ),
             )
             | RecipientError::NoRoomForCopies { .. } => Error::NoRoom(text),
             RecipientError::Control(

@@ -29,6 +29,10 @@ pub struct MemoryOptions {
     pub donors: Vec<String>,
     /// Which nodes are borrowed from first; `None`: as the rack does.
     pub placement: Option<Policy>,
+    /// Traffic the links to the donors have to carry, evenly over the memory, in bits a second; 0: it
+    /// does not say. A node gives no more than its link has left for, and what is granted stays
+    /// promised.
+    pub bandwidth_bps: u64,
     /// Copies of each slab, on different nodes, 1 to 3; `None`: two, or one where the rack has no
     /// room for two. [`Memory::copies`] says what it came to. With one, a node that dies takes with
     /// it what it holds.
@@ -57,6 +61,7 @@ impl Default for MemoryOptions {
         Self {
             donors: Vec::new(),
             placement: None,
+            bandwidth_bps: 0,
             copies: None,
             port: None,
             node: None,
@@ -167,6 +172,7 @@ impl Rack {
             remote_bytes: Some(len_bytes),
             donors: options.donors.clone(),
             placement: options.placement,
+            bandwidth_bps: options.bandwidth_bps,
             waiting: Waiting {
                 at_most: options.wait,
                 priority: options.priority,

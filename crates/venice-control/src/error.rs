@@ -212,6 +212,9 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
             let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
             (Code::ResourceExhausted, Kind::OverQuota(over))
         }
+        RackError::NoBandwidth(reason) => {
+            (Code::ResourceExhausted, Kind::NoBandwidth(error_detail::NoBandwidth { reason }))
+        }
         RackError::NoDevice(reason) => {
             (Code::ResourceExhausted, Kind::NoDevice(error_detail::NoDevice { reason }))
         }
@@ -283,6 +286,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
             used_bytes: over.used_bytes,
             quota_bytes: over.quota_bytes,
         },
+        Kind::NoBandwidth(no_bandwidth) => RackError::NoBandwidth(no_bandwidth.reason),
         Kind::NoDevice(no_device) => RackError::NoDevice(no_device.reason),
         Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
         Kind::NameTaken(taken) => {
@@ -322,6 +326,7 @@ mod tests {
             RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
             RackError::NotRegistered,
             RackError::BadRequest("no".into()),
+            RackError::NoBandwidth("busy".into()),
             RackError::NoDevice("none".into()),
             RackError::HandshakeFailed,
             RackError::OverQuota {

@@ -26,7 +26,7 @@ pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
     ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow,
-    QuotaTable, ResourceForecast, ResourceRow,
+    QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
 };
 pub use venice_rack::types::{
     CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,

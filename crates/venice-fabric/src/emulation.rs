@@ -141,7 +141,7 @@ impl FromStr for LinkModel {
             let (name, value) = part.split_once('=').ok_or_else(bad)?;
             let twice = match name.trim() {
                 "latency" => latency_ns.replace(parse_time(value)?).is_some(),
-                "bandwidth" => bandwidth_bps.replace(parse_rate(value)?).is_some(),
+                "bandwidth" => bandwidth_bps.replace(parse_bandwidth(value)?).is_some(),
                 "router" => router_ns.replace(parse_time(value)?).is_some(),
                 _ => return Err(bad()),
             };
@@ -164,7 +164,11 @@ fn parse_time(text: &str) -> Result<u64, ParseLinkModelError> {
     }
 }
 
-fn parse_rate(text: &str) -> Result<NonZeroU64, ParseLinkModelError> {
+/// A bandwidth in bits a second, written as in a link: `5Gbps`, `250 mbps`.
+///
+/// # Errors
+/// It is not one, is nothing, or is more than 64 bits count.
+pub fn parse_bandwidth(text: &str) -> Result<NonZeroU64, ParseLinkModelError> {
     let units = [
         ("kbps", 1000),
         ("mbps", 1_000_000),

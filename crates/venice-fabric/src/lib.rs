@@ -87,7 +87,7 @@ pub mod topology;
 pub use config::{InitiatorConfig, LinkConfig, TargetConfig};
 pub use crma::{Atomic, Completion};
 pub use datalink::{DropStats, LendingMemory, Lent, LinkStats};
-pub use emulation::{EmulatedLink, LinkModel, ParseLinkModelError};
+pub use emulation::{EmulatedLink, LinkModel, ParseLinkModelError, parse_bandwidth};
 pub use error::{AccessError, DownReason, FabricError, PeerState};
 pub use initiator::{Initiator, MappedWindow, PeerIndex, Revocation};
 pub use qpair::{

@@ -88,6 +88,7 @@ fn borrow(rack: &Rack) -> Grant {
         donors: vec!["node1".into()],
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "protection".into(),
         queueing: Default::default(),
     };

@@ -35,6 +35,7 @@ impl Options {
         priority: i64,
         preempt: bool,
         placement: Option<&str>,
+        bandwidth_bps: u64,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -46,6 +47,7 @@ impl Options {
         options.wait = Duration::try_from_secs_f64(wait_s)
             .map_err(|error| raised(py, &Error::Invalid(format!("wait_s: {error}"))))?;
         options.preempt = preempt;
+        options.bandwidth_bps = bandwidth_bps;
         let wrong = |error: UnknownPolicy| raised(py, &Error::Invalid(error.to_string()));
         options.placement = placement.map(|name| name.parse().map_err(wrong)).transpose()?;
         let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));

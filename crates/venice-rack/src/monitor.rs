@@ -18,6 +18,7 @@ mod action;
 mod admission;
 mod ahead;
 mod asking;
+mod carrying;
 mod devices;
 mod distance;
 mod drain;

@@ -48,6 +48,9 @@ pub struct GrantRecord {
     pub donor_epoch: u64,
     /// How many slabs; 0 of a device.
     pub slabs: u32,
+    /// What was promised to it of the bandwidth of its way, in bits a second; 0: nothing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bandwidth_bps: u64,
     /// Which device; `None`: it is slabs.
     #[serde(default)]
     pub device: Option<DeviceShare>,
@@ -77,6 +80,10 @@ pub struct Origin {
     /// [`GrantState::Committing`] its recipient may know of it already.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_once: bool,
+}
+
+fn is_zero(it: &u64) -> bool {
+    *it == 0
 }
 
 fn is_false(it: &bool) -> bool {

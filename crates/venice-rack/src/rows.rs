@@ -121,6 +121,8 @@ pub struct GrantRow {
     pub address: String,
     /// How much; 0 of a device that has no size.
     pub bytes: u64,
+    /// What was promised to it of the bandwidth of its way, in bits a second; 0: nothing.
+    pub bandwidth_bps: u64,
     /// `prepared`, `committed`, `releasing` or `lost`.
     pub state: String,
     /// Seconds of its lease.
@@ -275,6 +277,8 @@ pub struct PlacementRow {
     pub stall_slabs: u32,
     /// Free slabs less all that.
     pub worth_slabs: i64,
+    /// What its way has left, in bits a second, for a request that says what it needs.
+    pub link_left_bps: Option<u64>,
     /// Why it gives that, or nothing.
     pub why: String,
 }
@@ -318,4 +322,16 @@ pub struct ResourceForecast {
     pub foretold: Option<u64>,
     /// The peak of the window before: what plain persistence says.
     pub persistence: Option<u64>,
+}
+
+/// A bandwidth as people write it, to three digits: `1.25Gbps`.
+pub fn bandwidth_text(bps: u64) -> String {
+    let units = [(1_000_000_000, "Gbps"), (1_000_000, "Mbps"), (1000, "kbps"), (1, "bps")];
+    let (unit_bps, unit) = units.into_iter().find(|(it, _)| bps >= *it).unwrap_or((1, "bps"));
+    let number = bps as f64 / unit_bps as f64;
+    let places = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
+    let digits = format!("{number:.places$}");
+    let digits =
+        if places > 0 { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
+    format!("{digits}{unit}")
 }

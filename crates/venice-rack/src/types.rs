@@ -317,6 +317,9 @@ pub struct MemoryRequest {
     pub home: String,
     /// Which donors are taken first; `None`: as the rack does.
     pub placement: Option<Policy>,
+    /// What its way has to carry, in bits a second, evenly over its slabs; 0: it does not say. A
+    /// donor gives no more slabs than there is bandwidth for.
+    pub bandwidth_bps: u64,
     /// What for, in words for people.
     pub purpose: String,
     /// How it waits where there is no room.
@@ -521,6 +524,9 @@ pub enum RackError {
         /// What waiting in line has to do with it.
         line: InLine,
     },
+    /// There is memory, but the ways to it do not carry what was asked for, for the reason given.
+    #[error("{0}")]
+    NoBandwidth(String),
     /// No device is free that would do, for the reasons given.
     #[error("{0}")]
     NoDevice(String),

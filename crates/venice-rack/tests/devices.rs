@@ -115,6 +115,7 @@ fn memory(client_id: u128) -> MemoryRequest {
         donors: vec![],
         purpose: "p".into(),
         placement: None,
+        bandwidth_bps: 0,
         queueing: Queueing::default(),
     }
 }

@@ -61,6 +61,7 @@ fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, Prepare
         donors: vec![],
         home: home.into(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };
@@ -155,6 +156,7 @@ fn a_request_says_which_donors_are_taken_first() {
             donors: vec![],
             home: "node1".into(),
             placement,
+            bandwidth_bps: 0,
             purpose: String::new(),
             queueing: Default::default(),
         };
@@ -182,6 +184,7 @@ fn wish(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
         donors: vec![],
         home: home.into(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     }
@@ -248,6 +251,7 @@ fn a_home_has_to_be_a_node() {
         donors: vec![],
         home: "nowhere".into(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };
@@ -329,6 +333,7 @@ fn the_way_names_every_relay_between() {
         donors: vec!["node4".into()],
         home: "node1".into(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };

@@ -76,6 +76,7 @@ impl Rack {
             donors: donors.iter().map(|name| (*name).to_owned()).collect(),
             home: String::new(),
             placement: None,
+            bandwidth_bps: 0,
             purpose: "p".into(),
             queueing: Default::default(),
         };

@@ -64,6 +64,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
         donors: vec![],
         home: home.into(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     };

@@ -46,6 +46,8 @@ pub struct Wish {
     pub home: String,
     /// Which donors are taken first; `None`: as the rack does.
     pub placement: Option<Policy>,
+    /// What the ways to the donors have to carry for all of it, in bits a second; 0: it does not say.
+    pub bandwidth_bps: u64,
     /// How it waits where there is no room, so that [`remote_bytes`](Wish::remote_bytes) says how much
     /// for.
     pub waiting: Waiting,
@@ -240,6 +242,14 @@ impl Wish {
         if self.remote_bytes.is_none() && most > 0 { wanted.min(most) } else { wanted }
     }
 
+    /// What so much of it needs of the links, in bits a second: fragments bring a part each, and what
+    /// is asked for to make up for a lost donor its own.
+    fn share_bps(&self, bytes: u64) -> u64 {
+        let whole = self.remote_bytes.unwrap_or(self.default_bytes).max(1);
+        let share = u128::from(self.bandwidth_bps) * u128::from(bytes.min(whole));
+        u64::try_from(share.div_ceil(u128::from(whole))).unwrap_or(self.bandwidth_bps)
+    }
+
     /// How many bytes to ask for, and in how many copies, where the donors have so much free and the
     /// user may have so many slabs more. What was not said is made to fit, if anything does.
     fn plan(&self, free: &[u64], slabs_left: u64) -> (u64, u32) {
@@ -305,6 +315,7 @@ fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, Recipi
         donors: wish.donors.clone(),
         home: wish.home.clone(),
         placement: wish.placement,
+        bandwidth_bps: wish.share_bps(bytes),
         purpose: wish.purpose.clone(),
         queueing: Queueing { wait_ms: 0, preempt: Preempt::No, ..wish.waiting.queueing() },
     })

@@ -432,7 +432,8 @@ Latency is a round trip, traffic what goes to and fro at present. Port hop is a 
 relays of two neighbours. The last lines are the recipients of grants, as their donors see them;
 over shm (protection: a descriptor that nobody else has) their traffic cannot be counted.
 Columns without anything in them are left out: bandwidth; emulated, the link asked for by --link;
-hops; via, the relays on the short way. Bandwidth is there where it was measured.";
+hops; via, the relays on the short way. Bandwidth is the most that one program has been seen to have
+of the link, in bursts of 50 ms at most, made seldom and never while programs use it.";
 
 const HELP_BENCH: &str = "\
 EXAMPLES:

@@ -1,7 +1,7 @@
 //! `venice nodes`, `resources`, `grants`, `links`: the Monitor Node's tables.
 
 use clap::Args;
-use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow};
+use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow, bandwidth_text};
 
 use venice_fabric::{Position, Topology};
 
@@ -207,6 +207,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
         ("kind", Align::Left),
         ("address", Align::Left),
         ("bytes", Align::Right),
+        ("bandwidth", Align::Right),
         ("state", Align::Left),
         ("priority", Align::Right),
         ("lease", Align::Right),
@@ -224,6 +225,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             if row.kind == "memory" { dash() } else { row.kind.clone() },
             named(&row.address),
             sized(row.bytes),
+            if row.bandwidth_bps > 0 { bandwidth_text(row.bandwidth_bps) } else { dash() },
             row.leaving_s.map_or(row.state.clone(), |s| format!("leaving in {s:.0} s")),
             row.priority.to_string(),
             terminal::seconds(row.lease_s),
@@ -231,7 +233,11 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.purpose.clone(),
         ]
     };
-    table_without(&["home", "hops", "kind", "address"], &columns, rows.iter().map(line).collect())
+    table_without(
+        &["home", "hops", "kind", "address", "bandwidth"],
+        &columns,
+        rows.iter().map(line).collect(),
+    )
 }
 
 /// Whose a grant is.
@@ -278,7 +284,7 @@ fn links_table(rows: &[LinkRow]) -> String {
 }
 
 /// A table without those of the columns `optional` that have nothing in them.
-fn table_without(
+pub(crate) fn table_without(
     optional: &[&str],
     columns: &[(&str, Align)],
     mut rows: Vec<Vec<String>>,

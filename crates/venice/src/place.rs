@@ -1,13 +1,17 @@
 //! `venice place`, and `--dry-run` of what borrows: where memory would come from, and why.
 
+use std::num::NonZeroU64;
+
 use clap::Args;
 use venice_control::client::Access;
-use venice_control::{PlacementPlan, PlacementRow, Policy};
+use venice_control::{PlacementPlan, PlacementRow, Policy, bandwidth_text};
+use venice_fabric::parse_bandwidth;
 use venice_recipient::local_rack::access;
 use venice_recipient::{Coding, Wish, home, plan};
 use venice_wire::ByteSize;
 
 use crate::failure::{EXIT_FAILURE, Usage};
+use crate::listing::table_without;
 use crate::rack::{self, PortKind};
 use crate::terminal::{self, Align};
 use crate::waiting::{WaitArgs, told};
@@ -17,6 +21,7 @@ pub const HELP: &str = "\
 EXAMPLES:
   venice place 2GiB                           where two copies of 2 GiB would be, and why
   venice place 2GiB --copies 1 --placement pack
+  venice place 2GiB --bandwidth 4Gbps         from nodes whose links have so much left between them
   venice place 6GiB --coding 4+2 --json | jq '.nodes[] | select(.slabs > 0)'
 
 Nothing is granted, and a moment later it may look different. Worth is what a node has free, less
@@ -40,6 +45,9 @@ pub struct PlaceArgs {
     /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
+    /// Traffic the links would have to carry, evenly over the memory: 2Gbps
+    #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
+    bandwidth: Option<NonZeroU64>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE")]
     donor: Vec<String>,
@@ -69,6 +77,7 @@ pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         coding: args.coding,
         donors: args.donor.clone(),
         placement: args.placement,
+        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting(),
         purpose: "venice place".into(),
         ..Wish::default()
@@ -104,6 +113,7 @@ fn text(plan: &PlacementPlan) -> String {
         ("traffic", Align::Right),
         ("stall", Align::Right),
         ("worth", Align::Right),
+        ("link left", Align::Right),
         ("why", Align::Left),
     ];
     let of_slabs = |slabs: u32| match slabs {
@@ -121,13 +131,14 @@ fn text(plan: &PlacementPlan) -> String {
             less(row.traffic_slabs),
             less(row.stall_slabs),
             row.worth_slabs.to_string(),
+            row.link_left_bps.map_or("-".to_owned(), bandwidth_text),
             row.why.clone(),
         ]
     };
     let mut rows: Vec<&PlacementRow> = plan.nodes.iter().collect();
     // Who gives most first; the others as they would come.
     rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.worth_slabs)), row.node.len()));
-    let table = terminal::table(&columns, rows.into_iter().map(line).collect());
+    let table = table_without(&["link left"], &columns, rows.into_iter().map(line).collect());
     let asked = of_slabs(plan.slabs);
     let copies = match plan.copies {
         1 => String::new(),
@@ -156,6 +167,7 @@ mod tests {
             traffic_slabs: 0,
             stall_slabs: 0,
             worth_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
+            link_left_bps: None,
             why: "chosen".into(),
         };
         let nodes = vec![row("node1", 0, 8, 12), row("node2", 1, 8, 8), row("node3", 3, 8, 4)];

@@ -255,6 +255,7 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
             donors: vec![],
             home: String::new(),
             placement: None,
+            bandwidth_bps: 0,
             purpose: "forging".into(),
             queueing: Default::default(),
         };

@@ -2,16 +2,18 @@
 //! namespaces: each is cut off from all others in turn, and memory goes on being lent, once.
 
 mod common;
+#[path = "common/machines.rs"]
+mod machines;
 
-use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::fs;
+use std::process::Command;
 use std::time::Instant;
 
-use common::{Daemon, Place, Said, exists, finish, is_root, skipped, wait_until};
+use common::{Daemon, exists, is_root, skipped, wait_until};
+use machines::Machines;
 use rustix::process::Signal;
 use serde_json::Value;
 use venice_etcd_test::{Etcd, Namespace};
-use venice_rack_test::network::Namespaces;
 use venice_rack_test::plan::node_address;
 
 const MONITORS: [&str; 3] = ["monitor0", "monitor1", "monitor2"];
@@ -21,44 +23,11 @@ const NEAR: u16 = 3;
 const FAR: u16 = 4;
 const MACHINES: u16 = 5;
 
-struct Rack {
-    machines: Namespaces,
-    place: Place,
-}
+struct Rack(Machines);
 
 impl Rack {
     fn machine(&self, number: u16) -> Namespace {
-        Namespace { name: self.machines.node(number), address: node_address(number).to_string() }
-    }
-
-    /// `venice WORDS` on one of the machines.
-    fn command(&self, machine: u16, words: &[&str]) -> Command {
-        let venice = self.place.command(&[]);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.machines.node(machine)]).arg(venice.get_program());
-        for (key, value) in venice.get_envs() {
-            match value {
-                Some(value) => command.env(key, value),
-                None => command.env_remove(key),
-            };
-        }
-        command.args(words);
-        command
-    }
-
-    fn venice(&self, machine: u16, words: &[&str]) -> Said {
-        finish(self.command(machine, words), words)
-    }
-
-    fn start(&self, machine: u16, name: &str, words: &[&str]) -> Daemon {
-        let log = File::create(self.place.file(&format!("{name}.log"))).unwrap();
-        let mut command = self.command(machine, words);
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
-    }
-
-    fn file(&self, name: &str, what: &str) -> String {
-        self.place.file(&format!("{name}-{what}")).display().to_string()
+        Namespace { name: self.0.network.node(number), address: node_address(number).to_string() }
     }
 
     fn address(&self, monitor: u16) -> String {
@@ -71,30 +40,18 @@ impl Rack {
 
     fn start_monitor(&self, machine: u16, etcd: &str, socket: &[&str]) -> Daemon {
         let name = MONITORS[usize::from(machine)];
-        let (state, ready) = (self.file(name, "state"), self.file(name, "ready"));
+        let (state, ready) = (self.0.file(name, "state"), self.0.file(name, "ready"));
         let (listen, store) = (self.address(machine), format!("etcd://{etcd}"));
         let words = ["monitor", "--listen", &listen, "--state-dir", &state, "--store", &store];
         let _ = fs::remove_file(&ready);
         let words = [&words[..], &["--ready-file", &ready], socket].concat();
-        let daemon = self.start(machine, name, &words);
+        let daemon = self.0.start(machine, name, &words);
         wait_until("a Monitor Node serves", || exists(ready.as_ref()));
         daemon
     }
 
-    fn start_agent(&self, machine: u16, token: &str) -> Daemon {
-        let name = format!("donor{machine}");
-        let identity = self.file(&name, "identity");
-        let words = ["join", "--name", &name, "--identity", &identity, token];
-        self.venice(machine, &words).expect(0);
-        let (all, listen) = (self.all(), format!("{}:7471", node_address(machine)));
-        let words = ["agent", "--name", &name, "--lend", "96MiB", "--monitor", &all];
-        let words = [&words[..], &["--listen", &listen, "--identity", &identity]].concat();
-        let socket = if machine == NEAR { &[][..] } else { &["--local-socket", "none"] };
-        self.start(machine, &name, &[&words[..], socket].concat())
-    }
-
     fn rows(&self, what: &str, monitor: &str) -> Option<Vec<Value>> {
-        let said = self.venice(NEAR, &[what, "--json", "--monitor", monitor]);
+        let said = self.0.venice(NEAR, &[what, "--json", "--monitor", monitor]);
         if said.code() != 0 {
             return None;
         }
@@ -129,16 +86,16 @@ impl Rack {
         let (began, all) = (Instant::now(), self.all());
         let words = ["run", "--monitor", &all, "--local", "16MiB", "--remote", "16MiB"];
         let words = [&words[..], &["--copies", "1", "--port", "udp", "--", "true"]].concat();
-        wait_until("memory is granted", || self.venice(NEAR, &words).code() == 0);
+        wait_until("memory is granted", || self.0.venice(NEAR, &words).code() == 0);
         println!("granted {:.1} s after {after}", began.elapsed().as_secs_f64());
     }
 
     fn cut(&self, machine: u16) {
-        self.machines.set_link(machine, false).unwrap();
+        self.0.network.set_link(machine, false).unwrap();
     }
 
     fn mend(&self, machine: u16) {
-        self.machines.set_link(machine, true).unwrap();
+        self.0.network.set_link(machine, true).unwrap();
     }
 }
 
@@ -147,30 +104,33 @@ fn each_machine_is_cut_off_in_turn() {
     if !is_root() {
         return skipped("each_machine_is_cut_off_in_turn", "needs root");
     }
-    let rack = Rack { machines: Namespaces::new(MACHINES).unwrap(), place: Place::new() };
+    let rack = Rack(Machines::new(MACHINES));
     let etcd = Etcd::start_in(&[0, 1, 2].map(|machine| rack.machine(machine)));
-    let first = rack.file(MONITORS[0], "state");
+    let first = rack.0.file(MONITORS[0], "state");
     let address = rack.address(0);
-    rack.venice(0, &["init", "--state-dir", &first, "--address", &address]).expect(0);
+    rack.0.venice(0, &["init", "--state-dir", &first, "--address", &address]).expect(0);
     for other in &MONITORS[1..] {
-        let copied = Command::new("cp").args(["-a", &first, &rack.file(other, "state")]).status();
+        let copied = Command::new("cp").args(["-a", &first, &rack.0.file(other, "state")]).status();
         assert!(copied.unwrap().success());
     }
     let etcds = etcd.addresses();
     let mut founder = rack.start_monitor(0, &etcds, &[]);
     let new = ["token", "new", "--monitor", &address];
-    let tokens = [NEAR, FAR].map(|machine| (machine, rack.venice(0, &new).expect(0).out));
+    let tokens = [NEAR, FAR].map(|machine| (machine, rack.0.venice(0, &new).expect(0).out));
     assert_eq!(founder.stop(Signal::TERM), Some(0));
     // From here on this machine's programs come in at their own machine's agent.
     let none = ["--local-socket", "none"];
     let mut monitors: Vec<Daemon> =
         (0..3).map(|machine| rack.start_monitor(machine, &etcds, &none)).collect();
-    let _agents = tokens.map(|(machine, token)| rack.start_agent(machine, token.trim()));
+    let _agents = tokens.map(|(machine, token)| {
+        let socket = if machine == NEAR { &[][..] } else { &["--local-socket", "none"] };
+        rack.0.start_agent(machine, token.trim(), &rack.all(), socket)
+    });
     wait_until("all three hear both donors", || rack.agrees(&[0, 1, 2]));
     let all = rack.all();
     let words = ["run", "--monitor", &all, "--local", "16MiB", "--remote", "32MiB"];
     let words = [&words[..], &["--copies", "2", "--port", "udp", "--", "sleep", "600"]].concat();
-    let mut program = rack.start(NEAR, "program", &words);
+    let mut program = rack.0.start(NEAR, "program", &words);
     let lent = || rack.rows("grants", &all).is_some_and(|grants| grants.len() == 2);
     wait_until("the program has its memory", lent);
     wait_until("all three know of it", || rack.agrees(&[0, 1, 2]));
@@ -183,7 +143,7 @@ fn each_machine_is_cut_off_in_turn() {
         wait_until("the others know the same", || rack.agrees(&others));
         // It hears nobody, and has its port closed.
         let own = ["nodes", "--monitor", &rack.address(cut)];
-        wait_until("it serves nobody", || rack.venice(cut, &own).code() != 0);
+        wait_until("it serves nobody", || rack.0.venice(cut, &own).code() != 0);
         rack.mend(cut);
         wait_until("it knows what the others know", || rack.agrees(&[0, 1, 2]));
         assert_eq!(rack.rows("grants", &rack.address(cut)).as_ref(), Some(&before));

@@ -108,6 +108,7 @@ fn request(client_id: u128, mib: u64) -> MemoryRequest {
         donors: vec![],
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "test".into(),
         queueing: Default::default(),
     }

@@ -143,6 +143,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
         donors: vec![],
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "test".into(),
         queueing: Default::default(),
     }

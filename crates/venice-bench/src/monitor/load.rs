@@ -255,6 +255,7 @@ async fn borrow(
         purpose: PURPOSE.to_owned(),
         queueing: Default::default(),
         placement: None,
+        bandwidth_bps: 0,
     };
     let asked = Instant::now();
     let grants = match client.request_memory(request).await {

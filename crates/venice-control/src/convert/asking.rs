@@ -17,6 +17,7 @@ pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryR
         donors: request.donors,
         home: request.home,
         placement: placement_in(request.placement)?,
+        bandwidth_bps: request.bandwidth_bps,
         purpose: request.purpose,
         queueing: queueing_in(request.queueing.unwrap_or_default())?,
     })
@@ -31,6 +32,7 @@ pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest
         donors: request.donors,
         home: request.home,
         placement: placement_out(request.placement).into(),
+        bandwidth_bps: request.bandwidth_bps,
         purpose: request.purpose,
         queueing: Some(queueing_out(request.queueing)),
     }

@@ -89,6 +89,7 @@ same_fields!(
         kind,
         address,
         bytes,
+        bandwidth_bps,
         state,
         lease_s,
         age_s,
@@ -160,6 +161,7 @@ same_fields!(
         traffic_slabs,
         stall_slabs,
         worth_slabs,
+        link_left_bps,
         why,
     }
 );

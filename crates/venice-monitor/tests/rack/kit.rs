@@ -320,6 +320,7 @@ pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
         donors: donors.iter().map(|name| (*name).to_owned()).collect(),
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "test".to_owned(),
         queueing: Default::default(),
     }

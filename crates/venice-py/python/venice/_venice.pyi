@@ -18,6 +18,7 @@ class Options:
         priority: int,
         preempt: bool,
         placement: str | None,
+        bandwidth_bps: int,
     ) -> None: ...
 
 class Rack:

@@ -55,6 +55,7 @@ class Rack:
         donors: Iterable[str] = (),
         copies: int | None = None,
         placement: Placement | None = None,
+        bandwidth_bps: int = 0,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -69,7 +70,9 @@ class Rack:
         otherwise two, or one where the rack has no room for two, and with one a node that dies takes
         with it what it holds (`Memory.copies` says what it came to). `placement`: which nodes are
         borrowed from first, nearest (near ones with much left), spread (all alike) or pack (as few
-        as can be); otherwise as the rack does. `port`: how they are reached;
+        as can be); otherwise as the rack does. `bandwidth_bps`: traffic that the links to the nodes
+        have to carry, evenly over the memory, in bits a second: a node gives no more than its link has
+        left for; 0: it does not say. `port`: how they are reached;
         as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
         one this program belongs to. `wait_s`: where there is no room, seconds to wait for it in
         line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators;
@@ -88,6 +91,7 @@ class Rack:
             priority,
             preempt,
             placement,
+            bandwidth_bps,
         )
         return Memory(self._inner.get_memory(parse_size(size), how))
 
@@ -140,6 +144,7 @@ class Rack:
         donors: Iterable[str] = (),
         copies: int | None = None,
         placement: Placement | None = None,
+        bandwidth_bps: int = 0,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -151,8 +156,9 @@ class Rack:
 
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
+        waiting = (wait_s, priority, preempt)
         how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt, placement
+            list(donors), port, node, purpose, 0, copies, *waiting, placement, bandwidth_bps
         )
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
@@ -165,6 +171,7 @@ class Rack:
         donors: Iterable[str] = (),
         copies: int | None = None,
         placement: Placement | None = None,
+        bandwidth_bps: int = 0,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -178,7 +185,7 @@ class Rack:
         size = array_bytes(shape, dtype)
         how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
         how |= {"wait_s": wait_s, "priority": priority, "preempt": preempt}
-        how["placement"] = placement
+        how |= {"placement": placement, "bandwidth_bps": bandwidth_bps}
         with self.paged(size, local=local, purpose=purpose, **how) as paged:
             return paged.array(shape, dtype)
 
@@ -191,6 +198,7 @@ class Rack:
         donors: Iterable[str] = (),
         copies: int | None = None,
         placement: Placement | None = None,
+        bandwidth_bps: int = 0,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -203,8 +211,9 @@ class Rack:
         `evict_oldest`: the object put first leaves, instead of the one that was not asked for for
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
+        waiting = (wait_s, priority, preempt)
         how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, wait_s, priority, preempt, placement
+            list(donors), port, node, purpose, 0, copies, *waiting, placement, bandwidth_bps
         )
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)

@@ -204,11 +204,17 @@ impl MonitorCore {
         if let Err(error) = self.check_quota_again(client_id) {
             return error;
         }
-        let is_room = room(self.available(client_id, true)) >= u64::from(missing);
-        if is_room && self.leaves_enough_after(client_id, missing) {
-            return RackError::HandshakeFailed;
-        }
         let pending = &self.requests[&client_id];
+        let donors = self.available(client_id, true);
+        let is_room = room(donors.iter().copied()) >= u64::from(missing);
+        if is_room && self.leaves_enough_after(client_id, missing) {
+            return match self.carrying_of(client_id) {
+                Some(ways) if self.placed(client_id, missing, &donors).is_none() => {
+                    self.no_bandwidth(&pending.request, &ways, &donors)
+                }
+                _ => RackError::HandshakeFailed,
+            };
+        }
         let named = pending.named.as_ref();
         let before = self.before(pending.place, named);
         let waited_ms = pending.request.queueing.waited_ms;

@@ -79,14 +79,6 @@ impl MonitorCore {
         self.carrying(&pending.request, pending.most_slabs)
     }
 
-    /// The donors of a request in its handshake, none of which gives more than its way carries.
-    pub(super) fn within_bandwidth(&self, client_id: u128, donors: Vec<Donor>) -> Vec<Donor> {
-        match self.carrying_of(client_id) {
-            None => donors,
-            Some(carrying) => carrying.limited(donors),
-        }
-    }
-
     /// Why the ways to these donors, who have the room, do not do for a request.
     pub(super) fn no_bandwidth(
         &self,
@@ -237,13 +229,20 @@ impl Carrying {
     }
 
     /// The donors, none of which gives more than its way carries.
-    pub(super) fn limited(&self, donors: impl IntoIterator<Item = Donor>) -> Vec<Donor> {
+    fn limited(&self, donors: impl IntoIterator<Item = Donor>) -> Vec<Donor> {
         let limit = |donor: Donor| {
             let most = self.left_bps(donor.node).map_or(u64::MAX, |left| left / self.slab_bps);
             let most = u32::try_from(most).unwrap_or(u32::MAX);
             Donor { most_slabs: donor.most_slabs.min(most), ..donor }
         };
         donors.into_iter().map(limit).collect()
+    }
+
+    /// A donor's link carries less of the request than the donor has room for: how many slabs.
+    pub(super) fn limit_of(&self, donor: &Donor) -> Option<u32> {
+        let limited = self.limited([*donor]);
+        let most = limited.first().map_or(0, Donor::can_give);
+        (most < donor.can_give()).then_some(most)
     }
 
     /// As [`place`], so that no link gets more than it carries. It may find nothing where several donors

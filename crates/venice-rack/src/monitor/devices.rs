@@ -241,6 +241,7 @@ impl MonitorCore {
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: 0,
+            bandwidth_bps: 0,
             device: Some(part.share.clone()),
             lease_ms,
             granted_ns: now_ns,

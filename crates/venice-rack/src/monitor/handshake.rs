@@ -7,6 +7,7 @@ use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::types::{
     DonorStatus, Grant, Identity, MemoryRequest, PrepareRequest, RackError, Refusal,
 };
+use std::collections::BTreeMap;
 use venice_wire::{GrantId, NodeId};
 
 /// How long a request waits for memory that donors are about to free.
@@ -66,9 +67,8 @@ impl MonitorCore {
         let is_enough_left = self.leaves_enough_after(client_id, missing);
         let may_be_placed =
             !given_up && is_enough_left && self.check_quota_again(client_id).is_ok();
-        let policy = self.policy_of(client_id);
-        let shares = place(policy, missing, &self.available(client_id, false));
-        let shares = shares.filter(|_| may_be_placed);
+        let donors = self.available(client_id, false);
+        let shares = self.placed(client_id, missing, &donors).filter(|_| may_be_placed);
         let Some(shares) = shares else {
             if !given_up && is_enough_left && self.may_wait_for_room(now_ns, client_id, missing) {
                 return;
@@ -103,7 +103,7 @@ impl MonitorCore {
             Donor { free_slabs, ..donor }
         };
         let soon = self.available(client_id, false).into_iter().map(returning);
-        if room(soon) < u64::from(missing) {
+        if self.placed(client_id, missing, &soon.collect::<Vec<_>>()).is_none() {
             return false;
         }
         let pending = self.requests.get_mut(&client_id).filter(|it| it.waiter.is_none());
@@ -167,6 +167,20 @@ impl MonitorCore {
                 Donor { most_slabs, given_slabs, ..weighing.donor(node, entry) }
             })
             .collect()
+    }
+
+    /// Who of `donors` gives how much of what is missing.
+    pub(super) fn placed(
+        &self,
+        client_id: u128,
+        missing: u32,
+        donors: &[Donor],
+    ) -> Option<BTreeMap<NodeId, u32>> {
+        let policy = self.policy_of(client_id);
+        match self.carrying_of(client_id) {
+            None => place(policy, missing, donors),
+            Some(carrying) => carrying.place(policy, missing, donors),
+        }
     }
 
     fn policy_of(&self, client_id: u128) -> Policy {
@@ -359,6 +373,7 @@ impl MonitorCore {
             donor: part.donor.node,
             donor_epoch: part.donor.epoch,
             slabs: part.slabs,
+            bandwidth_bps: pending.share_bps(part.slabs),
             device: None,
             lease_ms: self.settings.lease_ms(),
             granted_ns: now_ns,

@@ -51,24 +51,27 @@ impl MonitorCore {
     pub fn grant_rows(&self, now_ns: u64) -> Vec<GrantRow> {
         let mut rows: Vec<_> = self.rat.iter().map(|grant| self.grant_row(grant, now_ns)).collect();
         let preparing = self.requests.values().flat_map(|pending| pending.parts_in_preparation());
-        rows.extend(preparing.map(|(id, donor, slabs, owner, request)| GrantRow {
-            id: id.0,
-            donor: self.name_of(donor),
-            donor_epoch: self.rrt.get(donor).map_or(0, |it| it.record.identity.epoch),
-            owner_user: owner.user.clone(),
-            owner_node: owner.node.clone(),
-            recipient: request.recipient.clone(),
-            home: request.home.clone(),
-            hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
-            kind: ResourceKind::Memory.name().to_owned(),
-            address: String::new(),
-            bytes: bytes(slabs),
-            state: "prepared".to_owned(),
-            lease_s: self.settings.lease_ns as f64 / NS_PER_S,
-            age_s: 0.0,
-            purpose: request.purpose.clone(),
-            priority: u32::from(request.queueing.priority),
-            leaving_s: None,
+        rows.extend(preparing.map(|(id, donor, (slabs, bandwidth_bps), owner, request)| {
+            GrantRow {
+                id: id.0,
+                donor: self.name_of(donor),
+                donor_epoch: self.rrt.get(donor).map_or(0, |it| it.record.identity.epoch),
+                owner_user: owner.user.clone(),
+                owner_node: owner.node.clone(),
+                recipient: request.recipient.clone(),
+                home: request.home.clone(),
+                hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
+                kind: ResourceKind::Memory.name().to_owned(),
+                address: String::new(),
+                bytes: bytes(slabs),
+                bandwidth_bps,
+                state: "prepared".to_owned(),
+                lease_s: self.settings.lease_ns as f64 / NS_PER_S,
+                age_s: 0.0,
+                purpose: request.purpose.clone(),
+                priority: u32::from(request.queueing.priority),
+                leaving_s: None,
+            }
         }));
         rows.extend(self.device_rows_in_preparation());
         rows.sort_by_key(|row| row.id);
@@ -100,6 +103,7 @@ impl MonitorCore {
                 .to_owned(),
             address: grant.device.as_ref().map(|it| it.address.clone()).unwrap_or_default(),
             bytes: grant.bytes(),
+            bandwidth_bps: grant.bandwidth_bps,
             state: state.to_owned(),
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,

@@ -313,6 +313,7 @@ impl MonitorCore {
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: held.slabs,
+            bandwidth_bps: 0,
             device: held.device,
             lease_ms: held.lease_ms,
             granted_ns: now_ns,

@@ -107,14 +107,15 @@ impl PendingRequest {
         self.named.as_ref().is_none_or(|named| named.contains(&donor))
     }
 
-    /// What people see of a share before it is in the table.
+    /// What people see of a share before it is in the table: its slabs and what it brings, in bits a
+    /// second, among it.
     pub(super) fn parts_in_preparation(
         &self,
-    ) -> impl Iterator<Item = (GrantId, NodeId, u32, &Owner, &MemoryRequest)> {
+    ) -> impl Iterator<Item = (GrantId, NodeId, (u32, u64), &Owner, &MemoryRequest)> {
         let early = |part: &Part| matches!(part.state, PartState::Preparing | PartState::Prepared);
-        self.parts
-            .iter()
-            .filter(move |(_, part)| early(part))
-            .map(|(id, part)| (*id, part.donor.node, part.slabs, &self.owner, &self.request))
+        self.parts.iter().filter(move |(_, part)| early(part)).map(|(id, part)| {
+            let size = (part.slabs, self.share_bps(part.slabs));
+            (*id, part.donor.node, size, &self.owner, &self.request)
+        })
     }
 }

@@ -12,6 +12,16 @@ use crate::types::{MemoryRequest, RackError};
 use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
+/// A request that is planned.
+struct Wanted<'a> {
+    owner: &'a Owner,
+    request: &'a MemoryRequest,
+    /// All copies together.
+    slabs: u32,
+    slabs_of_copy: u32,
+    named: Option<&'a BTreeSet<NodeId>>,
+}
+
 impl MonitorCore {
     /// Where [`Self::handle_request`] would place a request of `owner` at this moment. Nothing
     /// changes by it.
@@ -36,25 +46,18 @@ impl MonitorCore {
             .filter(|(node, _)| is_named(*node))
             .map(|(node, entry)| as_donor(node, entry))
             .collect();
-        let shares = place(policy, slabs, &donors);
-        let before = self.before(place_in_line, named.as_ref());
-        let mut refusal = match self.check_quota(owner, u64::from(slabs)) {
-            Err(error) => error.to_string(),
-            Ok(()) if shares.is_none() && !before.is_empty() => {
-                let line = InLine { before, ..InLine::default() };
-                no_room_text(
-                    u64::from(slabs) * SLAB_BYTES,
-                    &self.free_by_node(named.as_ref()),
-                    &line,
-                )
+        let carrying = self.carrying(request, slabs_of_copy);
+        let is_room = room(donors.iter().copied()) >= u64::from(slabs);
+        let shares = match &carrying {
+            None => place(policy, slabs, &donors),
+            Some(carrying) => carrying.place(policy, slabs, &donors),
+        };
+        let wanted = Wanted { owner, request, slabs, slabs_of_copy, named: named.as_ref() };
+        let mut refusal = match (&shares, &carrying) {
+            (None, Some(carrying)) if is_room => {
+                self.no_bandwidth(request, carrying, &donors).to_string()
             }
-            Ok(()) if shares.is_none() => self.why_no_room(slabs, slabs_of_copy, &donors),
-            Ok(()) if !self.leaves_enough(&owner.user, request, slabs) => {
-                let kept = self.kept_from(&owner.user, request);
-                let kept = ByteSize(kept.saturating_mul(SLAB_BYTES));
-                format!("{kept} of what is free is kept for other workloads (`venice forecast`)")
-            }
-            Ok(()) => String::new(),
+            _ => self.why_refused(&wanted, shares.is_some(), &donors),
         };
         let mut would_wait = String::new();
         if !refusal.is_empty() && request.queueing.left_ms() > 0 {
@@ -70,6 +73,14 @@ impl MonitorCore {
             let donor = as_donor(node, entry);
             let price = donor.price(farthest);
             let slabs = shares.get(&node).copied().unwrap_or(0);
+            let left_bps = carrying.as_ref().and_then(|carrying| carrying.left_bps(node));
+            let limit = carrying.as_ref().and_then(|carrying| carrying.limit_of(&donor));
+            let of_link = match limit.filter(|_| is_named(node)) {
+                Some(_) if slabs == 0 => Some("its link has too little left"),
+                Some(most) if slabs >= most => Some("all its link carries of this"),
+                _ => None,
+            };
+            let by_node = || why(entry, &donor, slabs, is_named(node), refusal.is_empty());
             PlacementRow {
                 node: entry.record.name.clone(),
                 slabs,
@@ -79,9 +90,10 @@ impl MonitorCore {
                 traffic_slabs: price.traffic_slabs,
                 stall_slabs: price.stall_slabs,
                 worth_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
+                link_left_bps: left_bps,
                 why: match is_named(node) && closed.has(node) && donor.free_slabs > 0 {
                     true => "kept for those before it in line".to_owned(),
-                    false => why(entry, &donor, slabs, is_named(node), refusal.is_empty()),
+                    false => of_link.map_or_else(by_node, str::to_owned),
                 },
             }
         });
@@ -94,6 +106,27 @@ impl MonitorCore {
             refusal,
             would_wait,
         })
+    }
+
+    /// Why it would be refused whatever the ways carry; empty: it would not.
+    fn why_refused(&self, wanted: &Wanted<'_>, is_placed: bool, donors: &[Donor]) -> String {
+        let Wanted { owner, request, slabs, slabs_of_copy, named } = *wanted;
+        let place_in_line = self.line.place_to_be(request.queueing.priority);
+        let before = self.before(place_in_line, named);
+        match self.check_quota(owner, u64::from(slabs)) {
+            Err(error) => error.to_string(),
+            Ok(()) if !is_placed && !before.is_empty() => {
+                let line = InLine { before, ..InLine::default() };
+                no_room_text(u64::from(slabs) * SLAB_BYTES, &self.free_by_node(named), &line)
+            }
+            Ok(()) if !is_placed => self.why_no_room(slabs, slabs_of_copy, donors),
+            Ok(()) if !self.leaves_enough(&owner.user, request, slabs) => {
+                let kept = self.kept_from(&owner.user, request);
+                let kept = ByteSize(kept.saturating_mul(SLAB_BYTES));
+                format!("{kept} of what is free is kept for other workloads (`venice forecast`)")
+            }
+            Ok(()) => String::new(),
+        }
     }
 
     fn why_no_room(&self, slabs: u32, of_copy: u32, donors: &[Donor]) -> String {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
 /// What a link is taken to carry, in bits a second, where nobody says: 10 Gb/s.
-const USUAL_LINK_BPS: u64 = 10_000_000_000;
+pub(super) const USUAL_LINK_BPS: u64 = 10_000_000_000;
 /// A round trip counts when it takes so many times as long as is usual for its hops: what a busy
 /// machine adds for a while is not to move memory about.
 const SLOW_FACTOR: u64 = 4;
@@ -34,7 +34,7 @@ impl MonitorCore {
         Weighing { core: self, home, nodes_at, usual_hop_ns }
     }
 
-    fn nodes_at(&self, topology: &str) -> BTreeMap<u32, NodeId> {
+    pub(super) fn nodes_at(&self, topology: &str) -> BTreeMap<u32, NodeId> {
         let places = self.rrt.iter().filter_map(|(node, entry)| {
             let place = entry.record.relay.as_ref()?;
             (place.topology == topology).then_some((place.position, node))
@@ -57,7 +57,7 @@ impl Weighing<'_> {
         let hops = way.as_ref().map(|way| way.len() as u32);
         let (slow_hops, busy_quarters) = match (self.home, &way) {
             (Some(home), Some(way)) => self.along(home, way),
-            _ => (0, self.busy_port(entry)),
+            _ => (0, self.busy_port(node, entry)),
         };
         let is_stalled = entry.pressure.stall_ratio.is_some_and(|ratio| ratio >= STALLED_RATIO);
         Donor {
@@ -89,21 +89,19 @@ impl Weighing<'_> {
     }
 
     fn busy_link(&self, from: NodeId, report: &LinkReport) -> u32 {
-        let measured_bps = report.bandwidth_mbps.map(|mbps| (mbps * 1e6) as u64);
-        let emulated = || (self.core.settings.link_bps)(&self.core.link_of(from));
         let used = report.bytes_per_s.map_or(0, |used| used as u64);
-        quarters(used, measured_bps.or_else(emulated))
+        quarters(used, self.core.link_bps(from, report))
     }
 
     /// Where all reach each other directly, what goes on at the donor's own port.
-    fn busy_port(&self, entry: &NodeEntry) -> u32 {
+    fn busy_port(&self, node: NodeId, entry: &NodeEntry) -> u32 {
         let flows = entry.port.flows.iter().map(|flow| flow.bytes_per_s as u64);
         let used = flows.fold(0, u64::saturating_add);
         if used == 0 {
             // In a large rack most donors: what their links carry need not be read.
             return 0;
         }
-        quarters(used, (self.core.settings.link_bps)(&entry.record.link))
+        quarters(used, self.core.port_bps(node, entry))
     }
 }
 

@@ -1,6 +1,8 @@
 //! What tests of the Monitor Node's logic set up alike.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod lenders;
+
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{KeySource, MonitorSettings};
 use venice_rack::placement::Policy;

@@ -132,6 +132,7 @@ fn request(client_id: u128, slabs: u64) -> MemoryRequest {
         donors: vec![],
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }
@@ -381,6 +382,7 @@ fn eight_slabs(client_id: u128) -> MemoryRequest {
         donors: vec![],
         home: String::new(),
         placement: None,
+        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }
@@ -441,6 +443,7 @@ fn odd_registrations_and_requests_are_refused() {
                 donors: vec![],
                 home: String::new(),
                 placement: None,
+                bandwidth_bps: 0,
                 purpose: "p".into(),
                 queueing: Default::default(),
             },

@@ -1,9 +1,11 @@
 //! What is said to `venice get`.
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 
 use clap::{Args, Subcommand};
 use venice_control::{Policy, ResourceKind};
+use venice_fabric::parse_bandwidth;
 use venice_recipient::{DeviceWish, Wish};
 use venice_wire::ByteSize;
 
@@ -42,6 +44,9 @@ enum What {
         /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
         #[arg(long, value_name = "nearest|spread|pack")]
         placement: Option<Policy>,
+        /// Traffic its links have to carry, evenly over the memory: 2Gbps
+        #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
+        bandwidth: Option<NonZeroU64>,
         #[command(flatten)]
         common: Common,
     },
@@ -127,13 +132,14 @@ impl GetArgs {
             if size.0 == 0 { Err(anyhow::Error::from(said())) } else { Ok(()) }
         };
         Ok(match &self.what {
-            What::Memory { size, placement, .. } => {
+            What::Memory { size, placement, bandwidth, .. } => {
                 nothing(*size)?;
                 Wanted::Memory(Wish {
                     remote_bytes: Some(size.0),
                     copies: Some(1),
                     donors,
                     placement: *placement,
+                    bandwidth_bps: bandwidth.map_or(0, NonZeroU64::get),
                     purpose,
                     ..Wish::default()
                 })

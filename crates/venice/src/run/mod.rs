@@ -14,6 +14,7 @@ mod summary;
 mod swap_mode;
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +23,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_control::Policy;
+use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::{
@@ -88,6 +90,10 @@ pub struct RunArgs {
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
+    /// Traffic its links have to carry, evenly over the memory: 2Gbps. A node gives no more than its
+    /// link has left for; what is granted stays promised to it (`venice links`, `venice grants`)
+    #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
+    bandwidth: Option<NonZeroU64>,
     #[command(flatten)]
     waiting: WaitArgs,
     /// The node this program belongs to, where the nodes relay for each other [default: the first]
@@ -204,6 +210,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
         placement: args.placement,
+        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting(),
         purpose: program.display().to_string(),
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),

@@ -2,6 +2,7 @@
 //! what the cgroup does not let it keep. The program needs no shim: static ones and others run as
 //! they are.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub fn execute(
         port,
         donors: args.donor.clone(),
         placement: args.placement,
+        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting().into(),
         copies: args.copies,
         node: args.node.clone(),

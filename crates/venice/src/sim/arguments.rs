@@ -1,5 +1,6 @@
 //! What `venice sim rack` is asked to do, and the scenario it makes of it.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -46,7 +47,7 @@ pub struct RackArgs {
     latency: Option<Nanos>,
     /// Bandwidth of every link, for example 5Gbps
     #[arg(long, value_name = "RATE", value_parser = bandwidth)]
-    bandwidth: Option<u64>,
+    bandwidth: Option<NonZeroU64>,
     /// Frames that vanish
     #[arg(long, value_name = "SHARE")]
     loss: Option<Share>,
@@ -179,7 +180,7 @@ impl RackArgs {
             scenario.link.latency_ns = latency.0;
         }
         if let Some(bandwidth) = self.bandwidth {
-            scenario.link.bandwidth_bps = std::num::NonZeroU64::new(bandwidth);
+            scenario.link.bandwidth_bps = Some(bandwidth);
         }
         let impairment = &mut scenario.impairment;
         for (share, given) in [
@@ -235,10 +236,8 @@ fn accesses_in(seconds: f64, think: Nanos) -> anyhow::Result<u32> {
     Ok(accesses as u32)
 }
 
-fn bandwidth(text: &str) -> Result<u64, String> {
-    let model = format!("bandwidth={text}").parse::<venice_sim::scenario::LinkModel>();
-    let model = model.map_err(|error| error.to_string())?;
-    Ok(model.bandwidth_bps.map_or(0, std::num::NonZeroU64::get))
+fn bandwidth(text: &str) -> Result<NonZeroU64, String> {
+    venice_fabric::parse_bandwidth(text).map_err(|error| error.to_string())
 }
 
 fn link(text: &str) -> Result<(u16, u16), String> {

@@ -1,5 +1,6 @@
 //! `venice swap attach`: starting a device's server and waiting until the kernel swaps to it.
 
+use std::num::NonZeroU64;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         port,
         donors: args.donor.clone(),
         placement: args.placement,
+        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: Waits { wait_ms, rack_priority: args.rack_priority, preempt: args.preempt },
         copies: args.copies,
         node: args.node.clone(),

@@ -12,10 +12,12 @@ mod plan;
 mod server;
 mod status;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use venice_control::{DEFAULT_PRIORITY, Policy};
+use venice_fabric::parse_bandwidth;
 use venice_wire::ByteSize;
 
 pub use attach::{attach, warn_of_one_copy};
@@ -77,6 +79,10 @@ pub struct AttachArgs {
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
+    /// Traffic its links have to carry, evenly over the memory: 2Gbps. A node gives no more than its
+    /// link has left for; what is granted stays promised to it (`venice links`, `venice grants`)
+    #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
+    bandwidth: Option<NonZeroU64>,
     /// Where the rack, or your quota, has no room, wait for it in line, so long at most: 90s, 10m,
     /// 12h. `venice queue` lists who waits; Ctrl-C leaves the line
     #[arg(long, value_name = "TIME", value_parser = duration)]

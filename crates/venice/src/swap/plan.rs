@@ -40,6 +40,9 @@ pub struct Plan {
     /// Which donors are taken first; `None`: as the rack does.
     #[serde(default)]
     pub placement: Option<Policy>,
+    /// What its links have to carry, in bits a second; 0: it does not say.
+    #[serde(default)]
+    pub bandwidth_bps: u64,
     /// How it waits where there is no room.
     #[serde(default)]
     pub waiting: Waits,
@@ -150,6 +153,7 @@ impl Plan {
             copies: self.copies,
             donors: self.donors.clone(),
             placement: self.placement,
+            bandwidth_bps: self.bandwidth_bps,
             waiting: self.waiting.into(),
             purpose: self.purpose.clone(),
             ..Wish::default()

@@ -177,6 +177,7 @@ impl Client {
             donors: Vec::new(),
             home: String::new(),
             placement: None,
+            bandwidth_bps: 0,
             purpose: "loop".to_owned(),
             queueing: Queueing { wait_ms, priority: DEFAULT_PRIORITY, ..Queueing::default() },
         };

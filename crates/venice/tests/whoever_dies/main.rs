@@ -170,6 +170,7 @@ impl Trial {
             donors: Vec::new(),
             home: String::new(),
             placement: None,
+            bandwidth_bps: 0,
             purpose: "probe".to_owned(),
             queueing: Queueing::default(),
         };

@@ -178,6 +178,7 @@ impl MonitorCore {
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,
                 slabs: 0,
+                bandwidth_bps: 0,
                 device: Some(part.share.clone()),
                 lease_ms: self.settings.lease_ms(),
                 granted_ns: 0,

@@ -17,6 +17,7 @@ impl World {
             donors: named.map(name_of).into_iter().collect(),
             home: String::new(),
             placement: Some(Policy::ALL[self.recipients.len() % 3]),
+            bandwidth_bps: 0,
             purpose: "model".to_owned(),
             queueing,
         };
