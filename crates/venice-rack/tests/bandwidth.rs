@@ -155,6 +155,18 @@ fn traffic_that_was_promised_to_nobody_counts_and_that_of_a_promise_counts_once(
 }
 
 #[test]
+fn tests_of_the_links_are_no_traffic() {
+    let mut rack = direct(&[1000.0, 1000.0]);
+    let burst = FlowReport { with: FlowPeer::Node(NodeId(2)), bytes_per_s: 1e8 };
+    report(&mut rack, NodeId(1), vec![], vec![burst]);
+    let grants = get(&mut rack, 4, 1900).unwrap();
+    assert_eq!(shares(&grants), [(1, 2), (2, 2)].into());
+    let wish = MemoryRequest { placement: None, ..wish(&mut rack, "", 4, 0) };
+    let plan = rack.monitor.plan(&owner(), &wish).unwrap();
+    assert!(plan.nodes.iter().all(|row| row.traffic_slabs == 0 && row.slabs == 2), "{plan:?}");
+}
+
+#[test]
 fn donors_behind_one_link_share_what_it_carries() {
     // node1 reaches node2 by a fast link, and node3 and node4 by one of 300 Mb/s.
     let mut rack = row(&[10_000.0, 300.0, 10_000.0]);

@@ -175,7 +175,9 @@ impl MonitorCore {
             FlowPeer::Grant(grant) => {
                 bps.saturating_sub(self.rat.get(grant).map_or(0, |grant| grant.bandwidth_bps))
             }
-            FlowPeer::Node(_) | FlowPeer::Anybody => bps,
+            FlowPeer::Anybody => bps,
+            // Tests of the links.
+            FlowPeer::Node(_) => 0,
         };
         let flows = entry.port.flows.iter();
         let flows = flows.map(|flow| beyond(flow.with, (flow.bytes_per_s * 8.0) as u64));

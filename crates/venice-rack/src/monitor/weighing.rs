@@ -3,7 +3,7 @@
 use super::MonitorCore;
 use crate::placement::Donor;
 use crate::rrt::NodeEntry;
-use crate::types::{LinkPort, LinkReport, LinkState};
+use crate::types::{FlowPeer, LinkPort, LinkReport, LinkState};
 use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
@@ -95,7 +95,10 @@ impl Weighing<'_> {
 
     /// Where all reach each other directly, what goes on at the donor's own port.
     fn busy_port(&self, node: NodeId, entry: &NodeEntry) -> u32 {
-        let flows = entry.port.flows.iter().map(|flow| flow.bytes_per_s as u64);
+        // What other nodes send are tests of the links.
+        let flows = entry.port.flows.iter();
+        let flows = flows.filter(|flow| !matches!(flow.with, FlowPeer::Node(_)));
+        let flows = flows.map(|flow| flow.bytes_per_s as u64);
         let used = flows.fold(0, u64::saturating_add);
         if used == 0 {
             // In a large rack most donors: what their links carry need not be read.
