@@ -22,7 +22,7 @@ use venice_wire::ByteSize;
 
 use crate::error::RecipientError;
 use crate::leases::{renew, thread};
-use crate::loan::{Wish, borrow, drawn, release, runtime, who_borrows};
+use crate::loan::{Loan, Wish, borrow, drawn, release, runtime, who_borrows};
 
 /// How often it is looked what there is to tell.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -129,9 +129,18 @@ impl Held {
         wish: &Wish,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let asked = Instant::now();
-        let loan = borrow(access, wish, PortKind::Udp)?;
-        Held::keep(access, (loan.grants, asked), tell)
+        Held::loan(borrow(access, wish, PortKind::Udp)?, tell)
+    }
+
+    /// The same of what was borrowed, perhaps in line ([`borrow_in_line`](crate::borrow_in_line)).
+    ///
+    /// # Errors
+    /// [`RecipientError`]: the system has no thread for it.
+    pub fn loan(
+        loan: Loan,
+        tell: impl FnMut(HeldNews) + Send + 'static,
+    ) -> Result<Held, RecipientError> {
+        Held::keep(&loan.access, (loan.grants, loan.asked), tell)
     }
 
     /// `asked`: before the request was sent; the leases began later.

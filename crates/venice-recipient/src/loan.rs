@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::{
     ControlError, Grant, MemoryRequest, PlacementPlan, Policy, Preempt, Queueing, RackError,
+    Standing,
 };
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
@@ -70,6 +71,8 @@ pub struct Loan {
     pub grants: Vec<Grant>,
     /// With the shm port: the connection to each grant's donor.
     pub connections: Vec<ShmConnection>,
+    /// When the request was sent that was granted, or before: the leases began later.
+    pub asked: Instant,
     /// Copies of each slab, or of each of its fragments.
     pub copies: u32,
     /// There was no room for two copies, and nobody had asked for one: a donor that dies takes with
@@ -96,15 +99,24 @@ pub fn borrow_in_line(
     told: &mut Told<'_>,
 ) -> Result<Loan, RecipientError> {
     let runtime = runtime()?;
+    let mut asked = Instant::now();
+    let mut told = |standing: Option<&Standing>| {
+        let goes_on = told(standing);
+        // Who has heard how it stands asks again.
+        if standing.is_some() {
+            asked = Instant::now();
+        }
+        goes_on
+    };
     let (grants, copies) = runtime.block_on(async {
         match wish.coding {
-            None => ask_for_all(access, wish, told).await,
-            Some(coding) => Ok((ask_for_fragments(access, wish, coding, told).await?, 1)),
+            None => ask_for_all(access, wish, &mut told).await,
+            Some(coding) => Ok((ask_for_fragments(access, wish, coding, &mut told).await?, 1)),
         }
     })?;
     let is_short = wish.coding.is_none() && wish.copies.is_none() && copies < COPIES_BY_DEFAULT;
     let (access, wish, connections) = (access.clone(), wish.clone(), Vec::new());
-    let mut loan = Loan { access, wish, grants, connections, copies, is_short };
+    let mut loan = Loan { access, wish, grants, connections, asked, copies, is_short };
     if port == PortKind::Shm
         && let Err(error) = loan.connect()
     {

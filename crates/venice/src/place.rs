@@ -95,7 +95,12 @@ pub fn show(
 ) -> anyhow::Result<i32> {
     let home = home::find(access, port.into(), node).map_err(told)?;
     let wish = Wish { home: home.map(|home| home.name).unwrap_or_default(), ..wish.clone() };
-    let plan = plan(access, &wish).map_err(told)?;
+    show_wish(access, &wish, json)
+}
+
+/// Prints where `wish` would be placed as it is.
+pub fn show_wish(access: &Access, wish: &Wish, json: bool) -> anyhow::Result<i32> {
+    let plan = plan(access, wish).map_err(told)?;
     match json {
         true => terminal::say_json(&plan)?,
         false => terminal::say(text(&plan))?,

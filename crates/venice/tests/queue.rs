@@ -94,6 +94,41 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
 }
 
 #[test]
+fn memory_that_is_held_for_a_command_waits_in_line_too() {
+    let place = Place::new();
+    place.up(2);
+    let mut first = holder(&place, "64MiB");
+    let mark = place.file("mark").display().to_string();
+    let words = |more: &[&'static str]| -> Vec<&'static str> {
+        [&["get", "memory", "32MiB"], more].concat()
+    };
+    let get = |more: &[&'static str]| [&words(more)[..], &["--", "touch", &mark]].concat();
+    let refused = place.venice(&get(&[])).expect(1);
+    assert!(refused.complaint().contains("no room for 32MiB"), "{}", refused.err);
+    let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1"), "{plan}");
+    let late = place.venice(&get(&["--wait", "1s"])).expect(1);
+    assert!(late.err.contains("waits for 32MiB: 1st in line"), "{}", late.err);
+
+    let mut interrupted = Daemon::start_named(&place, "interrupted", &get(&["--wait", "5m"]));
+    wait_until("it waits", || priorities(&place) == [100]);
+    assert_eq!(interrupted.stop(Signal::INT), None, "it ends by the signal");
+    wait_until("it has left the line", || priorities(&place).is_empty());
+    assert!(!exists(mark.as_ref()));
+
+    let words = get(&["--wait", "5m", "--priority", "60", "--for", "later"]);
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it waits", || priorities(&place) == [60]);
+    first.stop(Signal::TERM);
+    assert_eq!(common::wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+    wait_until("all is given back", || {
+        place.venice(&["grants", "--json"]).expect(0).json().as_array().unwrap().is_empty()
+    });
+    place.venice(&["down"]).expect(0);
+}
+
+#[test]
 fn waits_that_make_no_sense_are_refused() {
     let place = Place::new();
     let program = ["--", "true"];

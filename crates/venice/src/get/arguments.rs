@@ -10,11 +10,13 @@ use venice_recipient::{DeviceWish, Wish};
 use venice_wire::ByteSize;
 
 use crate::failure::Usage;
+use crate::waiting::WaitArgs;
 
 /// Text below `venice get --help`.
 pub const HELP: &str = "\
 EXAMPLES:
   venice get memory 2GiB                      held until Ctrl-C
+  venice get memory 2GiB --wait 10m -- ./job  in line where there is no room
   venice get accelerator --capability cuda -- ./train
   venice get io --storage 100GiB --for scratch --json
   venice get io --nic --capability 25Gbps -- sh -c 'echo $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS'
@@ -47,6 +49,11 @@ enum What {
         /// Traffic its links have to carry, evenly over the memory: 2Gbps
         #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
         bandwidth: Option<NonZeroU64>,
+        #[command(flatten)]
+        waiting: WaitArgs,
+        /// Print where it would come from, and why; nothing is granted
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -114,6 +121,11 @@ impl GetArgs {
         self.common().json
     }
 
+    /// Whether nothing is to be granted.
+    pub fn is_dry_run(&self) -> bool {
+        matches!(&self.what, What::Memory { dry_run: true, .. })
+    }
+
     /// What is to be got.
     ///
     /// # Errors
@@ -132,7 +144,7 @@ impl GetArgs {
             if size.0 == 0 { Err(anyhow::Error::from(said())) } else { Ok(()) }
         };
         Ok(match &self.what {
-            What::Memory { size, placement, bandwidth, .. } => {
+            What::Memory { size, placement, bandwidth, waiting, .. } => {
                 nothing(*size)?;
                 Wanted::Memory(Wish {
                     remote_bytes: Some(size.0),
@@ -140,6 +152,7 @@ impl GetArgs {
                     donors,
                     placement: *placement,
                     bandwidth_bps: bandwidth.map_or(0, NonZeroU64::get),
+                    waiting: waiting.waiting(),
                     purpose,
                     ..Wish::default()
                 })

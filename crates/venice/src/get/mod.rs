@@ -8,11 +8,12 @@ use std::sync::mpsc;
 
 use venice_control::Grant;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Held, HeldEvent, HeldNews, RecipientError};
+use venice_recipient::{Held, HeldEvent, HeldNews, PortKind, RecipientError};
 
 pub use arguments::{GetArgs, HELP};
 
 use crate::failure::{EXIT_FAILURE, Usage};
+use crate::place;
 use crate::rack;
 use crate::terminal::{self, Align};
 use arguments::Wanted;
@@ -31,16 +32,28 @@ enum Heard {
 pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let command = Command::of(args.command())?;
     let access = access(&rack::monitor_address(monitor)?);
+    let wanted = args.wanted()?;
+    if let (Wanted::Memory(wish), true) = (&wanted, args.is_dry_run()) {
+        return place::show_wish(&access, wish, args.json());
+    }
     let (tell, heard) = mpsc::channel();
     let news = tell.clone();
     let hear = move |it| drop(news.send(Heard::News(it)));
     // Before anything is granted: who is interrupted now gives it back too.
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
-    let (wanted, answer) = (args.wanted()?, tell.clone());
+    let answer = tell.clone();
+    // Who waits in line is shown how it stands, and leaves it when interrupted.
+    let in_line = match &wanted {
+        Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
+            Some(crate::waiting::borrow(&access, wish, PortKind::Udp)?)
+        }
+        _ => None,
+    };
     std::thread::spawn(move || {
-        let held = match wanted {
-            Wanted::Memory(wish) => Held::memory(&access, &wish, hear),
-            Wanted::Device(wish) => Held::device(&access, &wish, hear),
+        let held = match (in_line, wanted) {
+            (Some(loan), _) => Held::loan(loan, hear),
+            (None, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
+            (None, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
         };
         // Nobody hears it any more: it is given back.
         drop(answer.send(Heard::Got(held)));
