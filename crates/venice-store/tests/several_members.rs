@@ -123,6 +123,41 @@ async fn every_transaction_is_made_once_while_members_die_and_stall() {
 }
 
 #[tokio::test]
+async fn a_member_that_stops_without_a_word_is_not_waited_for() {
+    let etcd = Etcd::start(3);
+    let store = connect(&etcd.addresses()).await.unwrap();
+    let put = |value: &str| Transaction::of(vec![StoreChange::put("a", value)]);
+    let mut watch = store.watch(store.load().await.unwrap().revision);
+    let mut slowest = Duration::ZERO;
+    // Whichever of them tells the watch: each stops once.
+    for member in 0..3 {
+        etcd.stall(member);
+        for round in 0..2 {
+            let value = format!("{member}-{round}");
+            let began = Instant::now();
+            while let Err(error) = store.commit(put(&value)).await {
+                assert!(began.elapsed() < PATIENCE, "{error}");
+            }
+            let committed = Instant::now();
+            loop {
+                let told = tokio::time::timeout(PATIENCE, watch.next());
+                let batch = told.await.expect("it waits for ever").unwrap();
+                if batch.changes.iter().any(|it| it.value.as_deref() == Some(value.as_bytes())) {
+                    break;
+                }
+            }
+            slowest = slowest.max(committed.elapsed());
+        }
+        etcd.go_on(member);
+        let began = Instant::now();
+        while store.load().await.is_err() {
+            assert!(began.elapsed() < PATIENCE);
+        }
+    }
+    println!("told {:.1} s after the commit at the latest", slowest.as_secs_f64());
+}
+
+#[tokio::test]
 async fn without_a_majority_it_says_so_and_comes_back_with_one() {
     let mut etcd = Etcd::start(3);
     let store = connect(&etcd.addresses()).await.unwrap();

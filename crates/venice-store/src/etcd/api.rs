@@ -12,8 +12,8 @@ pub(super) use generated::watch_request::RequestUnion;
 use generated::{Compare, DeleteRangeRequest, PutRequest};
 pub(super) use generated::{
     Event, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest,
-    RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchCreateRequest, WatchProgressRequest,
+    WatchRequest, WatchResponse,
 };
 
 mod generated {

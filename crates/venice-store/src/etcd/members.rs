@@ -18,7 +18,7 @@ use tonic::{Code, Response, Status};
 /// How long members are asked, one after the other: longer than they take to choose a new leader.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one is waited for.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -175,7 +175,7 @@ impl Members {
 }
 
 /// No member is waited for longer than that.
-async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+pub(super) async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     let late = |_| Status::deadline_exceeded("it does not answer");
     tokio::time::timeout(ANSWER_PATIENCE, call).await.map_err(late)?
 }

@@ -1,9 +1,10 @@
 //! Being told what changes: by one member, and from where it left off by the next.
 
 use super::api::{
-    Event, EventType, RequestUnion, WatchClient, WatchCreateRequest, WatchRequest, WatchResponse,
+    Event, EventType, RequestUnion, WatchClient, WatchCreateRequest, WatchProgressRequest,
+    WatchRequest, WatchResponse,
 };
-use super::members::Members;
+use super::members::{ANSWER_PATIENCE, Members, within};
 use super::{Keys, revision};
 use crate::error::StoreError;
 use crate::store::{Revision, StoreChange};
@@ -11,11 +12,15 @@ use crate::watch::Batch;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::{Request, Status, Streaming};
+use tokio::time::Instant;
+use tonic::{Request, Response, Status, Streaming};
 
 type Watcher = mpsc::Sender<Result<Batch, StoreError>>;
 
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a member is asked how far it is, so that one that was stopped is not taken for one that
+/// has nothing to tell: connections are known to be dead only after twice as long.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Why a member tells no more.
 enum End {
@@ -57,8 +62,22 @@ async fn watch_one(members: &Members, keys: &Keys, after: &mut Revision, watcher
         Err(why) => return End::Broken(why),
     };
     let mut is_first = true;
+    let (mut ask_at, mut heard_at) = (tokio::time::interval(ASK_EVERY), Instant::now());
     loop {
-        let answer = match answers.message().await {
+        let answer = tokio::select! {
+            answer = answers.message() => answer,
+            _ = ask_at.tick() => {
+                if heard_at.elapsed() > ANSWER_PATIENCE {
+                    return End::Broken(Status::unavailable("the member does not answer"));
+                }
+                let request_union = Some(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+                // Without room there are questions that it has not even taken.
+                let _ = requests.try_send(WatchRequest { request_union });
+                continue;
+            }
+        };
+        heard_at = Instant::now();
+        let answer = match answer {
             Ok(Some(answer)) => answer,
             Ok(None) => return End::Broken(Status::unavailable("the member ended it")),
             Err(why) => return End::Broken(why),
@@ -100,7 +119,7 @@ async fn ask(
     // A member that is cut off from the others says so, instead of telling nothing.
     request.metadata_mut().insert("hasleader", "true".parse().expect("plain text"));
     let mut client = WatchClient::new(members.channel());
-    Ok(client.watch(request).await?.into_inner())
+    within(async { client.watch(request).await.map(Response::into_inner) }).await
 }
 
 /// An answer's events, by transaction. etcd tells those of one transaction in one answer.
