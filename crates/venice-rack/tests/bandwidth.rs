@@ -6,7 +6,7 @@ use common::lenders::{Rack, SLABS};
 use common::{OneTwoThree, S, owner, registration, settings};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use venice_rack::monitor::{MonitorCore, MonitorSettings};
+use venice_rack::monitor::{Action, MonitorCore, MonitorSettings};
 use venice_rack::placement::Policy;
 use venice_rack::types::{
     FlowPeer, FlowReport, Grant, HeartbeatReport, Identity, LinkPort, LinkProtection, LinkReport,
@@ -164,6 +164,40 @@ fn tests_of_the_links_are_no_traffic() {
     let wish = MemoryRequest { placement: None, ..wish(&mut rack, "", 4, 0) };
     let plan = rack.monitor.plan(&owner(), &wish).unwrap();
     assert!(plan.nodes.iter().all(|row| row.traffic_slabs == 0 && row.slabs == 2), "{plan:?}");
+}
+
+/// Registrations and grants are in the durable log; what changes with every heartbeat is not.
+#[test]
+fn what_heartbeats_say_is_not_written_down() {
+    let mut rack = direct(&[1000.0, 1000.0]);
+    let held = get(&mut rack, 2, 100).unwrap();
+    for beat in 1..100 {
+        rack.now_ns = beat * S;
+        for node in [NodeId(1), NodeId(2)] {
+            let (identity, core): &(Identity, _) = &rack.donors[&node];
+            let other = NodeId(3 - node.0);
+            let (mbps, used) = (beat as f64 * 10.0, beat as f64 * 1e6);
+            let with = FlowPeer::Grant(held[0].id);
+            let heartbeat = HeartbeatReport {
+                identity: *identity,
+                instance: node.0.into(),
+                memory: core.report(),
+                links: vec![link(other, LinkPort::Udp, Some(mbps), Some(used))],
+                port: PortReport {
+                    flows: vec![FlowReport { with, bytes_per_s: used }],
+                    ..PortReport::default()
+                },
+                pressure: Default::default(),
+                door: Default::default(),
+            };
+            rack.monitor.handle_heartbeat(rack.now_ns, heartbeat).unwrap();
+        }
+        rack.monitor.handle_timeout(rack.now_ns);
+        while let Some(action) = rack.monitor.poll_action() {
+            assert!(!matches!(action, Action::Store(_)), "{action:?} at beat {beat}");
+        }
+    }
+    assert_eq!(rack.monitor.grant_rows(rack.now_ns).len(), held.len());
 }
 
 #[test]
