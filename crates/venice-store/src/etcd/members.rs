@@ -30,6 +30,13 @@ pub(super) struct Members {
     current: AtomicUsize,
 }
 
+/// One of them, at a certain turn.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    turn: usize,
+    pub(super) channel: Channel,
+}
+
 /// For how long something is tried.
 pub(super) struct Tries {
     until: Instant,
@@ -69,16 +76,23 @@ impl Members {
     }
 
     /// The member that answered last.
-    pub(super) fn channel(&self) -> Channel {
-        self.channels[self.current.load(Ordering::Relaxed) % self.channels.len()].clone()
+    pub(super) fn current(&self) -> Member {
+        let turn = self.current.load(Ordering::Relaxed);
+        Member { turn, channel: self.channels[turn % self.channels.len()].clone() }
     }
 
     pub(super) fn tries(&self) -> Tries {
         Tries { until: Instant::now() + PATIENCE }
     }
 
-    /// After a failure: waits a little for the next try, with the next member; or that was the last.
-    pub(super) async fn another(&self, tries: &Tries, failure: Status) -> Result<(), StoreError> {
+    /// After a failure of `asked`: waits a little for the next try, with the next member; or that was
+    /// the last.
+    pub(super) async fn another(
+        &self,
+        tries: &Tries,
+        asked: &Member,
+        failure: Status,
+    ) -> Result<(), StoreError> {
         if is_lease_over(&failure) {
             return Err(StoreError::LeaseOver);
         }
@@ -93,14 +107,17 @@ impl Members {
             let (place, patience_s) = (self.place(), PATIENCE.as_secs());
             return Err(StoreError::Unreachable { place, patience_s, source: failure.into() });
         }
-        self.go_on();
+        self.leave(asked);
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
-    /// The next member is asked.
-    pub(super) fn go_on(&self) {
-        self.current.fetch_add(1, Ordering::Relaxed);
+    /// The next member is asked, unless somebody else has left this one already: two who find the same
+    /// one silent would pass the next by, and come back to it the sooner.
+    pub(super) fn leave(&self, asked: &Member) {
+        let turn = asked.turn;
+        let order = Ordering::Relaxed;
+        let _ = self.current.compare_exchange(turn, turn.wrapping_add(1), order, order);
     }
 
     /// Asks until somebody answers: what may be asked twice.
@@ -110,9 +127,10 @@ impl Members {
     {
         let tries = self.tries();
         loop {
-            match within(call(self.channel())).await {
+            let member = self.current();
+            match within(call(member.channel.clone())).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => self.another(&tries, failure).await?,
+                Err(failure) => self.another(&tries, &member, failure).await?,
             }
         }
     }
@@ -135,8 +153,11 @@ impl Members {
     }
 
     /// A transaction that is sent once: on a failure it may have been made or not.
-    pub(super) async fn txn_once(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
-        let mut client = KvClient::new(self.channel());
+    pub(super) async fn txn_once(
+        member: &Member,
+        request: TxnRequest,
+    ) -> Result<TxnResponse, Status> {
+        let mut client = KvClient::new(member.channel.clone());
         within(async { client.txn(request).await.map(Response::into_inner) }).await
     }
 

@@ -4,7 +4,7 @@ use super::api::{
     Event, EventType, RequestUnion, WatchClient, WatchCreateRequest, WatchProgressRequest,
     WatchRequest, WatchResponse,
 };
-use super::members::{ANSWER_PATIENCE, Members, within};
+use super::members::{ANSWER_PATIENCE, Member, Members, within};
 use super::{Keys, revision};
 use crate::error::StoreError;
 use crate::store::{Revision, StoreChange};
@@ -39,25 +39,26 @@ pub(super) async fn watch(
     watcher: Watcher,
 ) {
     loop {
+        let member = members.current();
         let told = tokio::select! {
             () = watcher.closed() => End::Over,
-            told = watch_one(&members, &keys, &mut after, &watcher) => told,
+            told = watch_one(&member, &keys, &mut after, &watcher) => told,
         };
         match told {
             End::Over => return,
             End::Broken(why) => {
                 tracing::debug!(%why, place = members.place(), "watches by another member");
-                members.go_on();
+                members.leave(&member);
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-async fn watch_one(members: &Members, keys: &Keys, after: &mut Revision, watcher: &Watcher) -> End {
+async fn watch_one(member: &Member, keys: &Keys, after: &mut Revision, watcher: &Watcher) -> End {
     // The stream ends where the requests do.
     let (requests, wanted) = mpsc::channel(1);
-    let mut answers = match ask(members, keys, *after, &requests, wanted).await {
+    let mut answers = match ask(member, keys, *after, &requests, wanted).await {
         Ok(answers) => answers,
         Err(why) => return End::Broken(why),
     };
@@ -103,7 +104,7 @@ async fn watch_one(members: &Members, keys: &Keys, after: &mut Revision, watcher
 }
 
 async fn ask(
-    members: &Members,
+    member: &Member,
     keys: &Keys,
     after: Revision,
     requests: &mpsc::Sender<WatchRequest>,
@@ -118,7 +119,7 @@ async fn ask(
     let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(wanted));
     // A member that is cut off from the others says so, instead of telling nothing.
     request.metadata_mut().insert("hasleader", "true".parse().expect("plain text"));
-    let mut client = WatchClient::new(members.channel());
+    let mut client = WatchClient::new(member.channel.clone());
     within(async { client.watch(request).await.map(Response::into_inner) }).await
 }
 

@@ -74,7 +74,8 @@ impl Writer {
         loop {
             let lease = self.lease(members).await?;
             let request = self.request(keys, transaction, lease);
-            match members.txn_once(request).await {
+            let member = members.current();
+            match Members::txn_once(&member, request).await {
                 Ok(answer) => match self.understand(keys, answer) {
                     Said::Is(outcome) => return Ok(outcome),
                     Said::Again => {}
@@ -82,7 +83,7 @@ impl Writer {
                 Err(failure) if members::is_lease_over(&failure) => {
                     self.find_out_whose_lease(members).await?;
                 }
-                Err(failure) => members.another(&tries, failure).await?,
+                Err(failure) => members.another(&tries, &member, failure).await?,
             }
         }
     }
