@@ -41,11 +41,12 @@ fn captured(options: &[&str]) -> Vec<Vec<String>> {
     tshark(&file)
 }
 
-/// Captures what goes to and from the rack's UDP ports, and nothing of other racks.
+/// Captures what goes to and from the rack's relays, and nothing of other racks; nor of the nodes' own
+/// UDP ports, which programs do not use here: bursts that measure the links would be all there is.
 fn capture(rack: &Rack, file: &Path) -> Child {
     let nodes = rack.json(&["nodes"]);
     let nodes = nodes.as_array().expect("a list");
-    let addresses = nodes.iter().flat_map(|node| [&node["udp_addr"], &node["relay_addr"]]);
+    let addresses = nodes.iter().map(|node| &node["relay_addr"]);
     let port = |address: &Value| {
         let port = address.as_str().and_then(|text| text.rsplit(':').next());
         format!("udp port {}", port.expect("an address has a port"))
