@@ -17,6 +17,8 @@ const MACHINES: u16 = 3;
 /// The machine with the slow link, and what that carries.
 const SLOW: u16 = 2;
 const SLOW_MBPS: f64 = 100.0;
+/// The most that a burst may find of it.
+const MOST_MBPS: f64 = 130.0;
 
 /// What goes to a machine goes no faster than this.
 fn slow_down(machines: &Machines, machine: u16) {
@@ -69,14 +71,18 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
         rows.filter_map(|row| row["bandwidth_mbps"].as_f64()).max_by(f64::total_cmp)
     };
     wait_until("every link is measured", || (0..MACHINES).all(|to| mbps(to).is_some()));
-    let (slow, fast) = (mbps(SLOW).unwrap(), mbps(1).unwrap());
-    println!("shaped to {SLOW_MBPS} Mb/s: measured {slow:.0}; not shaped: {fast:.0}");
-    // A loaded machine makes it less, nothing makes it more; headers and seals take a little.
-    assert!(slow <= 1.1 * SLOW_MBPS && fast > 2.0 * slow, "{slow} beside {fast} Mb/s");
+    let slow = mbps(SLOW).unwrap();
+    println!("shaped to {SLOW_MBPS} Mb/s: measured {slow:.0}; not shaped: {:.0}", mbps(1).unwrap());
+    // A loaded machine makes it less; more by what the shaper saves up while a sender waits for a
+    // processor: 64 KiB in the 25 ms that count.
+    assert!(slow <= MOST_MBPS, "{slow} Mb/s");
+    wait_until("the others are known to be faster", || {
+        [0, 1].into_iter().all(|to| mbps(to).is_some_and(|fast| fast > 2.0 * MOST_MBPS))
+    });
 
-    // Four slabs of half of what the slow link carries each: one of them may be there.
-    let need = format!("{}kbps", (slow * 2.0 * 1000.0) as u64);
-    let words = ["place", "64MiB", "--copies", "1", "--placement", "spread", "--bandwidth", &need];
+    // Four slabs of 80 Mb/s each: one of them may be there.
+    let need = "320Mbps";
+    let words = ["place", "64MiB", "--copies", "1", "--placement", "spread", "--bandwidth", need];
     let plan = said(&words).expect(0).json();
     let row = |plan: &Value, name: &str| {
         let rows = plan["nodes"].as_array().unwrap();
@@ -84,7 +90,7 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
     };
     let of_slow = row(&plan, &format!("donor{SLOW}"));
     assert!(of_slow["slabs"].as_u64().unwrap() <= 1, "{plan}");
-    assert!(of_slow["link_left_bps"].as_u64().unwrap() <= 110_000_000, "{plan}");
+    assert!(of_slow["link_left_bps"].as_f64().unwrap() <= MOST_MBPS * 1e6, "{plan}");
     assert_eq!(plan["refusal"], "", "{plan}");
 
     // Of the slow one alone it is refused, with what there is.
