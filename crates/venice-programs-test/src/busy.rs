@@ -28,13 +28,30 @@ impl Busy {
         Busy::start_kept(rack, remote, &["--copies", &copies.to_string()], more)
     }
 
+    /// The same as a process and its child, which has half as much and begins with what it has of its
+    /// parent.
+    pub fn start_forked(rack: &Rack, remote: &str, copies: u32, more: &[&str]) -> Busy {
+        let kept = ["--copies", &copies.to_string()];
+        Busy::start_program(rack, remote, &kept, more, &["32", "ready", "stop", "forked"])
+    }
+
     /// The same on borrowed memory that is kept as these options say.
     pub fn start_kept(rack: &Rack, remote: &str, kept: &[&str], more: &[&str]) -> Busy {
+        Busy::start_program(rack, remote, kept, more, &["64", "ready", "stop"])
+    }
+
+    fn start_program(
+        rack: &Rack,
+        remote: &str,
+        kept: &[&str],
+        more: &[&str],
+        arguments: &[&str],
+    ) -> Busy {
         let program = CProgram::compile("keep_busy");
         let local: &[&str] = if more.contains(&"--local") { &[] } else { &["--local", "16MiB"] };
         let options = [local, &["--remote", remote, "--stats"], kept].concat();
         let options = [&options[..], more].concat();
-        let running = rack.run(&options, &program.command(&["64", "ready", "stop"]));
+        let running = rack.run(&options, &program.command(arguments));
         let mut busy = Busy { program, running };
         wait_for("the program to use its memory", LIMIT, || {
             if !busy.running.is_running() {

@@ -1,6 +1,8 @@
 //! What `/proc` tells about a process and those it started.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// The anonymous memory of `pid` that is resident now, in bytes; 0 for a process that is gone.
 pub fn rss_anon_bytes(pid: u32) -> u64 {
@@ -10,6 +12,19 @@ pub fn rss_anon_bytes(pid: u32) -> u64 {
         .find_map(|line| line.strip_prefix("RssAnon:"))
         .and_then(|value| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024)
+}
+
+/// How much memory the slabs of donors take that `pid` has mapped, in bytes, whether it uses them
+/// or not. Needs root.
+pub fn mapped_slab_bytes(pid: u32) -> u64 {
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/map_files")) else { return 0 };
+    let slabs = files.flatten().filter(|file| {
+        let name = fs::read_link(file.path());
+        name.is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:venice-slab"))
+    });
+    let sizes = slabs.filter_map(|slab| fs::metadata(slab.path()).ok());
+    let sizes: BTreeMap<u64, u64> = sizes.map(|size| (size.ino(), size.blocks() * 512)).collect();
+    sizes.values().sum()
 }
 
 /// The children of `pid`, their children, and so on, without `pid` itself.

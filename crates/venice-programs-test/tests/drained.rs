@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use venice_programs_test::{Busy, Port, Rack, kill_now, paged_mode_is_missing, wait_for};
+use venice_programs_test::{
+    Busy, MIB, Port, Rack, descendants, kill_now, mapped_slab_bytes, paged_mode_is_missing,
+    wait_for,
+};
 
 const LEND_MIB: u64 = 128;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -53,6 +56,37 @@ fn nodes_are_drained_under_a_program_over_shm() {
 #[test]
 fn nodes_are_drained_under_a_program_over_udp() {
     nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_udp", Port::Udp);
+}
+
+/// What a node has back is free there, though the program and its child had it mapped and go on.
+#[test]
+fn what_a_node_has_back_is_free_over_shm() {
+    if paged_mode_is_missing("what_a_node_has_back_is_free_over_shm") {
+        return;
+    }
+    for more in [&[][..], &["--faults", "in-thread"]] {
+        let rack = Rack::start(Port::Shm, LEND_MIB);
+        let mut busy = Busy::start_forked(&rack, "80MiB", 1, more);
+        let pids = || {
+            let mut pids = descendants(busy.running.pid());
+            pids.push(busy.running.pid());
+            pids
+        };
+        let pids = pids();
+        let mapped = || pids.iter().map(|&pid| mapped_slab_bytes(pid)).collect::<Vec<_>>();
+        wait_for("parent and child to have mapped slabs", LIMIT, || {
+            (mapped().iter().filter(|&&len_bytes| len_bytes > 32 * MIB).count() >= 2).then_some(())
+        });
+        for name in ["node1", "node2"] {
+            let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
+            assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+            let mapped = mapped();
+            assert!(mapped.iter().all(|&len_bytes| len_bytes <= 80 * MIB), "{name}: {mapped:?}");
+        }
+        busy.expect_running();
+        assert_ne!(busy.wait_until_all_is_moved(&rack)["moved"], 0);
+        busy.stop();
+    }
 }
 
 fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {

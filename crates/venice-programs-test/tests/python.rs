@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use venice_programs_test::{
-    Port, Rack, Running, kill_now, paged_mode_is_missing, venice_binary, wait_for,
+    MIB, Port, Rack, Running, kill_now, mapped_slab_bytes, paged_mode_is_missing, venice_binary,
+    wait_for,
 };
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -179,4 +180,55 @@ fn donors_die_under_an_array_with_copies_by_datagrams() {
         return;
     }
     donors_die_under_an_array(Port::Udp);
+}
+
+/// With one copy, and written to all the time: what is drained moves, and what it was in is free.
+fn nodes_are_drained_under_an_array(port: Port) {
+    let rack = Rack::start(port, 64);
+    let package = Package::assemble();
+    let script = "import os, sys, numpy, venice\n\
+        paged = venice.connect().paged('48MiB', local='4MiB', copies=1)\n\
+        array = paged.array(4 << 20, numpy.int64)\n\
+        array[:] = numpy.arange(array.size)\n\
+        total = array.size * (array.size - 1) // 2\n\
+        open(sys.argv[1] + 'ready', 'w')\n\
+        rounds = 0\n\
+        while not os.path.exists(sys.argv[1] + 'stop'):\n\
+        \x20   rounds += 1\n\
+        \x20   array += 1\n\
+        \x20   assert int(array.sum()) == total + rounds * array.size\n\
+        array -= rounds\n\
+        assert (array == numpy.arange(array.size)).all()\n\
+        assert paged.copies.lost_slabs == 0, paged.copies\n";
+    let at = package.0.path().join("array-");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&at);
+    let running = Running::spawn(python, false);
+    let ready = package.0.path().join("array-ready");
+    wait_for("the array to be ready", PATIENCE, || ready.exists().then_some(()));
+    for name in ["node1", "node2"] {
+        let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+        let mapped_bytes = mapped_slab_bytes(running.pid());
+        assert!(mapped_bytes <= 48 * MIB, "{name}: {mapped_bytes} bytes");
+        kill_now(rack.agent_pid(name));
+    }
+    std::fs::write(package.0.path().join("array-stop"), "").expect("a file");
+    running.finish(PATIENCE).expect_code(0);
+}
+
+#[test]
+fn nodes_are_drained_under_an_array_by_shared_memory() {
+    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_shared_memory") {
+        return;
+    }
+    nodes_are_drained_under_an_array(Port::Shm);
+}
+
+#[test]
+fn nodes_are_drained_under_an_array_by_datagrams() {
+    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_datagrams") {
+        return;
+    }
+    nodes_are_drained_under_an_array(Port::Udp);
 }

@@ -15,6 +15,7 @@ use venice_wire::SLAB_BYTES;
 
 use crate::at_home::{AtHome, ReclaimTo};
 use crate::error::RecipientError;
+use crate::freeing::{Freeing, UnusedSlab};
 use crate::loan::{Loan, Wish, fetch, release, slabs_of};
 use crate::pairing::pair;
 
@@ -178,20 +179,23 @@ impl Holding {
         Ok(Some(replica))
     }
 
-    /// The grants whose donors want them back and where nothing is any more: they are this
-    /// holding's no longer, and their caller's to release.
-    pub(crate) fn take_emptied(&self) -> Vec<(usize, Grant)> {
-        let mut slabs = self.lock_slabs();
-        let donors = self.block.donors();
+    /// The grants whose donors want them back and where nothing is any more, nor is yet to be
+    /// `freed`: they are this holding's no longer, and their caller's to release.
+    pub(crate) fn take_emptied(&self, freed: &Freeing) -> Vec<(usize, Grant)> {
+        let slabs = self.lock_slabs();
+        let (donors, replicas) = (self.block.donors(), self.block.replicas());
+        let is_freed = |donor| {
+            let mut unfreed = slabs.keys().filter(|replica| replicas[**replica].donor() == donor);
+            unfreed.next().is_none() && !freed.has_some_of(donor)
+        };
         let held = self.lock_held();
         let emptied = held.iter().filter(|held| {
             let donor = &donors[held.donor];
-            donor.is_leaving() && !donor.is_gone() && self.block.has_nothing_at(held.donor)
+            let is_empty = self.block.has_nothing_at(held.donor) && is_freed(held.donor);
+            donor.is_leaving() && !donor.is_gone() && is_empty
         });
         let emptied = emptied.filter(|held| donors[held.donor].give_back());
-        let taken: Vec<_> = emptied.map(|held| (held.donor, held.grant.clone())).collect();
-        slabs.retain(|replica, _| !donors[self.block.replicas()[*replica].donor()].is_gone());
-        taken
+        emptied.map(|held| (held.donor, held.grant.clone())).collect()
     }
 
     /// Whether there is, or was, something in a grant that came later; one in which there is nothing,
@@ -204,14 +208,18 @@ impl Holding {
         !(self.block.has_nothing_at(held.donor) && self.block.donors()[held.donor].give_back())
     }
 
-    /// Sees to it that nobody asks for memory whose donor is gone.
-    pub(crate) fn forget_lost_slabs(&self) {
+    /// The slabs that are neither read nor written any more: nobody who asks is given them from here
+    /// on.
+    pub(crate) fn take_unused(&self) -> Vec<UnusedSlab> {
         let replicas = self.block.replicas();
-        let is_kept = |replica: &usize| {
-            self.block.state(&replicas[*replica]) != ReplicaState::Dropped
-                && !self.block.donors()[replicas[*replica].donor()].is_gone()
-        };
-        self.lock_slabs().retain(|replica, _| is_kept(replica));
+        let mut slabs = self.lock_slabs();
+        let is_unused = |replica: &&usize| !self.block.is_written(&replicas[**replica]);
+        let unused: Vec<usize> = slabs.keys().filter(is_unused).copied().collect();
+        let taken = unused.into_iter().filter_map(|replica| {
+            let donor = replicas[replica].donor();
+            slabs.remove(&replica).map(|memory| UnusedSlab { donor, memory })
+        });
+        taken.collect()
     }
 
     /// What takes pages to the disk; once, and where something does.

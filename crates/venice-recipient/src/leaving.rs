@@ -1,6 +1,6 @@
 //! Donors that want their memory back: they say so with the renewals. What is there is copied
-//! elsewhere ([`crate::rebuild`]) while the program goes on; then it is let go of here, and the grant
-//! given back.
+//! elsewhere ([`crate::rebuild`]) while the program goes on; then it is let go of here, its memory
+//! freed where it is mapped ([`crate::freeing`]), and the grant given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use venice_control::Notice;
 use venice_memory::paged::run_block::{Batches, RunBlock};
 
+use crate::freeing::Freeing;
 use crate::holding::Holding;
 use crate::loan::{release, slabs_of};
 use crate::news::News;
@@ -19,7 +20,8 @@ use crate::news::News;
 pub(crate) struct Leaving {
     nodes: BTreeMap<String, LeavingNode>,
     /// Slabs that are about to be let go of, and the writes that are waited for.
-    turning: Option<(Vec<usize>, Box<Batches>)>,
+    turning: Option<(Vec<usize>, Batches)>,
+    freeing: Freeing,
     releases: JoinSet<()>,
 }
 
@@ -56,20 +58,21 @@ impl Leaving {
         node.notice = notice;
     }
 
-    /// Lets go of what is elsewhere, and gives back the grants where nothing is left; within a
-    /// runtime.
+    /// Frees what is neither read nor written any more, lets go of what is elsewhere, and gives back
+    /// the grants where nothing is left; within a runtime.
     pub(crate) fn give_back(&mut self, holding: &Holding) {
         while self.releases.try_join_next().is_some() {}
+        self.freeing.turn(holding);
         if !holding.block().donors().iter().any(|donor| donor.is_leaving()) {
             return self.let_go(holding.block());
         }
         self.let_go(holding.block());
         if self.turning.is_none() {
             let slabs = holding.block().begin_to_let_go();
-            let noted = Box::new(holding.block().batches());
+            let noted = holding.block().batches();
             self.turning = (!slabs.is_empty()).then_some((slabs, noted));
         }
-        for (donor, grant) in holding.take_emptied() {
+        for (donor, grant) in holding.take_emptied(&self.freeing) {
             if let Some(node) = self.nodes.get_mut(&grant.donor) {
                 node.donors.remove(&donor);
                 node.slabs += slabs_of(&grant);

@@ -24,6 +24,7 @@
 mod at_home;
 mod copies;
 mod error;
+mod freeing;
 mod held;
 mod holding;
 pub mod home;

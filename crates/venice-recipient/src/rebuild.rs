@@ -58,7 +58,6 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
         if lacking.is_empty() || Instant::now() < retry_at {
             continue;
         }
-        holding.forget_lost_slabs();
         if let Err((need, error)) = rebuild(holding, lacking, stop, news) {
             retry_at = Instant::now() + RETRY_AFTER;
             told.fail(&block, need, &error, news);

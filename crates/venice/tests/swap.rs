@@ -286,6 +286,41 @@ fn with_copies_dead_donors_cost_nothing_by_datagrams() {
     with_copies_dead_donors_cost_nothing("udp");
 }
 
+fn nodes_are_drained_under_what_swaps(port: &str) {
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "3", "--lend", "64MiB"]).expect(0);
+    let program = pages().to_str().unwrap();
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--copies", "1"];
+    let words = [&words[..], &["--port", port, "--", program, "24", "wait"]].concat();
+    let child = filled(place.command(&words));
+    for name in ["node1", "node2"] {
+        place.venice(&["drain", name, "--wait-s", "120"]).expect(0);
+        let row = list(&place).remove(0);
+        let donors = row["donors"].as_array().unwrap();
+        assert!(donors.iter().all(|donor| donor != name), "{row}");
+        assert_eq!((&row["lost_slabs"], &row["state"]), (&0.into(), &"up".into()), "{row}");
+    }
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    assert_eq!((list(&place).len(), grants(&place)), (0, 0));
+}
+
+#[test]
+fn nodes_are_drained_under_what_swaps_by_shared_memory() {
+    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_shared_memory") else {
+        return;
+    };
+    nodes_are_drained_under_what_swaps("shm");
+}
+
+#[test]
+fn nodes_are_drained_under_what_swaps_by_datagrams() {
+    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_datagrams") else {
+        return;
+    };
+    nodes_are_drained_under_what_swaps("udp");
+}
+
 #[test]
 fn a_device_says_how_many_copies_it_has() {
     let Some(_alone) = can_swap("a_device_says_how_many_copies_it_has") else { return };

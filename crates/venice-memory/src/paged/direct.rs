@@ -168,7 +168,7 @@ impl FarMemory {
     }
 
     pub(super) fn far(&self) -> Result<Far, FarError> {
-        Far::open(&self.block, self.window.as_ref(), &Descriptors::new(0))
+        Far::open(&self.block, self.window.as_ref(), &Descriptors::new(0), Owner::Lane)
     }
 
     /// Why an atomic access brought nothing.
@@ -259,6 +259,7 @@ impl Lane {
             self.take_arrivals(parts, &mut free);
         }
         self.free = free;
+        self.far.end_visit(&self.memory.block);
         Ok(())
     }
 
@@ -453,6 +454,29 @@ mod tests {
         assert_eq!(back[..8], 1u64.to_le_bytes());
         assert_eq!(lane.fetch_add(12, 1), Err(LaneError::Unaligned(12)));
         assert!(matches!(lane.fetch_add(end, 1), Err(LaneError::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn where_a_page_is_ready_it_stays_until_the_visit_is_over() {
+        let memory = memory(1);
+        let block = memory.block();
+        memory.lane().unwrap().write(0, &[7; 8]).unwrap();
+        let mut far = memory.far().unwrap();
+        let Fetch::Ready(_) = far.fetch(block, 0, 0) else { panic!("it is mapped") };
+        block.donors()[0].lose(Fate::Died);
+        let noted = block.accesses();
+        assert!(!block.are_accesses_over(&noted), "it may be read just now");
+        assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
+        assert!(!block.are_accesses_over(&noted), "the address is still held");
+        far.end_visit(block);
+        assert!(block.are_accesses_over(&noted));
+        assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
+        let noted = block.accesses();
+        far.close(block);
+        assert!(block.are_accesses_over(&noted), "who is gone reads nothing");
+        let mut lane = memory.lane().unwrap();
+        assert!(lane.read(0, &mut [0; 8]).is_err());
+        assert!(block.are_accesses_over(&block.accesses()), "a lane that has read is done");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Far {
 
 enum Way {
     /// The slabs are mapped.
-    Shm(ShmFar),
+    Shm(Box<ShmFar>),
     /// They are asked for by frames.
     Udp(Box<Framed<UdpDonors>>),
     /// They are asked for by an RDMA device.
@@ -80,7 +80,8 @@ impl std::fmt::Debug for Far {
 }
 
 impl Far {
-    /// A way for one thread to the donors of `block`; `window` is where their slabs are mapped.
+    /// A way for one thread of `owner` to the donors of `block`; `window` is where their slabs are
+    /// mapped.
     ///
     /// # Errors
     /// [`FarError`].
@@ -88,9 +89,10 @@ impl Far {
         block: &RunBlockMap,
         window: Option<&Arc<SlabWindow>>,
         descriptors: &Descriptors,
+        owner: Owner,
     ) -> Result<Far, FarError> {
         let way = match (block.port(), window) {
-            (PortKind::Shm, Some(window)) => Way::Shm(ShmFar::new(block, window)),
+            (PortKind::Shm, Some(window)) => Way::Shm(Box::new(ShmFar::new(block, window, owner))),
             (PortKind::Verbs, _) => VerbsDonors::open(block, descriptors)
                 .map(|verbs| Way::Verbs(Box::new(Framed::new(verbs, block))))
                 .map_err(FarError::Verbs)?,
@@ -118,9 +120,9 @@ impl Far {
         Ok(Far { writer: Some(writer), ..self })
     }
 
-    /// The same where what is far is in a file too, by its descriptor.
-    pub fn with_disk(self, fd: Option<i32>) -> Far {
-        Far { disk: fd.map(Disk::new), ..self }
+    /// What is far is in a file too, by its descriptor; `None`: in none.
+    pub fn set_disk(&mut self, fd: Option<i32>) {
+        self.disk = fd.map(Disk::new);
     }
 
     /// Sees to it that so many pages can be written without waiting for the disk; `false`: too many
@@ -143,10 +145,28 @@ impl Far {
         }
     }
 
-    /// Gives up the place among those that write.
+    /// Gives up the places among those that write, and that read mapped slabs.
     pub fn close(&mut self, block: &RunBlockMap) {
         if let Some(writer) = self.writer.take() {
             block.free_writer(writer);
+        }
+        if let Way::Shm(shm) = &mut self.way {
+            shm.close(block);
+        }
+    }
+
+    /// This thread is about to look up where it can read, or write, by itself.
+    pub fn begin_visit(&mut self, block: &RunBlockMap) {
+        if let Way::Shm(shm) = &mut self.way {
+            shm.begin_visit(block);
+        }
+    }
+
+    /// This thread has done with every address that was [`Fetch::Ready`]; to be called again and
+    /// again, because what donors want back is freed only when all have.
+    pub fn end_visit(&mut self, block: &RunBlockMap) {
+        if let Way::Shm(shm) = &mut self.way {
+            shm.end_visit(block);
         }
     }
 
@@ -155,7 +175,8 @@ impl Far {
         matches!(self.way, Way::Shm(_))
     }
 
-    /// Asks for the page in `slot`; `token` comes back with it.
+    /// Asks for the page in `slot`; `token` comes back with it. An address that it is
+    /// [`Fetch::Ready`] at is good until [`Far::end_visit`].
     pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
         self.fetch_part(block, slot, 0..PAGE as u32, token)
     }

@@ -23,7 +23,7 @@ use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
 use super::regions::Regions;
 use super::requests::{PageOuts, Wanted};
-use super::run_block::{PortKind, Process, RunBlockMap};
+use super::run_block::{Owner, PortKind, Process, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::slots::Slots;
 use super::spin::{Spin, SpinGuard};
@@ -282,8 +282,10 @@ impl Pager {
 
     /// A way to the donors for one thread.
     pub(super) fn far(&self) -> Result<Far, FarError> {
-        let far = Far::open(&self.block, self.window.as_ref(), &self.descriptors)?;
-        Ok(far.with_disk(self.disk_fd))
+        let owner = Owner::Process(self.process.load(Ordering::Relaxed));
+        let mut far = Far::open(&self.block, self.window.as_ref(), &self.descriptors, owner)?;
+        far.set_disk(self.disk_fd);
+        Ok(far)
     }
 
     /// Does it serve regions that were asked for, and not all of a program?

@@ -172,6 +172,12 @@ pub struct Copier {
     pages: Vec<Words>,
 }
 
+impl Drop for Copier {
+    fn drop(&mut self) {
+        self.far.close(&self.block);
+    }
+}
+
 impl Copier {
     /// A copier over `memory`.
     ///
@@ -190,8 +196,9 @@ impl Copier {
     }
 
     /// The same where what is far is in a file too, by its descriptor, which stays open.
-    pub fn with_disk(self, fd: Option<i32>) -> Copier {
-        Copier { far: self.far.with_disk(fd), ..self }
+    pub fn with_disk(mut self, fd: Option<i32>) -> Copier {
+        self.far.set_disk(fd);
+        self
     }
 
     /// Builds `replica`, which was entered as [`ReplicaState::Building`], and makes it live.
@@ -230,7 +237,7 @@ impl Copier {
 struct BuiltSlab<'a> {
     copier: &'a mut Copier,
     replica: usize,
-    noted: Option<Box<Batches>>,
+    noted: Option<Batches>,
     stop: &'a AtomicBool,
 }
 
@@ -262,7 +269,7 @@ impl World for BuiltSlab<'_> {
     }
 
     fn note_batches(&mut self) {
-        self.noted = Some(Box::new(self.copier.block.batches()));
+        self.noted = Some(self.copier.block.batches());
     }
 
     fn are_batches_over(&self) -> bool {
@@ -275,6 +282,7 @@ impl World for BuiltSlab<'_> {
 
     fn read(&mut self, slots: &[u32]) -> bool {
         while self.is_alive() {
+            self.copier.far.begin_visit(&self.copier.block);
             let (slab, twin) = (self.slab(), self.twin());
             let Copier { block, far, pages } = &mut *self.copier;
             let fragment = block.replicas()[self.replica].fragment();
@@ -282,6 +290,7 @@ impl World for BuiltSlab<'_> {
                 Some(twin) => far.read_slots(block, twin, slots, pages),
                 None => far.compute_slots(block, fragment, slots, pages, self.stop),
             };
+            far.end_visit(block);
             if is_read {
                 return true;
             }
@@ -300,6 +309,10 @@ impl World for BuiltSlab<'_> {
 
     fn write(&mut self, slots: &[u32]) -> bool {
         let Copier { block, far, pages } = &mut *self.copier;
-        far.write_slots(block, self.replica, slots, pages)
+        far.begin_visit(block);
+        let is_written = block.is_written(&block.replicas()[self.replica])
+            && far.write_slots(block, self.replica, slots, pages);
+        far.end_visit(block);
+        is_written
     }
 }

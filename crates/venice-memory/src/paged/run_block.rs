@@ -17,6 +17,8 @@ mod processes;
 mod replicas;
 mod silence;
 mod slab_states;
+mod under_way;
+mod visitors;
 mod writers;
 
 use std::num::NonZeroU64;
@@ -38,7 +40,11 @@ pub use self::replicas::{
     Targets,
 };
 pub use self::silence::Verdict;
-pub use self::writers::{Batches, MAX_WRITERS, Owner, Writer};
+pub use self::under_way::Owner;
+use self::under_way::Threads;
+pub use self::visitors::Accesses;
+use self::visitors::MAX_VISITORS;
+pub use self::writers::{Batches, MAX_WRITERS};
 use super::coding::Coding;
 use super::sys;
 
@@ -57,7 +63,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN16");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN17");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -194,7 +200,10 @@ pub struct RunBlock {
     donors: [Donor; MAX_DONORS],
     slabs: [Slab; MAX_SLABS],
     replicas: [Replica; MAX_REPLICAS],
-    writers: [Writer; MAX_WRITERS],
+    writers: Threads<MAX_WRITERS>,
+    visitors: Threads<MAX_VISITORS>,
+    /// 1: more threads visited mapped slabs than have places.
+    has_uncounted_visits: AtomicU32,
     /// The counters.
     pub counters: Counters,
     histogram: [AtomicU64; fault_times::BUCKETS],
@@ -569,7 +578,7 @@ mod tests {
         block.begin_batch(one);
         assert!(block.are_over(&seen), "a batch that began later is not waited for");
         let seen = block.batches();
-        block.free_writers_of(Owner::Process(3));
+        block.free_threads_of(Owner::Process(3));
         assert!(!block.are_over(&seen));
         block.free_writer(two);
         assert!(block.are_over(&seen), "who is dead writes no more");

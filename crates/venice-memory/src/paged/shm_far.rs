@@ -9,7 +9,7 @@ use venice_ports::{hold_until, monotonic_ns};
 
 use super::PAGE;
 use super::coding::{Codec, Pieces};
-use super::run_block::{ReplicaState, RunBlockMap};
+use super::run_block::{Owner, ReplicaState, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
@@ -19,6 +19,11 @@ pub struct ShmFar {
     /// Every access takes as long as over it.
     link: Option<AccessLink>,
     coded: Option<Coded>,
+    owner: Owner,
+    /// The thread's place among those that read mapped slabs, once it does.
+    visitor: Option<usize>,
+    /// It may have addresses of such.
+    is_visiting: bool,
 }
 
 /// What coded pages are put together with.
@@ -28,13 +33,45 @@ struct Coded {
 }
 
 impl ShmFar {
-    /// One thread's way to what `window` maps.
-    pub fn new(block: &RunBlockMap, window: &Arc<SlabWindow>) -> ShmFar {
+    /// The way of one thread of `owner` to what `window` maps.
+    pub fn new(block: &RunBlockMap, window: &Arc<SlabWindow>, owner: Owner) -> ShmFar {
         let coded = block.coding().map(|coding| {
             let (codec, pieces) = (Codec::new(coding), Pieces::new(coding));
             Coded { codec, pieces }
         });
-        ShmFar { window: window.clone(), link: block.link().map(AccessLink::new), coded }
+        let (window, link) = (window.clone(), block.link().map(AccessLink::new));
+        ShmFar { window, link, coded, owner, visitor: None, is_visiting: false }
+    }
+
+    /// Before it is looked up what can be read: from here on until [`ShmFar::end_visit`] no memory is
+    /// freed that can be read now.
+    pub fn begin_visit(&mut self, block: &RunBlockMap) {
+        if std::mem::replace(&mut self.is_visiting, true) {
+            return;
+        }
+        if self.visitor.is_none() {
+            self.visitor = block.claim_visitor(self.owner);
+        }
+        if let Some(visitor) = self.visitor {
+            block.begin_visit(visitor);
+        }
+    }
+
+    /// No address that was looked up is used any more.
+    pub fn end_visit(&mut self, block: &RunBlockMap) {
+        if std::mem::take(&mut self.is_visiting)
+            && let Some(visitor) = self.visitor
+        {
+            block.end_visit(visitor);
+        }
+    }
+
+    /// The thread reads no more.
+    pub fn close(&mut self, block: &RunBlockMap) {
+        self.is_visiting = false;
+        if let Some(visitor) = self.visitor.take() {
+            block.free_visitor(visitor);
+        }
     }
 
     /// When an access that starts now is over; 0 if no link is emulated.
@@ -47,17 +84,21 @@ impl ShmFar {
         hold_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
     }
 
-    /// The address of what a slot holds: in a replica that can be read, or, coded, put together here
-    /// until the next call.
+    /// The address of what a slot holds: in a replica that can be read, until [`ShmFar::end_visit`],
+    /// or, coded, put together here until the next call.
     pub fn address(&mut self, block: &RunBlockMap, slot: u32) -> Option<usize> {
+        self.begin_visit(block);
         let ShmFar { window, coded, .. } = self;
+        let slab = block.slab_of(slot);
         let Some(coded) = coded else {
-            let mut replicas = block.readable(block.slab_of(slot));
             let offset = block.offset_of(slot);
-            return replicas.find_map(|(replica, _)| window.address(replica, offset));
+            return block.look(slab, || {
+                let mut replicas = block.readable(slab);
+                replicas.find_map(|(replica, _)| window.address(replica, offset))
+            });
         };
-        let is_there = coded.put_together(block, window, slot);
-        is_there.then(|| coded.pieces.page().as_ptr() as usize)
+        let put = block.look(slab, || coded.put_together(block, window, slot).then_some(()));
+        put.map(|()| coded.pieces.page().as_ptr() as usize)
     }
 
     /// Writes all of `pages`.

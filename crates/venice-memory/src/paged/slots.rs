@@ -179,7 +179,7 @@ pub fn leave(block: &RunBlockMap, place: usize, pid: u32) -> bool {
     if first.is_err() {
         return false;
     }
-    block.free_writers_of(Owner::Process(place));
+    block.free_threads_of(Owner::Process(place));
     for slot in 0..block.holders().len() {
         release_bit(block, slot, 1 << place);
     }

@@ -148,11 +148,17 @@ impl Handler {
         let why = if is_wanted { Why::Wanted } else { Why::Touched };
         let thread = thread::this_one();
         self.serve(Fault { page, write, thread, why, started_ns: sys::monotonic_ns() });
+        self.far.end_visit(&self.pager.block);
         !self.is_refused
     }
 
     /// Waits for something to do and does it.
     fn turn(&mut self) {
+        self.wait_and_serve();
+        self.far.end_visit(&self.pager.block);
+    }
+
+    fn wait_and_serve(&mut self) {
         let watches = self.pager.fork.is_watching();
         let only_faults = self.far.is_mapped() && self.deferred.is_empty() && !watches;
         let only_reads = only_faults && self.pager.is_served_by_one();

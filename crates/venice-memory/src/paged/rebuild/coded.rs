@@ -24,7 +24,7 @@ struct Coded {
     /// By slot, the number that its page was written with.
     written: BTreeMap<u32, u32>,
     /// The replica that is being built.
-    building: Option<(usize, Rebuild, Option<Box<Batches>>)>,
+    building: Option<(usize, Rebuild, Option<Batches>)>,
 }
 
 fn text(slot: u32, number: u32) -> Box<[u8; PAGE]> {

@@ -305,7 +305,7 @@ mod tests {
         // Killed before it could say that this one is ready.
         put(&block, frames[6], 71, 2);
         block.frame_words()[frames[6] as usize].store(CLAIMED | writer as u64, Ordering::Relaxed);
-        block.free_writers_of(Owner::Process(2));
+        block.free_threads_of(Owner::Process(2));
         assert_eq!((get(&block, 70), get(&block, 71)), (Some(1), None));
         assert_eq!(claim(&block, 9, FRAMES - 2).map(|all| all.len()), Some(FRAMES - 2));
         block.free_frame(other[0]);

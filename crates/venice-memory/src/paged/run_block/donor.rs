@@ -87,7 +87,8 @@ impl Donor {
 
     /// Is it lost, or given back? Nothing is there any more, and it does not come back.
     pub fn is_gone(&self) -> bool {
-        self.fate.load(Ordering::Acquire) != 0
+        // In one order with the visits and batches of who asks: see `visitors`.
+        self.fate.load(Ordering::SeqCst) != 0
     }
 
     /// Was its grant given back?
@@ -134,7 +135,7 @@ impl Donor {
     }
 
     fn end(&self, word: u32) -> bool {
-        self.fate.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.fate.compare_exchange(0, word, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
     /// Says whether it wants its memory back.

@@ -154,6 +154,29 @@ mod tests {
     }
 
     #[test]
+    fn who_looks_while_a_copy_comes_and_another_goes_finds_one() {
+        let block = block(2);
+        let old = &block.replicas()[1];
+        block.donors()[0].lose(Fate::Died);
+        let new = block.add_replica(0, at(2), ReplicaState::Building).unwrap();
+        let mut looks = 0;
+        let found = block.look(0, || {
+            looks += 1;
+            // The place of the new one was passed when it could not be read yet.
+            let passed = block.readable(0).take_while(|(_, replica)| replica.donor() != 1).next();
+            if looks == 1 {
+                let new = &block.replicas()[new];
+                assert!(passed.is_none());
+                assert!(block.pass(new, ReplicaState::Building, ReplicaState::Live));
+                assert!(block.give_up(old));
+            }
+            passed.map(|(index, _)| index)
+        });
+        assert_eq!((found, looks), (Some(new), 2));
+        assert!(block.look(0, || None::<()>).is_none(), "nothing changes any more");
+    }
+
+    #[test]
     fn the_first_of_an_atomic_access_changes_with_a_turn_only() {
         let block = block(1);
         assert_eq!(block.first_readable(0), Some(0));

@@ -320,12 +320,26 @@ impl RunBlock {
         self.readable(slab).filter(move |(_, replica)| replica.fragment() == fragment)
     }
 
+    /// What `find` finds among the replicas of a slab. It looks again where it found nothing and what
+    /// is to be done with them has changed meanwhile: one may have come to a place that was passed,
+    /// and then the one have been let go of that was there.
+    pub fn look<T>(&self, slab: usize, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            let before = self.slabs[slab].states.load();
+            let found = find();
+            if found.is_some() || self.slabs[slab].states.load() == before {
+                return found;
+            }
+        }
+    }
+
     /// Is what the slab holds still to be had?
     pub fn slab_is_alive(&self, slab: usize) -> bool {
-        match self.coding {
+        let is_there = || match self.coding {
             [1, _] => self.readable(slab).next().is_some() || self.on_disk(slab).is_some(),
             [data, _] => self.fragments_at(slab).there.count_ones() >= data,
-        }
+        };
+        self.look(slab, || is_there().then_some(())).is_some()
     }
 
     /// The one of them that an atomic access is done to first, whose index it is: the oldest, which

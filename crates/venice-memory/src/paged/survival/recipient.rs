@@ -56,7 +56,7 @@ pub struct Keeper<'a> {
     heard_ns: BTreeMap<usize, u64>,
     renewed_ns: u64,
     complained_ns: BTreeMap<usize, u64>,
-    turning: Option<(Vec<usize>, Box<Batches>)>,
+    turning: Option<(Vec<usize>, Batches)>,
 }
 
 impl<'a> Keeper<'a> {
@@ -138,7 +138,7 @@ impl<'a> Keeper<'a> {
         }
         if self.turning.is_none() && block.donors().iter().any(|donor| donor.is_leaving()) {
             let slabs = block.begin_to_let_go();
-            let noted = Box::new(block.batches());
+            let noted = block.batches();
             self.turning = (!slabs.is_empty()).then_some((slabs, noted));
         }
         for (index, donor) in block.donors().iter().enumerate() {

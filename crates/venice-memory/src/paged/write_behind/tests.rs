@@ -39,6 +39,11 @@ fn memfd(len_bytes: u64) -> OwnedFd {
     fd
 }
 
+fn with_disk(mut far: Far, file: &OwnedFd) -> Far {
+    far.set_disk(Some(file.as_raw_fd()));
+    far
+}
+
 impl Run {
     fn new() -> Run {
         let (_fd, block) = RunBlockMap::create_behind(PortKind::Shm, SLABS, 1).unwrap();
@@ -57,7 +62,7 @@ impl Run {
         let file = Arc::new(memfd(0));
         let drain = Drain::new(memory.block().clone(), file.clone()).unwrap();
         let far = memory.far().unwrap().writing(memory.block(), Owner::Process(0)).unwrap();
-        let far = far.with_disk(Some(file.as_raw_fd()));
+        let far = with_disk(far, &file);
         let slots = SLABS * SLAB_SLOTS as usize;
         Run { memory, file, drain, far, written: vec![0; slots], rounds: 0 }
     }
@@ -194,7 +199,7 @@ fn room_for_what_is_to_be_written_is_claimed_before_and_not_to_be_had_while_the_
     assert_eq!(run.drain.turn(), (BEHIND_FRAMES, None));
     assert!(run.far.reserve(&block, 512) && run.far.reserve(&block, 512));
     let mut other = run.memory.far().unwrap().writing(&block, Owner::Process(1)).unwrap();
-    other = other.with_disk(Some(run.file.as_raw_fd()));
+    other = with_disk(other, &run.file);
     assert!(other.reserve(&block, 1024));
     run.far.release(&block);
     run.check();
@@ -234,7 +239,7 @@ fn who_waits_for_the_disk_keeps_nothing_that_others_wait_for() {
     let mut writer = || {
         let far = run.memory.far().unwrap();
         let far = far.writing(&block, Owner::Process(process.next().unwrap())).unwrap();
-        far.with_disk(Some(run.file.as_raw_fd()))
+        with_disk(far, &run.file)
     };
     let (mut stopped, mut late) = (writer(), writer());
     let mut busy: Vec<_> = std::iter::repeat_with(writer).take(7).collect();
