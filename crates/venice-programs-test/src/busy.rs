@@ -1,7 +1,7 @@
 //! A program that uses its memory all the time, and would notice a wrong byte.
 
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -69,6 +69,18 @@ impl Busy {
     pub fn expect_running(&mut self) {
         if !self.running.is_running() {
             panic!("the program ended:\n{}", self.running.said_on_stderr());
+        }
+    }
+
+    /// That it does not end for so long.
+    ///
+    /// # Panics
+    /// When it does: with what it said.
+    pub fn goes_on_for(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.expect_running();
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 

@@ -2,7 +2,8 @@
 //! no hang, and the lost copies are there again before the next one dies.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use venice_programs_test::paged_mode_is_missing;
@@ -63,35 +64,30 @@ fn two_donors_that_die_at_once_end_the_program_with_a_word() {
     assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
 }
 
-fn a_stalled_donor_is_left_behind(test: &str, port: Port) {
-    if paged_mode_is_missing(test) {
-        return;
-    }
+fn a_stalled_donor_is_left_behind(port: Port) {
     let rack = Rack::start(port, LEND_MIB);
     let mut busy = Busy::start(&rack, "80MiB", 2);
     let stalled = rack.agent_pid("node2");
     signal(stalled, Signal::STOP);
-    let began = Instant::now();
-    while began.elapsed() < LONGER_THAN_A_LEASE {
-        busy.expect_running();
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    busy.goes_on_for(LONGER_THAN_A_LEASE);
     signal(stalled, Signal::CONT);
     busy.wait_for_both_copies(&rack, "node2");
     // What it missed is not asked of it, or a byte is wrong.
-    std::thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(2));
     let said = busy.stop();
     assert!(said.contains("node node2 stopped answering"), "{said}");
 }
 
+/// Over both ports at a time, as most of it is waiting.
 #[test]
-fn a_stalled_donor_is_left_behind_over_shm() {
-    a_stalled_donor_is_left_behind("a_stalled_donor_is_left_behind_over_shm", Port::Shm);
-}
-
-#[test]
-fn a_stalled_donor_is_left_behind_over_udp() {
-    a_stalled_donor_is_left_behind("a_stalled_donor_is_left_behind_over_udp", Port::Udp);
+fn a_stalled_donor_is_left_behind_over_shm_and_udp() {
+    if paged_mode_is_missing("a_stalled_donor_is_left_behind_over_shm_and_udp") {
+        return;
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| a_stalled_donor_is_left_behind(Port::Shm));
+        scope.spawn(|| a_stalled_donor_is_left_behind(Port::Udp));
+    });
 }
 
 /// A donor whose machine was off the network for longer than a lease returns as it was: what it still
@@ -105,11 +101,7 @@ fn a_donor_that_comes_back_from_a_partition_is_fenced() {
     let mut busy = Busy::start(&rack, "80MiB", 2);
     let donor = rack.agent_pid("node2");
     set_wire(donor, "down");
-    let began = Instant::now();
-    while began.elapsed() < LONGER_THAN_A_LEASE {
-        busy.expect_running();
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    busy.goes_on_for(LONGER_THAN_A_LEASE);
     set_wire(donor, "up");
     busy.wait_for_both_copies(&rack, "node2");
     // It lends again, and none of what it had before.
@@ -144,7 +136,7 @@ fn forked_children_keep_their_memory_while_donors_die() {
     let program = CProgram::compile("fork_chain");
     let options = ["--local", "16MiB", "--remote", "160MiB", "--copies", "2"];
     let running = rack.run(&options, &program.command(&[]));
-    std::thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(500));
     kill_now(rack.agent_pid("node4"));
     running.finish(LIMIT).expect_code(0);
 }

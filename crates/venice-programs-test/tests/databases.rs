@@ -12,8 +12,8 @@ use venice_programs_test::values::shuffled;
 use venice_programs_test::{MIB, wait_for};
 use venice_programs_test::{Outcome, Port, Rack, Running, memcached, paged_mode_is_missing, redis};
 
-const REDIS_KEYS: u64 = 120_000;
-const MEMCACHED_KEYS: u64 = 150_000;
+const REDIS_KEYS: u64 = 70_000;
+const MEMCACHED_KEYS: u64 = 70_000;
 
 /// A server that was started one way or the other.
 type Start<'a> = &'a dyn Fn(&Command) -> Running;

@@ -17,7 +17,7 @@ fn gnu_sort_fills_a_large_buffer() {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (input, output) = (dir.path().join("input"), dir.path().join("output"));
-    fs::write(&input, lines(700_000)).expect("a file");
+    fs::write(&input, lines(350_000)).expect("a file");
     let mut command = Command::new("sort");
     command.args(["--buffer-size=400M", "--parallel=2", "-o"]).arg(&output).arg(&input);
     command.env("LC_ALL", "C");

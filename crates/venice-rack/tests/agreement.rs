@@ -18,7 +18,7 @@ fn ends_in_agreement(mut world: World, ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn all_agree_when_quiet(ops in prop::collection::vec(op(), 1..250)) {
@@ -124,7 +124,7 @@ fn every_device_is_granted_once() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     /// A crash of the Monitor Node or of a donor at every single step of a device's handshake.
     #[test]

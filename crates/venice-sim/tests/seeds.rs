@@ -12,7 +12,7 @@ use venice_sim::scenario::{Bounds, Scenario};
 
 /// Racks that every run of the tests tries: the same ones each time. Fresh ones are for
 /// `make soak`.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 800;
 
 fn run(seed: u64, bounds: &Bounds) -> Report {
     let scenario = Scenario::random(seed, bounds);

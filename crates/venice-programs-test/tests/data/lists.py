@@ -5,11 +5,11 @@ def numbers(count, state=12345):
         state = (state * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
         yield state >> 11
 
-words = [f"{n:016x}" * 24 for n in numbers(220_000)]
+words = [f"{n:016x}" * 24 for n in numbers(90_000)]
 words.sort()
 print(len(words), hashlib.sha256("".join(words[::97]).encode()).hexdigest())
 
-pairs = [(n % 1000, n) for n in numbers(200_000, 777)]
+pairs = [(n % 1000, n) for n in numbers(80_000, 777)]
 pairs.sort()
 print(pairs[0], pairs[-1], sum(n for _, n in pairs))
 
