@@ -6,6 +6,7 @@ mod agent;
 mod door;
 mod gate;
 mod guests;
+mod line;
 mod listen;
 mod local;
 mod monitor;

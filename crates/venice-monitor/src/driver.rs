@@ -3,12 +3,13 @@
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
-use crate::inputs::{AskedReply, Asking, Done, Input, Listing, Order, Waiting, Wanted};
+use crate::inputs::{AskedReply, Asking, Done, Input, Listing, Order, Report, Waiting, Wanted};
 use crate::log::log;
 use crate::records::{Applied, RecordStore};
 use crate::tenure::Tenure;
 use crate::wardens::Wardens;
 use std::collections::BTreeMap;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -18,7 +19,7 @@ use venice_control::{
     Asked, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity, NodeRegistration, Owner,
     RackError, Registered,
 };
-use venice_rack::monitor::{Action, CallError, Change, Kept, MonitorCore, Token};
+use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
 
 /// A standstill that an operator wants to know of.
@@ -181,10 +182,12 @@ impl Driver {
                 self.registrations.insert(token, Waiting { asked: node.clone(), reply });
                 self.core.handle_register(now_ns, token, node);
             }
-            Input::Heartbeat(name, report, reply) => {
-                let ack = self.hear_of(now_ns, &name, report);
-                // A caller that has gone away needs no answer; so below.
-                let _ = reply.send(ack);
+            Input::Reports(reports) => {
+                for Report { name, report, reply } in reports {
+                    let ack = self.hear_of(now_ns, &name, report);
+                    // A caller that has gone away needs no answer; so below.
+                    let _ = reply.send(ack);
+                }
             }
             Input::Request(owner, request, reply) => {
                 self.request(now_ns, owner, Wanted::Memory(request), reply);
@@ -294,43 +297,70 @@ impl Driver {
                 return Err(MonitorError::CutOff);
             }
             match action {
+                Action::Store(changes) if self.store.shared().is_none() => {
+                    self.store_at_one_go(changes).await?;
+                }
                 Action::Store(changes) => match self.store.apply(changes).await? {
                     Applied::Made => {}
                     Applied::Conflict { failed, news } => self.yield_to_others(failed, news),
                 },
-                Action::SendPrepare { donor, addr, request } => {
-                    self.call(donor, addr, Call::Prepare(request));
-                }
-                Action::SendCommit { donor, addr, grant } => {
-                    self.call(donor, addr, Call::Commit { grant, donor_epoch: donor.epoch });
-                }
-                Action::SendAbort { donor, addr, grant } => {
-                    self.call(donor, addr, Call::Abort(grant));
-                }
-                Action::SendRelease { donor, addr, grants } => {
-                    self.call(donor, addr, Call::Release(grants));
-                }
-                Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
-                Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
-                Action::ReplyStanding { client_id, standing } => {
-                    let asking = self.requests.remove(&client_id);
-                    for reply in asking.into_iter().flat_map(|asking| asking.replies) {
-                        let _ = reply.send(Ok(Asked::Waits(standing)));
-                    }
-                }
-                Action::ReplyRelease { token, kept } => {
-                    self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
-                }
-                Action::ReplyDone { token, result } => {
-                    self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
-                }
-                Action::ReplyRegister { token, result } => {
-                    self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
-                }
-                Action::Note(event) => log(&event),
+                action => self.perform(action),
             }
         }
         Ok(())
+    }
+
+    /// All changes that wait are made durable together, where nobody else can be first: waiting for the disk
+    /// is most of what one costs. What was to be done between them is done after all of them.
+    async fn store_at_one_go(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
+        let mut behind = Vec::new();
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Store(more) if changes.len() + more.len() <= CHANGES_AT_ONCE => {
+                    changes.extend(more);
+                }
+                Action::Store(more) => drop(self.store.apply(replace(&mut changes, more)).await?),
+                action => behind.push(action),
+            }
+        }
+        self.store.apply(changes).await?;
+        behind.into_iter().for_each(|action| self.perform(action));
+        Ok(())
+    }
+
+    /// Does all but write to the store.
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Store(_) => unreachable!("that is waited for"),
+            Action::SendPrepare { donor, addr, request } => {
+                self.call(donor, addr, Call::Prepare(request));
+            }
+            Action::SendCommit { donor, addr, grant } => {
+                self.call(donor, addr, Call::Commit { grant, donor_epoch: donor.epoch });
+            }
+            Action::SendAbort { donor, addr, grant } => self.call(donor, addr, Call::Abort(grant)),
+            Action::SendRelease { donor, addr, grants } => {
+                self.call(donor, addr, Call::Release(grants));
+            }
+            Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
+            Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
+            Action::ReplyStanding { client_id, standing } => {
+                let asking = self.requests.remove(&client_id);
+                for reply in asking.into_iter().flat_map(|asking| asking.replies) {
+                    let _ = reply.send(Ok(Asked::Waits(standing)));
+                }
+            }
+            Action::ReplyRelease { token, kept } => {
+                self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
+            }
+            Action::ReplyDone { token, result } => {
+                self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
+            }
+            Action::ReplyRegister { token, result } => {
+                self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
+            }
+            Action::Note(event) => log(&event),
+        }
     }
 
     fn call(&mut self, donor: Identity, addr: String, call: Call) {

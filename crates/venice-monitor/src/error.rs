@@ -49,6 +49,9 @@ pub enum MonitorError {
     /// The listening socket does not tell its address.
     #[error("the listening socket does not tell its address")]
     Listener(#[source] std::io::Error),
+    /// No threads can be started for those who report.
+    #[error("the system starts no more threads")]
+    Threads(#[source] std::io::Error),
     /// A part of the Monitor Node broke off: a bug.
     #[error("a part of the Monitor Node broke off")]
     Driver(#[source] tokio::task::JoinError),

@@ -113,7 +113,8 @@ mod tests {
         let node7 = Caller::Node("node7".into());
         for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {
             let addr = ([127, 0, 0, 1], 1).into();
-            let service = Service::new(inputs.clone(), Arc::clone(&authority), addr, tenure);
+            let ways = (inputs.clone(), tokio::sync::mpsc::channel(1).0);
+            let service = Service::new(ways, Arc::clone(&authority), addr, tenure);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);
         }
     }

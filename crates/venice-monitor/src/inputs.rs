@@ -17,8 +17,8 @@ pub(crate) type AskedReply = Reply<Result<Asked, RackError>>;
 /// What comes in.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
-    /// Of the node of that name, as its certificate says.
-    Heartbeat(String, HeartbeatReport, Reply<Result<HeartbeatAck, RackError>>),
+    /// Of nodes, in the order they came.
+    Reports(Vec<Report>),
     Request(Owner, MemoryRequest, AskedReply),
     RequestDevice(Owner, DeviceRequest, AskedReply),
     /// Who asked for memory does not wait for it any more.
@@ -33,6 +33,14 @@ pub(crate) enum Input {
     Order(Order, Done),
     List(Listing),
     Stop,
+}
+
+/// A node reports.
+pub(crate) struct Report {
+    /// Its name, as its certificate says.
+    pub(crate) name: String,
+    pub(crate) report: HeartbeatReport,
+    pub(crate) reply: Reply<Result<HeartbeatAck, RackError>>,
 }
 
 /// What is to be done, with no other answer than that it is.

@@ -8,6 +8,7 @@
 mod clock;
 mod company;
 mod config;
+mod crowd;
 mod donors;
 mod driver;
 mod error;
@@ -29,6 +30,7 @@ pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 
+use crowd::Crowd;
 use session::Session;
 use std::future::Future;
 use std::sync::Arc;
@@ -66,7 +68,8 @@ pub async fn run(
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
     let door = Door::new(holder.clone())?;
-    let mut session = Session { config, addr, authority, holder, door };
+    let crowd = Crowd::start().map_err(MonitorError::Threads)?;
+    let mut session = Session { config, addr, authority, holder, door, crowd };
     let mut shutdown = std::pin::pin!(shutdown);
     let etcd = match location {
         StoreLocation::File(_) => None,

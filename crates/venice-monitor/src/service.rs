@@ -1,6 +1,6 @@
 //! The gRPC service: every call goes to the driver and waits for its answer.
 
-use crate::inputs::{Input, Listing, Order};
+use crate::inputs::{Input, Listing, Order, Report};
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use venice_wire::{GrantId, GrantKey};
 
 pub(crate) struct Service {
     inputs: mpsc::Sender<Input>,
+    reports: mpsc::Sender<Report>,
     pub(crate) authority: Arc<Authority>,
     /// Where the Monitor Node answers.
     pub(crate) addr: SocketAddr,
@@ -24,12 +25,12 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn new(
-        inputs: mpsc::Sender<Input>,
+        (inputs, reports): (mpsc::Sender<Input>, mpsc::Sender<Report>),
         authority: Arc<Authority>,
         addr: SocketAddr,
         tenure: Tenure,
     ) -> Self {
-        Self { inputs, authority, addr, tenure }
+        Self { inputs, reports, authority, addr, tenure }
     }
 
     /// `None` when the Monitor Node is stopping.
@@ -66,7 +67,12 @@ impl MonitorHandler for Service {
         name: String,
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
-        self.ask(|reply| Input::Heartbeat(name, report, reply)).await.unwrap_or_else(stopping)
+        let (reply, answer) = oneshot::channel();
+        let sent = self.reports.send(Report { name, report, reply }).await;
+        match sent {
+            Ok(()) => answer.await.unwrap_or_else(|_| stopping()),
+            Err(_) => stopping(),
+        }
     }
 
     async fn request_memory(

@@ -3,6 +3,7 @@
 
 use crate::clock::Clock;
 use crate::config::MonitorConfig;
+use crate::crowd::Crowd;
 use crate::donors::Donors;
 use crate::driver::Driver;
 use crate::error::MonitorError;
@@ -44,6 +45,7 @@ pub(crate) struct Session {
     pub(crate) authority: Arc<Authority>,
     pub(crate) holder: Holder,
     pub(crate) door: Arc<Door>,
+    pub(crate) crowd: Crowd,
 }
 
 impl Session {
@@ -77,13 +79,14 @@ impl Session {
         // A set, so that the driver does not outlive us when we are dropped.
         tasks.spawn(driver.run(received));
         let authority = Arc::clone(&self.authority);
-        let service = Arc::new(Service::new(inputs.clone(), authority, addr, tenure.clone()));
+        let ways = (inputs.clone(), self.crowd.reports(inputs.clone()));
+        let service = Arc::new(Service::new(ways, authority, addr, tenure.clone()));
         let _beside = self.beside(&service, company.signs)?;
         let (stop, stopped) = oneshot::channel();
-        let serving = serve_monitor(listener, Arc::clone(&self.door), service, async {
-            // Told to stop, or its caller is gone: both end it.
-            let _ = stopped.await;
-        });
+        // Told to stop, or its caller is gone: both end it.
+        let stopped = async { drop(stopped.await) };
+        let (door, nodes) = (Arc::clone(&self.door), self.crowd.handle());
+        let serving = serve_monitor(listener, door, service, nodes, stopped);
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");
         std::mem::take(&mut self.config.on_ready).call(addr);

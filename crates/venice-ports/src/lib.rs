@@ -25,9 +25,11 @@ pub mod qpair;
 pub mod ring;
 pub mod seal;
 pub mod shm;
+mod turns;
 pub mod udp;
 pub mod verbs;
 mod windows;
 
 pub use error::PortError;
 pub use outside::{hold_until, monotonic_ns, random_u64, time_of_day_error_us};
+pub use turns::take_turns_of;

@@ -1,33 +1,50 @@
 //! Who comes to a door: connections with their TLS handshake behind them.
 
 use super::door::Door;
+use super::line::Line;
 use super::turns::{Turns, Visit};
 use super::visitor::Visitor;
 use crate::identity::IdentityError;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
+use venice_rack::caller::Caller;
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const QUEUE: usize = 64;
 
+/// Where those who came in go: nodes, and everybody else.
+#[derive(Clone)]
+struct Rooms {
+    nodes: mpsc::Sender<Guest>,
+    others: mpsc::Sender<Guest>,
+}
+
+impl Rooms {
+    fn of(&self, visitor: &Visitor) -> &mpsc::Sender<Guest> {
+        let is_node = matches!(&visitor.said, Ok(said) if matches!(said.caller, Caller::Node(_)));
+        if is_node { &self.nodes } else { &self.others }
+    }
+}
+
 async fn accept_all(
     door: Arc<Door>,
     listener: TcpListener,
     (acceptor, patience): (TlsAcceptor, Duration),
-    sender: mpsc::Sender<io::Result<Guest>>,
+    rooms: Rooms,
 ) {
     let turns = Turns::new();
     loop {
@@ -40,20 +57,20 @@ async fn accept_all(
                 continue;
             }
         };
-        if sender.is_closed() {
+        if rooms.nodes.is_closed() && rooms.others.is_closed() {
             return;
         }
         let Some(visit) = turns.come(addr.ip()) else {
             door.note_crowd(addr);
             continue;
         };
-        let (door, acceptor, sender) = (Arc::clone(&door), acceptor.clone(), sender.clone());
+        let (door, acceptor, rooms) = (Arc::clone(&door), acceptor.clone(), rooms.clone());
         tokio::spawn(async move {
             match shake_hands(&visit, (acceptor, patience), stream).await {
                 Ok(Ok(stream)) => {
                     let visitor = door.receive(addr, stream.get_ref().1.peer_certificates());
                     // Nobody serves any more: the connection ends.
-                    let _ = sender.send(Ok(Guest { stream, visitor })).await;
+                    let _ = rooms.of(&visitor).send(Guest { stream, visitor }).await;
                 }
                 Ok(Err(error)) => door.note_failure(addr, &error),
                 Err(_) => door.note_silence(addr),
@@ -66,19 +83,23 @@ async fn shake_hands(
     visit: &Visit,
     (acceptor, patience): (TlsAcceptor, Duration),
     stream: TcpStream,
-) -> Result<io::Result<TlsStream<TcpStream>>, Elapsed> {
+) -> Result<io::Result<TlsStream<Line>>, Elapsed> {
     // Whoever says nothing takes no turn from those who do.
     tokio::time::timeout(patience, stream.peek(&mut [0])).await.map(drop)?;
     let _turn = visit.turn().await;
     let _ = stream.set_nodelay(true);
-    tokio::time::timeout(patience, acceptor.accept(stream)).await
+    tokio::time::timeout(patience, acceptor.accept(Line::new(stream))).await
 }
 
 /// Connections with their handshake behind them. Dropped, it listens no more.
 pub(super) struct Guests {
-    received: mpsc::Receiver<io::Result<Guest>>,
-    accepting: AbortHandle,
+    received: mpsc::Receiver<Guest>,
+    /// Of all who come to the door.
+    _accepting: Arc<Accepting>,
 }
+
+/// Aborted when the last of its guests' lists is dropped.
+struct Accepting(AbortHandle);
 
 impl Guests {
     /// Those who come to `door` at this listener.
@@ -92,29 +113,65 @@ impl Guests {
         listener: TcpListener,
     ) -> Result<Self, IdentityError> {
         let (sender, received) = mpsc::channel(QUEUE);
-        let tls = (door.acceptor()?, patience);
-        let accepting = tokio::spawn(accept_all(Arc::clone(door), listener, tls, sender));
-        Ok(Self { received, accepting: accepting.abort_handle() })
+        let rooms = Rooms { nodes: sender.clone(), others: sender };
+        let accepting = accept(patience, door, listener, rooms, &Handle::current())?;
+        Ok(Self { received, _accepting: accepting })
     }
+
+    /// The same, nodes apart from everybody else; who it is shows in the handshake, and handshakes are
+    /// made in the runtime `nodes`.
+    pub(super) fn apart(
+        door: &Arc<Door>,
+        listener: TcpListener,
+        nodes: &Handle,
+    ) -> Result<(Self, Self), IdentityError> {
+        let ((nodes_in, of_nodes), (others_in, of_others)) =
+            (mpsc::channel(QUEUE), mpsc::channel(QUEUE));
+        let rooms = Rooms { nodes: nodes_in, others: others_in };
+        let accepting = accept(HANDSHAKE_PATIENCE, door, listener, rooms, nodes)?;
+        let guests = |received| Self { received, _accepting: Arc::clone(&accepting) };
+        Ok((guests(of_nodes), guests(of_others)))
+    }
+}
+
+fn accept(
+    patience: Duration,
+    door: &Arc<Door>,
+    listener: TcpListener,
+    rooms: Rooms,
+    runtime: &Handle,
+) -> Result<Arc<Accepting>, IdentityError> {
+    let tls = (door.acceptor()?, patience);
+    let accepting = runtime.spawn(accept_all(Arc::clone(door), listener, tls, rooms));
+    Ok(Arc::new(Accepting(accepting.abort_handle())))
 }
 
 impl tokio_stream::Stream for Guests {
     type Item = io::Result<Guest>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.received.poll_recv(cx)
+        loop {
+            let Some(mut guest) = ready!(self.received.poll_recv(cx)) else {
+                return Poll::Ready(None);
+            };
+            // One that cannot be served here is gone, and the next is looked at.
+            match guest.stream.get_mut().0.move_here() {
+                Ok(()) => return Poll::Ready(Some(Ok(guest))),
+                Err(error) => tracing::warn!(%error, "a connection cannot be served"),
+            }
+        }
     }
 }
 
-impl Drop for Guests {
+impl Drop for Accepting {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.0.abort();
     }
 }
 
 /// A connection, and who is at its other end.
 pub(super) struct Guest {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Line>,
     visitor: Visitor,
 }
 
@@ -172,7 +229,6 @@ mod tests {
     use crate::identity::{Authority, Holder};
     use tokio_rustls::TlsConnector;
     use tokio_stream::StreamExt as _;
-    use venice_rack::caller::Caller;
 
     /// More than have a turn at a time of one address.
     const SILENT: usize = 100;
@@ -201,5 +257,36 @@ mod tests {
         came.unwrap();
         assert!(guest.unwrap().unwrap().visitor.said.is_ok());
         drop(silent);
+    }
+
+    #[tokio::test]
+    async fn nodes_come_apart_from_everybody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::create(dir.path()).unwrap();
+        let holder = |caller| Holder::new(authority.credential(&caller).unwrap()).unwrap();
+        let monitor = holder(Caller::Monitor);
+        let door = Door::new(monitor.clone()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let elsewhere = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (mut nodes, mut others) = Guests::apart(&door, listener, elsewhere.handle()).unwrap();
+        let user = venice_rack::caller::User {
+            node: "node7".to_owned(),
+            uid: 1,
+            name: "ada".to_owned(),
+            is_admin: false,
+        };
+        for (who, guests) in
+            [(Caller::User(user), &mut others), (Caller::Node("node7".to_owned()), &mut nodes)]
+        {
+            let stream = TcpStream::connect(addr).await.unwrap();
+            let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS);
+            let connector = TlsConnector::from(holder(who.clone()).client());
+            let coming = connector.connect(dns.unwrap(), stream);
+            let (came, guest) = tokio::join!(coming, guests.next());
+            came.unwrap();
+            assert_eq!(guest.unwrap().unwrap().visitor.said.unwrap().caller, who);
+        }
+        elsewhere.shutdown_background();
     }
 }

@@ -14,6 +14,10 @@ use crate::proto::{
 use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tonic::transport::server::Router;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::monitor::Kept;
@@ -109,7 +113,9 @@ pub trait MonitorHandler: Send + Sync + 'static {
     fn links(&self) -> impl Future<Output = Vec<LinkRow>> + Send;
 }
 
-/// Serves the Monitor Node's calls until `shutdown` completes, to those whom `door` lets in.
+/// Serves the Monitor Node's calls until `shutdown` completes, to those whom `door` lets in: nodes in the
+/// runtime `nodes`, where handshakes are made too, everybody else in the one that this is called in. So
+/// thousands that report are not before a program that asks.
 ///
 /// # Errors
 /// [`ServeError::Serve`] when the service breaks off.
@@ -117,16 +123,38 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     listener: TcpListener,
     door: Arc<Door>,
     handler: Arc<H>,
+    nodes: &Handle,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let guests = Guests::at(&door, listener)?;
+    let (of_nodes, of_others) = Guests::apart(&door, listener, nodes)?;
+    let (stop, mut stopped) = watch::channel(());
+    let (to_nodes, to_others) = (desk(&door, &handler), desk(&door, &handler));
+    // A set, so that it does not outlive us when we are dropped.
+    let mut beside = JoinSet::new();
+    let served = async move {
+        let stopped = async { drop(stopped.changed().await) };
+        to_nodes.serve_with_incoming_shutdown(of_nodes, stopped).await
+    };
+    beside.spawn_on(served, nodes);
+    let shutdown = async {
+        shutdown.await;
+        drop(stop);
+    };
+    to_others.serve_with_incoming_shutdown(of_others, shutdown).await.map_err(ServeError::Serve)?;
+    match beside.join_next().await {
+        Some(Ok(served)) => served.map_err(ServeError::Serve),
+        // The runtime is gone, and with it whom it served.
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+/// What is served.
+fn desk<H: MonitorHandler + GateHandler>(door: &Arc<Door>, handler: &Arc<H>) -> Router {
+    let (door, handler) = (Arc::clone(door), Arc::clone(handler));
     let gate = GateService::new(Arc::clone(&handler), Arc::clone(&door));
     tonic::transport::Server::builder()
         .add_service(MonitorNodeServer::new(Service { handler, door }))
         .add_service(GateServer::new(gate))
-        .serve_with_incoming_shutdown(guests, shutdown)
-        .await
-        .map_err(ServeError::Serve)
 }
 
 struct Service<H> {

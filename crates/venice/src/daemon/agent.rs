@@ -176,7 +176,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
             ..Ready::default()
         });
     });
-    run_daemon(async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
+    run_daemon(|| {}, async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
 }
 
 /// An agent's configuration, which says how much it lends.

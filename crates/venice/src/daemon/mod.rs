@@ -47,10 +47,16 @@ pub fn start_log_if_asked() {
     }
 }
 
-/// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT.
-fn run_daemon(daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>) -> anyhow::Result<i32> {
+/// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT. Its threads begin with
+/// `on_thread_start`.
+fn run_daemon(
+    on_thread_start: fn(),
+    daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>,
+) -> anyhow::Result<i32> {
     open_as_many_files_as_allowed();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    on_thread_start();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.enable_all().on_thread_start(on_thread_start).build()?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         let mut interrupted = signal(SignalKind::interrupt())?;

@@ -1,11 +1,13 @@
 //! `venice monitor`: the Monitor Node in the foreground.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
 use venice_control::Policy;
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
+use venice_ports::take_turns_of;
 
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
@@ -89,7 +91,17 @@ pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     config.on_ready = OnReady::new(move |addr| {
         detach.tell_ready(&Ready { addr: Some(addr.to_string()), ..Ready::default() });
     });
-    run_daemon(async |shutdown| venice_monitor::run(config, shutdown).await.map_err(told))
+    run_daemon(answer_soon, async |shutdown| {
+        venice_monitor::run(config, shutdown).await.map_err(told)
+    })
+}
+
+/// Whoever asks for memory need not wait while thousands of agents report: their threads' turns are longer.
+fn answer_soon() {
+    const TURN: Duration = Duration::from_micros(100);
+    if let Err(error) = take_turns_of(TURN) {
+        tracing::debug!(%error, "threads take turns as the kernel has it");
+    }
 }
 
 /// The flags and the environment over the file over the defaults.

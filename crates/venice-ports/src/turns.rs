@@ -1,0 +1,62 @@
+//! How soon a thread runs that wakes up on a busy processor.
+
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// `struct sched_attr`, `linux/sched/types.h`, as it was first.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct SchedAttr {
+    len_bytes: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// Of a thread without deadlines: how long its turns are.
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// Has this thread, and those that it starts from then on, take turns at the processor of about this length
+/// (the kernel gives 0.1 to 100 ms; 3 ms, mostly, to who does not ask). It has as much of the processor in
+/// all as before; but who wakes up runs before those whose turns are longer. Kernels before Linux 6.12
+/// take no notice (`sched_setattr(2)`; EEVDF, `Documentation/scheduler/sched-eevdf.rst`).
+///
+/// # Errors
+/// The kernel's, where the call is not allowed.
+pub fn take_turns_of(turn: Duration) -> Result<(), Errno> {
+    let mut attr = SchedAttr { len_bytes: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
+    // SAFETY: the kernel writes at most so many bytes as it is told that there are, all plain numbers.
+    let got = unsafe {
+        libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size_of::<SchedAttr>(), 0)
+    };
+    check(got)?;
+    attr.runtime_ns = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    attr.flags = 0;
+    // SAFETY: the kernel reads the structure, whose length is in it.
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) })
+}
+
+fn check(result: libc::c_long) -> Result<(), Errno> {
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_may_ask_for_short_turns_and_is_as_nice_as_before() {
+        let asked = std::thread::spawn(|| {
+            let nice = || rustix::process::getpriority_process(None).unwrap();
+            let before = nice();
+            take_turns_of(Duration::from_micros(100)).unwrap();
+            assert_eq!(nice(), before);
+        });
+        asked.join().unwrap();
+    }
+}
