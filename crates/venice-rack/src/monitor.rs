@@ -220,7 +220,8 @@ impl MonitorCore {
     /// Makes a change to the tables. Those of nodes are made by who knows what else comes with them.
     fn enter(&mut self, change: &Change) {
         match change {
-            Change::PutNode(_) | Change::PutNewcomer(_) | Change::PutLastRequest { .. } => {}
+            Change::PutNode(_) | Change::PutNewcomer(_) => {}
+            Change::PutLastRequest { .. } | Change::PutLastPromise { .. } => {}
             Change::PutGrantLimit(limit) => self.grant_limit = self.grant_limit.max(*limit),
             Change::PutGrant(grant) => self.rat.put(grant.clone()),
             Change::DeleteGrant(id) => {

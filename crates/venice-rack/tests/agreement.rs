@@ -56,6 +56,14 @@ proptest! {
         ends_in_agreement(world, ops);
     }
 
+    /// Nor is a link promised more than it carries.
+    #[test]
+    fn no_link_is_promised_too_much_whoever_was_asked(
+        ops in prop::collection::vec(op_of_several(op_with_waiting()), 1..400),
+    ) {
+        ends_in_agreement(World::with_monitors(MONITORS).promising_bandwidth(), ops);
+    }
+
     /// The same with quotas that change meanwhile.
     #[test]
     fn who_waits_has_no_more_than_the_quota(

@@ -200,6 +200,12 @@ pub enum Change {
         /// The client's number for it.
         client_id: u128,
     },
+    /// Donors are about to lend for this request, which was promised bandwidth: of several Monitor Nodes
+    /// with one store, no two promise any without knowing of each other.
+    PutLastPromise {
+        /// The client's number for it.
+        client_id: u128,
+    },
     /// A join token is new, or used.
     PutToken(JoinTokenRecord),
     /// A join token is too old.
@@ -231,6 +237,11 @@ pub enum Record {
     LastRequest {
         /// Whose it is.
         user: String,
+        /// The client's number for it.
+        client_id: u128,
+    },
+    /// The last request that was promised bandwidth.
+    LastPromise {
         /// The client's number for it.
         client_id: u128,
     },

@@ -56,6 +56,16 @@ impl MonitorCore {
     /// What the ways carry of a request for so many slabs of each copy; `None`: it did not say what it
     /// needs.
     pub(super) fn carrying(&self, request: &MemoryRequest, slabs_of_copy: u32) -> Option<Carrying> {
+        self.carrying_besides(request, slabs_of_copy, None)
+    }
+
+    /// The same, where the request of that number counts for nothing.
+    fn carrying_besides(
+        &self,
+        request: &MemoryRequest,
+        slabs_of_copy: u32,
+        besides: Option<u128>,
+    ) -> Option<Carrying> {
         if request.bandwidth_bps == 0 {
             return None;
         }
@@ -66,7 +76,7 @@ impl MonitorCore {
             .iter()
             .map(|(donor, entry)| (donor, self.links_between(home, donor, entry, &nodes_at)))
             .collect();
-        let promised = self.promised();
+        let promised = self.promised(besides);
         let links = ways.values().flatten().copied();
         let spare_bps = links.map(|link| (link, self.spare_bps(link, &promised))).collect();
         let slab_bps = slab_bps(request.bandwidth_bps, slabs_of_copy);
@@ -77,6 +87,36 @@ impl MonitorCore {
     pub(super) fn carrying_of(&self, client_id: u128) -> Option<Carrying> {
         let pending = self.requests.get(&client_id)?;
         self.carrying(&pending.request, pending.most_slabs)
+    }
+
+    /// Of several Monitor Nodes another may have promised meanwhile what was to be promised here: shares
+    /// whose ways carry them no more are given back, and placed anew. Whether there were any.
+    pub(super) fn gives_back_overloading(&mut self, now_ns: u64, client_id: u128) -> bool {
+        let Some(pending) = self.requests.get(&client_id) else { return false };
+        let carrying = self.carrying_besides(&pending.request, pending.most_slabs, Some(client_id));
+        let Some(carrying) = carrying else { return false };
+        let prepared = pending.parts.iter().filter(|(_, part)| part.state == PartState::Prepared);
+        let mut shares = BTreeMap::new();
+        for (_, part) in prepared.clone() {
+            *shares.entry(part.donor.node).or_default() += part.slabs;
+        }
+        let overloaded = carrying.overloaded(&shares);
+        let is_overloading = |donor| {
+            let mut links = carrying.ways.get(&donor).into_iter().flatten();
+            links.any(|link| overloaded.contains_key(link))
+        };
+        let lost: Vec<_> = prepared
+            .filter(|(_, part)| is_overloading(part.donor.node))
+            .map(|(id, part)| (*id, part.donor))
+            .collect();
+        for (grant, donor) in &lost {
+            self.take_part(*grant);
+            self.abort(*donor, *grant);
+        }
+        if !lost.is_empty() {
+            self.advance(now_ns, client_id);
+        }
+        !lost.is_empty()
     }
 
     /// Why the ways to these donors, who have the room, do not do for a request.
@@ -127,14 +167,16 @@ impl MonitorCore {
         links
     }
 
-    /// What was promised, by link: to grants, and to requests in their handshake.
-    fn promised(&self) -> BTreeMap<Link, u64> {
+    /// What was promised, by link: to grants, and to requests in their handshake but that one.
+    fn promised(&self, besides: Option<u128>) -> BTreeMap<Link, u64> {
         let is_promised =
             |it: &&GrantRecord| it.bandwidth_bps > 0 && it.state != GrantState::Releasing;
         let granted = self.rat.iter().filter(is_promised);
         let granted = granted.map(|grant| (grant.home, grant.donor, grant.bandwidth_bps));
-        let asked = self.requests.values().filter(|it| it.request.bandwidth_bps > 0);
-        let asked = asked.flat_map(|pending| {
+        let asks = |(id, it): &(&u128, &PendingRequest)| {
+            it.request.bandwidth_bps > 0 && Some(**id) != besides
+        };
+        let asked = self.requests.iter().filter(asks).flat_map(|(_, pending)| {
             let home = self.home_of(&pending.request);
             let parts = pending
                 .parts

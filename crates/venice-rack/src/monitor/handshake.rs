@@ -340,12 +340,16 @@ impl MonitorCore {
             }
         }
         let user = pending.owner.user.clone();
+        let is_promised = pending.request.bandwidth_bps > 0;
         let records: Vec<_> =
             prepared.into_iter().filter_map(|id| self.record_of(now_ns, client_id, id)).collect();
-        let last_request =
-            self.shared.is_some().then_some(Change::PutLastRequest { user, client_id });
-        let intent = last_request.into_iter().chain(records.iter().cloned().map(Change::PutGrant));
-        self.change_together(intent.collect());
+        let mut intent = Vec::with_capacity(records.len() + 2);
+        if self.shared.is_some() {
+            intent.push(Change::PutLastRequest { user, client_id });
+            intent.extend(is_promised.then_some(Change::PutLastPromise { client_id }));
+        }
+        intent.extend(records.iter().cloned().map(Change::PutGrant));
+        self.change_together(intent);
         for record in records {
             let donor = Identity { node: record.donor, epoch: record.donor_epoch };
             let addr = self.control_addr(donor.node);

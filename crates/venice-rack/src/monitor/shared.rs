@@ -131,6 +131,9 @@ impl MonitorCore {
             self.fail(now_ns, client_id, error);
             return false;
         }
+        if self.gives_back_overloading(now_ns, client_id) {
+            return false;
+        }
         self.call_off_rivals(client_id);
         true
     }

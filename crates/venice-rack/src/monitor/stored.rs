@@ -129,7 +129,7 @@ impl MonitorCore {
             RecordKey::Revocation(node) => self.revoked.forget(node),
             RecordKey::CertificateLife => self.memory.certificate_life_ms = 0,
             RecordKey::Quota(of) => self.quotas.remove(of),
-            RecordKey::Newcomer | RecordKey::LastRequest(_) => {}
+            RecordKey::Newcomer | RecordKey::LastRequest(_) | RecordKey::LastPromise => {}
         }
     }
 

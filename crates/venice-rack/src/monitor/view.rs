@@ -19,6 +19,8 @@ pub enum RecordKey {
     GrantLimit,
     /// A user's last request.
     LastRequest(String),
+    /// The last request that was promised bandwidth.
+    LastPromise,
     /// A join token.
     Token(u64),
     /// A node that was turned out.
@@ -39,6 +41,7 @@ impl Change {
             Change::DeleteGrant(id) => RecordKey::Grant(*id),
             Change::PutGrantLimit(_) => RecordKey::GrantLimit,
             Change::PutLastRequest { user, .. } => RecordKey::LastRequest(user.clone()),
+            Change::PutLastPromise { .. } => RecordKey::LastPromise,
             Change::PutToken(token) => RecordKey::Token(token.id),
             Change::DeleteToken(id) => RecordKey::Token(*id),
             Change::PutRevocation(revocation) => RecordKey::Revocation(revocation.node.clone()),
@@ -57,6 +60,7 @@ impl Change {
             Change::PutGrant(grant) => Record::Grant(grant),
             Change::PutGrantLimit(limit) => Record::GrantLimit(limit),
             Change::PutLastRequest { user, client_id } => Record::LastRequest { user, client_id },
+            Change::PutLastPromise { client_id } => Record::LastPromise { client_id },
             Change::PutToken(token) => Record::Token(token),
             Change::PutRevocation(revocation) => Record::Revocation(revocation),
             Change::PutCertificateLife(life_ms) => Record::CertificateLife(life_ms),
@@ -79,6 +83,7 @@ impl Change {
             | RecordKey::Newcomer
             | RecordKey::GrantLimit
             | RecordKey::LastRequest(_)
+            | RecordKey::LastPromise
             | RecordKey::CertificateLife => None,
         }
     }
@@ -105,6 +110,7 @@ impl From<Record> for Change {
             Record::Grant(grant) => Change::PutGrant(grant),
             Record::GrantLimit(limit) => Change::PutGrantLimit(limit),
             Record::LastRequest { user, client_id } => Change::PutLastRequest { user, client_id },
+            Record::LastPromise { client_id } => Change::PutLastPromise { client_id },
             Record::Token(token) => Change::PutToken(token),
             Record::Revocation(revocation) => Change::PutRevocation(revocation),
             Record::CertificateLife(life_ms) => Change::PutCertificateLife(life_ms),

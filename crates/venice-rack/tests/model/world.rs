@@ -1,6 +1,7 @@
 //! The rack's parts, driven by [`Op`]s.
 
 mod asking;
+mod bandwidth;
 mod devices;
 mod etcd;
 mod peace;
@@ -93,6 +94,8 @@ pub struct World {
     wanted: BTreeSet<GrantId>,
     /// Quotas, and what counts.
     ledger: Ledger,
+    /// What each slab that is asked for has to be carried, in bits a second.
+    slab_bps: u64,
     /// Who waits for room, and who passed whom.
     line: LineJudge,
     /// What the Monitor Node wants done, and is not done yet.
@@ -126,6 +129,7 @@ impl World {
             promised_ns: BTreeMap::new(),
             wanted: BTreeSet::new(),
             ledger: Ledger::default(),
+            slab_bps: 0,
             line: LineJudge::default(),
             actions: VecDeque::new(),
             next_instance: 1,

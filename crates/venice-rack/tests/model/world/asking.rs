@@ -17,7 +17,7 @@ impl World {
             donors: named.map(name_of).into_iter().collect(),
             home: String::new(),
             placement: Some(Policy::ALL[self.recipients.len() % 3]),
-            bandwidth_bps: 0,
+            bandwidth_bps: u64::from(slabs) * self.slab_bps,
             purpose: "model".to_owned(),
             queueing,
         };

@@ -47,6 +47,10 @@ impl Etcd {
         self.records.contains_key(&RecordKey::Grant(grant))
     }
 
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.values().map(|(_, record)| record)
+    }
+
     fn holds(&self, (key, at): &Sight) -> bool {
         self.records.get(key).map(|(revision, _)| *revision) == *at
     }
@@ -115,6 +119,7 @@ impl World {
             changes.iter().for_each(|change| self.ledger.store(change));
             let revision = self.etcd.make(&changes);
             monitor.view.made(revision, changes);
+            self.check_bandwidth();
             return;
         }
         let found = |(key, _): &Sight| {

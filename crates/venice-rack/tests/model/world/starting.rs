@@ -57,7 +57,7 @@ impl World {
             instance: donor.instance,
             pid: None,
             control_addr: format!("{index}"),
-            udp_addr: String::new(),
+            udp_addr: "127.0.0.1:1".to_owned(),
             shm_socket: String::new(),
             resources: [memory].into_iter().chain(devices()).collect(),
             previous: donor.identity,
