@@ -205,9 +205,14 @@ typedef struct venice_device_options {
     const char *donors;       /* nodes to get it from, "node1,node2"; NULL: any */
     const char *purpose;      /* what for, in `venice grants`; may be NULL */
     uint64_t min_bytes;       /* how large an accelerator has to be at least; 0: any */
+    uint32_t wait_ms;         /* where there is none, wait in line so long at most; 0: do not */
+    uint32_t priority;        /* in line, higher ones first, 1 to 255; 0: 100, above which is for
+                               * administrators */
+    uint32_t preempt;         /* while it waits, have a device of lower priority called back: 1: one's
+                               * own, for administrators anybody's; 0: none */
 } venice_device_options;
 
-#define VENICE_DEVICE_OPTIONS { sizeof(venice_device_options), NULL, NULL, NULL, 0 }
+#define VENICE_DEVICE_OPTIONS { sizeof(venice_device_options), NULL, NULL, NULL, 0, 0, 0, 0 }
 
 /* Gets an accelerator, whole. VENICE_NO_ROOM: none is free that would do. */
 venice_status venice_get_accelerator(const venice_rack *rack, const venice_device_options *options,
@@ -226,6 +231,10 @@ void venice_free_device(venice_device *device);
 
 /* Whether it is still held: VENICE_DEVICE_LOST if its node is gone or has taken it back. */
 venice_status venice_check_device(const venice_device *device);
+
+/* Seconds until its node takes it back, as for a request of higher priority: free it before. INFINITY:
+ * its node wants it back and waits; less than 0: it does not want it back, and for NULL. */
+double venice_device_leaving_s(const venice_device *device);
 
 /* Of storage how much was granted; of others their size, 0 where nobody knows, and for NULL. */
 uint64_t venice_device_bytes(const venice_device *device);

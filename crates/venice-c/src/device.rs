@@ -1,6 +1,7 @@
 //! `venice_device`.
 
 use std::ffi::{CString, c_char};
+use std::time::Duration;
 
 use venice_client::{Device, DeviceOptions, Error, Io, Rack};
 
@@ -16,6 +17,9 @@ pub struct Options {
     donors: *const c_char,
     purpose: *const c_char,
     min_bytes: u64,
+    wait_ms: u32,
+    priority: u32,
+    preempt: u32,
 }
 
 /// A device, and its words for C.
@@ -61,6 +65,12 @@ unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
         meant.donors = list(text(options.donors, "donors")?);
         meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
         meant.min_bytes = options.min_bytes;
+        meant.wait = Duration::from_millis(options.wait_ms.into());
+        meant.preempt = options.preempt != 0;
+        if options.priority > 0 {
+            let wrong = |_| Error::Invalid("a priority is at most 255".into());
+            meant.priority = u8::try_from(options.priority).map_err(wrong)?;
+        }
     }
     Ok(meant)
 }
@@ -135,6 +145,21 @@ pub unsafe extern "C" fn venice_free_device(device: *mut Got) {
 pub unsafe extern "C" fn venice_check_device(device: *const Got) -> Status {
     // SAFETY: promised.
     told(unsafe { handle(device, "device") }.and_then(|got| got.device.check()))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_leaving_s(device: *const Got) -> f64 {
+    // SAFETY: promised.
+    let leaving = unsafe { device.as_ref() }.and_then(|got| got.device.leaving());
+    match leaving.map(|leaving| leaving.within) {
+        None => -1.0,
+        Some(None) => f64::INFINITY,
+        Some(Some(within)) => within.as_secs_f64(),
+    }
 }
 
 /// See the header.

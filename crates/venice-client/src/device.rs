@@ -1,7 +1,9 @@
 //! Devices of the rack: the paper's `GetAccelerator` and `GetIO`.
 
-use venice_control::ResourceKind;
-use venice_recipient::{DeviceWish, Fate, Held};
+use std::time::{Duration, Instant};
+
+use venice_control::{DEFAULT_PRIORITY, ResourceKind};
+use venice_recipient::{DeviceWish, Fate, Held, Waiting, reason_text};
 
 use crate::Error;
 use crate::rack::Rack;
@@ -44,7 +46,7 @@ pub enum Io {
 }
 
 /// Which device, and what for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceOptions {
     /// What it has to be able to do, all of it, as in `venice resources`: `cuda`, `25Gbps`.
@@ -53,8 +55,40 @@ pub struct DeviceOptions {
     pub min_bytes: u64,
     /// The nodes to get it from; empty: any.
     pub donors: Vec<String>,
+    /// Where none is to be had, wait for one in line so long at most; zero: not at all. Whoever waits is
+    /// listed by `venice queue`.
+    pub wait: Duration,
+    /// 0 to 255, for those who wait: higher ones are served first. More than [`DEFAULT_PRIORITY`] is
+    /// for administrators.
+    pub priority: u8,
+    /// While it waits, have a device of lower priority called back: the user's own, for administrators
+    /// anybody's. Its holder has a minute to give it back ([`Device::leaving`]).
+    pub preempt: bool,
     /// What for, in `venice grants`.
     pub purpose: String,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            capabilities: Vec::new(),
+            min_bytes: 0,
+            donors: Vec::new(),
+            wait: Duration::ZERO,
+            priority: DEFAULT_PRIORITY,
+            preempt: false,
+            purpose: String::new(),
+        }
+    }
+}
+
+/// A device's donor wants it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// Why, in words.
+    pub why: &'static str,
+    /// How long it is still held: then [`Device::check`] says that it is lost. `None`: its donor waits.
+    pub within: Option<Duration>,
 }
 
 /// A device of the rack, held until this is dropped. The grant holds it and no more: how its data
@@ -98,6 +132,11 @@ impl Rack {
             bytes,
             capabilities: options.capabilities.clone(),
             donors: options.donors.clone(),
+            waiting: Waiting {
+                at_most: options.wait,
+                priority: options.priority,
+                preempt: options.preempt,
+            },
             purpose: options.purpose.clone(),
         };
         let held = Held::device(self.access(), &wish, |_| {})?;
@@ -134,6 +173,14 @@ impl Device {
     /// The grant's number, as in `venice grants`.
     pub fn grant(&self) -> u64 {
         self.held.grants()[0].id.0
+    }
+
+    /// Whether its donor wants it back, as for a request of higher priority; `None`: it does not, or
+    /// not any more. Whoever gives it back in time (drops it) has used it to the end.
+    pub fn leaving(&self) -> Option<Leaving> {
+        let wanted = self.held.wanted()?;
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        Some(Leaving { why: reason_text(wanted.reason), within: wanted.until.map(left) })
     }
 
     /// Whether it is still held.

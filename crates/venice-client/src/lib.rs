@@ -40,7 +40,7 @@ mod queue;
 mod rack;
 mod store;
 
-pub use device::{Device, DeviceKind, DeviceOptions, Io};
+pub use device::{Device, DeviceKind, DeviceOptions, Io, Leaving};
 pub use error::Error;
 pub use memory::Memory;
 pub use object_cache::{

@@ -6,7 +6,9 @@ mod identity;
 mod rows;
 
 pub(crate) use asking::{asked_in, asked_out, client_id_in, request_in, request_out};
-pub(crate) use devices::{device_request_in, device_request_out};
+pub(crate) use devices::{
+    asked_for_device_in, asked_for_device_out, device_request_in, device_request_out,
+};
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use rows::*;
 

@@ -25,8 +25,8 @@ pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queuei
 pub use venice_rack::quota::{QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
-    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow,
-    QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
+    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow,
+    QueueRow, QuotaRow, QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
 };
 pub use venice_rack::types::{
     CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,

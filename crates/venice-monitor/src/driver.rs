@@ -201,6 +201,9 @@ impl Driver {
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
             }
+            Input::PlanDevice(owner, request, reply) => {
+                drop(reply.send(self.core.plan_device(&owner, &request)));
+            }
             Input::Release(leases, reply) => {
                 let token = self.token();
                 self.core.handle_release(token, &leases);
@@ -347,7 +350,7 @@ impl Driver {
             Action::ReplyStanding { client_id, standing } => {
                 let asking = self.requests.remove(&client_id);
                 for reply in asking.into_iter().flat_map(|asking| asking.replies) {
-                    let _ = reply.send(Ok(Asked::Waits(standing)));
+                    let _ = reply.send(Ok(Asked::Waits(standing.clone())));
                 }
             }
             Action::ReplyRelease { token, kept } => {

@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 use venice_control::{
-    Asked, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow,
+    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow,
     MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
     QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
 };
@@ -21,7 +21,7 @@ pub(crate) enum Input {
     Reports(Vec<Report>),
     Request(Owner, MemoryRequest, AskedReply),
     RequestDevice(Owner, DeviceRequest, AskedReply),
-    /// Who asked for memory does not wait for it any more.
+    /// Who asked for memory, or a device, does not wait for it any more.
     Leave {
         owner: Owner,
         client_id: u128,
@@ -29,6 +29,7 @@ pub(crate) enum Input {
     },
     /// Where a request would be placed; nothing changes.
     Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
+    PlanDevice(Owner, DeviceRequest, Reply<Result<DevicePlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
     Order(Order, Done),
     List(Listing),

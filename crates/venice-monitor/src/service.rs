@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Asked, DeviceRequest, ForecastRow, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Kept,
+    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, Kept,
     LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
     QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
 };
@@ -87,12 +87,16 @@ impl MonitorHandler for Service {
         &self,
         owner: Owner,
         request: DeviceRequest,
-    ) -> Result<Vec<Grant>, RackError> {
-        let asked = self.ask(|reply| Input::RequestDevice(owner, request, reply));
-        match asked.await.unwrap_or_else(stopping)? {
-            Asked::Granted(grants) => Ok(grants),
-            Asked::Waits(_) => unreachable!("no device is waited for"),
-        }
+    ) -> Result<Asked, RackError> {
+        self.ask(|reply| Input::RequestDevice(owner, request, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn plan_device(
+        &self,
+        owner: Owner,
+        request: DeviceRequest,
+    ) -> Result<DevicePlan, RackError> {
+        self.ask(|reply| Input::PlanDevice(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn leave_queue(&self, owner: Owner, client_id: u128) -> Result<(), RackError> {

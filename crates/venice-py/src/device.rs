@@ -23,6 +23,12 @@ impl Device {
         self.0.get(py)?.check().map_err(|error| raised(py, &error))
     }
 
+    /// Why it is wanted back, and within how many seconds; `None`: it is not.
+    fn leaving(&self, py: Python<'_>) -> PyResult<Option<(&'static str, Option<f64>)>> {
+        let leaving = self.0.get(py)?.leaving();
+        Ok(leaving.map(|it| (it.why, it.within.map(|within| within.as_secs_f64()))))
+    }
+
     fn close(&self) {
         self.0.close();
     }

@@ -44,14 +44,12 @@ impl Options {
         options.node = node;
         options.purpose = purpose;
         options.copies = copies;
-        options.wait = Duration::try_from_secs_f64(wait_s)
-            .map_err(|error| raised(py, &Error::Invalid(format!("wait_s: {error}"))))?;
+        options.wait = wait(py, wait_s)?;
         options.preempt = preempt;
         options.bandwidth_bps = bandwidth_bps;
         let wrong = |error: UnknownPolicy| raised(py, &Error::Invalid(error.to_string()));
         options.placement = placement.map(|name| name.parse().map_err(wrong)).transpose()?;
-        let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
-        options.priority = u8::try_from(priority).map_err(wrong)?;
+        options.priority = priority_in_line(py, priority)?;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;
         }
@@ -79,6 +77,7 @@ impl Rack {
         borrowed.map(|memory| Memory(Held::new(memory))).map_err(|error| raised(py, &error))
     }
 
+    #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     fn get_device(
         &self,
         py: Python<'_>,
@@ -87,8 +86,14 @@ impl Rack {
         capabilities: Vec<String>,
         donors: Vec<String>,
         purpose: String,
+        wait_s: f64,
+        priority: i64,
+        preempt: bool,
     ) -> PyResult<Device> {
         let mut options = DeviceOptions::default();
+        options.wait = wait(py, wait_s)?;
+        options.priority = priority_in_line(py, priority)?;
+        options.preempt = preempt;
         options.capabilities = capabilities;
         options.min_bytes = len_bytes;
         options.donors = donors;
@@ -129,6 +134,16 @@ impl Rack {
         let made = py.detach(|| self.0.object_cache(len_bytes, &options.0, &cache));
         made.map(|cache| ObjectCache(Held::new(cache))).map_err(|error| raised(py, &error))
     }
+}
+
+fn wait(py: Python<'_>, wait_s: f64) -> PyResult<Duration> {
+    let wrong = |error| raised(py, &Error::Invalid(format!("wait_s: {error}")));
+    Duration::try_from_secs_f64(wait_s).map_err(wrong)
+}
+
+fn priority_in_line(py: Python<'_>, priority: i64) -> PyResult<u8> {
+    let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
+    u8::try_from(priority).map_err(wrong)
 }
 
 /// The rack at `monitor`, or the one that is found.

@@ -1,4 +1,4 @@
-//! Waiting in line for memory: what a request says of it, and what it is told.
+//! Waiting in line for memory or a device: what a request says of it, and what it is told.
 
 use crate::types::Grant;
 use std::fmt::Write;
@@ -49,7 +49,7 @@ impl Queueing {
     }
 }
 
-/// What a request for memory comes to.
+/// What a request comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// It is granted.
@@ -59,13 +59,13 @@ pub enum Asked {
 }
 
 /// How a request stands that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Its place in line; 1 is the first.
     pub rank: u32,
-    /// What it asks for, all copies together.
+    /// What it asks for, all copies together; 0 of a device that is lent whole.
     pub asked_bytes: u64,
-    /// What the donors have free that it may use.
+    /// What the donors have free that it may use; of storage what one device has.
     pub free_bytes: u64,
     /// How long it has waited.
     pub waited_ms: u64,
@@ -73,6 +73,10 @@ pub struct Standing {
     pub called_back_bytes: u64,
     /// Its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
+    /// The device that it asks for, in words; empty: it is memory.
+    pub device: String,
+    /// Devices that are called back for it.
+    pub called_back_devices: u32,
 }
 
 /// What waiting in line has to do with a request that found no room.
@@ -98,13 +102,19 @@ pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)], line: &InLine) -> 
         let total = ByteSize(free.iter().map(|(_, bytes)| bytes).sum());
         format!("no room for {asked}: {total} free ({})", by_node.join(", "))
     };
-    let InLine { waited_ms, before, most_bytes } = line;
-    if let Some(most) = most_bytes {
-        let most = ByteSize(*most);
+    if let Some(most) = line.most_bytes {
+        let most = ByteSize(most);
         let _ = write!(text, "; waiting does not help: there is room for {most} when all is free");
     }
-    if *waited_ms > 0 {
-        let _ = write!(text, "; it waited {:.1} s", *waited_ms as f64 / 1e3);
+    text.push_str(&in_line_text(line.waited_ms, &line.before));
+    text
+}
+
+/// Says how long a request has waited in vain, and for whom; empty: not at all, for nobody.
+pub(crate) fn in_line_text(waited_ms: u64, before: &[String]) -> String {
+    let mut text = String::new();
+    if waited_ms > 0 {
+        let _ = write!(text, "; it waited {:.1} s", waited_ms as f64 / 1e3);
     }
     if !before.is_empty() {
         let _ = write!(text, "; before it in line: {}", names(before));

@@ -1,5 +1,6 @@
 //! What nodes offer, and devices as they are asked for, granted and reported.
 
+use crate::queueing::Queueing;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use venice_wire::ByteSize;
@@ -133,6 +134,11 @@ impl DeviceShare {
         self.kind == request.kind && is_enough && can_all(&self.capabilities, &request.capabilities)
     }
 
+    /// How much of its device it is: bytes of storage, or one whole device.
+    pub(crate) fn amount(&self) -> u64 {
+        if self.kind.device_unit_bytes() == 0 { 1 } else { self.bytes }
+    }
+
     /// Which device it is of.
     pub fn device(&self) -> (ResourceKind, &str) {
         (self.kind, &self.address)
@@ -169,9 +175,29 @@ pub struct DeviceRequest {
     pub donors: Vec<String>,
     /// What for, in words for people.
     pub purpose: String,
+    /// How it waits where none is to be had.
+    pub queueing: Queueing,
 }
 
 impl DeviceRequest {
+    /// Whether it is the same, however it waits.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        *self == Self { queueing: self.queueing, ..other.clone() }
+    }
+
+    /// Whether a device would do if nobody had any of it.
+    pub(crate) fn would_do(&self, spec: &ResourceSpec) -> bool {
+        spec.kind == self.kind && spec.can(&self.capabilities) && spec.bytes >= self.bytes.0
+    }
+
+    /// How much of a device it takes: bytes of storage, or one whole device.
+    pub(crate) fn amount(&self) -> u64 {
+        match self.kind.device_unit_bytes() {
+            0 => 1,
+            unit => self.bytes.0.div_ceil(unit).saturating_mul(unit),
+        }
+    }
+
     /// What is wanted, in words.
     pub fn wanted(&self) -> String {
         let mut text = match (self.kind, self.bytes.0) {

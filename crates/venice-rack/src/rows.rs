@@ -138,7 +138,7 @@ pub struct GrantRow {
     pub leaving_s: Option<f64>,
 }
 
-/// A line of `venice queue`: a request that waits for room.
+/// A line of `venice queue`: a request that waits for room, or for a device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QueueRow {
     /// Its number since this Monitor Node began to serve.
@@ -153,9 +153,13 @@ pub struct QueueRow {
     pub recipient: String,
     /// What for.
     pub purpose: String,
-    /// What it asks for, all copies together.
+    /// `memory`, `accelerator`, `nic` or `storage`.
+    pub kind: String,
+    /// What the device has to be able to do.
+    pub capabilities: Vec<String>,
+    /// What it asks for, all copies together; of an accelerator how large it is to be at least.
     pub bytes: u64,
-    /// Copies, each of another node.
+    /// Copies, each of another node; 1 of a device.
     pub copies: u32,
     /// The donors it names; empty: any.
     pub donors: Vec<String>,
@@ -165,13 +169,21 @@ pub struct QueueRow {
     pub waited_s: f64,
     /// Seconds that it goes on waiting.
     pub left_s: f64,
-    /// What the donors have free that it may use.
+    /// What the donors have free that it may use; of storage what one device has; 0 of devices that
+    /// are lent whole.
     pub free_bytes: u64,
     /// Bytes that went to requests behind it: never more than its own.
     pub passed_bytes: u64,
     /// What is called back for it, and has not come yet.
     pub called_back_bytes: u64,
-    /// What it waits for: `room`, its user's `quota`, or `donors` that did not do their share.
+    /// Devices lent whole that it may use and nobody has.
+    pub free_devices: u32,
+    /// Such devices that went to requests behind it: one at most.
+    pub passed_devices: u32,
+    /// Such devices that are called back for it.
+    pub called_back_devices: u32,
+    /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
+    /// did not do their share.
     pub needs: String,
 }
 
@@ -280,6 +292,38 @@ pub struct PlacementRow {
     /// What its way has left, in bits a second, for a request that says what it needs.
     pub link_left_bps: Option<u64>,
     /// Why it gives that, or nothing.
+    pub why: String,
+}
+
+/// What `venice get accelerator --dry-run` shows: which device a request would get.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct DevicePlan {
+    /// What is asked for, in words.
+    pub wanted: String,
+    /// Why it would be refused; empty: it would be granted.
+    pub refusal: String,
+    /// It would wait, if it may: how; empty: it would not, or nothing comes of it.
+    pub would_wait: String,
+    /// Every device of that kind.
+    pub devices: Vec<DevicePlanRow>,
+}
+
+/// A line of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DevicePlanRow {
+    /// The node that offers it.
+    pub node: String,
+    /// The device's name there.
+    pub address: String,
+    /// Its whole size; 0: nobody knows.
+    pub bytes: u64,
+    /// What of it nobody has; of one that is lent whole its size or 0.
+    pub free_bytes: u64,
+    /// What it can do.
+    pub capabilities: Vec<String>,
+    /// It is the one.
+    pub is_chosen: bool,
+    /// Why it is, or is not.
     pub why: String,
 }
 

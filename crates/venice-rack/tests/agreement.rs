@@ -5,7 +5,10 @@ mod common;
 mod model;
 
 use model::world::World;
-use model::{Fate, MONITORS, Op, op, op_of_several, op_with_quotas, op_with_waiting};
+use model::{
+    DeviceOp, Fate, MONITORS, Op, Waits, op, op_of_several, op_with_quotas, op_with_waiting,
+    op_with_waiting_for_devices,
+};
 use proptest::prelude::*;
 
 /// Does all that, lets everybody come to rest, and looks whether they agree.
@@ -37,6 +40,22 @@ proptest! {
     #[test]
     fn who_waits_is_served_in_turn(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
         ends_in_agreement(World::new(), ops);
+    }
+
+    /// Nor for a device, memory being waited for beside it.
+    #[test]
+    fn who_waits_for_a_device_is_served_in_turn(
+        ops in prop::collection::vec(op_with_waiting_for_devices(), 1..350),
+    ) {
+        ends_in_agreement(World::new(), ops);
+    }
+
+    /// The same with several Monitor Nodes, each of which has a line of its own.
+    #[test]
+    fn who_waits_for_a_device_gets_one_whoever_was_asked(
+        ops in prop::collection::vec(op_of_several(op_with_waiting_for_devices()), 1..450),
+    ) {
+        ends_in_agreement(World::with_monitors(MONITORS), ops);
     }
 
     /// The same with several Monitor Nodes, all of which serve.
@@ -123,7 +142,7 @@ fn every_device_is_granted_once() {
     let mut world = World::new();
     for _ in 0..=model::DONORS {
         for which in 0..model::world::DEVICES.len() {
-            world.apply(Op::Device(model::DeviceOp::Get { which, units: 6, named: None }));
+            world.apply(Op::Device(DeviceOp::Get { which, units: 6, named: None, waits: None }));
         }
     }
     world.calm_down();
@@ -147,7 +166,7 @@ proptest! {
         ], 16),
     ) {
         let mut world = World::new();
-        world.apply(Op::Device(model::DeviceOp::Get { which, units: 4, named: None }));
+        world.apply(Op::Device(DeviceOp::Get { which, units: 4, named: None, waits: None }));
         for (step, fate) in (0..steps).zip(fates) {
             world.apply(if step % 2 == 0 { Op::Act } else { Op::Deliver(0, fate) });
         }
@@ -197,4 +216,26 @@ fn who_may_calls_grants_of_lower_priority_back_and_they_have_their_time() {
     world.check_agreement();
     assert!(world.called_back() > 0);
     assert_eq!(world.granted(), 3, "the first has given back, or lost, what was called back");
+}
+
+#[test]
+fn a_device_is_waited_for_and_called_back_and_its_holder_has_its_time() {
+    let get = |priority, preempts| {
+        let waits = Some(Waits { wait_ms: 29_000, priority, preempts });
+        Op::Device(DeviceOp::Get { which: 0, units: 1, named: Some(0), waits })
+    };
+    let mut world = World::new();
+    world.apply(get(50, false));
+    world.settle();
+    assert_eq!(world.devices_granted(), 1);
+    // Nobody is called back by who does not say so, nor by its own priority.
+    world.apply(get(60, false));
+    world.settle();
+    world.apply(Op::Heartbeat(0));
+    assert_eq!((world.devices_granted(), world.called_back(), world.waited().0), (1, 0, 1));
+    world.apply(get(70, true));
+    world.calm_down();
+    world.check_agreement();
+    assert!(world.called_back() > 0);
+    assert_eq!(world.devices_granted(), 2, "the first has given back what was called back");
 }

@@ -102,6 +102,7 @@ fn request(client_id: u128, kind: ResourceKind, bytes: u64) -> DeviceRequest {
         capabilities: vec![],
         donors: vec![],
         purpose: "p".into(),
+        queueing: Queueing::default(),
     }
 }
 

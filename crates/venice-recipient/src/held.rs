@@ -2,7 +2,8 @@
 //!
 //! One thread renews the leases at the donors; a dead Monitor Node stops nothing. What is lost, and
 //! what a donor wants back, is told once. A lease is counted from when its renewal was sent, and is
-//! over here before it is over there: its device may be another's from then on.
+//! over here before it is over there: its device may be another's from then on. So is the time that a
+//! donor states when it wants something back: what is still held then is given back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,37 +15,25 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::{JoinError, JoinSet};
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{
-    ControlError, DeviceRequest, Grant, LeaseState, Notice, NoticeReason, ResourceKind,
-};
+use venice_control::{ControlError, Grant, LeaseState, Notice, NoticeReason};
 use venice_memory::paged::run_block::{Fate, PortKind};
-use venice_wire::ByteSize;
 
+use crate::device::{DeviceWish, ask_for_device};
 use crate::error::RecipientError;
 use crate::leases::{renew, thread};
-use crate::loan::{Loan, Wish, borrow, drawn, release, runtime, who_borrows};
+use crate::loan::{Loan, Wish, borrow, release, runtime};
+use crate::waiting::{Told, unheard};
 
 /// How often it is looked what there is to tell.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A grant is given up when this part of its lease is left: that is for who uses it to stop.
 const MARGIN_PARTS: u32 = 4;
+/// What part of a lease whoever uses a grant has to stop, once it is lost or its time is over.
+const GRACE_PARTS: u32 = 5;
+/// The longest that may be.
+const MAX_GRACE: Duration = Duration::from_secs(5);
 /// How long giving back may take, all in all.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
-
-/// What device is wanted.
-#[derive(Clone, Debug)]
-pub struct DeviceWish {
-    /// An accelerator, a network card, or storage.
-    pub kind: ResourceKind,
-    /// How much storage, rounded up to whole MiB; how large an accelerator is to be at least.
-    pub bytes: u64,
-    /// What it has to be able to do, all of it.
-    pub capabilities: Vec<String>,
-    /// The donors to ask; empty: any.
-    pub donors: Vec<String>,
-    /// What for, for the tables.
-    pub purpose: String,
-}
 
 /// What there is to tell of a grant that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +53,28 @@ pub enum HeldEvent {
     Lost(Fate),
     /// Its donor wants it back.
     Wanted(Notice),
+    /// The time that its donor has stated is about to be over: whoever uses it is to stop now, within
+    /// [`Held::grace`].
+    Due,
+}
+
+/// A donor wants a grant back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedBack {
+    /// Why.
+    pub reason: NoticeReason,
+    /// When it ends, given back or not; `None`: its donor waits.
+    pub until: Option<Instant>,
+}
+
+/// Why a donor wants something back, as people are told.
+pub fn reason_text(reason: NoticeReason) -> &'static str {
+    match reason {
+        NoticeReason::Drain => "the node is being drained and wants it back",
+        NoticeReason::Pressure => "the node's own programs need it: it wants it back",
+        NoticeReason::Preempted => "a request of higher priority needs it",
+        NoticeReason::Fault => "the device is there no longer, or does not work",
+    }
 }
 
 impl fmt::Display for HeldNews {
@@ -73,14 +84,14 @@ impl fmt::Display for HeldNews {
             HeldEvent::Lost(Fate::Died) => "its agent is gone: the grant is over",
             HeldEvent::Lost(Fate::TookBack) => "it was taken back: the grant is over",
             HeldEvent::Lost(Fate::Silent) => "it does not answer: the lease runs out",
-            HeldEvent::Wanted(notice) => match notice.reason {
-                NoticeReason::Drain => "the node is being drained and wants it back",
-                NoticeReason::Pressure => "the node's own programs need it: it wants it back",
-                NoticeReason::Preempted => "a request of higher priority needs it",
-                NoticeReason::Fault => "the device is there no longer, or does not work",
-            },
+            HeldEvent::Wanted(notice) => reason_text(notice.reason),
+            HeldEvent::Due => "the time that was left is over: it is given back",
         };
-        write!(f, "{what} of {donor}: {why}")
+        write!(f, "{what} of {donor}: {why}")?;
+        if let HeldEvent::Wanted(Notice { within_ms: Some(within_ms), .. }) = event {
+            write!(f, ": it ends in {} s", within_ms.div_ceil(1000))?;
+        }
+        Ok(())
     }
 }
 
@@ -88,14 +99,20 @@ impl fmt::Display for HeldNews {
 #[derive(Debug)]
 pub struct Held {
     grants: Vec<Grant>,
-    /// Those that are lost, by their places.
-    lost: Arc<Mutex<BTreeMap<usize, Fate>>>,
+    fates: Arc<Mutex<Fates>>,
     stop: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
+/// What has become of grants, by their places.
+#[derive(Debug, Default)]
+struct Fates {
+    lost: BTreeMap<usize, Fate>,
+    wanted: BTreeMap<usize, WantedBack>,
+}
+
 impl Held {
-    /// Borrows a device. `tell` hears what becomes of it, on a thread of its own.
+    /// Borrows a device, perhaps in line. `tell` hears what becomes of it, on a thread of its own.
     ///
     /// # Errors
     /// [`RecipientError`]: nobody answers, or no such device is free.
@@ -104,20 +121,20 @@ impl Held {
         wish: &DeviceWish,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let request = DeviceRequest {
-            client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
-            recipient: who_borrows(),
-            kind: wish.kind,
-            bytes: ByteSize(wish.bytes),
-            capabilities: wish.capabilities.clone(),
-            donors: wish.donors.clone(),
-            purpose: wish.purpose.clone(),
-        };
-        let asked = Instant::now();
-        let grant = runtime()?.block_on(async {
-            MonitorClient::connect(access).await?.request_device(request).await
-        })?;
-        Held::keep(access, (vec![grant], asked), tell)
+        Held::device_in_line(access, wish, &mut unheard, tell)
+    }
+
+    /// The same for whoever wants to hear how it stands in line, and may leave it.
+    ///
+    /// # Errors
+    /// As [`Held::device`]; [`RecipientError::LeftLine`].
+    pub fn device_in_line(
+        access: &Access,
+        wish: &DeviceWish,
+        told: &mut Told<'_>,
+        tell: impl FnMut(HeldNews) + Send + 'static,
+    ) -> Result<Held, RecipientError> {
+        Held::keep(access, ask_for_device(access, wish, told)?, tell)
     }
 
     /// Borrows memory and reaches none of it: that is its holder's business.
@@ -150,19 +167,20 @@ impl Held {
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
         let (stop, stopped) = mpsc::channel();
-        let lost = Arc::new(Mutex::new(BTreeMap::new()));
+        let fates = Arc::new(Mutex::new(Fates::default()));
         let mut keeper = Keeper {
             access: access.clone(),
             kept: grants.iter().map(|grant| Kept::new(grant, asked)).collect(),
-            lost: Arc::clone(&lost),
+            fates: Arc::clone(&fates),
             agents: BTreeMap::new(),
             renewals: JoinSet::new(),
+            returns: JoinSet::new(),
             tell: Box::new(tell),
         };
         let runtime = runtime()?;
         runtime.block_on(keeper.confirm());
         let keeper = thread("venice-held", move || keeper.run(&runtime, &stopped))?;
-        Ok(Held { grants, lost, stop: Some(stop), keeper: Some(keeper) })
+        Ok(Held { grants, fates, stop: Some(stop), keeper: Some(keeper) })
     }
 
     /// What was granted, lost or not.
@@ -172,7 +190,20 @@ impl Held {
 
     /// Why one of the grants is over; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
-        lock(&self.lost).values().next().copied()
+        lock(&self.fates).lost.values().next().copied()
+    }
+
+    /// Which of them a donor wants back, the one that ends first; `None`: none, or not any more.
+    pub fn wanted(&self) -> Option<WantedBack> {
+        let fates = lock(&self.fates);
+        let soonest = |it: &&WantedBack| (it.until.is_none(), it.until);
+        fates.wanted.values().min_by_key(soonest).copied()
+    }
+
+    /// How long whoever uses them has to stop when one is lost or due: its device is another's only
+    /// later.
+    pub fn grace(&self) -> Duration {
+        self.grants.iter().map(grace).min().unwrap_or(MAX_GRACE)
     }
 }
 
@@ -188,11 +219,13 @@ impl Drop for Held {
 struct Keeper {
     access: Access,
     kept: Vec<Kept>,
-    lost: Arc<Mutex<BTreeMap<usize, Fate>>>,
+    fates: Arc<Mutex<Fates>>,
     /// Connections to the donors, by address.
     agents: BTreeMap<String, AgentClient>,
     /// What is under way, at all donors at a time: one that is silent delays no other.
     renewals: JoinSet<Renewal>,
+    /// What is given back because its time is over.
+    returns: JoinSet<()>,
     tell: Box<dyn FnMut(HeldNews) + Send>,
 }
 
@@ -211,17 +244,34 @@ struct Kept {
     is_asked: bool,
     /// What was told of it last.
     told: Option<NoticeReason>,
+    /// Until when its donor leaves it.
+    until: Option<Instant>,
+    is_due: bool,
     is_lost: bool,
 }
 
 impl Kept {
     fn new(grant: &Grant, asked: Instant) -> Self {
         let grant = grant.clone();
-        Self { grant, renewed: asked, is_asked: false, told: None, is_lost: false }
+        Self {
+            grant,
+            renewed: asked,
+            is_asked: false,
+            told: None,
+            until: None,
+            is_due: false,
+            is_lost: false,
+        }
     }
 
     fn lease(&self) -> Duration {
-        Duration::from_secs_f64(self.grant.lease_s.clamp(0.1, 86_400.0))
+        lease(&self.grant)
+    }
+
+    /// Whoever uses it is to stop, and to have stopped half a grace before its donor takes it.
+    fn is_due(&self, now: Instant) -> bool {
+        let lead = grace(&self.grant) * 3 / 2;
+        self.until.is_some_and(|until| until.saturating_duration_since(now) <= lead)
     }
 
     /// For how long it is believed in after a renewal: who uses it is to be gone before its donor
@@ -249,8 +299,8 @@ impl Keeper {
                 while let Some(renewal) = self.renewals.try_join_next() {
                     self.take(renewal);
                 }
+                self.judge(Instant::now());
             });
-            self.judge(Instant::now());
         }
         let living = self.kept.iter().filter(|kept| !kept.is_lost);
         let grants: Vec<Grant> = living.map(|kept| kept.grant.clone()).collect();
@@ -320,32 +370,61 @@ impl Keeper {
         match state {
             LeaseState::Live { notice, .. } if !kept.is_lost => {
                 kept.renewed = kept.renewed.max(sent);
-                self.hear(index, notice);
+                self.hear(index, sent, notice);
             }
             LeaseState::Live { .. } => {}
             LeaseState::Unknown => self.lose(index, Fate::TookBack),
         }
     }
 
-    /// Gives up what was not renewed in time, whatever its donor says later.
+    /// Gives up what was not renewed in time, whatever its donor says later, and gives back what its
+    /// donor has waited for long enough.
     fn judge(&mut self, now: Instant) {
+        while self.returns.try_join_next().is_some() {}
         for index in 0..self.kept.len() {
-            if self.kept[index].is_over(now) {
+            let kept = &mut self.kept[index];
+            if kept.is_over(now) {
                 self.lose(index, Fate::Silent);
+            } else if kept.until.is_some_and(|until| until <= now) && !kept.is_lost {
+                self.give_back(index);
+                self.lose(index, Fate::TookBack);
+            } else if kept.is_due(now) && !kept.is_lost && !std::mem::replace(&mut kept.is_due, true) {
+                self.say(index, HeldEvent::Due);
             }
         }
     }
 
+    /// Before its donor takes it: then nobody need wait for its lease.
+    fn give_back(&mut self, index: usize) {
+        let (access, grant) = (self.access.clone(), self.kept[index].grant.clone());
+        self.returns.spawn(async move {
+            let released = release(&access, std::slice::from_ref(&grant));
+            let _ = tokio::time::timeout(GIVE_BACK_WITHIN, released).await;
+        });
+    }
+
     fn lose(&mut self, index: usize, fate: Fate) {
         if !std::mem::replace(&mut self.kept[index].is_lost, true) {
-            lock(&self.lost).insert(index, fate);
+            let mut fates = lock(&self.fates);
+            fates.lost.insert(index, fate);
+            fates.wanted.remove(&index);
+            drop(fates);
             self.say(index, HeldEvent::Lost(fate));
         }
     }
 
-    fn hear(&mut self, index: usize, notice: Option<Notice>) {
+    /// `sent`: when the renewal was that this answers; its donor counts from later on.
+    fn hear(&mut self, index: usize, sent: Instant, notice: Option<Notice>) {
+        let kept = &mut self.kept[index];
+        let after = |ms| sent.checked_add(Duration::from_millis(ms));
+        kept.until = notice.and_then(|notice| notice.within_ms).and_then(after);
+        let until = kept.until;
         let reason = notice.map(|notice| notice.reason);
-        let before = std::mem::replace(&mut self.kept[index].told, reason);
+        let before = std::mem::replace(&mut kept.told, reason);
+        match reason {
+            Some(reason) => lock(&self.fates).wanted.insert(index, WantedBack { reason, until }),
+            None => lock(&self.fates).wanted.remove(&index),
+        };
         if let Some(notice) = notice.filter(|notice| before != Some(notice.reason)) {
             self.say(index, HeldEvent::Wanted(notice));
         }
@@ -356,6 +435,14 @@ impl Keeper {
         let what = device.as_ref().map_or("memory", |device| &device.address).to_owned();
         (self.tell)(HeldNews { donor: donor.clone(), what, event });
     }
+}
+
+fn lease(grant: &Grant) -> Duration {
+    Duration::from_secs_f64(grant.lease_s.clamp(0.1, 86_400.0))
+}
+
+fn grace(grant: &Grant) -> Duration {
+    (lease(grant) / GRACE_PARTS).min(MAX_GRACE)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -396,6 +483,21 @@ mod tests {
         assert!(!kept.is_over(asked));
         assert!(kept.is_over(asked + Duration::from_secs_f64(LEASE_S * 0.75)));
         assert!(kept.trust() < kept.lease());
+    }
+
+    #[test]
+    fn who_uses_what_is_wanted_back_has_stopped_before_it_is_taken() {
+        let asked = Instant::now();
+        let mut kept = Kept::new(&grant(String::new()), asked);
+        assert!(!kept.is_due(asked));
+        kept.until = Some(asked + Duration::from_secs(60));
+        assert!(!kept.is_due(asked + Duration::from_secs(58)));
+        assert!(kept.is_due(asked + Duration::from_secs(59)));
+        let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
+        let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
+        let said = HeldNews { donor, what, event: HeldEvent::Wanted(notice) }.to_string();
+        let meant = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
+        assert_eq!(said, meant);
     }
 
     #[test]

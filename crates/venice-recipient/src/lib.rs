@@ -23,6 +23,7 @@
 
 mod at_home;
 mod copies;
+mod device;
 mod error;
 mod freeing;
 mod held;
@@ -43,7 +44,8 @@ mod write_behind;
 pub use at_home::ReclaimTo;
 pub use copies::Copies;
 pub use error::RecipientError;
-pub use held::{DeviceWish, Held, HeldEvent, HeldNews};
+pub use device::{DeviceWish, plan_device};
+pub use held::{Held, HeldEvent, HeldNews, WantedBack, reason_text};
 pub use holding::Holding;
 pub use home::Home;
 pub use leases::Leases;

@@ -19,7 +19,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
 use crate::pairing::most_slabs;
-use crate::waiting::{Told, Waiting, ask_in_line, unheard};
+use crate::waiting::{InLine, Told, Waiting, ask_in_line, unheard};
 use crate::write_behind::WriteBehind;
 
 /// Copies of each slab where nobody says otherwise and the rack has room.
@@ -305,7 +305,7 @@ async fn ask_first(
     if queueing.wait_ms == 0 {
         return Ok(client.request_memory(request).await?);
     }
-    ask_in_line(client, request, told).await
+    ask_in_line(client, InLine::Memory(request), told).await
 }
 
 /// One request to the Monitor Node, which does not wait.

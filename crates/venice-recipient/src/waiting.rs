@@ -1,11 +1,12 @@
-//! Waiting in line where there is no room.
+//! Waiting in line where there is no room, or no device.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use venice_control::client::MonitorClient;
 use venice_control::{
-    Asked, ControlError, DEFAULT_PRIORITY, Grant, MemoryRequest, Preempt, Queueing, Standing,
+    Asked, ControlError, DEFAULT_PRIORITY, DeviceRequest, Grant, MemoryRequest, Preempt, Queueing,
+    Standing,
 };
 
 use crate::error::RecipientError;
@@ -50,13 +51,47 @@ pub(crate) fn unheard(_: Option<&Standing>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+/// What is asked for in line.
+#[derive(Clone)]
+pub(crate) enum InLine {
+    Memory(MemoryRequest),
+    Device(DeviceRequest),
+}
+
+impl InLine {
+    fn client_id(&self) -> u128 {
+        match self {
+            InLine::Memory(request) => request.client_id,
+            InLine::Device(request) => request.client_id,
+        }
+    }
+
+    /// The same after so long a time.
+    fn waited(mut self, waited: Duration) -> Self {
+        match &mut self {
+            InLine::Memory(MemoryRequest { queueing, .. })
+            | InLine::Device(DeviceRequest { queueing, .. }) => {
+                queueing.waited_ms = milliseconds(waited);
+            }
+        }
+        self
+    }
+
+    async fn ask(self, client: &mut MonitorClient) -> Result<Asked, ControlError> {
+        match self {
+            InLine::Memory(request) => client.ask_for_memory(request).await,
+            InLine::Device(request) => client.ask_for_device(request).await,
+        }
+    }
+}
+
 /// Makes a request until it is granted, or its wait is over.
 pub(crate) async fn ask_in_line(
     client: &mut MonitorClient,
-    request: MemoryRequest,
+    request: InLine,
     told: &mut Told<'_>,
 ) -> Result<Vec<Grant>, RecipientError> {
-    let (began, client_id) = (Instant::now(), request.client_id);
+    let (began, client_id) = (Instant::now(), request.client_id());
     let mut request = request;
     loop {
         let Some(asked) = ask_once(client, request.clone(), told).await else {
@@ -73,18 +108,18 @@ pub(crate) async fn ask_in_line(
                 }
             }
         }
-        request.queueing.waited_ms = milliseconds(began.elapsed());
+        request = request.waited(began.elapsed());
     }
 }
 
 /// One request; `None`: nobody wants its answer any more.
 async fn ask_once(
     client: &MonitorClient,
-    request: MemoryRequest,
+    request: InLine,
     told: &mut Told<'_>,
 ) -> Option<Result<Asked, ControlError>> {
     let mut client = client.clone();
-    let mut answer = std::pin::pin!(client.ask_for_memory(request));
+    let mut answer = std::pin::pin!(request.ask(&mut client));
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {

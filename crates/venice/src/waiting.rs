@@ -1,4 +1,4 @@
-//! Waiting in line for memory: its flags, what a terminal shows meanwhile, and Ctrl-C.
+//! Waiting in line for memory or a device: its flags, what a terminal shows meanwhile, and Ctrl-C.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal};
@@ -14,7 +14,7 @@ use signal_hook::SigId;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use venice_control::client::Access;
 use venice_control::{DEFAULT_PRIORITY, Standing};
-use venice_recipient::{Loan, PortKind, RecipientError, Waiting, Wish, borrow_in_line};
+use venice_recipient::{Loan, PortKind, RecipientError, Told, Waiting, Wish, borrow_in_line};
 
 use crate::failure::Usage;
 use crate::identity::duration;
@@ -23,8 +23,8 @@ use crate::terminal::{self, remark};
 /// How a command waits.
 #[derive(Args, Clone, Debug)]
 pub struct WaitArgs {
-    /// Where the rack, or your quota, has no room, wait for it in line, so long at most: 90s, 10m,
-    /// 12h. `venice queue` lists who waits; Ctrl-C leaves the line
+    /// Where the rack, or your quota, has no room, or all such devices are in use, wait for it in
+    /// line, so long at most: 90s, 10m, 12h. `venice queue` lists who waits; Ctrl-C leaves the line
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub wait: Option<Duration>,
     /// 0 to 255, for those who wait: higher ones are served first. Above 100 is for root on the
@@ -64,6 +64,13 @@ pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> anyhow::Result<Lo
     if wish.waiting.at_most.is_zero() {
         return venice_recipient::borrow(access, wish, port).map_err(told);
     }
+    in_line(|told| borrow_in_line(access, wish, port, told))
+}
+
+/// The same of whatever is `got` in line.
+pub fn in_line<T>(
+    got: impl FnOnce(&mut Told<'_>) -> Result<T, RecipientError>,
+) -> anyhow::Result<T> {
     let signals = Signals::catch()?;
     let shown = RefCell::new(Shown::default());
     let mut hear = |standing: Option<&Standing>| {
@@ -75,13 +82,13 @@ pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> anyhow::Result<Lo
             None => ControlFlow::Continue(()),
         }
     };
-    let loan = borrow_in_line(access, wish, port, &mut hear);
+    let got = got(&mut hear);
     shown.into_inner().end();
-    if let (Err(RecipientError::LeftLine), Some(signal)) = (&loan, signals.caught()) {
+    if let (Err(RecipientError::LeftLine), Some(signal)) = (&got, signals.caught()) {
         remark("venice: left the line; nothing is borrowed");
         end_by(signal);
     }
-    loan.map_err(told)
+    got.map_err(told)
 }
 
 /// A mistake in what was asked for is told as one.
@@ -158,18 +165,30 @@ impl Shown {
 }
 
 fn text(standing: &Standing) -> String {
-    let Standing { rank, asked_bytes, free_bytes, called_back_bytes, waited_ms, is_over_quota } =
-        *standing;
-    let [asked, free] = [asked_bytes, free_bytes].map(terminal::bytes);
+    let Standing { rank, waited_ms, is_over_quota, .. } = *standing;
     let why = match is_over_quota {
         true => "your quota is used up".to_owned(),
-        false if called_back_bytes > 0 => {
-            format!("{free} free, {} called back", terminal::bytes(called_back_bytes))
-        }
-        false => format!("{free} free"),
+        false => what_there_is(standing),
     };
     let waited = terminal::seconds(waited_ms as f64 / 1e3);
+    let asked = match standing.device.as_str() {
+        "" => terminal::bytes(standing.asked_bytes),
+        device => device.to_owned(),
+    };
     format!("waits for {asked}: {} in line, {why}, {waited} so far", ordinal(rank))
+}
+
+/// Bytes, or of a device that is lent whole whether one is to come.
+fn what_there_is(standing: &Standing) -> String {
+    let Standing { free_bytes, called_back_bytes, called_back_devices, .. } = *standing;
+    let is_whole = !standing.device.is_empty() && standing.asked_bytes == 0;
+    let [free, called] = [free_bytes, called_back_bytes].map(terminal::bytes);
+    match () {
+        () if is_whole && called_back_devices > 0 => "none free, one called back".to_owned(),
+        () if is_whole => "none free".to_owned(),
+        () if called_back_bytes > 0 => format!("{free} free, {called} called back"),
+        () => format!("{free} free"),
+    }
 }
 
 fn ordinal(number: u32) -> String {
@@ -196,10 +215,18 @@ mod tests {
             waited_ms: 1500,
             called_back_bytes: 0,
             is_over_quota: false,
+            device: String::new(),
+            called_back_devices: 0,
         };
         assert_eq!(text(&standing), "waits for 2GiB: 2nd in line, 512MiB free, 1.5 s so far");
-        let called = Standing { called_back_bytes: 1 << 30, ..standing };
+        let called = Standing { called_back_bytes: 1 << 30, ..standing.clone() };
         assert!(text(&called).contains("512MiB free, 1GiB called back"));
+        let (device, asked_bytes) = ("accelerator with cuda".to_owned(), 0);
+        let device = Standing { device, asked_bytes, ..standing.clone() };
+        let said = "waits for accelerator with cuda: 2nd in line, none free, 1.5 s so far";
+        assert_eq!(text(&device), said);
+        let called = Standing { called_back_devices: 1, ..device };
+        assert!(text(&called).contains("none free, one called back"));
         let over = Standing { is_over_quota: true, ..standing };
         assert!(text(&over).contains("2nd in line, your quota is used up"));
     }

@@ -7,18 +7,24 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::process::{Child, Command, Stdio};
 
-use common::{Place, is_root, kill, pid, signal, skipped, wait, wait_until};
+use common::{
+    Daemon, Place, exists, is_root, kill, pid, signal, skipped, wait, wait_until,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// A rack of two nodes: the first lends 8 MiB of a folder, the second something that looks like an
 /// accelerator.
 fn rack() -> Place {
+    rack_with(&[])
+}
+
+fn rack_with(more: &[&str]) -> Place {
     let place = Place::new();
     std::fs::create_dir(place.file("pool")).unwrap();
     let pool = format!("storage:{}=8MiB,scratch", place.file("pool").display());
     let words = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &pool];
-    let words = [&words[..], &["--offer", "node2/accelerator:/dev/zero,fft,crypto"]].concat();
+    let words = [&words[..], &["--offer", "node2/accelerator:/dev/zero,fft,crypto"], more].concat();
     place.venice(&words).expect(0);
     place
 }
@@ -135,6 +141,107 @@ fn a_device_that_vanishes_is_told_of_and_not_granted() {
     kill(pid(&place.status()["agents"][0]));
     assert_eq!(wait(&mut child, &hold).code(), Some(1));
     assert!(said().contains("its agent is gone: the grant is over"), "{}", said());
+}
+
+fn queue(place: &Place) -> Vec<Value> {
+    place.venice(&["queue", "--json"]).expect(0).json().as_array().unwrap().clone()
+}
+
+fn priorities(place: &Place) -> Vec<u64> {
+    queue(place).iter().map(|row| row["priority"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_device_is_waited_for_in_line_by_priority() {
+    let place = rack();
+    let free = place.venice(&["get", "io", "--storage", "1MiB", "--dry-run"]).expect(0).out;
+    assert!(free.contains("chosen") && free.contains("would be granted; nothing was"), "{free}");
+    let first = holder(&place, &["get", "accelerator"]);
+    let mark = place.file("mark").display().to_string();
+    let get = |more: &[&'static str]| -> Vec<String> {
+        let words = [&["get", "accelerator"], more, &["--", "touch", &mark]].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let venice = |more: &[&'static str]| {
+        place.venice(&get(more).iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let plan = venice(&["--dry-run"]).expect(1).out;
+    assert!(plan.contains("would be refused: no accelerator is to be had"), "{plan}");
+    let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1"), "{plan}");
+    let late = venice(&["--wait", "1s"]).expect(1);
+    assert!(late.err.contains("waits for accelerator: 1st in line, none free"), "{}", late.err);
+    assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
+    assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
+    let never = venice(&["--wait", "1h", "--capability", "cuda"]).expect(1);
+    assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
+
+    let start = |name: &str, more: &[&'static str]| {
+        let words = get(more);
+        Daemon::start_named(&place, name, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let mut low = start("low", &["--wait", "5m", "--priority", "50"]);
+    wait_until("one waits", || priorities(&place) == [50]);
+    let mut usual = start("usual", &["--wait", "5m", "--capability", "fft", "--for", "spectra"]);
+    wait_until("both wait, in order", || priorities(&place) == [100, 50]);
+    let row = queue(&place).remove(0);
+    let said = (&row["kind"], &row["needs"], &row["purpose"], &row["free_devices"]);
+    assert_eq!(said, (&"accelerator".into(), &"device".into(), &"spectra".into(), &0.into()));
+    assert_eq!(row["capabilities"], serde_json::json!(["fft"]));
+    assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
+    wait_until("who is interrupted has left", || priorities(&place) == [100]);
+    assert!(!exists(mark.as_ref()));
+
+    assert_eq!(ended(first, Signal::INT), Some(0));
+    assert_eq!(wait(&mut usual.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+    wait_until("it is given back", || grants(&place).is_empty());
+}
+
+#[test]
+fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
+    let place = rack_with(&["--preempt-notice-s", "9"]);
+    let hold = ["get", "accelerator", "--priority", "50", "--", "sh", "-c"];
+    let (ready, heard) = (place.file("ready"), place.file("heard"));
+    let script = format!(
+        "trap 'echo > {}; exit 3' TERM; echo > {}; while :; do sleep 0.1; done",
+        heard.display(),
+        ready.display()
+    );
+    let mut first = Daemon::start_named(&place, "first", &[&hold[..], &[&script]].concat());
+    wait_until("the command runs", || exists(&ready));
+
+    let plan = ["get", "accelerator", "--dry-run", "--wait", "1m", "--preempt"];
+    let said = place.venice(&plan).expect(0).out;
+    assert!(said.contains("in line as number 1, calling back grants"), "{said}");
+    let low = [&plan[..], &["--priority", "50"]].concat();
+    let said = place.venice(&low).expect(0).out;
+    assert!(!said.contains("calling back"), "of its own priority nothing is: {said}");
+
+    let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it is leaving", || grants(&place).iter().any(|row| row["leaving_s"].is_f64()));
+    let row = queue(&place).remove(0);
+    assert_eq!((&row["needs"], &row["called_back_devices"]), (&"device".into(), &1.into()));
+    assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
+    assert!(exists(&heard), "the command had time to end");
+    let said = std::fs::read_to_string(place.file("first.log")).unwrap();
+    assert!(said.contains("a request of higher priority needs it: it ends in 9 s"), "{said}");
+    assert!(said.contains("the time that was left is over: it is given back"), "{said}");
+    assert!(!said.contains("killed"), "{said}");
+}
+
+#[test]
+fn a_device_that_is_not_given_back_is_taken() {
+    let place = rack_with(&["--preempt-notice-s", "5"]);
+    let mut first = holder(&place, &["get", "accelerator", "--priority", "50"]);
+    // It hears nothing, and keeps its lease for longer than it is left to it.
+    signal(first.id().into(), Signal::STOP);
+    let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
+    place.venice(&words).expect(0);
+    signal(first.id().into(), Signal::CONT);
+    assert_eq!(wait(&mut first, &["get"]).code(), Some(1));
 }
 
 #[test]

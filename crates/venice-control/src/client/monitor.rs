@@ -11,7 +11,8 @@ use tonic::{Code, Response, Status};
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+    DevicePlan, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable,
+    ResourceRow,
 };
 use venice_rack::types::{
     DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
@@ -118,22 +119,59 @@ impl MonitorClient {
         convert::asked_in(answer.await?).map_err(|s| self.error(s))
     }
 
-    /// Borrows one device. May be repeated as a request for memory may.
+    /// Borrows one device; waits for it, where the request says so. May be repeated as a request for
+    /// memory may.
     ///
     /// # Errors
     /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
     pub async fn request_device(&mut self, request: DeviceRequest) -> Result<Grant, ControlError> {
+        let began = Instant::now();
+        let waited_before_ms = request.queueing.waited_ms;
+        let mut request = request;
+        loop {
+            match self.ask_for_device(request.clone()).await? {
+                Asked::Granted(grants) => {
+                    let grant = grants.into_iter().next();
+                    let none = || self.error(Status::internal("the answer has no grant"));
+                    return grant.ok_or_else(none);
+                }
+                Asked::Waits(_) => {
+                    let waited_ms = began.elapsed().as_millis() as u64;
+                    request.queueing.waited_ms = waited_before_ms.saturating_add(waited_ms);
+                }
+            }
+        }
+    }
+
+    /// One step of [`Self::request_device`], as [`Self::ask_for_memory`] is of that for memory. What is
+    /// granted is one grant.
+    ///
+    /// # Errors
+    /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
+    pub async fn ask_for_device(&mut self, request: DeviceRequest) -> Result<Asked, ControlError> {
+        let may_wait = request.queueing.left_ms() > 0;
         let request = convert::device_request_out(request);
-        let answer = self.answer(false, |mut monitor| {
+        let answer = self.answer(may_wait, |mut monitor| {
             let request = request.clone();
             async move { monitor.request_device(request).await }
         });
-        let grant = answer.await?.grant;
-        let grant = grant.ok_or_else(|| Status::internal("the answer has no grant"));
-        grant.and_then(convert::grant_in).map_err(|s| self.error(s))
+        convert::asked_for_device_in(answer.await?).map_err(|s| self.error(s))
     }
 
-    /// Waits no longer for what [`Self::ask_for_memory`] asked for; what was granted meanwhile ends.
+    /// Which device [`Self::ask_for_device`] would get at this moment, and why no other. Nothing is
+    /// granted.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownNode`], and whatever makes no sense; a request for which there is none
+    /// is a plan that says so.
+    pub async fn plan_device(&mut self, request: DeviceRequest) -> Result<DevicePlan, ControlError> {
+        let request = convert::device_request_out(request);
+        let response = self.inner.plan_device(request).await.map_err(|s| self.error(s))?;
+        Ok(convert::device_plan_in(response.into_inner()))
+    }
+
+    /// Waits no longer for what [`Self::ask_for_memory`] or [`Self::ask_for_device`] asked for; what
+    /// was granted meanwhile ends.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`]: somebody else asked for it.

@@ -38,7 +38,7 @@ pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest
     }
 }
 
-fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
+pub(super) fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
     let proto::Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
     let too_high = |_| Status::invalid_argument("a priority is a number from 0 to 255");
     let priority = priority.map(u8::try_from).transpose().map_err(too_high)?;
@@ -48,7 +48,7 @@ fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
     Ok(Queueing { wait_ms, waited_ms, priority, preempt })
 }
 
-fn queueing_out(queueing: Queueing) -> proto::Queueing {
+pub(super) fn queueing_out(queueing: Queueing) -> proto::Queueing {
     let Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
     let preempt = preempt != Preempt::No;
     proto::Queueing { wait_ms, waited_ms, priority: Some(priority.into()), preempt }

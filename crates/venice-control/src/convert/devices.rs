@@ -1,7 +1,10 @@
 //! Devices: how they are asked for, granted and reported.
 
+use super::asking::{client_id_in, queueing_in, queueing_out};
+use super::{grant_in, grant_out, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
+use venice_rack::queueing::Asked;
 use venice_rack::types::{DeviceReport, DeviceRequest, DeviceShare, ResourceKind};
 use venice_wire::ByteSize;
 
@@ -51,31 +54,54 @@ pub(crate) fn device_request_in(
     request: proto::RequestDeviceRequest,
 ) -> Result<DeviceRequest, Status> {
     let kind = kind_in(request.kind())?;
-    let client_id = <[u8; 16]>::try_from(request.client_id.as_slice())
-        .map_err(|_| Status::invalid_argument("client_id has to be 16 bytes"))?;
+    let client_id = client_id_in(&request.client_id)?;
+    let queueing = queueing_in(request.queueing.unwrap_or_default())?;
     let proto::RequestDeviceRequest { recipient, bytes, capabilities, donors, purpose, .. } =
         request;
     Ok(DeviceRequest {
-        client_id: u128::from_le_bytes(client_id),
+        client_id,
         recipient,
         kind,
         bytes: ByteSize(bytes),
         capabilities,
         donors,
         purpose,
+        queueing,
     })
 }
 
 pub(crate) fn device_request_out(request: DeviceRequest) -> proto::RequestDeviceRequest {
-    let DeviceRequest { client_id, recipient, kind, bytes, capabilities, donors, purpose } =
-        request;
     proto::RequestDeviceRequest {
-        client_id: client_id.to_le_bytes().to_vec(),
-        recipient,
-        kind: kind_out(kind).into(),
-        bytes: bytes.0,
-        capabilities,
-        donors,
-        purpose,
+        client_id: request.client_id.to_le_bytes().to_vec(),
+        recipient: request.recipient,
+        kind: kind_out(request.kind).into(),
+        bytes: request.bytes.0,
+        capabilities: request.capabilities,
+        donors: request.donors,
+        purpose: request.purpose,
+        queueing: Some(queueing_out(request.queueing)),
+    }
+}
+
+pub(crate) fn asked_for_device_in(
+    response: proto::RequestDeviceResponse,
+) -> Result<Asked, Status> {
+    match (response.standing, response.grant) {
+        (Some(standing), _) => Ok(Asked::Waits(standing_in(standing))),
+        (None, Some(grant)) => Ok(Asked::Granted(vec![grant_in(grant)?])),
+        (None, None) => Err(Status::internal("the answer has no grant")),
+    }
+}
+
+pub(crate) fn asked_for_device_out(asked: Asked) -> proto::RequestDeviceResponse {
+    match asked {
+        Asked::Granted(grants) => {
+            let grant = grants.into_iter().next().map(grant_out);
+            proto::RequestDeviceResponse { grant, standing: None }
+        }
+        Asked::Waits(standing) => proto::RequestDeviceResponse {
+            grant: None,
+            standing: Some(standing_out(standing)),
+        },
     }
 }

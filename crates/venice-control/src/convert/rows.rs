@@ -3,8 +3,8 @@
 use crate::proto;
 use venice_rack::queueing::Standing;
 use venice_rack::rows::{
-    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow, QueueRow, QuotaRow,
-    ResourceForecast, ResourceRow,
+    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow,
+    QueueRow, QuotaRow, ResourceForecast, ResourceRow,
 };
 
 /// Rows have the same fields on both sides.
@@ -101,7 +101,16 @@ same_fields!(
 same_fields!(
     standing_out,
     standing_in,
-    Standing { rank, asked_bytes, free_bytes, waited_ms, called_back_bytes, is_over_quota }
+    Standing {
+        rank,
+        asked_bytes,
+        free_bytes,
+        waited_ms,
+        called_back_bytes,
+        is_over_quota,
+        device,
+        called_back_devices,
+    }
 );
 same_fields!(
     queue_row_out,
@@ -113,6 +122,8 @@ same_fields!(
         owner_node,
         recipient,
         purpose,
+        kind,
+        capabilities,
         bytes,
         copies,
         donors,
@@ -122,6 +133,9 @@ same_fields!(
         free_bytes,
         passed_bytes,
         called_back_bytes,
+        free_devices,
+        passed_devices,
+        called_back_devices,
         needs,
     }
 );
@@ -165,6 +179,24 @@ same_fields!(
         why,
     }
 );
+
+same_fields!(
+    device_plan_row_out,
+    device_plan_row_in,
+    DevicePlanRow { node, address, bytes, free_bytes, capabilities, is_chosen, why }
+);
+
+pub(crate) fn device_plan_out(plan: DevicePlan) -> proto::PlanDeviceResponse {
+    let DevicePlan { wanted, refusal, would_wait, devices } = plan;
+    let devices = devices.into_iter().map(device_plan_row_out).collect();
+    proto::PlanDeviceResponse { wanted, refusal, would_wait, devices }
+}
+
+pub(crate) fn device_plan_in(plan: proto::PlanDeviceResponse) -> DevicePlan {
+    let proto::PlanDeviceResponse { wanted, refusal, would_wait, devices } = plan;
+    let devices = devices.into_iter().map(device_plan_row_in).collect();
+    DevicePlan { wanted, refusal, would_wait, devices }
+}
 
 pub(crate) fn plan_out(plan: PlacementPlan) -> proto::PlanMemoryResponse {
     let PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes } = plan;

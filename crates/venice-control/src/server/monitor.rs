@@ -21,13 +21,14 @@ use tonic::transport::server::Router;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::monitor::Kept;
-use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt};
+use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable, ResourceRow,
+    DevicePlan, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable,
+    ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
+    DeviceRequest, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
     RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
@@ -69,7 +70,14 @@ pub trait MonitorHandler: Send + Sync + 'static {
         &self,
         owner: Owner,
         request: DeviceRequest,
-    ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
+    ) -> impl Future<Output = Result<Asked, RackError>> + Send;
+
+    /// Which device a request of `owner` would get; nothing is granted.
+    fn plan_device(
+        &self,
+        owner: Owner,
+        request: DeviceRequest,
+    ) -> impl Future<Output = Result<DevicePlan, RackError>> + Send;
 
     /// Where a request of `owner` would be placed; nothing is granted.
     fn plan_memory(
@@ -170,15 +178,31 @@ impl<H> Service<H> {
     ) -> Result<(Owner, MemoryRequest), Status> {
         let user = self.program(&request)?;
         let mut request = convert::request_in(request.into_inner())?;
-        if request.queueing.preempt != Preempt::No && user.is_admin {
-            request.queueing.preempt = Preempt::All;
-        }
-        let priority = request.queueing.priority;
-        if priority > DEFAULT_PRIORITY && !user.is_admin {
-            let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");
-            return Err(self.door.forbid(&Caller::User(user), &who));
-        }
+        self.allow(&user, &mut request.queueing)?;
         Ok((user.into(), request))
+    }
+
+    /// The same of a request for a device.
+    fn for_device(
+        &self,
+        request: Request<proto::RequestDeviceRequest>,
+    ) -> Result<(Owner, DeviceRequest), Status> {
+        let user = self.program(&request)?;
+        let mut request = convert::device_request_in(request.into_inner())?;
+        self.allow(&user, &mut request.queueing)?;
+        Ok((user.into(), request))
+    }
+
+    /// Whether a user may ask with that priority, and whose grants may be called back for it.
+    fn allow(&self, user: &User, queueing: &mut Queueing) -> Result<(), Status> {
+        if queueing.preempt != Preempt::No && user.is_admin {
+            queueing.preempt = Preempt::All;
+        }
+        if queueing.priority > DEFAULT_PRIORITY && !user.is_admin {
+            let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");
+            return Err(self.door.forbid(&Caller::User(user.clone()), &who));
+        }
+        Ok(())
     }
 
     fn program<T>(&self, request: &Request<T>) -> Result<User, Status> {
@@ -253,13 +277,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestDeviceRequest>,
     ) -> Result<Response<proto::RequestDeviceResponse>, Status> {
-        let caller = self.door.admit(&request)?;
-        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
-        let request = convert::device_request_in(request.into_inner())?;
-        let grants =
-            self.handler.request_device(user.into(), request).await.map_err(|e| rack_status(&e))?;
-        let grant = grants.into_iter().next().map(convert::grant_out);
-        Ok(Response::new(proto::RequestDeviceResponse { grant }))
+        let (owner, request) = self.for_device(request)?;
+        let asked = self.handler.request_device(owner, request).await;
+        Ok(Response::new(convert::asked_for_device_out(asked.map_err(|e| rack_status(&e))?)))
+    }
+
+    async fn plan_device(
+        &self,
+        request: Request<proto::RequestDeviceRequest>,
+    ) -> Result<Response<proto::PlanDeviceResponse>, Status> {
+        let (owner, request) = self.for_device(request)?;
+        let plan = self.handler.plan_device(owner, request).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::device_plan_out(plan)))
     }
 
     async fn plan_memory(

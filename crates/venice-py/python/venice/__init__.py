@@ -13,7 +13,7 @@ See docs/api.md. Handles mean nothing in a child of `fork`; use the "spawn" meth
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
 from .copies import Copies
-from .device import Device
+from .device import Device, Leaving
 from .errors import (
     Closed,
     DeviceLost,
@@ -40,6 +40,7 @@ __all__ = [
     "DonorLost",
     "Error",
     "Invalid",
+    "Leaving",
     "Memory",
     "NoRoom",
     "ObjectCache",

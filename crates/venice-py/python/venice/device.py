@@ -1,7 +1,18 @@
 """Devices of the rack, held."""
 
+from typing import NamedTuple
+
 from . import _venice
 from .closing import Closing
+
+
+class Leaving(NamedTuple):
+    """A device's node wants it back."""
+
+    why: str
+    """In words."""
+    within_s: float | None
+    """Seconds that it is still held; `None`: its node waits."""
 
 
 class Device(Closing):
@@ -49,6 +60,12 @@ class Device(Closing):
     def grant(self) -> int:
         """The grant's number, as in `venice grants`."""
         return self._said[4]
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """Whether its node wants it back, as for a request of higher priority: close it in time."""
+        said = self._inner.leaving()
+        return None if said is None else Leaving(*said)
 
     def check(self) -> None:
         """Raises `DeviceLost` if its node is gone or has taken it back: it may be another's."""

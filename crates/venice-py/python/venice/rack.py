@@ -101,12 +101,17 @@ class Rack:
         capabilities: Iterable[str] = (),
         min_size: Size = 0,
         donors: Iterable[str] = (),
+        wait_s: float = 0,
+        priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python",
     ) -> Device:
         """Gets an accelerator, whole. `capabilities`: what it has to be able to do, all of it, as in
-        `venice resources`. Raises `NoRoom` if none is free that would do."""
+        `venice resources`. Raises `NoRoom` if none is free that would do, after `wait_s` seconds in
+        line. `priority`, `preempt`: there, as in `get_memory`; `Device.leaving` tells a holder."""
+        how = (list(donors), purpose, wait_s, priority, preempt)
         least = parse_size(min_size)
-        return self._get_device("accelerator", least, capabilities, donors, purpose)
+        return self._get_device("accelerator", least, capabilities, *how)
 
     def get_io(
         self,
@@ -115,26 +120,33 @@ class Rack:
         nic: bool = False,
         capabilities: Iterable[str] = (),
         donors: Iterable[str] = (),
+        wait_s: float = 0,
+        priority: int = 100,
+        preempt: bool = False,
         purpose: str = "python",
     ) -> Device:
         """Gets so much `storage`, in whole MiB of one device, or a network card (`nic`). The rest:
         see `get_accelerator`."""
         if nic == (storage is not None):
             raise Invalid("ask for storage=SIZE or for nic=True")
+        how = (list(donors), purpose, wait_s, priority, preempt)
         if storage is None:
-            return self._get_device("nic", 0, capabilities, donors, purpose)
-        return self._get_device("storage", parse_size(storage), capabilities, donors, purpose)
+            return self._get_device("nic", 0, capabilities, *how)
+        return self._get_device("storage", parse_size(storage), capabilities, *how)
 
     def _get_device(
         self,
         kind: str,
         size: int,
         capabilities: Iterable[str],
-        donors: Iterable[str],
+        donors: list[str],
         purpose: str,
+        wait_s: float,
+        priority: int,
+        preempt: bool,
     ) -> Device:
-        wanted, nodes = list(capabilities), list(donors)
-        return Device(kind, self._inner.get_device(kind, size, wanted, nodes, purpose))
+        how = (donors, purpose, wait_s, priority, preempt)
+        return Device(kind, self._inner.get_device(kind, size, list(capabilities), *how))
 
     def paged(
         self,

@@ -20,9 +20,10 @@ impl MonitorCore {
         if self.workloads.is_due(now_ns) {
             // Who waits in line would have had it, too.
             for (_, waiter) in self.line.iter() {
+                let Some(memory) = waiter.as_memory() else { continue };
                 let user = waiter.owner.user.clone();
-                let workload = Workload { user, purpose: waiter.request.purpose.clone() };
-                let wanted = self.slabs_of(&workload).saturating_add(u64::from(waiter.slabs));
+                let workload = Workload { user, purpose: memory.request.purpose.clone() };
+                let wanted = self.slabs_of(&workload).saturating_add(u64::from(memory.slabs));
                 self.workloads.handle_refused(workload, wanted.min(self.total_slabs()));
             }
             let used = self.used_by_workload();

@@ -28,16 +28,16 @@ impl MonitorCore {
     ) -> Result<(), RackError> {
         let client_id = request.client_id;
         self.check_owner_of_request(&owner, client_id)?;
+        if self.is_asked_for_device(client_id) {
+            // For this caller alone: others wait for the device under the same number.
+            let reason = "this request was made for a device: draw another number for it";
+            return Err(RackError::BadRequest(reason.to_owned()));
+        }
         if self.ask_in_line(now_ns, &request)
             || self.requests.contains_key(&client_id)
             || self.is_answering(client_id)
         {
             return Ok(());
-        }
-        if self.device_requests.contains_key(&client_id) {
-            // For this caller alone: others wait for the device under the same number.
-            let reason = "this request was made for a device: draw another number for it";
-            return Err(RackError::BadRequest(reason.to_owned()));
         }
         let checked = self.check_request(&owner, &request);
         let answer = match &checked {

@@ -3,12 +3,14 @@
 //! for one device of one donor, so it has one share at a time.
 
 mod offered;
+mod plan;
 mod shared;
 mod table;
 
 pub(super) use offered::{check_offered, reports_of};
 pub(super) use table::Offered;
 
+use super::queue::{Place, Waiter, Wanted};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
 use crate::rat::{GrantRecord, GrantState, Origin};
@@ -26,12 +28,46 @@ pub(super) struct PendingDevice {
     request: DeviceRequest,
     /// The donors named; `None` for any.
     named: Option<BTreeSet<NodeId>>,
+    tried: Tried,
+    /// Where it stands among those who wait.
+    pub(super) place: Place,
+    /// What becomes of it where it fails: it waits in line again. `None`: its client hears why.
+    waiter: Option<Box<Waiter>>,
+    pub(super) deadline_ns: u64,
+    part: Option<Part>,
+}
+
+/// What came of asking donors for devices.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
     /// Devices that their donors did not lend, and why: by node, kind and address.
     refused: BTreeMap<(NodeId, ResourceKind, String), String>,
     /// Donors that did not answer.
     silent: BTreeSet<NodeId>,
-    pub(super) deadline_ns: u64,
-    part: Option<Part>,
+}
+
+impl Tried {
+    /// No donor has said no, or nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.refused.is_empty() && self.silent.is_empty()
+    }
+}
+
+/// What is looked for.
+pub(super) struct Sought<'a> {
+    pub(super) request: &'a DeviceRequest,
+    /// The donors named; `None` for any.
+    pub(super) named: Option<&'a BTreeSet<NodeId>>,
+    /// Where it stands: those before it come first.
+    pub(super) place: Place,
+    pub(super) tried: &'a Tried,
+}
+
+impl PendingDevice {
+    fn sought(&self) -> Sought<'_> {
+        let Self { request, named, place, tried, .. } = self;
+        Sought { request, named: named.as_ref(), place: *place, tried }
+    }
 }
 
 /// The device that is being asked for.
@@ -47,8 +83,9 @@ struct Part {
 }
 
 impl MonitorCore {
-    /// `owner` asks for a device. Answered by [`Action::ReplyRequest`] with one grant; a request
-    /// that is in its handshake already gets the same answer.
+    /// `owner` asks for a device, and may wait. Answered by [`Action::ReplyRequest`] with one grant, or
+    /// until then by [`Action::ReplyStanding`]; a request that is in its handshake already gets the
+    /// same answer.
     ///
     /// # Errors
     /// For this caller alone, whoever else waits under the same number.
@@ -65,8 +102,8 @@ impl MonitorCore {
             let reason = "this request was made by somebody else: draw another number for it";
             return Err(RackError::Forbidden(reason.to_owned()));
         }
-        if let Some(pending) = self.device_requests.get(&client_id) {
-            return if pending.request == request { Ok(()) } else { Err(another_request()) };
+        if let Some(asked) = self.ask_again_for_device(now_ns, &request) {
+            return asked;
         }
         let named = self.check_device_request(&owner, &request)?;
         let before = self.device_granted_before(&request)?;
@@ -77,20 +114,71 @@ impl MonitorCore {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
             return Ok(());
         }
+        if request.queueing.left_ms() > 0 {
+            self.enter_line_for_device(now_ns, owner, request, named);
+            return Ok(());
+        }
         self.check_device_count(&owner)?;
         self.call_off_rivals(client_id);
+        let place = self.line.place(request.queueing.priority);
+        self.begin_device(now_ns, owner, (request, named), place, None);
+        Ok(())
+    }
+
+    /// A request that is in its handshake, or waits, is made again; `None`: there is none.
+    fn ask_again_for_device(
+        &mut self,
+        now_ns: u64,
+        request: &DeviceRequest,
+    ) -> Option<Result<(), RackError>> {
+        let (before, waiter) = match self.device_requests.get_mut(&request.client_id) {
+            Some(pending) => (&pending.request, pending.waiter.as_deref_mut()),
+            None => {
+                let waiter = self.line.of_client(request.client_id)?;
+                if !waiter.as_device().is_some_and(|device| device.request.is_same(request)) {
+                    return Some(Err(another_request()));
+                }
+                waiter.ask(now_ns, request.queueing);
+                return Some(Ok(()));
+            }
+        };
+        if !before.is_same(request) {
+            return Some(Err(another_request()));
+        }
+        if let Some(waiter) = waiter {
+            waiter.ask(now_ns, request.queueing);
+        }
+        Some(Ok(()))
+    }
+
+    /// Whether a request for a device has this number, in its handshake or in line.
+    pub(super) fn is_asked_for_device(&self, client_id: u128) -> bool {
+        let is_in_line = matches!(self.line.wanted_by(client_id), Some(Wanted::Device(_)));
+        is_in_line || self.device_requests.contains_key(&client_id)
+    }
+
+    /// Looks for a device, and has its donor lend it.
+    pub(super) fn begin_device(
+        &mut self,
+        now_ns: u64,
+        owner: Owner,
+        (request, named): (DeviceRequest, Option<BTreeSet<NodeId>>),
+        place: Place,
+        waiter: Option<Waiter>,
+    ) {
+        let client_id = request.client_id;
         let pending = PendingDevice {
             owner,
             request,
             named,
-            refused: BTreeMap::new(),
-            silent: BTreeSet::new(),
+            tried: Tried::default(),
+            place,
+            waiter: waiter.map(Box::new),
             deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
             part: None,
         };
         self.device_requests.insert(client_id, pending);
-        self.place_device(client_id);
-        Ok(())
+        self.place_device(now_ns, client_id);
     }
 
     fn check_device_request(
@@ -131,7 +219,7 @@ impl MonitorCore {
     }
 
     /// One user's devices are not the whole rack's.
-    fn check_device_count(&self, owner: &Owner) -> Result<(), RackError> {
+    pub(super) fn check_device_count(&self, owner: &Owner) -> Result<(), RackError> {
         let granted = self.rat.iter().filter(|grant| grant.device.is_some());
         let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();
         let asked = self.device_requests.values().filter(|pending| pending.owner == *owner).count();
@@ -165,12 +253,15 @@ impl MonitorCore {
     }
 
     /// Finds a device for the request, and asks its donor.
-    fn place_device(&mut self, client_id: u128) {
+    fn place_device(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.device_requests.get(&client_id) else { return };
-        let Some((donor, share)) = self.choose_device(pending) else {
-            let error = self.why_no_device(pending);
-            return self.fail_device(client_id, error);
+        let Some((donor, spec)) = self.choose_device(&pending.sought()) else {
+            let error = RackError::NoDevice(self.why_no_device(&pending.sought()));
+            return self.fail_device(now_ns, client_id, error);
         };
+        let (spec, place) = (spec.clone(), pending.place);
+        let share = spec.share(pending.request.bytes.0);
+        self.count_passing_device(place, donor.node, &spec, share.amount());
         let (grant, key) = (self.fresh_grant_number(), self.keys.next_key());
         let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
         let request = PrepareRequest {
@@ -214,7 +305,7 @@ impl MonitorCore {
                     self.abort(donor, grant);
                 }
                 self.drop_device_part(client_id, error);
-                self.place_device(client_id);
+                self.place_device(now_ns, client_id);
             }
         }
         true
@@ -237,7 +328,7 @@ impl MonitorCore {
             recipient: pending.request.recipient.clone(),
             home: None,
             purpose: pending.request.purpose.clone(),
-            priority: crate::queueing::DEFAULT_PRIORITY,
+            priority: pending.request.queueing.priority,
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: 0,
@@ -273,7 +364,7 @@ impl MonitorCore {
             Ok(_) => {
                 self.drop_device_part(client_id, &CallError::Gone);
                 self.give_up(grant);
-                self.place_device(client_id);
+                self.place_device(now_ns, client_id);
             }
             Err(error) => {
                 self.drop_device_part(client_id, error);
@@ -281,7 +372,7 @@ impl MonitorCore {
                     CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
                     CallError::NoAnswer | CallError::Gone => self.give_up(grant),
                 }
-                self.place_device(client_id);
+                self.place_device(now_ns, client_id);
             }
         }
         true
@@ -323,10 +414,10 @@ impl MonitorCore {
                     Refusal::NoDevice(why) => why.clone(),
                     other => other.to_string(),
                 };
-                pending.refused.insert((part.donor.node, kind, address), why);
+                pending.tried.refused.insert((part.donor.node, kind, address), why);
             }
             CallError::NoAnswer | CallError::Gone => {
-                pending.silent.insert(part.donor.node);
+                pending.tried.silent.insert(part.donor.node);
             }
         }
     }
@@ -335,18 +426,40 @@ impl MonitorCore {
         let late = self.device_requests.iter().filter(|(_, it)| it.deadline_ns <= now_ns);
         let late: Vec<u128> = late.map(|(client_id, _)| *client_id).collect();
         for client_id in late {
-            self.fail_device(client_id, RackError::HandshakeFailed);
+            self.fail_device(now_ns, client_id, RackError::HandshakeFailed);
         }
     }
 
-    /// Calls a request off and takes back what it has.
-    fn fail_device(&mut self, client_id: u128, error: RackError) {
-        self.withdraw_device(client_id, Err(error));
+    /// A caller wants no device any more.
+    pub(super) fn leave_device(&mut self, client_id: u128) {
+        let reason = "its caller has called this request off".to_owned();
+        self.withdraw_device(client_id, Err(RackError::BadRequest(reason)));
     }
 
-    /// The same with that for an answer.
+    /// Calls a request off and takes back what it has. One that may wait goes on waiting.
+    fn fail_device(&mut self, now_ns: u64, client_id: u128, error: RackError) {
+        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
+        let (place, tried) = (pending.place, std::mem::take(&mut pending.tried));
+        let Some(mut waiter) = pending.waiter.take() else {
+            return self.withdraw_device(client_id, Err(error));
+        };
+        self.take_back_device(client_id);
+        if let Wanted::Device(device) = &mut waiter.wanted {
+            device.tried = tried;
+        }
+        self.wait_again(now_ns, place, *waiter, &error);
+    }
+
+    /// The same with that for an answer, in any case.
     fn withdraw_device(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
-        let Some(pending) = self.device_requests.remove(&client_id) else { return };
+        if self.take_back_device(client_id) {
+            self.actions.push_back(Action::ReplyRequest { client_id, result });
+        }
+    }
+
+    /// Takes a request out of its handshake, and back what it has; false where it is in none.
+    fn take_back_device(&mut self, client_id: u128) -> bool {
+        let Some(pending) = self.device_requests.remove(&client_id) else { return false };
         if let Some(part) = pending.part {
             self.device_parts.remove(&part.grant);
             match part.is_committing {
@@ -354,7 +467,7 @@ impl MonitorCore {
                 false => self.abort(part.donor, part.grant),
             }
         }
-        self.actions.push_back(Action::ReplyRequest { client_id, result });
+        true
     }
 }
 

@@ -194,7 +194,8 @@ impl MonitorCore {
             }
         }
         let slabs = self.rrt.get(identity.node).map_or(0, NodeEntry::available_slabs);
-        self.note_room(now_ns, slabs > slabs_before);
+        let is_more = slabs > slabs_before || self.line.has_devices();
+        self.note_room(now_ns, is_more);
         let (peers, relays) = (self.peers_for(identity.node), self.relays_for(identity.node));
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);

@@ -1,4 +1,4 @@
-//! The line of those who wait for room, by priority, then by arrival.
+//! The line of those who wait for room, or for a device ([`devices`]), by priority, then by arrival.
 //!
 //! Whoever waits keeps what it may use for itself, except that requests behind it may pass with as
 //! much as it asks for itself, all together: then nobody passes any more. So small requests go on
@@ -6,10 +6,11 @@
 //! waits asks again every second, and a Monitor Node that is new finds it so.
 
 mod calling;
+mod devices;
 mod places;
 mod telling;
 
-pub(super) use places::{Line, Place, Waiter};
+pub(super) use places::{Line, Place, Waiter, Wanted};
 
 use super::handshake::room;
 use super::pending::PendingRequest;
@@ -21,7 +22,7 @@ use crate::queueing::{InLine, Preempt};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::NodeEntry;
 use crate::types::{MemoryRequest, RackError};
-use places::Needs;
+use places::{Needs, WantedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
@@ -55,13 +56,19 @@ impl MonitorCore {
         request: MemoryRequest,
         (slabs, named): (u32, Option<BTreeSet<NodeId>>),
     ) {
-        let client_id = request.client_id;
-        let waiter = Waiter::new(now_ns, owner, request, slabs, named);
+        self.stand_in_line(
+            now_ns,
+            Waiter::new(now_ns, owner, Wanted::memory(request, slabs), named),
+        );
+    }
+
+    fn stand_in_line(&mut self, now_ns: u64, waiter: Waiter) {
+        let client_id = waiter.wanted.client_id();
         if let Err(error) = self.check_ever(&waiter) {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             return;
         }
-        let place = self.line.place(waiter.request.queueing.priority);
+        let place = self.line.place(waiter.wanted.queueing().priority);
         self.line.enter(place, waiter);
         self.serve_line(now_ns);
     }
@@ -73,15 +80,20 @@ impl MonitorCore {
         request: &MemoryRequest,
         (slabs, named): (u32, Option<BTreeSet<NodeId>>),
     ) -> Result<String, RackError> {
-        let waiter = Waiter::new(0, owner.clone(), request.clone(), slabs, named);
-        self.check_ever(&waiter)?;
-        let place = self.line.place_to_be(request.queueing.priority);
+        let wanted = Wanted::memory(request.clone(), slabs);
+        self.how_it_would_wait(&Waiter::new(0, owner.clone(), wanted, named))
+    }
+
+    fn how_it_would_wait(&self, waiter: &Waiter) -> Result<String, RackError> {
+        self.check_ever(waiter)?;
+        let queueing = waiter.wanted.queueing();
+        let place = self.line.place_to_be(queueing.priority);
         let rank = self.line.before(place).count() + 1;
-        let is_first = self.before(place, waiter.named.as_ref()).is_empty();
-        let called = match request.queueing.preempt {
+        let is_first = self.before_waiter(place, waiter).is_empty();
+        let called = match queueing.preempt {
             Preempt::No => Vec::new(),
             _ if !is_first => return Ok(format!("in line as number {rank}, calling nothing back")),
-            _ => self.would_call_back(&waiter),
+            _ => self.would_call_back(waiter),
         };
         if called.is_empty() {
             return Ok(format!("in line as number {rank}"));
@@ -103,22 +115,30 @@ impl MonitorCore {
 
     /// Could it ever be granted?
     fn check_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
-        let asked_bytes = u64::from(waiter.slabs) * SLAB_BYTES;
+        match &waiter.wanted {
+            Wanted::Memory(memory) => self.check_ever_memory(waiter, memory),
+            Wanted::Device(device) => self.check_ever_device(waiter, &device.request),
+        }
+    }
+
+    fn check_ever_memory(&self, waiter: &Waiter, memory: &WantedMemory) -> Result<(), RackError> {
+        let asked_bytes = u64::from(memory.slabs) * SLAB_BYTES;
         if let Some(quota_bytes) = self.quotas.bytes_of(&waiter.owner.user)
             && asked_bytes > quota_bytes
         {
-            return self.check_quota(&waiter.owner, waiter.slabs.into());
+            return self.check_quota(&waiter.owner, memory.slabs.into());
         }
         // What is heard of when it has waited already was so when it began to.
-        if waiter.request.queueing.waited_ms > 0 {
+        if memory.request.queueing.waited_ms > 0 {
             return Ok(());
         }
         let whole = |entry: &NodeEntry| match entry.up && !entry.record.is_draining {
             true => entry.record.total_slabs(),
             false => 0,
         };
-        let most = room(self.as_donors(waiter, &Closed::Only(BTreeSet::new()), whole));
-        if most >= u64::from(waiter.slabs) {
+        let all = Closed::Only(BTreeSet::new());
+        let most = room(self.as_donors(waiter, memory.most_slabs, &all, whole));
+        if most >= u64::from(memory.slabs) {
             return Ok(());
         }
         let most_bytes = Some(most * SLAB_BYTES);
@@ -141,14 +161,23 @@ impl MonitorCore {
                 continue;
             }
             let Some(waiter) = self.line.leave(place) else { continue };
-            let client_id = waiter.request.client_id;
-            let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
-            let (owner, request) = (waiter.owner.clone(), waiter.request.clone());
-            let (slabs, named) = (waiter.most_slabs, waiter.named.clone());
-            let mut pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
-            pending.waiter = Some(Box::new(waiter));
-            self.requests.insert(client_id, pending);
-            self.advance(now_ns, client_id);
+            let (owner, named) = (waiter.owner.clone(), waiter.named.clone());
+            match &waiter.wanted {
+                Wanted::Device(device) => {
+                    let request = device.request.clone();
+                    self.begin_device(now_ns, owner, (request, named), place, Some(waiter));
+                }
+                Wanted::Memory(memory) => {
+                    let (request, slabs) = (memory.request.clone(), memory.most_slabs);
+                    let client_id = request.client_id;
+                    let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
+                    let mut pending =
+                        PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
+                    pending.waiter = Some(Box::new(waiter));
+                    self.requests.insert(client_id, pending);
+                    self.advance(now_ns, client_id);
+                }
+            }
         }
         self.call_back(now_ns);
     }
@@ -161,25 +190,30 @@ impl MonitorCore {
         {
             return waiter.needs;
         }
-        if self.check_quota(&waiter.owner, waiter.slabs.into()).is_err() {
+        let memory = match &waiter.wanted {
+            Wanted::Memory(memory) => memory,
+            Wanted::Device(device) => return self.device_needs(place, waiter, &device.request),
+        };
+        if self.check_quota(&waiter.owner, memory.slabs.into()).is_err() {
             return Needs::Quota;
         }
-        if !self.leaves_enough(&waiter.owner.user, &waiter.request, waiter.slabs) {
+        if !self.leaves_enough(&waiter.owner.user, &memory.request, memory.slabs) {
             return Needs::Room;
         }
-        let closed = self.closed_to(place, waiter.slabs);
-        let donors = self.as_donors(waiter, &closed, NodeEntry::available_slabs);
-        if room(donors) < u64::from(waiter.slabs) { Needs::Room } else { Needs::Nothing }
+        let closed = self.closed_to(place, memory.slabs);
+        let available = NodeEntry::available_slabs;
+        let donors = self.as_donors(waiter, memory.most_slabs, &closed, available);
+        if room(donors) < u64::from(memory.slabs) { Needs::Room } else { Needs::Nothing }
     }
 
     /// What each donor that it may use could give, by what `slabs` says of a node.
     fn as_donors(
         &self,
         waiter: &Waiter,
+        most_slabs: u32,
         closed: &Closed,
         slabs: impl Fn(&NodeEntry) -> u32,
     ) -> impl Iterator<Item = Donor> {
-        let most_slabs = waiter.most_slabs;
         let may_use = |node| waiter.may_use(node) && !closed.has(node);
         self.rrt
             .iter()
@@ -190,7 +224,8 @@ impl MonitorCore {
     /// The donors that are kept for those before `place` from a request for so many slabs.
     pub(super) fn closed_to(&self, place: Place, slabs: u32) -> Closed {
         let mut closed = BTreeSet::new();
-        for waiter in self.line.before(place).filter(|waiter| !waiter.may_be_passed(slabs)) {
+        let for_memory = self.line.before(place).filter(|waiter| waiter.as_memory().is_some());
+        for waiter in for_memory.filter(|waiter| !waiter.may_be_passed(slabs.into())) {
             match &waiter.named {
                 None => return Closed::All,
                 Some(named) => closed.extend(named),
@@ -202,7 +237,13 @@ impl MonitorCore {
     /// A request gets these shares: it passes those before it who may use the same donors.
     pub(super) fn count_passing(&mut self, client_id: u128, shares: &BTreeMap<NodeId, u32>) {
         let Some(pending) = self.requests.get(&client_id) else { return };
-        self.line.count_passing(pending.place, shares);
+        for waiter in self.line.before_mut(pending.place) {
+            if waiter.as_memory().is_some() {
+                let passing = shares.iter().filter(|(node, _)| waiter.may_use(**node));
+                let slabs = passing.map(|(_, slabs)| u64::from(*slabs)).sum();
+                waiter.count_passing(slabs);
+            }
+        }
     }
 
     /// A handshake has failed whose request may wait: it has its place again.
@@ -213,8 +254,10 @@ impl MonitorCore {
         mut waiter: Waiter,
         error: &RackError,
     ) {
+        let is_tried = waiter.as_device().is_some_and(|device| !device.tried.is_empty());
         waiter.needs = match error {
             RackError::NoRoom { .. } => Needs::Room,
+            RackError::NoDevice(_) if !is_tried => Needs::Room,
             RackError::OverQuota { .. } => Needs::Quota,
             _ => Needs::Donors { until_ns: now_ns.saturating_add(PAUSE_NS) },
         };
@@ -240,6 +283,7 @@ impl MonitorCore {
             let reason = "its caller has called this request off".to_owned();
             self.fail(now_ns, client_id, RackError::BadRequest(reason));
         }
+        self.leave_device(client_id);
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
         let granted = self.rat.of_client(client_id).filter(is_granted);
         for id in granted.map(|grant| grant.id).collect::<Vec<GrantId>>() {

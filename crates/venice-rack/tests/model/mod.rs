@@ -94,7 +94,11 @@ pub enum DeviceOp {
         which: usize,
         units: u64,
         named: Option<usize>,
+        /// It waits in line where there is none.
+        waits: Option<Waits>,
     },
+    /// Somebody who has no answer yet waits no longer.
+    Leave(usize),
     /// Whoever has asked asks again, answered or not.
     AskAgain(usize),
     Return(usize),
@@ -108,12 +112,20 @@ pub enum DeviceOp {
     },
 }
 
+/// How somebody waits for a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    pub wait_ms: u64,
+    pub priority: u8,
+    pub preempts: bool,
+}
+
 fn device_op() -> impl Strategy<Value = DeviceOp> {
     let pick = 0usize..64;
     let which = 0..world::DEVICES.len();
     prop_oneof![
         6 => (which.clone(), 1u64..5, prop::option::weighted(0.3, 0..DONORS))
-            .prop_map(|(which, units, named)| DeviceOp::Get { which, units, named }),
+            .prop_map(|(which, units, named)| DeviceOp::Get { which, units, named, waits: None }),
         2 => pick.clone().prop_map(DeviceOp::AskAgain),
         3 => pick.clone().prop_map(DeviceOp::Return),
         1 => pick.prop_map(DeviceOp::Abandon),
@@ -179,6 +191,29 @@ pub fn op_with_waiting() -> impl Strategy<Value = Op> {
         10 => (0..DONORS).prop_map(Op::Heartbeat),
         8 => Just(Op::RenewAll),
     ]
+}
+
+/// The same with devices, most of which somebody has.
+pub fn op_with_waiting_for_devices() -> impl Strategy<Value = Op> {
+    let pick = 0usize..64;
+    let waits = (1u64..20_000, 98u8..103, any::<bool>())
+        .prop_map(|(wait_ms, priority, preempts)| Waits { wait_ms, priority, preempts });
+    let get = (
+        0..world::DEVICES.len(),
+        1u64..5,
+        prop::option::weighted(0.3, 0..DONORS),
+        prop::option::weighted(0.8, waits),
+    );
+    let op = prop_oneof![
+        12 => get.prop_map(|(which, units, named, waits)| {
+            DeviceOp::Get { which, units, named, waits }
+        }),
+        2 => pick.clone().prop_map(DeviceOp::Leave),
+        14 => pick.clone().prop_map(DeviceOp::AskAgain),
+        7 => pick.prop_map(DeviceOp::Return),
+        1 => device_op(),
+    ];
+    prop_oneof![1 => op.prop_map(Op::Device), 3 => op_with_waiting()]
 }
 
 /// Users of whom each may have only so much, and who always want more: much is asked for and given

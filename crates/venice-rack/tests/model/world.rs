@@ -22,7 +22,7 @@ use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
     DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
+    MemoryRequest, Notice, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
 };
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use waiting::LineJudge;
@@ -68,6 +68,8 @@ struct Recipient {
     alive: bool,
 }
 
+type Promises = BTreeMap<GrantId, Vec<(NoticeReason, u64)>>;
+
 pub struct World {
     now_ns: u64,
     lives: u64,
@@ -89,7 +91,7 @@ pub struct World {
     /// The last word on each donor: by which call, and which.
     drain_calls: BTreeMap<usize, (Token, bool)>,
     /// Until when a grant's recipient was promised to keep it, when its donor wanted it back.
-    promised_ns: BTreeMap<GrantId, Vec<(NoticeReason, u64)>>,
+    promised_ns: Promises,
     /// The grants that their donors wanted back when they were last renewed.
     wanted: BTreeSet<GrantId>,
     /// Quotas, and what counts.
@@ -497,13 +499,7 @@ impl World {
                         true
                     }
                     LeaseState::Live { notice: Some(notice), .. } => {
-                        // A notice is never made shorter; but one for another reason may be.
-                        let until_ns = now_ns + notice.within_ms.unwrap_or(0) * MS;
-                        let told = self.promised_ns.entry(grant.id).or_default();
-                        match told.iter_mut().find(|(reason, _)| *reason == notice.reason) {
-                            Some((_, promised_ns)) => *promised_ns = (*promised_ns).max(until_ns),
-                            None => told.push((notice.reason, until_ns)),
-                        }
+                        note_promise(&mut self.promised_ns, now_ns, grant.id, notice);
                         self.wanted.insert(grant.id);
                         if index % 2 == 0 {
                             recipient.granted.clear();
@@ -564,6 +560,16 @@ impl World {
     fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
+    }
+}
+
+/// A notice is never made shorter; but one for another reason may be.
+fn note_promise(promised_ns: &mut Promises, now_ns: u64, grant: GrantId, notice: Notice) {
+    let until_ns = now_ns + notice.within_ms.unwrap_or(0) * MS;
+    let told = promised_ns.entry(grant).or_default();
+    match told.iter_mut().find(|(reason, _)| *reason == notice.reason) {
+        Some((_, promised_ns)) => *promised_ns = (*promised_ns).max(until_ns),
+        None => told.push((notice.reason, until_ns)),
     }
 }
 

@@ -18,6 +18,9 @@ EXAMPLES:
   venice get memory 2GiB                      held until Ctrl-C
   venice get memory 2GiB --wait 10m -- ./job  in line where there is no room
   venice get accelerator --capability cuda -- ./train
+  venice get accelerator --wait 2h --priority 80 -- ./train
+                                              in line where all are in use
+  venice get io --nic --dry-run               which it would be, and why not another
   venice get io --storage 100GiB --for scratch --json
   venice get io --nic --capability 25Gbps -- sh -c 'echo $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS'
 
@@ -26,6 +29,8 @@ the command after -- ends, whose exit code is this one's then. A device is one r
 storage is granted by MiB. That command finds in its environment VENICE_GRANT_ID, _KIND, _NODE,
 _ADDRESS, _BYTES and _CAPABILITIES; of memory from several nodes each is a list with commas. If a grant
 is lost, as when its node dies, that is said, the command is sent SIGTERM, and the exit code is 1.
+The same at the end of the time that is left where a request of higher priority needs it (--preempt of
+another), which is said when it begins.
 `venice resources` lists what there is, `venice agent --offer` lends devices.";
 
 /// `venice get`
@@ -67,6 +72,11 @@ enum What {
         #[arg(long, value_name = "SIZE")]
         size: Option<ByteSize>,
         #[command(flatten)]
+        waiting: WaitArgs,
+        /// Print which it would be, and why not another; nothing is granted
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
         common: Common,
     },
     /// Storage, by size, or a network card, whole
@@ -81,6 +91,11 @@ enum What {
         /// It has to be able to do this; may be repeated
         #[arg(long, value_name = "X")]
         capability: Vec<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
+        /// Print which it would be, and why not another; nothing is granted
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -123,7 +138,11 @@ impl GetArgs {
 
     /// Whether nothing is to be granted.
     pub fn is_dry_run(&self) -> bool {
-        matches!(&self.what, What::Memory { dry_run: true, .. })
+        match &self.what {
+            What::Memory { dry_run, .. }
+            | What::Accelerator { dry_run, .. }
+            | What::Io { dry_run, .. } => *dry_run,
+        }
     }
 
     /// What is to be got.
@@ -133,11 +152,11 @@ impl GetArgs {
     pub fn wanted(&self) -> anyhow::Result<Wanted> {
         let donors = self.common().donor.clone();
         let purpose = self.purpose();
-        let device = |kind, size: Option<ByteSize>, capabilities: &[String]| {
+        let device = |kind, size: Option<ByteSize>, capabilities: &[String], waiting: &WaitArgs| {
             let bytes = size.map_or(0, |size| size.0);
-            let capabilities = capabilities.to_vec();
+            let (capabilities, waiting) = (capabilities.to_vec(), waiting.waiting());
             let (donors, purpose) = (donors.clone(), purpose.clone());
-            Wanted::Device(DeviceWish { kind, bytes, capabilities, donors, purpose })
+            Wanted::Device(DeviceWish { kind, bytes, capabilities, donors, waiting, purpose })
         };
         let nothing = |size: ByteSize| {
             let said = || Usage("ask for a byte at least".to_owned());
@@ -157,13 +176,15 @@ impl GetArgs {
                     ..Wish::default()
                 })
             }
-            What::Accelerator { capability, size, .. } => {
-                device(ResourceKind::Accelerator, *size, capability)
+            What::Accelerator { capability, size, waiting, .. } => {
+                device(ResourceKind::Accelerator, *size, capability, waiting)
             }
-            What::Io { nic: true, capability, .. } => device(ResourceKind::Nic, None, capability),
-            What::Io { storage, capability, .. } => {
+            What::Io { nic: true, capability, waiting, .. } => {
+                device(ResourceKind::Nic, None, capability, waiting)
+            }
+            What::Io { storage, capability, waiting, .. } => {
                 nothing(storage.unwrap_or(ByteSize(0)))?;
-                device(ResourceKind::Storage, *storage, capability)
+                device(ResourceKind::Storage, *storage, capability, waiting)
             }
         })
     }

@@ -16,11 +16,6 @@ use crate::terminal;
 /// How often it is looked whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What part of a lease a command has to end, after its grant is given up.
-const GRACE_PART: f64 = 0.2;
-/// The longest it has, in seconds.
-const MAX_GRACE_S: f64 = 5.0;
-
 /// A command that can be started.
 pub struct Command {
     program: PathBuf,
@@ -37,16 +32,21 @@ impl Command {
         Ok(Some(Self { program: find_program(name)?, words: words.to_vec() }))
     }
 
-    /// Runs it. It is ended if something of `rows` is lost, with SIGTERM and then SIGKILL: that may
-    /// be another's soon.
-    pub fn run(&self, rows: &[GotRow], heard: Receiver<Heard>) -> anyhow::Result<Outcome> {
+    /// Runs it. It is ended if something of `rows` is lost, or its time is over, with SIGTERM and,
+    /// after `grace`, SIGKILL: that may be another's soon.
+    pub fn run(
+        &self,
+        rows: &[GotRow],
+        grace: Duration,
+        heard: Receiver<Heard>,
+    ) -> anyhow::Result<Outcome> {
         let mut start = std::process::Command::new(&self.program);
         start.envs(environment(rows));
         let mut child = Child::start_bound(start, &self.program, &self.words)?;
         let signal = child.signaller();
         let (ended, is_lost) = std::thread::scope(|scope| {
             let (tell, has_ended) = std::sync::mpsc::channel::<()>();
-            let watcher = scope.spawn(move || watch(&heard, &has_ended, grace(rows), signal));
+            let watcher = scope.spawn(move || watch(&heard, &has_ended, grace, signal));
             let ended = child.wait();
             drop(tell);
             (ended, watcher.join().expect("the watcher does not panic"))
@@ -59,7 +59,8 @@ impl Command {
     }
 }
 
-/// Tells the news until the command has ended, and ends it when something is lost; true then.
+/// Tells the news until the command has ended, and ends it when something is lost, or is to be given
+/// back; true then.
 fn watch(
     heard: &Receiver<Heard>,
     has_ended: &Receiver<()>,
@@ -71,7 +72,7 @@ fn watch(
     while has_ended.try_recv() == Err(TryRecvError::Empty) {
         if let Ok(Heard::News(news)) = heard.recv_timeout(LOOK_EVERY) {
             terminal::remark(format!("venice: {news}"));
-            if matches!(news.event, HeldEvent::Lost(_)) && lost_at.is_none() {
+            if matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due) && lost_at.is_none() {
                 lost_at = Some(Instant::now());
                 signal(Signal::TERM);
                 // One that is stopped would not hear it.
@@ -85,12 +86,6 @@ fn watch(
         }
     }
     lost_at.is_some()
-}
-
-/// How long a command may take to end: less than what is left of a lease when it is given up.
-fn grace(rows: &[GotRow]) -> Duration {
-    let shortest_s = rows.iter().map(|row| row.lease_s).fold(MAX_GRACE_S / GRACE_PART, f64::min);
-    Duration::from_secs_f64((shortest_s * GRACE_PART).max(0.0))
 }
 
 /// How a command ended.

@@ -2,13 +2,15 @@
 
 mod arguments;
 mod command;
+mod plan;
 mod waiting;
 
 use std::sync::mpsc;
 
 use venice_control::Grant;
+use venice_control::client::Access;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Held, HeldEvent, HeldNews, PortKind, RecipientError};
+use venice_recipient::{Held, HeldEvent, HeldNews, Loan, PortKind, RecipientError, Told};
 
 pub use arguments::{GetArgs, HELP};
 
@@ -33,8 +35,12 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let command = Command::of(args.command())?;
     let access = access(&rack::monitor_address(monitor)?);
     let wanted = args.wanted()?;
-    if let (Wanted::Memory(wish), true) = (&wanted, args.is_dry_run()) {
-        return place::show_wish(&access, wish, args.json());
+    match &wanted {
+        Wanted::Memory(wish) if args.is_dry_run() => {
+            return place::show_wish(&access, wish, args.json());
+        }
+        Wanted::Device(wish) if args.is_dry_run() => return plan::show(&access, wish, args.json()),
+        _ => {}
     }
     let (tell, heard) = mpsc::channel();
     let news = tell.clone();
@@ -43,17 +49,13 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
     let answer = tell.clone();
     // Who waits in line is shown how it stands, and leaves it when interrupted.
-    let in_line = match &wanted {
-        Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
-            Some(crate::waiting::borrow(&access, wish, PortKind::Udp)?)
-        }
-        _ => None,
-    };
+    let in_line = InLine::of(&access, &wanted, &hear)?;
     std::thread::spawn(move || {
         let held = match (in_line, wanted) {
-            (Some(loan), _) => Held::loan(loan, hear),
-            (None, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
-            (None, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
+            (InLine::Memory(loan), _) => Held::loan(loan, hear),
+            (InLine::Device(held), _) => Ok(held),
+            (InLine::No, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
+            (InLine::No, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
         };
         // Nobody hears it any more: it is given back.
         drop(answer.send(Heard::Got(held)));
@@ -75,10 +77,36 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         drop(signals);
         return Ok(code);
     };
-    let outcome = command.run(&rows, heard)?;
+    let outcome = command.run(&rows, held.grace(), heard)?;
     // The end by a signal ends this process.
     drop(held);
     Ok(outcome.pass_on())
+}
+
+/// What was got in line; `No`: that does not wait.
+enum InLine {
+    Memory(Loan),
+    Device(Held),
+    No,
+}
+
+impl InLine {
+    fn of(
+        access: &Access,
+        wanted: &Wanted,
+        hear: &(impl Fn(HeldNews) + Clone + Send + 'static),
+    ) -> anyhow::Result<Self> {
+        Ok(match wanted {
+            Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
+                Self::Memory(crate::waiting::borrow(access, wish, PortKind::Udp)?)
+            }
+            Wanted::Device(wish) if !wish.waiting.at_most.is_zero() => {
+                let got = |told: &mut Told<'_>| Held::device_in_line(access, wish, told, hear.clone());
+                Self::Device(crate::waiting::in_line(got)?)
+            }
+            _ => Self::No,
+        })
+    }
 }
 
 /// The rack's answer; `None`: interrupted before that.
@@ -106,7 +134,7 @@ fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
         match heard.recv() {
             Ok(Heard::News(news)) => {
                 terminal::remark(format!("venice: {news}"));
-                if matches!(news.event, HeldEvent::Lost(_)) {
+                if matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due) {
                     return EXIT_FAILURE;
                 }
             }

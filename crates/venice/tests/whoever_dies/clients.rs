@@ -167,7 +167,7 @@ impl Client {
     }
 
     async fn borrow_memory(&mut self) {
-        let wait_ms = if self.random.is_one_in(3) { 3000 } else { 0 };
+        let queueing = self.queueing();
         let copies = 1 + self.random.below(2) as u32;
         let request = MemoryRequest {
             client_id: self.client_id(),
@@ -179,7 +179,7 @@ impl Client {
             placement: None,
             bandwidth_bps: 0,
             purpose: "loop".to_owned(),
-            queueing: Queueing { wait_ms, priority: DEFAULT_PRIORITY, ..Queueing::default() },
+            queueing,
         };
         self.borrow(Wish::Memory(request)).await;
     }
@@ -197,8 +197,15 @@ impl Client {
             capabilities: Vec::new(),
             donors: Vec::new(),
             purpose: "loop".to_owned(),
+            queueing: self.queueing(),
         };
         self.borrow(Wish::Device(request)).await;
+    }
+
+    /// Some wait in line.
+    fn queueing(&mut self) -> Queueing {
+        let wait_ms = if self.random.is_one_in(3) { 3000 } else { 0 };
+        Queueing { wait_ms, priority: DEFAULT_PRIORITY, ..Queueing::default() }
     }
 
     fn client_id(&mut self) -> u128 {
@@ -312,7 +319,9 @@ impl Wish {
     }
 
     fn may_wait(&self) -> bool {
-        matches!(self, Wish::Memory(request) if request.queueing.wait_ms > 0)
+        let (Wish::Memory(MemoryRequest { queueing, .. })
+        | Wish::Device(DeviceRequest { queueing, .. })) = self;
+        queueing.wait_ms > 0
     }
 
     fn what(&self) -> &'static str {

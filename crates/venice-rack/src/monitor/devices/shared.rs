@@ -60,7 +60,7 @@ impl MonitorCore {
         });
         let lost: Vec<u128> = lost.map(|(client_id, _)| *client_id).collect();
         for client_id in lost {
-            self.fail_device(client_id, RackError::HandshakeFailed);
+            self.withdraw_device(client_id, Err(RackError::HandshakeFailed));
         }
     }
 
@@ -84,6 +84,6 @@ impl MonitorCore {
         clients.into_iter().for_each(|client_id| self.commit_device(now_ns, client_id));
         let without = self.device_requests.iter().filter(|(_, pending)| pending.part.is_none());
         let without: Vec<u128> = without.map(|(client_id, _)| *client_id).collect();
-        without.into_iter().for_each(|client_id| self.place_device(client_id));
+        without.into_iter().for_each(|client_id| self.place_device(now_ns, client_id));
     }
 }

@@ -1,12 +1,12 @@
 //! The devices in the tables: which are free, which is taken for a request, and what people see.
 
 use super::super::MonitorCore;
-use super::PendingDevice;
+use super::{PendingDevice, Sought};
 use crate::rat::{GrantRecord, GrantState};
 use crate::resource::{MAX_DEVICE_GRANTS, too_many_grants};
 use crate::rows::{GrantRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::{DeviceRequest, DeviceShare, Identity, RackError, ResourceKind, ResourceSpec};
+use crate::types::{DeviceRequest, DeviceShare, Identity, ResourceKind, ResourceSpec};
 use std::collections::BTreeMap;
 use venice_wire::{ByteSize, NodeId};
 
@@ -18,14 +18,16 @@ const MAX_REASONS: usize = 8;
 const MAX_REASON_BYTES: usize = 240;
 
 impl MonitorCore {
-    /// The device that a request is to have. Of those that would do: one that can do least
-    /// besides, so that who needs more finds it; of these the smallest, where storage is what is
+    /// The device that a request is to have, and its donor. Of those that would do: one that can do
+    /// least besides, so that who needs more finds it; of these the smallest, where storage is what is
     /// left of it; then of the node that has lent fewest; then by number and name.
-    pub(super) fn choose_device(&self, pending: &PendingDevice) -> Option<(Identity, DeviceShare)> {
-        let request = &pending.request;
+    pub(in super::super) fn choose_device(
+        &self,
+        sought: &Sought<'_>,
+    ) -> Option<(Identity, &ResourceSpec)> {
         let mut best = None;
-        for (node, entry, spec) in self.devices_of_kind(request.kind) {
-            if self.why_not(pending, node, entry, spec).is_some() {
+        for (node, entry, spec) in self.devices_of_kind(sought.request.kind) {
+            if self.why_not(sought, node, entry, spec).is_some() {
                 continue;
             }
             let lent = self.rat.of_donor(node).filter(|grant| grant.device.is_some()).count();
@@ -35,15 +37,14 @@ impl MonitorCore {
                 best = Some((rank, entry.record.identity, spec));
             }
         }
-        best.map(|(_, donor, spec)| (donor, spec.share(request.bytes.0)))
+        best.map(|(_, donor, spec)| (donor, spec))
     }
 
-    /// Why there is none.
-    pub(super) fn why_no_device(&self, pending: &PendingDevice) -> RackError {
-        let request = &pending.request;
+    /// Why there is none, in words.
+    pub(in super::super) fn why_no_device(&self, sought: &Sought<'_>) -> String {
+        let Sought { request, named, .. } = sought;
         let mut reasons = Vec::new();
-        let is_named =
-            |node: &NodeId| pending.named.as_ref().is_none_or(|named| named.contains(node));
+        let is_named = |node: &NodeId| named.is_none_or(|named| named.contains(node));
         let devices = self.devices_of_kind(request.kind).filter(|(node, _, _)| is_named(node));
         let mut unsaid = 0;
         for (node, entry, spec) in devices {
@@ -51,37 +52,37 @@ impl MonitorCore {
                 unsaid += 1;
                 continue;
             }
-            let why = self.why_not(pending, node, entry, spec).unwrap_or_default();
+            let why = self.why_not(sought, node, entry, spec).unwrap_or_default();
             reasons.push(clipped(format!("{} {}: {why}", entry.record.name, spec.address)));
         }
         let wanted = clipped(request.wanted());
         if reasons.is_empty() {
             let kind = request.kind;
-            let nobody =
-                if pending.named.is_some() { "none of the nodes named" } else { "no node" };
-            return RackError::NoDevice(format!(
+            let nobody = if named.is_some() { "none of the nodes named" } else { "no node" };
+            return format!(
                 "no {wanted}: {nobody} offers any (`venice agent --offer {kind}:...` does; `venice \
                  resources` lists what is offered)"
-            ));
+            );
         }
         if unsaid > 0 {
             reasons.push(format!("and {unsaid} more, which `venice resources` lists"));
         }
         let reasons = reasons.join("; ");
-        RackError::NoDevice(format!("no {wanted} is to be had ({reasons})"))
+        format!("no {wanted} is to be had ({reasons})")
     }
 
     /// Why a device does not do for a request; `None`: it does.
-    fn why_not(
+    pub(super) fn why_not(
         &self,
-        pending: &PendingDevice,
+        sought: &Sought<'_>,
         node: NodeId,
         entry: &NodeEntry,
         spec: &ResourceSpec,
     ) -> Option<String> {
-        let DeviceRequest { bytes, capabilities, .. } = &pending.request;
-        let is_named = pending.named.as_ref().is_none_or(|named| named.contains(&node));
-        let refused = pending.refused.get(&(node, spec.kind, spec.address.clone()));
+        let Sought { request, named, place, tried } = sought;
+        let DeviceRequest { bytes, capabilities, .. } = request;
+        let is_named = named.is_none_or(|named| named.contains(&node));
+        let refused = tried.refused.get(&(node, spec.kind, spec.address.clone()));
         let fault = self.fault_of(entry, spec);
         let missing = capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
         let missing: Vec<&str> = missing.map(String::as_str).collect();
@@ -91,13 +92,16 @@ impl MonitorCore {
             () if entry.record.is_draining => "its node is being drained".to_owned(),
             () if !missing.is_empty() => format!("cannot {}", missing.join(", ")),
             () if !fault.is_empty() => fault,
-            () if pending.silent.contains(&node) => "its node does not answer".to_owned(),
+            () if tried.silent.contains(&node) => "its node does not answer".to_owned(),
             () if left.is_none() => TAKEN.to_owned(),
             () if let Some(why) = refused => why.clone(),
             () if self.is_full(node) => too_many_grants(),
             () if spec.bytes == 0 && bytes.0 > 0 => "nobody knows how large it is".to_owned(),
             () if left.is_some_and(|left| left < bytes.0) => {
                 format!("{} are left", ByteSize(left.unwrap_or(0)))
+            }
+            () if self.is_kept_for_others(*place, node, spec, request.amount()) => {
+                "kept for those before it in line".to_owned()
             }
             () => return None,
         })
@@ -110,7 +114,7 @@ impl MonitorCore {
     }
 
     /// What of a device nobody has, in bytes; `None`: it is lent, or being asked for.
-    fn free_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> Option<u64> {
+    pub(in super::super) fn free_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> Option<u64> {
         let Identity { node, epoch } = entry.record.identity;
         let is_of_it = |share: &&DeviceShare| share.device() == (spec.kind, &*spec.address);
         let granted = self.rat.of_donor(node).filter(|grant| grant.donor_epoch == epoch);
@@ -129,7 +133,7 @@ impl MonitorCore {
     }
 
     /// What is wrong with a device; empty: nothing that is known.
-    fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
+    pub(in super::super) fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
         if !entry.up {
             return "its node is down".to_owned();
         }
@@ -138,7 +142,7 @@ impl MonitorCore {
         report.map(|report| report.fault.clone()).unwrap_or_default()
     }
 
-    fn devices_of_kind(
+    pub(in super::super) fn devices_of_kind(
         &self,
         kind: ResourceKind,
     ) -> impl Iterator<Item = (NodeId, &NodeEntry, &ResourceSpec)> {
@@ -174,7 +178,7 @@ impl MonitorCore {
                 recipient: pending.request.recipient.clone(),
                 home: None,
                 purpose: pending.request.purpose.clone(),
-                priority: crate::queueing::DEFAULT_PRIORITY,
+                priority: pending.request.queueing.priority,
                 donor: part.donor.node,
                 donor_epoch: part.donor.epoch,
                 slabs: 0,

@@ -2,7 +2,7 @@
 //! notice, and end them when the time is over that it states.
 
 use super::MonitorCore;
-use super::places::{Needs, Place, Waiter};
+use super::places::{Needs, Place, Waiter, Wanted, WantedMemory};
 use crate::queueing::Preempt;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::CalledBack;
@@ -54,9 +54,9 @@ impl MonitorCore {
         for place in self.line.in_order() {
             let Some(waiter) = self.line.at(place) else { continue };
             let may_call = waiter.needs == Needs::Room
-                && waiter.request.queueing.preempt != Preempt::No
+                && waiter.wanted.queueing().preempt != Preempt::No
                 // What is called back would be theirs.
-                && self.before(place, waiter.named.as_ref()).is_empty();
+                && self.before_waiter(place, waiter).is_empty();
             let theirs = calls.iter().filter(|(_, call)| call.by == place).map(|(id, _)| *id);
             let theirs: Vec<GrantId> = theirs.collect();
             let wanted = if may_call { self.victims(waiter, &calls, &theirs) } else { Vec::new() };
@@ -75,21 +75,36 @@ impl MonitorCore {
 
     /// Whether who needs it is still there.
     fn is_waited_for(&self, call: &Call) -> bool {
-        let mut in_handshake = self.requests.values().map(|pending| pending.place);
-        self.line.at(call.by).is_some() || in_handshake.any(|place| place == call.by)
+        let in_handshake = self.requests.values().map(|pending| pending.place);
+        let for_devices = self.device_requests.values().map(|pending| pending.place);
+        self.line.at(call.by).is_some()
+            || in_handshake.chain(for_devices).any(|place| place == call.by)
     }
 
     fn call(&self, grant: GrantId) -> Option<&Call> {
         self.line.calls.get(&grant).filter(|call| self.is_waited_for(call))
     }
 
-    /// The grants that are to end for a request: what is called back for it already, as far as that
-    /// helps, then those of the lowest priority; of these as few bytes as will do, of equals the
-    /// youngest. None where all of them are not enough.
+    /// The grants that are to end for a request. None where all of them are not enough.
     fn victims(&self, waiter: &Waiter, calls: &Calls, theirs: &[GrantId]) -> Vec<GrantId> {
-        let mut rooms = self.rooms(waiter);
-        let mut missing = waiter.slabs.saturating_sub(total(&rooms));
-        let mut left: Vec<&GrantRecord> = self.candidates(waiter, calls, theirs).collect();
+        match &waiter.wanted {
+            Wanted::Memory(memory) => self.memory_victims(waiter, memory, (calls, theirs)),
+            Wanted::Device(device) => self.device_victims(waiter, &device.request, (calls, theirs)),
+        }
+    }
+
+    /// What is called back for it already, as far as that helps, then the grants of the lowest
+    /// priority; of these as few bytes as will do, of equals the youngest.
+    fn memory_victims(
+        &self,
+        waiter: &Waiter,
+        memory: &WantedMemory,
+        (calls, theirs): (&Calls, &[GrantId]),
+    ) -> Vec<GrantId> {
+        let mut rooms = self.rooms(waiter, memory);
+        let mut missing = memory.slabs.saturating_sub(total(&rooms));
+        let lent = self.candidates(waiter, calls, theirs).filter(|grant| grant.slabs > 0);
+        let mut left: Vec<&GrantRecord> = lent.collect();
         // Who was told is not to be told otherwise for nothing.
         left.sort_by_key(|grant| {
             (!theirs.contains(&grant.id), grant.priority, Reverse(grant.granted_ns), grant.id)
@@ -114,18 +129,23 @@ impl MonitorCore {
             chosen.push(grant);
             missing = missing.saturating_sub(gained);
         }
-        self.without_superfluous(waiter, chosen)
+        self.without_superfluous(waiter, memory, chosen)
     }
 
     /// The last chosen first: what the others make up for stays.
-    fn without_superfluous(&self, waiter: &Waiter, chosen: Vec<&GrantRecord>) -> Vec<GrantId> {
+    fn without_superfluous(
+        &self,
+        waiter: &Waiter,
+        memory: &WantedMemory,
+        chosen: Vec<&GrantRecord>,
+    ) -> Vec<GrantId> {
         let mut kept = chosen.clone();
         for grant in chosen.iter().rev() {
-            let mut rooms = self.rooms(waiter);
+            let mut rooms = self.rooms(waiter, memory);
             for other in kept.iter().filter(|other| other.id != grant.id) {
                 give(&mut rooms, other.donor, other.slabs);
             }
-            if total(&rooms) >= waiter.slabs {
+            if total(&rooms) >= memory.slabs {
                 kept.retain(|other| other.id != grant.id);
             }
         }
@@ -133,30 +153,29 @@ impl MonitorCore {
     }
 
     /// What each donor that it may use has, or is about to.
-    fn rooms(&self, waiter: &Waiter) -> Rooms {
+    fn rooms(&self, waiter: &Waiter, memory: &WantedMemory) -> Rooms {
         let usable =
             self.rrt.iter().filter(|(node, entry)| waiter.may_use(*node) && entry.may_lend());
         let rooms = usable.map(|(node, entry)| {
             let has_slabs = entry.available_slabs().saturating_add(self.returning_slabs(node));
-            (node, Room { has_slabs, most_slabs: waiter.most_slabs })
+            (node, Room { has_slabs, most_slabs: memory.most_slabs })
         });
         rooms.collect()
     }
 
-    /// The grants that may be called back for it.
-    fn candidates<'a>(
+    /// The grants that may be called back for it, of memory and of devices.
+    pub(super) fn candidates<'a>(
         &'a self,
         waiter: &'a Waiter,
         calls: &'a Calls,
         theirs: &'a [GrantId],
     ) -> impl Iterator<Item = &'a GrantRecord> {
-        let queueing = waiter.request.queueing;
+        let queueing = *waiter.wanted.queueing();
         let is_own = |grant: &GrantRecord| {
             grant.owner.as_ref().is_some_and(|owner| owner.user == waiter.owner.user)
         };
         self.rat.iter().filter(move |grant| {
             grant.state == GrantState::Committed
-                && grant.slabs > 0
                 && grant.priority < queueing.priority
                 && (queueing.preempt == Preempt::All || is_own(grant))
                 && waiter.may_use(grant.donor)
@@ -182,11 +201,10 @@ impl MonitorCore {
         Some(until_ns.saturating_sub(now_ns) as f64 / NS_PER_S)
     }
 
-    /// Slabs that are called back for a place in line.
-    pub(super) fn called_slabs(&self, place: Place) -> u32 {
-        let theirs = self.line.calls.iter().filter(|(_, call)| call.by == place);
-        let slabs = theirs.filter_map(|(id, _)| self.rat.get(*id)).map(|grant| grant.slabs);
-        slabs.fold(0, u32::saturating_add)
+    /// What is called back for a place in line.
+    pub(super) fn called_for(&self, place: Place) -> impl Iterator<Item = &GrantRecord> {
+        let theirs = self.line.calls.iter().filter(move |(_, call)| call.by == place);
+        theirs.filter_map(|(id, _)| self.rat.get(*id))
     }
 
     /// What would be called back for a request that is to wait first in line.

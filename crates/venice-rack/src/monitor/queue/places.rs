@@ -1,9 +1,10 @@
 //! Who waits, and in which order.
 
 use super::calling::Calls;
+use super::super::devices::Tried;
 use crate::caller::Owner;
 use crate::queueing::Queueing;
-use crate::types::MemoryRequest;
+use crate::types::{DeviceRequest, MemoryRequest};
 use crate::{NS_PER_MS, NS_PER_S};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +35,7 @@ impl Place {
 /// A request that waits.
 pub(in crate::monitor) struct Waiter {
     pub(in crate::monitor) owner: Owner,
-    pub(in crate::monitor) request: MemoryRequest,
-    /// All copies together.
-    pub(in crate::monitor) slabs: u32,
-    /// Most of one donor: one copy.
-    pub(super) most_slabs: u32,
+    pub(in crate::monitor) wanted: Wanted,
     /// The donors named; `None` for any.
     pub(super) named: Option<BTreeSet<NodeId>>,
     /// When it last asked, or was last answered.
@@ -49,18 +46,79 @@ pub(in crate::monitor) struct Waiter {
     is_asking: bool,
     /// When that is to be answered.
     answer_ns: u64,
-    /// Slabs that went to requests behind it, of donors that it may use.
-    passed_slabs: u32,
+    /// What went to requests behind it of what it may use, counted as it counts its own
+    /// ([`Wanted::amount`]).
+    passed: u64,
     /// Grants are called back for it: nobody else is to have what comes of that.
     pub(super) is_calling: bool,
     pub(super) needs: Needs,
+}
+
+/// What is wanted.
+pub(in crate::monitor) enum Wanted {
+    Memory(WantedMemory),
+    Device(WantedDevice),
+}
+
+pub(in crate::monitor) struct WantedMemory {
+    pub(in crate::monitor) request: MemoryRequest,
+    /// All copies together.
+    pub(in crate::monitor) slabs: u32,
+    /// Most of one donor: one copy.
+    pub(super) most_slabs: u32,
+}
+
+pub(in crate::monitor) struct WantedDevice {
+    pub(in crate::monitor) request: DeviceRequest,
+    /// What came of its last handshake.
+    pub(in crate::monitor) tried: Tried,
+}
+
+impl Wanted {
+    pub(super) fn memory(request: MemoryRequest, most_slabs: u32) -> Self {
+        let slabs = most_slabs.saturating_mul(request.copies);
+        Self::Memory(WantedMemory { request, slabs, most_slabs })
+    }
+
+    pub(super) fn device(request: DeviceRequest) -> Self {
+        Self::Device(WantedDevice { request, tried: Tried::default() })
+    }
+
+    /// How much: slabs of memory, bytes of storage, or one device.
+    pub(super) fn amount(&self) -> u64 {
+        match self {
+            Self::Memory(memory) => memory.slabs.into(),
+            Self::Device(device) => device.request.amount(),
+        }
+    }
+
+    pub(super) fn client_id(&self) -> u128 {
+        match self {
+            Self::Memory(memory) => memory.request.client_id,
+            Self::Device(device) => device.request.client_id,
+        }
+    }
+
+    pub(super) fn queueing(&self) -> &Queueing {
+        match self {
+            Self::Memory(memory) => &memory.request.queueing,
+            Self::Device(device) => &device.request.queueing,
+        }
+    }
+
+    fn queueing_mut(&mut self) -> &mut Queueing {
+        match self {
+            Self::Memory(memory) => &mut memory.request.queueing,
+            Self::Device(device) => &mut device.request.queueing,
+        }
+    }
 }
 
 /// What it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
-    /// Memory that others have.
+    /// Memory, or a device, that others have.
     Room,
     /// That its user gives something back.
     Quota,
@@ -71,9 +129,12 @@ pub(super) enum Needs {
 }
 
 impl Needs {
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(self, wanted: &Wanted) -> &'static str {
         match self {
-            Self::Nothing | Self::Room => "room",
+            Self::Nothing | Self::Room => match wanted {
+                Wanted::Memory(_) => "room",
+                Wanted::Device(_) => "device",
+            },
             Self::Quota => "quota",
             Self::Donors { .. } => "donors",
         }
@@ -84,31 +145,28 @@ impl Waiter {
     pub(super) fn new(
         now_ns: u64,
         owner: Owner,
-        request: MemoryRequest,
-        most_slabs: u32,
+        wanted: Wanted,
         named: Option<BTreeSet<NodeId>>,
     ) -> Self {
         Self {
-            slabs: most_slabs.saturating_mul(request.copies),
             owner,
-            request,
-            most_slabs,
+            wanted,
             named,
             heard_ns: now_ns,
             asked_ns: now_ns,
             is_asking: true,
             answer_ns: now_ns.saturating_add(FIRST_ANSWER_NS),
-            passed_slabs: 0,
+            passed: 0,
             is_calling: false,
             needs: Needs::Room,
         }
     }
 
-    pub(super) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
+    pub(in crate::monitor) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
         let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
         let waited_ms = waited_ms.max(self.waited_ms(now_ns));
-        let priority = self.request.queueing.priority;
-        self.request.queueing = Queueing { wait_ms, waited_ms, priority, preempt };
+        let priority = self.wanted.queueing().priority;
+        *self.wanted.queueing_mut() = Queueing { wait_ms, waited_ms, priority, preempt };
         (self.asked_ns, self.heard_ns, self.is_asking) = (now_ns, now_ns, true);
         self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
     }
@@ -121,20 +179,41 @@ impl Waiter {
         self.named.as_ref().is_none_or(|named| named.contains(&donor))
     }
 
-    /// Whether one behind it may take so many slabs that it might use.
-    pub(super) fn may_be_passed(&self, slabs: u32) -> bool {
-        let may_still = !self.is_calling;
-        self.needs == Needs::Quota
-            || may_still && self.passed_slabs.saturating_add(slabs) <= self.slabs
+    pub(in crate::monitor) fn as_memory(&self) -> Option<&WantedMemory> {
+        match &self.wanted {
+            Wanted::Memory(memory) => Some(memory),
+            Wanted::Device(_) => None,
+        }
     }
 
-    pub(super) fn passed_slabs(&self) -> u32 {
-        self.passed_slabs
+    pub(in crate::monitor) fn as_device(&self) -> Option<&WantedDevice> {
+        match &self.wanted {
+            Wanted::Device(device) => Some(device),
+            Wanted::Memory(_) => None,
+        }
+    }
+
+    /// Whether one behind it may take so much that it might use.
+    pub(super) fn may_be_passed(&self, amount: u64) -> bool {
+        let may_still = !self.is_calling;
+        self.needs == Needs::Quota
+            || may_still && self.passed.saturating_add(amount) <= self.wanted.amount()
+    }
+
+    pub(super) fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// One behind it takes so much that it might use.
+    pub(super) fn count_passing(&mut self, amount: u64) {
+        if self.needs != Needs::Quota {
+            self.passed = self.passed.saturating_add(amount);
+        }
     }
 
     pub(super) fn waited_ms(&self, now_ns: u64) -> u64 {
         let since_ms = now_ns.saturating_sub(self.asked_ns) / NS_PER_MS;
-        self.request.queueing.waited_ms.saturating_add(since_ms)
+        self.wanted.queueing().waited_ms.saturating_add(since_ms)
     }
 
     pub(super) fn left_s(&self, now_ns: u64) -> f64 {
@@ -142,7 +221,7 @@ impl Waiter {
     }
 
     fn deadline_ns(&self) -> u64 {
-        let left_ns = self.request.queueing.left_ms().saturating_mul(NS_PER_MS);
+        let left_ns = self.wanted.queueing().left_ms().saturating_mul(NS_PER_MS);
         self.asked_ns.saturating_add(left_ns)
     }
 
@@ -193,13 +272,13 @@ impl Line {
     }
 
     pub(super) fn enter(&mut self, place: Place, waiter: Waiter) {
-        self.places.insert(waiter.request.client_id, place);
+        self.places.insert(waiter.wanted.client_id(), place);
         self.waiters.insert(place, waiter);
     }
 
     pub(super) fn leave(&mut self, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
-        self.places.remove(&waiter.request.client_id);
+        self.places.remove(&waiter.wanted.client_id());
         Some(waiter)
     }
 
@@ -229,8 +308,18 @@ impl Line {
         self.waiters.get_mut(&place)
     }
 
-    pub(super) fn of_client(&mut self, client_id: u128) -> Option<&mut Waiter> {
+    pub(in crate::monitor) fn of_client(&mut self, client_id: u128) -> Option<&mut Waiter> {
         self.waiters.get_mut(self.places.get(&client_id)?)
+    }
+
+    /// What it asks for, where such a request is in line.
+    pub(in crate::monitor) fn wanted_by(&self, client_id: u128) -> Option<&Wanted> {
+        Some(&self.waiters.get(self.places.get(&client_id)?)?.wanted)
+    }
+
+    /// Whether anybody waits for a device.
+    pub(in crate::monitor) fn has_devices(&self) -> bool {
+        self.waiters.values().any(|waiter| waiter.as_device().is_some())
     }
 
     /// Whose a request in line is.
@@ -242,14 +331,8 @@ impl Line {
         self.waiters.range(..place).map(|(_, waiter)| waiter)
     }
 
-    pub(super) fn count_passing(&mut self, place: Place, shares: &BTreeMap<NodeId, u32>) {
-        for (_, waiter) in self.waiters.range_mut(..place) {
-            if waiter.needs != Needs::Quota {
-                let passing = shares.iter().filter(|(node, _)| waiter.may_use(**node));
-                let slabs = passing.map(|(_, slabs)| *slabs).fold(0, u32::saturating_add);
-                waiter.passed_slabs = waiter.passed_slabs.saturating_add(slabs);
-            }
-        }
+    pub(super) fn before_mut(&mut self, place: Place) -> impl Iterator<Item = &mut Waiter> {
+        self.waiters.range_mut(..place).map(|(_, waiter)| waiter)
     }
 
     /// When something about them is to be done without anything happening.

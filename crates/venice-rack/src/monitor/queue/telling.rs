@@ -1,11 +1,11 @@
 //! What those who wait are told, and everybody of them.
 
-use super::places::{Needs, Place, Waiter};
+use super::places::{Needs, Place, Waiter, Wanted};
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::queueing::{InLine, Standing};
 use crate::rows::QueueRow;
-use crate::types::RackError;
+use crate::types::{RackError, ResourceKind};
 use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
@@ -14,7 +14,7 @@ impl MonitorCore {
     pub(in crate::monitor) fn tell_line(&mut self, now_ns: u64) {
         for (rank, place) in (1..).zip(self.line.in_order()) {
             let Some(waiter) = self.line.at(place) else { continue };
-            let client_id = waiter.request.client_id;
+            let client_id = waiter.wanted.client_id();
             if waiter.is_late(now_ns) {
                 let error = self.why_in_vain(now_ns, place, waiter);
                 self.line.leave(place);
@@ -32,19 +32,27 @@ impl MonitorCore {
     }
 
     fn standing(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> Standing {
+        let amounts = self.amounts(place, waiter);
+        let is_whole = waiter.as_device().is_some_and(|it| it.request.kind.device_unit_bytes() == 0);
         Standing {
             rank,
-            asked_bytes: bytes(waiter.slabs),
-            free_bytes: self.free_bytes_for(waiter),
+            asked_bytes: if is_whole { 0 } else { amounts.asked_bytes },
+            free_bytes: amounts.free_bytes,
             waited_ms: waiter.waited_ms(now_ns),
-            called_back_bytes: bytes(self.called_slabs(place)),
+            called_back_bytes: amounts.called_back_bytes,
             is_over_quota: waiter.needs == Needs::Quota,
+            device: waiter.as_device().map(|it| it.request.wanted()).unwrap_or_default(),
+            called_back_devices: amounts.called_back_devices,
         }
     }
 
     fn why_in_vain(&self, now_ns: u64, place: Place, waiter: &Waiter) -> RackError {
+        let memory = match &waiter.wanted {
+            Wanted::Memory(memory) => memory,
+            Wanted::Device(device) => return self.why_no_device_came(now_ns, place, waiter, device),
+        };
         if waiter.needs == Needs::Quota
-            && let Err(error) = self.check_quota(&waiter.owner, waiter.slabs.into())
+            && let Err(error) = self.check_quota(&waiter.owner, memory.slabs.into())
         {
             return error;
         }
@@ -52,7 +60,16 @@ impl MonitorCore {
         let before = self.before(place, waiter.named.as_ref());
         let line = InLine { waited_ms, before, most_bytes: None };
         let free = self.free_by_node(waiter.named.as_ref());
-        RackError::NoRoom { asked_bytes: bytes(waiter.slabs), free, line }
+        RackError::NoRoom { asked_bytes: bytes(memory.slabs), free, line }
+    }
+
+    /// Those before a place who may use what this one may.
+    pub(super) fn before_waiter(&self, place: Place, waiter: &Waiter) -> Vec<String> {
+        let named = waiter.named.as_ref();
+        match &waiter.wanted {
+            Wanted::Memory(_) => self.before(place, named),
+            Wanted::Device(device) => self.before_for_device(place, &device.request, named),
+        }
     }
 
     /// Those before a place who may use the same donors, in words.
@@ -66,11 +83,11 @@ impl MonitorCore {
             _ => true,
         };
         let said = |waiter: &Waiter| {
-            let (size, priority) =
-                (ByteSize(bytes(waiter.slabs)), waiter.request.queueing.priority);
-            format!("{} with {size} (priority {priority})", waiter.owner)
+            let size = ByteSize(bytes(waiter.as_memory()?.slabs));
+            let priority = waiter.wanted.queueing().priority;
+            Some(format!("{} with {size} (priority {priority})", waiter.owner))
         };
-        self.line.before(place).filter(meets).map(said).collect()
+        self.line.before(place).filter(meets).filter_map(said).collect()
     }
 
     /// What the donors have free, by node, for one that names these donors or none.
@@ -96,31 +113,80 @@ impl MonitorCore {
         donors.map(|(_, entry)| bytes(entry.available_slabs())).sum()
     }
 
+    fn amounts(&self, place: Place, waiter: &Waiter) -> Amounts {
+        let memory = match &waiter.wanted {
+            Wanted::Memory(memory) => memory,
+            Wanted::Device(device) => return self.device_amounts(place, waiter, &device.request),
+        };
+        let slabs = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
+        let called = self.called_for(place).map(|grant| u64::from(grant.slabs));
+        Amounts {
+            asked_bytes: bytes(memory.slabs),
+            free_bytes: self.free_bytes_for(waiter),
+            passed_bytes: slabs(waiter.passed()),
+            called_back_bytes: slabs(called.sum()),
+            ..Amounts::default()
+        }
+    }
+
     /// Those who wait, in order.
     pub fn queue_rows(&self, now_ns: u64) -> Vec<QueueRow> {
-        let rows = (1..).zip(self.line.iter()).map(|(rank, (place, waiter))| {
-            let request = &waiter.request;
-            QueueRow {
-                id: place.arrival(),
-                rank,
-                owner_user: waiter.owner.user.clone(),
-                owner_node: waiter.owner.node.clone(),
-                recipient: request.recipient.clone(),
-                purpose: request.purpose.clone(),
-                bytes: bytes(waiter.slabs),
-                copies: request.copies,
-                donors: request.donors.clone(),
-                priority: request.queueing.priority.into(),
-                waited_s: (waiter.waited_ms(now_ns) * crate::NS_PER_MS) as f64 / NS_PER_S,
-                left_s: waiter.left_s(now_ns),
-                free_bytes: self.free_bytes_for(waiter),
-                passed_bytes: bytes(waiter.passed_slabs()),
-                called_back_bytes: bytes(self.called_slabs(place)),
-                needs: waiter.needs.name().to_owned(),
-            }
-        });
-        rows.collect()
+        let rows = (1..).zip(self.line.iter());
+        rows.map(|(rank, (place, waiter))| self.queue_row(now_ns, (rank, place), waiter)).collect()
     }
+
+    fn queue_row(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> QueueRow {
+        let amounts = self.amounts(place, waiter);
+        let (kind, copies, capabilities) = match &waiter.wanted {
+            Wanted::Memory(memory) => (ResourceKind::Memory, memory.request.copies, Vec::new()),
+            Wanted::Device(device) => (device.request.kind, 1, device.request.capabilities.clone()),
+        };
+        let (recipient, purpose, donors) = match &waiter.wanted {
+            Wanted::Memory(memory) => {
+                let request = &memory.request;
+                (&request.recipient, &request.purpose, &request.donors)
+            }
+            Wanted::Device(device) => {
+                let request = &device.request;
+                (&request.recipient, &request.purpose, &request.donors)
+            }
+        };
+        QueueRow {
+            id: place.arrival(),
+            rank,
+            owner_user: waiter.owner.user.clone(),
+            owner_node: waiter.owner.node.clone(),
+            recipient: recipient.clone(),
+            purpose: purpose.clone(),
+            kind: kind.name().to_owned(),
+            capabilities,
+            bytes: amounts.asked_bytes,
+            copies,
+            donors: donors.clone(),
+            priority: waiter.wanted.queueing().priority.into(),
+            waited_s: (waiter.waited_ms(now_ns) * crate::NS_PER_MS) as f64 / NS_PER_S,
+            left_s: waiter.left_s(now_ns),
+            free_bytes: amounts.free_bytes,
+            passed_bytes: amounts.passed_bytes,
+            called_back_bytes: amounts.called_back_bytes,
+            free_devices: amounts.free_devices,
+            passed_devices: amounts.passed_devices,
+            called_back_devices: amounts.called_back_devices,
+            needs: waiter.needs.name(&waiter.wanted).to_owned(),
+        }
+    }
+}
+
+/// What one who waits asks for, and what there is of it: bytes, or devices that are lent whole.
+#[derive(Default)]
+pub(super) struct Amounts {
+    pub(super) asked_bytes: u64,
+    pub(super) free_bytes: u64,
+    pub(super) passed_bytes: u64,
+    pub(super) called_back_bytes: u64,
+    pub(super) free_devices: u32,
+    pub(super) passed_devices: u32,
+    pub(super) called_back_devices: u32,
 }
 
 fn bytes(slabs: u32) -> u64 {

@@ -1,14 +1,17 @@
 //! Devices in the model: asked for, held, given back, broken; no device is ever two's.
 
 use super::etcd::Question;
-use super::{World, name_of, owner_of, take};
-use crate::model::{DONORS, DeviceOp, LEASE_MS, MS};
+use super::{World, name_of, note_promise, owner_of, take};
+use crate::model::{DONORS, DeviceOp, LEASE_MS, MS, Waits};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
 use venice_rack::monitor::MonitorCore;
+use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::resource::STORAGE_UNIT_BYTES;
+use venice_rack::rows::ResourceRow;
 use venice_rack::types::{
-    DeviceRequest, Grant, HeldState, Identity, LeaseState, RackError, ResourceKind, ResourceSpec,
+    DeviceRequest, Grant, HeldState, Identity, LeaseState, NoticeReason, RackError, ResourceKind,
+    ResourceSpec,
 };
 use venice_wire::{ByteSize, GrantId, GrantKey};
 
@@ -50,7 +53,11 @@ pub fn devices() -> impl Iterator<Item = ResourceSpec> {
 impl World {
     pub(super) fn device(&mut self, op: DeviceOp) {
         match op {
-            DeviceOp::Get { which, units, named } => self.get_device(which, units, named),
+            DeviceOp::Get { which, units, named, waits } => {
+                let queueing = self.queueing_of_taker(waits);
+                self.get_device((which, units), named, queueing);
+            }
+            DeviceOp::Leave(pick) => self.leave_device(pick),
             DeviceOp::AskAgain(pick) => {
                 let alive = self.takers.iter().filter(|taker| taker.alive);
                 let mut alive: Vec<_> =
@@ -74,7 +81,36 @@ impl World {
         }
     }
 
-    fn get_device(&mut self, which: usize, units: u64, named: Option<usize>) {
+    /// The one user is an administrator, the other is not.
+    fn queueing_of_taker(&self, waits: Option<Waits>) -> Queueing {
+        let Some(Waits { wait_ms, priority, preempts }) = waits else {
+            return Queueing::default();
+        };
+        let preempt = match (preempts, self.takers.len() % 2) {
+            (false, _) => Preempt::No,
+            (true, 0) => Preempt::All,
+            (true, _) => Preempt::Own,
+        };
+        Queueing { wait_ms, waited_ms: 0, priority, preempt }
+    }
+
+    fn leave_device(&mut self, pick: usize) {
+        let waits = |taker: &&mut Taker| taker.alive && taker.answer.is_none();
+        let mut waiting: Vec<_> = self.takers.iter_mut().filter(waits).collect();
+        let Some(taker) = take(&mut waiting, pick) else { return };
+        taker.alive = false;
+        let (owner, client_id) = (taker.owner.clone(), taker.request.client_id);
+        self.line.answered(client_id);
+        let now_ns = self.now_ns;
+        self.core().handle_leave(now_ns, &owner, client_id).unwrap();
+    }
+
+    fn get_device(
+        &mut self,
+        (which, units): (usize, u64),
+        named: Option<usize>,
+        queueing: Queueing,
+    ) {
         let (kind, _, most) = DEVICES[which];
         let index = self.takers.len();
         let request = DeviceRequest {
@@ -85,6 +121,7 @@ impl World {
             capabilities: vec![],
             donors: named.map(name_of).into_iter().collect(),
             purpose: "model".to_owned(),
+            queueing,
         };
         let owner = owner_of(index);
         let (asked_ns, asked) = (self.now_ns, self.at);
@@ -105,11 +142,18 @@ impl World {
     /// Whom is spoken to, and no other is heard any more. What makes no sense is refused at once.
     fn ask_for_device(&mut self, owner: Owner, request: DeviceRequest) {
         let (at, now_ns, client_id) = (self.at, self.now_ns, request.client_id);
-        self.takers[(client_id - FIRST_CLIENT) as usize].asked = at;
+        let taker = &mut self.takers[(client_id - FIRST_CLIENT) as usize];
+        taker.asked = at;
+        let waited_ms = (now_ns - taker.asked_ns) / MS;
+        let queueing = Queueing { waited_ms, ..request.queueing };
+        let request = DeviceRequest { queueing, ..request };
+        self.line.asks(client_id, now_ns);
         self.monitors[at].requests.insert(client_id);
         if let Err(error) = self.core().handle_device_request(now_ns, owner, request) {
+            self.line.answered(client_id);
             self.device_answered(client_id, &Err(error));
         }
+        self.hear_monitor();
     }
 
     /// Asks on behalf of whoever has no answer; false: it is a request for memory.
@@ -182,14 +226,67 @@ impl World {
         true
     }
 
+    /// Every other one gives back what its donor wants back, as those who have memory do.
     pub(super) fn renew_devices(&mut self) {
         let (now_ns, donors) = (self.now_ns, &mut self.donors);
-        for taker in &mut self.takers {
-            taker.held.take_if(|grant| {
-                let donor = &mut donors[grant.donor_node.0 as usize - 1];
-                !donor.alive
-                    || donor.core.handle_renew(now_ns, grant.id, grant.key) == LeaseState::Unknown
-            });
+        let mut returned = Vec::new();
+        for (index, taker) in self.takers.iter_mut().enumerate() {
+            let Some(grant) = &taker.held else { continue };
+            let donor = &mut donors[grant.donor_node.0 as usize - 1];
+            let state = match donor.alive {
+                true => donor.core.handle_renew(now_ns, grant.id, grant.key),
+                false => LeaseState::Unknown,
+            };
+            match state {
+                LeaseState::Unknown => taker.held = None,
+                LeaseState::Live { notice: None, .. } => {
+                    self.promised_ns.remove(&grant.id);
+                }
+                LeaseState::Live { notice: Some(notice), .. } => {
+                    note_promise(&mut self.promised_ns, now_ns, grant.id, notice);
+                    self.wanted.insert(grant.id);
+                    if index % 2 == 0 && notice.reason == NoticeReason::Preempted {
+                        returned.push((grant.id, grant.key));
+                        (taker.held, taker.alive) = (None, false);
+                    }
+                }
+            }
+        }
+        if !returned.is_empty() {
+            self.put(Question::Release(returned));
+        }
+    }
+
+    /// Who has asked for a device under this number, and how it waits; `None`: nobody.
+    pub(super) fn taker(&self, client_id: u128) -> Option<(&Owner, Queueing)> {
+        let taker = &self.takers[client_id.checked_sub(FIRST_CLIENT)? as usize];
+        Some((&taker.owner, taker.request.queueing))
+    }
+
+    /// The number under which such a recipient has asked; `None`: it has asked for memory.
+    pub(super) fn client_of_taker(recipient: &str) -> Option<u128> {
+        let index = recipient.strip_prefix("taker")?.parse::<u128>().ok()?;
+        Some(FIRST_CLIENT + index)
+    }
+
+    /// Nobody waits for a device that is free, and that nobody before it wants.
+    pub(super) fn check_devices_are_served(&self) {
+        for core in self.monitors.iter().map(|monitor| &monitor.core) {
+            let mut seen: Vec<String> = Vec::new();
+            for row in core.queue_rows(self.now_ns).iter().filter(|row| row.needs == "device") {
+                if std::mem::replace(&mut seen, [&seen[..], &[row.kind.clone()]].concat())
+                    .contains(&row.kind)
+                {
+                    continue;
+                }
+                let would_do = |it: &ResourceRow| {
+                    let is_named = row.donors.is_empty() || row.donors.contains(&it.node);
+                    let is_enough = it.slab_bytes == 0 || it.free_bytes >= row.bytes;
+                    it.kind == row.kind && it.available && is_named && is_enough
+                };
+                let free = core.resource_rows().into_iter().find(would_do);
+                assert!(free.is_none(), "{row:?} waits for {free:?}");
+            }
         }
     }
 

@@ -61,6 +61,7 @@ impl World {
             self.renew_all();
             self.renew_devices();
             self.pass(HEARTBEAT_MS);
+            self.check_devices_are_served();
         }
         self.settle();
     }

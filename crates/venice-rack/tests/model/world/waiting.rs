@@ -3,6 +3,7 @@
 use super::World;
 use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
 use std::collections::BTreeMap;
+use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::rows::QueueRow;
@@ -37,6 +38,10 @@ impl LineJudge {
         self.places.entry(client_id).or_insert(behind);
     }
 
+    pub(super) fn answered(&mut self, client_id: u128) {
+        self.asking.remove(&client_id);
+    }
+
     pub(super) fn crash(&mut self) {
         let (waited, passes, calls) = (self.waited, self.passes, self.calls);
         *self = Self { waited, passes, calls, ..Self::default() };
@@ -62,7 +67,8 @@ impl World {
                     self.judge_passing(&rows, donor.node.0 as usize - 1, request);
                 }
                 Action::ReplyStanding { client_id, standing } => {
-                    assert!(standing.rank >= 1 && standing.asked_bytes > 0);
+                    let is_whole = !standing.device.is_empty();
+                    assert!(standing.rank >= 1 && (standing.asked_bytes > 0 || is_whole));
                     self.line.asking.remove(client_id);
                 }
                 Action::ReplyRequest { client_id, .. } => {
@@ -88,22 +94,24 @@ impl World {
 
     /// What goes past somebody in line that it might use is never more than that one's own.
     fn judge_passing(&mut self, rows: &[QueueRow], donor: usize, request: &PrepareRequest) {
-        if request.slabs == 0 {
-            // A device: nobody waits for one.
-            return;
-        }
         let client_id = self.client_of(&request.recipient);
-        let priority = self.recipients[client_id as usize - 1].request.queueing.priority;
-        let place = (255 - u32::from(priority), self.line.places[&client_id]);
+        let (_, queueing) = self.asker(client_id);
+        let place = (255 - u32::from(queueing.priority), self.line.places[&client_id]);
         let donor = super::name_of(donor);
-        for row in rows.iter().filter(|row| row.needs != "quota") {
+        // Bytes, or one device that is lent whole.
+        let (kind, amount) = match &request.device {
+            None => ("memory", u64::from(request.slabs) * SLAB_BYTES),
+            Some(share) if share.bytes == 0 => (share.kind.name(), 1),
+            Some(share) => (share.kind.name(), share.bytes),
+        };
+        for row in rows.iter().filter(|row| row.needs != "quota" && row.kind == kind) {
             let is_before = (255 - row.priority, 2 * row.id) < place;
             let may_use = row.donors.is_empty() || row.donors.contains(&donor);
             if is_before && may_use {
                 let passed = self.line.passed.entry(row.id).or_default();
-                *passed += u64::from(request.slabs);
+                *passed += amount;
                 self.line.passes += 1;
-                assert!(*passed * SLAB_BYTES <= row.bytes, "{passed} slabs went past {row:?}");
+                assert!(*passed <= row.bytes.max(1), "{passed} went past {row:?}");
             }
         }
     }
@@ -123,26 +131,26 @@ impl World {
             else {
                 continue;
             };
-            let victim = self.client_of(&view.recipient);
-            let victim = &self.recipients[victim as usize - 1];
+            let (victim_owner, victim) = self.asker(self.client_of(&view.recipient));
+            let kind = view.device.as_ref().map_or("memory", |share| share.kind.name());
             // One learnt from its donor, which is not told, is of the usual priority.
             let grants = self.monitors[self.at].core.grant_rows(self.now_ns);
             let record = grants.iter().find(|row| row.id == called.grant.0);
-            let asked = victim.request.queueing.priority;
+            let asked = victim.priority;
             let priority = record.map_or(asked, |row| row.priority as u8);
             assert!([asked, DEFAULT_PRIORITY].contains(&priority), "{priority}");
             let may = |row: &QueueRow| {
-                let caller = &self.recipients[self.client_of(&row.recipient) as usize - 1];
-                let Queueing { preempt, priority: caller_priority, .. } = caller.request.queueing;
-                let is_of_same = caller.owner.user == victim.owner.user;
+                let (caller, queueing) = self.asker(self.client_of(&row.recipient));
+                let Queueing { preempt, priority: caller_priority, .. } = queueing;
+                let is_of_same = caller.user == victim_owner.user;
                 let may_call = preempt == Preempt::All || preempt == Preempt::Own && is_of_same;
-                may_call && caller_priority > priority
+                row.kind == kind && may_call && caller_priority > priority
             };
             let in_handshake = grants.iter().any(|row| row.state == "prepared");
             assert!(
                 rows.iter().any(may) || in_handshake,
-                "{victim_name} is called back for nobody",
-                victim_name = victim.request.recipient
+                "{} is called back for nobody",
+                view.recipient
             );
         }
     }
@@ -157,10 +165,9 @@ impl World {
             assert!(row.left_s > 0.0, "late and not told: {row:?}");
         }
         for (client_id, asked_ns) in &self.line.asking {
-            let recipient = &self.recipients[*client_id as usize - 1].request.recipient;
             assert!(
                 self.now_ns <= asked_ns + ANSWER_WITHIN_NS + 2_500 * MS,
-                "{recipient} hears nothing"
+                "request {client_id} hears nothing"
             );
         }
     }
@@ -190,7 +197,18 @@ impl World {
         self.line.calls
     }
 
+    /// Whose a request is, and how it waits.
+    fn asker(&self, client_id: u128) -> (&Owner, Queueing) {
+        self.taker(client_id).unwrap_or_else(|| {
+            let recipient = &self.recipients[client_id as usize - 1];
+            (&recipient.owner, recipient.request.queueing)
+        })
+    }
+
     fn client_of(&self, recipient: &str) -> u128 {
+        if let Some(client_id) = Self::client_of_taker(recipient) {
+            return client_id;
+        }
         let number: u128 = recipient.trim_start_matches("recipient").parse().unwrap();
         number + 1
     }
