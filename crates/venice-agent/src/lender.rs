@@ -449,6 +449,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            priority: 100,
             at_once: false,
         }
     }

@@ -18,6 +18,7 @@ use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
 use venice_rack::pressure::{PressureLevel, PressureReport};
+use venice_rack::queueing::DEFAULT_PRIORITY;
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
     CalledBack, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
@@ -295,7 +296,13 @@ fn held_in(held: proto::HeldGrant) -> Result<HeldGrant, Status> {
         owner: held.owner.map(owner_in),
         recipient: held.recipient,
         purpose: held.purpose,
+        priority: priority_in(held.priority),
     })
+}
+
+/// That of a grant; who does not tell it has no other than the usual one.
+fn priority_in(priority: Option<u32>) -> u8 {
+    priority.and_then(|priority| u8::try_from(priority).ok()).unwrap_or(DEFAULT_PRIORITY)
 }
 
 fn held_out(held: HeldGrant) -> proto::HeldGrant {
@@ -308,6 +315,7 @@ fn held_out(held: HeldGrant) -> proto::HeldGrant {
         owner: held.owner.map(owner_out),
         recipient: held.recipient,
         purpose: held.purpose,
+        priority: Some(held.priority.into()),
     }
 }
 
@@ -478,6 +486,7 @@ pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> Result<PrepareR
         owner: request.owner.map(owner_in),
         recipient: request.recipient,
         purpose: request.purpose,
+        priority: priority_in(request.priority),
         at_once: request.at_once,
     })
 }
@@ -493,6 +502,7 @@ pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest
         owner: request.owner.map(owner_out),
         recipient: request.recipient,
         purpose: request.purpose,
+        priority: Some(request.priority.into()),
         at_once: request.at_once,
     }
 }

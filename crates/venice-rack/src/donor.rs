@@ -347,6 +347,7 @@ impl DonorCore {
             owner: held.request.owner.clone(),
             recipient: held.request.recipient.clone(),
             purpose: held.request.purpose.clone(),
+            priority: held.request.priority,
         });
         DonorReport { status: self.status(), held: held.collect(), devices: self.device_reports() }
     }
@@ -400,6 +401,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queueing::DEFAULT_PRIORITY;
 
     const S: u64 = 1_000_000_000;
 
@@ -420,6 +422,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            priority: DEFAULT_PRIORITY,
             at_once: false,
         }
     }

@@ -39,7 +39,7 @@ pub struct GrantRecord {
     /// What for.
     pub purpose: String,
     /// Its request's priority; the usual one where it was granted before there were any, or was
-    /// learnt from its donor.
+    /// learnt from a donor that was not told.
     #[serde(default = "usual_priority")]
     pub priority: u8,
     /// The donor.

@@ -377,6 +377,8 @@ pub struct PrepareRequest {
     pub recipient: String,
     /// What for.
     pub purpose: String,
+    /// Its request's priority.
+    pub priority: u8,
     /// No commit follows: it is to be lent at once.
     pub at_once: bool,
 }
@@ -440,6 +442,8 @@ pub struct HeldGrant {
     pub recipient: String,
     /// What for.
     pub purpose: String,
+    /// Its request's priority; the usual one where nobody told the donor.
+    pub priority: u8,
 }
 
 /// What a donor lends, at one moment.

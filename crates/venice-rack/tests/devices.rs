@@ -201,6 +201,7 @@ fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
         owner: Some(owner()),
         recipient: "r".into(),
         purpose: "p".into(),
+        priority: 100,
     };
     let report = |address: &str| DeviceReport {
         kind: ResourceKind::Storage,

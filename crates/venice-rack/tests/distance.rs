@@ -285,6 +285,7 @@ fn the_tables_say_how_far_and_by_which_way() {
         lease_ms: 10_000,
         recipient: "program".into(),
         purpose: String::new(),
+        priority: 100,
     };
     let report = HeartbeatReport {
         door: Default::default(),
@@ -355,6 +356,7 @@ fn the_way_names_every_relay_between() {
         lease_ms: 10_000,
         recipient: "program".into(),
         purpose: String::new(),
+        priority: 100,
     };
     let flows = vec![FlowReport { with: FlowPeer::Grant(grant), bytes_per_s: 1.0 }];
     let report = HeartbeatReport {

@@ -148,6 +148,7 @@ impl DonorCore {
 mod tests {
     use super::super::{DonorAction, DonorSettings, Prepared};
     use super::*;
+    use crate::queueing::DEFAULT_PRIORITY;
     use crate::resource::STORAGE_UNIT_BYTES;
     use crate::types::{LeaseState, PrepareRequest};
     use venice_wire::GrantKey;
@@ -184,6 +185,7 @@ mod tests {
             owner: None,
             recipient: "r".into(),
             purpose: "p".into(),
+            priority: DEFAULT_PRIORITY,
             at_once: false,
         }
     }

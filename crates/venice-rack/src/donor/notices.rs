@@ -87,6 +87,7 @@ impl Held {
 mod tests {
     use super::super::{DonorAction, DonorSettings, EndReason};
     use super::*;
+    use crate::queueing::DEFAULT_PRIORITY;
     use crate::types::{LeaseState, PrepareRequest};
     use venice_wire::GrantKey;
 
@@ -108,6 +109,7 @@ mod tests {
                 owner: None,
                 recipient: "r".into(),
                 purpose: "p".into(),
+                priority: DEFAULT_PRIORITY,
                 at_once: false,
             };
             donor.handle_prepare(0, request).unwrap();

@@ -274,6 +274,7 @@ impl MonitorCore {
             owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
+            priority: pending.request.queueing.priority,
             at_once: false,
         };
         pending.part =

@@ -229,6 +229,7 @@ impl MonitorCore {
             owner: Some(pending.owner.clone()),
             recipient: pending.request.recipient.clone(),
             purpose: pending.request.purpose.clone(),
+            priority: pending.request.queueing.priority,
             at_once,
         };
         Some((donor, request))

@@ -116,6 +116,7 @@ impl MonitorCore {
             owner: record.owner.clone(),
             recipient: record.recipient.clone(),
             purpose: record.purpose.clone(),
+            priority: record.priority,
             at_once: true,
         };
         let donor = Identity { node: record.donor, epoch: record.donor_epoch };

@@ -2,7 +2,6 @@
 
 use super::devices::{Offered, check_offered, reports_of};
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
-use crate::queueing::DEFAULT_PRIORITY;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
@@ -310,7 +309,7 @@ impl MonitorCore {
             recipient: held.recipient,
             home: None,
             purpose: held.purpose,
-            priority: DEFAULT_PRIORITY,
+            priority: held.priority,
             donor: donor.node,
             donor_epoch: donor.epoch,
             slabs: held.slabs,

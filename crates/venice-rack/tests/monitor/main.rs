@@ -119,6 +119,7 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
         lease_ms: 10_000,
         recipient: "r".into(),
         purpose: "p".into(),
+        priority: 100,
     }
 }
 

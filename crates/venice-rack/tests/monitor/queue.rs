@@ -114,3 +114,18 @@ fn nothing_is_called_back_in_vain() {
         "{refused}"
     );
 }
+
+#[test]
+fn a_grant_that_its_donor_tells_of_has_the_priority_it_was_lent_with() {
+    let mut rack = Rack::new(&["node1"]);
+    let (cheap, dear) = (GrantId(700), GrantId(701));
+    let held = [(cheap, 40), (dear, 100)]
+        .map(|(id, priority)| HeldGrant { priority, ..super::held_of(id, 4) });
+    let donor = Identity { node: venice_wire::NodeId(1), epoch: 1 };
+    let status = DonorStatus { total_slabs: 8, free_slabs: 0, revision: 5 };
+    rack.tell(0, donor, DonorReport { status, held: held.to_vec(), devices: vec![] });
+    let rows = rack.core.grant_rows(0);
+    assert_eq!(rows.iter().map(|row| row.priority).collect::<Vec<_>>(), [40, 100]);
+    rack.wait(owner(), 4, Preempt::All);
+    assert_eq!(rack.called_back(&[(cheap, 4), (dear, 4)]), [cheap]);
+}

@@ -18,8 +18,7 @@ impl MonitorCore {
         request: &DeviceRequest,
     ) -> Result<DevicePlan, RackError> {
         let named = self.check_device_request(owner, request)?;
-        let (place, tried) =
-            (self.line.place_to_be(request.queueing.priority), Tried::default());
+        let (place, tried) = (self.line.place_to_be(request.queueing.priority), Tried::default());
         let sought = Sought { request, named: named.as_ref(), place, tried: &tried };
         let allowed = self.check_device_count(owner);
         let chosen = self.choose_device(&sought).filter(|_| allowed.is_ok());
@@ -45,9 +44,7 @@ impl MonitorCore {
             let why = match self.why_not(&sought, node, entry, spec) {
                 Some(why) => why,
                 None if is_chosen => "chosen".to_owned(),
-                None if !refusal.is_empty() => {
-                    "would do, but the request is refused".to_owned()
-                }
+                None if !refusal.is_empty() => "would do, but the request is refused".to_owned(),
                 None => "would do as well: another comes first".to_owned(),
             };
             DevicePlanRow {

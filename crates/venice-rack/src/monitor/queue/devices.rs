@@ -15,7 +15,7 @@ use crate::rrt::NodeEntry;
 use crate::types::{DeviceRequest, RackError, ResourceSpec};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use venice_wire::{ByteSize, GrantId, NodeId};
+use venice_wire::{GrantId, NodeId};
 
 /// A device that would do, and what may be called back of it.
 struct Lent<'a> {
@@ -280,7 +280,11 @@ impl<'a> Lent<'a> {
     }
 
     /// The last chosen first: what the others make up for stays.
-    fn without_superfluous(&self, wanted: u64, chosen: Vec<&'a GrantRecord>) -> Vec<&'a GrantRecord> {
+    fn without_superfluous(
+        &self,
+        wanted: u64,
+        chosen: Vec<&'a GrantRecord>,
+    ) -> Vec<&'a GrantRecord> {
         let mut kept = chosen.clone();
         for grant in chosen.iter().rev() {
             let others = kept.iter().filter(|other| other.id != grant.id);

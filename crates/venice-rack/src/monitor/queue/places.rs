@@ -1,7 +1,7 @@
 //! Who waits, and in which order.
 
-use super::calling::Calls;
 use super::super::devices::Tried;
+use super::calling::Calls;
 use crate::caller::Owner;
 use crate::queueing::Queueing;
 use crate::types::{DeviceRequest, MemoryRequest};

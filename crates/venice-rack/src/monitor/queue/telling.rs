@@ -33,7 +33,8 @@ impl MonitorCore {
 
     fn standing(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> Standing {
         let amounts = self.amounts(place, waiter);
-        let is_whole = waiter.as_device().is_some_and(|it| it.request.kind.device_unit_bytes() == 0);
+        let is_whole =
+            waiter.as_device().is_some_and(|it| it.request.kind.device_unit_bytes() == 0);
         Standing {
             rank,
             asked_bytes: if is_whole { 0 } else { amounts.asked_bytes },
@@ -49,7 +50,9 @@ impl MonitorCore {
     fn why_in_vain(&self, now_ns: u64, place: Place, waiter: &Waiter) -> RackError {
         let memory = match &waiter.wanted {
             Wanted::Memory(memory) => memory,
-            Wanted::Device(device) => return self.why_no_device_came(now_ns, place, waiter, device),
+            Wanted::Device(device) => {
+                return self.why_no_device_came(now_ns, place, waiter, device);
+            }
         };
         if waiter.needs == Needs::Quota
             && let Err(error) = self.check_quota(&waiter.owner, memory.slabs.into())

@@ -272,11 +272,10 @@ impl World {
     /// Nobody waits for a device that is free, and that nobody before it wants.
     pub(super) fn check_devices_are_served(&self) {
         for core in self.monitors.iter().map(|monitor| &monitor.core) {
-            let mut seen: Vec<String> = Vec::new();
-            for row in core.queue_rows(self.now_ns).iter().filter(|row| row.needs == "device") {
-                if std::mem::replace(&mut seen, [&seen[..], &[row.kind.clone()]].concat())
-                    .contains(&row.kind)
-                {
+            let rows = core.queue_rows(self.now_ns);
+            for kind in DEVICES.map(|(kind, ..)| kind.name()) {
+                let Some(row) = rows.iter().find(|row| row.kind == kind) else { continue };
+                if row.needs != "device" {
                     continue;
                 }
                 let would_do = |it: &ResourceRow| {

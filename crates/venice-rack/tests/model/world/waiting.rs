@@ -5,7 +5,7 @@ use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
-use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
+use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::rows::QueueRow;
 use venice_rack::types::{CalledBack, PrepareRequest};
 use venice_wire::SLAB_BYTES;
@@ -133,12 +133,11 @@ impl World {
             };
             let (victim_owner, victim) = self.asker(self.client_of(&view.recipient));
             let kind = view.device.as_ref().map_or("memory", |share| share.kind.name());
-            // One learnt from its donor, which is not told, is of the usual priority.
             let grants = self.monitors[self.at].core.grant_rows(self.now_ns);
             let record = grants.iter().find(|row| row.id == called.grant.0);
-            let asked = victim.priority;
-            let priority = record.map_or(asked, |row| row.priority as u8);
-            assert!([asked, DEFAULT_PRIORITY].contains(&priority), "{priority}");
+            let priority = victim.priority;
+            let known = record.map_or(priority, |row| row.priority as u8);
+            assert_eq!(known, priority, "{called:?}");
             let may = |row: &QueueRow| {
                 let (caller, queueing) = self.asker(self.client_of(&row.recipient));
                 let Queueing { preempt, priority: caller_priority, .. } = queueing;
