@@ -69,6 +69,7 @@ static void a_device(venice_rack *rack)
     venice_device_options options = VENICE_DEVICE_OPTIONS;
     venice_status status;
     options.purpose = "an example in C";
+    options.wait_ms = 100;
     status = venice_get_accelerator(rack, &options, &device);
     if (status == VENICE_NO_ROOM) {
         printf("no device: %s\n", venice_last_error());
@@ -78,6 +79,8 @@ static void a_device(venice_rack *rack)
     printf("held: %s of %s (%s)\n", venice_device_address(device), venice_device_node(device),
            venice_device_capabilities(device));
     must(venice_check_device(device), "check_device");
+    if (venice_device_leaving_s(device) >= 0)
+        printf("its node wants it back\n");
     venice_free_device(device);
 }
 

@@ -352,7 +352,7 @@ impl Lender {
                 tracing::warn!(%grant, slabs = count, "lease expired: taken back");
             }
             EndReason::TakenBack => {
-                tracing::warn!(%grant, slabs = count, "this machine needs it: taken back");
+                tracing::warn!(%grant, slabs = count, "wanted back, and not given back in time: taken back");
             }
             _ => tracing::info!(%grant, slabs = count, ?reason, "taken back"),
         }

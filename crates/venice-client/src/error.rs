@@ -82,6 +82,7 @@ impl From<RecipientError> for Error {
                 ControlError::NoRoom { .. }
                 | ControlError::Rack(
                     RackError::OverQuota { .. }
+                    | RackError::OverDeviceQuota(_)
                     | RackError::NoBandwidth(_)
                     | RackError::NoDevice(_),
                 ),

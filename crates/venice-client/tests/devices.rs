@@ -3,6 +3,9 @@
 #[path = "../../venice-recipient/tests/common/mod.rs"]
 mod common;
 
+use std::thread;
+use std::time::Duration;
+
 use common::{Rack as Daemons, eventually};
 use venice_client::{DeviceKind, DeviceOptions, Error, Io, Rack};
 
@@ -42,6 +45,26 @@ fn a_device_is_held_until_it_is_dropped() {
     eventually("the loss is seen", || again.check().is_err());
     let lost = again.check().unwrap_err();
     assert!(matches!(&lost, Error::DeviceLost { node, .. } if node == "node2"), "{lost}");
+}
+
+#[test]
+fn a_device_is_waited_for_until_it_is_given_back() {
+    let mut daemons = Daemons::start(1, 1);
+    daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
+    let rack = Rack::connect_by(daemons.access()).unwrap();
+    let first = rack.get_accelerator(&options("fft")).unwrap();
+    assert_eq!(first.leaving(), None);
+    let mut waits = options("fft");
+    waits.wait = Duration::from_millis(300);
+    let late = rack.get_accelerator(&waits);
+    assert!(matches!(&late, Err(Error::NoRoom(said)) if said.contains("it waited")), "{late:?}");
+    waits.wait = Duration::from_secs(60);
+    let second = thread::scope(|scope| {
+        let waiting = scope.spawn(|| rack.get_accelerator(&waits));
+        drop(first);
+        waiting.join().unwrap().unwrap()
+    });
+    assert_eq!(second.node(), "node2");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What can go wrong between a client and a service, and how it crosses gRPC.
 
+use crate::convert;
 use crate::proto;
 use prost::Message as _;
 use thiserror::Error;
 use tonic::{Code, Status};
 use venice_rack::queueing::{InLine, no_room_text};
+use venice_rack::quota::OverDevices;
 use venice_rack::types::{RackError, Refusal};
 
 /// Why a call to the Monitor Node or to an agent failed.
@@ -212,6 +214,11 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
             let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
             (Code::ResourceExhausted, Kind::OverQuota(over))
         }
+        RackError::OverDeviceQuota(OverDevices { user, kind, asked, used, quota }) => {
+            let kind = convert::kind_out(kind).into();
+            let over = error_detail::OverDeviceQuota { user, kind, asked, used, quota };
+            (Code::ResourceExhausted, Kind::OverDeviceQuota(over))
+        }
         RackError::NoBandwidth(reason) => {
             (Code::ResourceExhausted, Kind::NoBandwidth(error_detail::NoBandwidth { reason }))
         }
@@ -286,6 +293,13 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
             used_bytes: over.used_bytes,
             quota_bytes: over.quota_bytes,
         },
+        Kind::OverDeviceQuota(over) => RackError::OverDeviceQuota(OverDevices {
+            kind: convert::kind_in(over.kind()).ok()?,
+            user: over.user,
+            asked: over.asked,
+            used: over.used,
+            quota: over.quota,
+        }),
         Kind::NoBandwidth(no_bandwidth) => RackError::NoBandwidth(no_bandwidth.reason),
         Kind::NoDevice(no_device) => RackError::NoDevice(no_device.reason),
         Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
@@ -315,6 +329,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_rack::types::ResourceKind;
 
     fn across(status: Status) -> ControlError {
         ControlError::from_status(PeerKind::Agent, "here:1", status)
@@ -335,6 +350,13 @@ mod tests {
                 used_bytes: 2,
                 quota_bytes: 2,
             },
+            RackError::OverDeviceQuota(OverDevices {
+                user: "ada".into(),
+                kind: ResourceKind::Nic,
+                asked: 1,
+                used: 2,
+                quota: 2,
+            }),
         ];
         for error in errors {
             match across(rack_status(&error)) {

@@ -22,11 +22,11 @@ pub use venice_rack::forecast::{LookAhead, Windows};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
-pub use venice_rack::quota::{QuotaFor, QuotaRecord};
+pub use venice_rack::quota::{Limit, Limits, QuotaFor, QuotaRecord};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
-    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow,
-    QueueRow, QuotaRow, QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
+    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan,
+    PlacementRow, QueueRow, QuotaRow, QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
 };
 pub use venice_rack::types::{
     CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,

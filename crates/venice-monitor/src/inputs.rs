@@ -2,8 +2,8 @@
 
 use tokio::sync::oneshot;
 use venice_control::{
-    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, LinkRow,
-    MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
+    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
+    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
     QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
 };
 use venice_rack::monitor::{JoinTokenRecord, Kept};

@@ -18,8 +18,8 @@ pub(crate) fn log(event: &Event) {
         Event::NodeRevoked { name } => {
             tracing::warn!(node = name, "turned out: its certificates are void");
         }
-        Event::QuotaSet { of, bytes } => {
-            tracing::info!(user = name_of(of), bytes, "quota set");
+        Event::QuotaSet { of, limits } => {
+            tracing::info!(user = name_of(of), %limits, "quota set");
         }
         Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
         Event::GrantAdopted { donor, id } => {

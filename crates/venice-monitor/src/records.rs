@@ -122,6 +122,7 @@ pub(crate) fn record_key(text: &str) -> Option<RecordKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_control::{Limit, Limits, QuotaRecord};
     use venice_store::{RedbStore, Store, Transaction};
 
     /// As a Monitor Node wrote them that did not know owners.
@@ -172,5 +173,22 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_quota_from_before_devices_reads_and_is_written_as_it_was() {
+        let ada = || QuotaFor::User("ada".to_owned());
+        let old = r#"{"Quota":{"of":{"User":"ada"},"bytes":9}}"#;
+        let written = |limits| Record::Quota(QuotaRecord { of: ada(), limits });
+        let record = parse("quota/of/ada", old.as_bytes()).unwrap();
+        assert_eq!(record, written(Limits::of_memory(Some(9))));
+        assert_eq!(serde_json::to_string(&record).unwrap(), old);
+        let free = r#"{"Quota":{"of":{"User":"ada"},"bytes":null}}"#;
+        let record = parse("quota/of/ada", free.as_bytes()).unwrap();
+        assert_eq!(record, written(Limits::of_memory(None)));
+        let nics = Some(Limit::AtMost(1));
+        let record = written(Limits { nics, ..Limits::default() });
+        let text = serde_json::to_vec(&record).unwrap();
+        assert_eq!(parse("quota/of/ada", &text).unwrap(), record);
     }
 }

@@ -47,6 +47,10 @@ class Devices(unittest.TestCase):
             self.rack.get_io()
         with self.assertRaises(venice.Invalid):
             self.rack.get_io(storage=0)
+        with self.assertRaisesRegex(venice.NoRoom, "waiting does not help"):
+            self.rack.get_accelerator(capabilities=["a capability that nothing has"], wait_s=60)
+        with self.assertRaises(venice.Invalid):
+            self.rack.get_io(nic=True, wait_s=1, priority=256)
 
     @unittest.skipUnless(os.environ.get("VENICE_TEST_STORAGE"), "SKIPPED: the rack has no storage")
     def test_storage_is_held_until_it_is_closed(self) -> None:
@@ -54,6 +58,7 @@ class Devices(unittest.TestCase):
             self.assertEqual((storage.kind, storage.len_bytes), ("storage", 1 << 20))
             self.assertIn(storage.node, repr(storage))
             storage.check()
+            self.assertIsNone(storage.leaving)
         self.assertTrue(storage.closed)
         with self.assertRaises(venice.Closed):
             storage.check()

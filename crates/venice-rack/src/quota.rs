@@ -1,7 +1,9 @@
-//! How much each user may have borrowed at a time.
+//! How much each user may have borrowed at a time, and how many devices.
 
+use crate::resource::ResourceKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use venice_wire::ByteSize;
 
 /// Whom a quota is for.
@@ -13,29 +15,172 @@ pub enum QuotaFor {
     Others,
 }
 
+/// As much as this at a time, or as much as there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// So many, or so many bytes.
+    AtMost(u64),
+    /// What there is.
+    Unlimited,
+}
+
+impl Limit {
+    /// The number; `None`: there is none.
+    pub fn at_most(self) -> Option<u64> {
+        match self {
+            Self::AtMost(most) => Some(most),
+            Self::Unlimited => None,
+        }
+    }
+}
+
+/// What a quota says of each kind; `None`: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Memory, all copies together.
+    pub memory_bytes: Option<Limit>,
+    /// Accelerators, by number.
+    pub accelerators: Option<Limit>,
+    /// Network cards, by number.
+    pub nics: Option<Limit>,
+    /// Storage.
+    pub storage_bytes: Option<Limit>,
+}
+
+impl Limits {
+    /// Of memory alone; `None`: as much as there is.
+    pub fn of_memory(bytes: Option<u64>) -> Self {
+        let memory_bytes = Some(bytes.map_or(Limit::Unlimited, Limit::AtMost));
+        Self { memory_bytes, ..Self::default() }
+    }
+
+    /// What it says of a kind.
+    pub fn of(&self, kind: ResourceKind) -> Option<Limit> {
+        match kind {
+            ResourceKind::Memory => self.memory_bytes,
+            ResourceKind::Accelerator => self.accelerators,
+            ResourceKind::Nic => self.nics,
+            ResourceKind::Storage => self.storage_bytes,
+            ResourceKind::Window => None,
+        }
+    }
+
+    /// The same where it says something, and elsewhere as before.
+    pub(crate) fn over(self, before: Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.or(before.memory_bytes),
+            accelerators: self.accelerators.or(before.accelerators),
+            nics: self.nics.or(before.nics),
+            storage_bytes: self.storage_bytes.or(before.storage_bytes),
+        }
+    }
+
+    /// Without what says no more than that there is no limit.
+    pub(crate) fn limited(self) -> Self {
+        let limited = |limit: Option<Limit>| limit.filter(|limit| *limit != Limit::Unlimited);
+        Self {
+            memory_bytes: limited(self.memory_bytes),
+            accelerators: limited(self.accelerators),
+            nics: limited(self.nics),
+            storage_bytes: limited(self.storage_bytes),
+        }
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            ("memory", self.memory_bytes, true),
+            ("accelerators", self.accelerators, false),
+            ("nics", self.nics, false),
+            ("storage", self.storage_bytes, true),
+        ];
+        let mut between = "";
+        for (what, limit, is_bytes) in all {
+            let Some(limit) = limit else { continue };
+            write!(f, "{between}{what} ")?;
+            match limit {
+                Limit::Unlimited => f.write_str("unlimited")?,
+                Limit::AtMost(bytes) if is_bytes => write!(f, "{}", ByteSize(bytes))?,
+                Limit::AtMost(count) => write!(f, "{count}")?,
+            }
+            between = ", ";
+        }
+        Ok(())
+    }
+}
+
 /// A quota, as the store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
 pub struct QuotaRecord {
     /// Whose it is.
     pub of: QuotaFor,
-    /// Bytes that may be borrowed at a time; `None`: as many as there are.
-    pub bytes: Option<u64>,
+    /// How much of each kind may be had at a time.
+    pub limits: Limits,
+}
+
+/// One that limits memory alone reads as before there were others.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    of: QuotaFor,
+    /// Of memory; `None`: as many as there are.
+    bytes: Option<u64>,
+    /// Of memory it says nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    no_memory: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    accelerators: Option<Limit>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nics: Option<Limit>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    storage_bytes: Option<Limit>,
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
+}
+
+impl From<Stored> for QuotaRecord {
+    fn from(stored: Stored) -> Self {
+        let Stored { of, bytes, no_memory, accelerators, nics, storage_bytes } = stored;
+        let Limits { memory_bytes, .. } = Limits::of_memory(bytes);
+        let memory_bytes = memory_bytes.filter(|_| !no_memory);
+        Self { of, limits: Limits { memory_bytes, accelerators, nics, storage_bytes } }
+    }
+}
+
+impl From<QuotaRecord> for Stored {
+    fn from(record: QuotaRecord) -> Self {
+        let Limits { memory_bytes, accelerators, nics, storage_bytes } = record.limits;
+        let bytes = memory_bytes.and_then(Limit::at_most);
+        let no_memory = memory_bytes.is_none();
+        Self { of: record.of, bytes, no_memory, accelerators, nics, storage_bytes }
+    }
 }
 
 /// The quotas. Without any, everybody may borrow what there is.
 #[derive(Debug, Default)]
-pub struct Quotas(BTreeMap<QuotaFor, Option<u64>>);
+pub struct Quotas(BTreeMap<QuotaFor, Limits>);
 
 impl Quotas {
-    /// What a user may have at a time; `None`: as much as there is.
-    pub fn bytes_of(&self, user: &str) -> Option<u64> {
+    /// How much of a kind a user may have at a time: bytes, or devices that are lent whole; `None`: as
+    /// much as there is.
+    pub fn limit_of(&self, user: &str, kind: ResourceKind) -> Option<u64> {
         let own = self.0.get(&QuotaFor::User(user.to_owned()));
-        own.copied().unwrap_or_else(|| self.bytes_of_others())
+        let own = own.and_then(|limits| limits.of(kind));
+        own.map_or_else(|| self.limit_of_others(kind), Limit::at_most)
     }
 
     /// What those may have who have no quota of their own.
-    pub fn bytes_of_others(&self) -> Option<u64> {
-        self.0.get(&QuotaFor::Others).copied().flatten()
+    pub fn limit_of_others(&self, kind: ResourceKind) -> Option<u64> {
+        self.0.get(&QuotaFor::Others)?.of(kind)?.at_most()
+    }
+
+    /// What a user may have of memory at a time; `None`: as much as there is.
+    pub fn bytes_of(&self, user: &str) -> Option<u64> {
+        self.limit_of(user, ResourceKind::Memory)
     }
 
     /// The users who have one of their own.
@@ -51,8 +196,13 @@ impl Quotas {
         self.0.contains_key(of)
     }
 
+    /// What one for these says; nothing where there is none.
+    pub(crate) fn limits_of(&self, of: &QuotaFor) -> Limits {
+        self.0.get(of).copied().unwrap_or_default()
+    }
+
     pub(crate) fn put(&mut self, record: QuotaRecord) {
-        self.0.insert(record.of, record.bytes);
+        self.0.insert(record.of, record.limits);
     }
 
     pub(crate) fn remove(&mut self, of: &QuotaFor) {
@@ -70,6 +220,57 @@ pub fn over_quota_text(user: &str, asked_bytes: u64, used_bytes: u64, quota_byte
     )
 }
 
+/// A user may not have so many devices of a kind, or so much storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverDevices {
+    /// Who asked.
+    pub user: String,
+    /// For what.
+    pub kind: ResourceKind,
+    /// How much: bytes of storage, or one.
+    pub asked: u64,
+    /// What the user has.
+    pub used: u64,
+    /// What it may have.
+    pub quota: u64,
+}
+
+/// Says so, and what to do.
+impl fmt::Display for OverDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, kind, asked, used, quota } = self;
+        let devices = |count: u64| {
+            let what = if *kind == ResourceKind::Nic { "network card" } else { "accelerator" };
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
+        match kind {
+            ResourceKind::Storage => {
+                let [asked, used, quota] = [asked, used, quota].map(|bytes| ByteSize(*bytes));
+                write!(
+                    f,
+                    "{user} has borrowed {used} of a quota of {quota} of storage, and {asked} more is \
+                     too much"
+                )?;
+            }
+            _ => write!(
+                f,
+                "{user} has {} of a quota of {quota}, and {asked} more is too much",
+                devices(*used)
+            )?,
+        }
+        let flag = match kind {
+            ResourceKind::Storage => "--storage SIZE",
+            ResourceKind::Nic => "--nics N",
+            _ => "--accelerators N",
+        };
+        write!(
+            f,
+            ": end what is no longer needed (`venice grants` lists it), wait for it (--wait), or have \
+             root on the Monitor Node's machine allow more (`venice quota set {user} {flag}`)"
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,9 +280,9 @@ mod tests {
         let mut quotas = Quotas::default();
         let of = |user: &str| QuotaFor::User(user.to_owned());
         assert_eq!(quotas.bytes_of("ada"), None);
-        quotas.put(QuotaRecord { of: QuotaFor::Others, bytes: Some(5) });
-        quotas.put(QuotaRecord { of: of("ada"), bytes: Some(9) });
-        quotas.put(QuotaRecord { of: of("root"), bytes: None });
+        quotas.put(QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(5)) });
+        quotas.put(QuotaRecord { of: of("ada"), limits: Limits::of_memory(Some(9)) });
+        quotas.put(QuotaRecord { of: of("root"), limits: Limits::of_memory(None) });
         assert_eq!(
             ["ada", "bob", "root"].map(|user| quotas.bytes_of(user)),
             [Some(9), Some(5), None]
@@ -91,5 +292,36 @@ mod tests {
         assert_eq!(quotas.bytes_of("ada"), Some(5));
         quotas.remove(&QuotaFor::Others);
         assert_eq!(quotas.bytes_of("ada"), None);
+    }
+
+    #[test]
+    fn each_kind_has_a_limit_of_its_own() {
+        let mut quotas = Quotas::default();
+        let ada = QuotaFor::User("ada".to_owned());
+        let accelerators = Some(Limit::AtMost(2));
+        let limits = Limits { accelerators, ..Limits::default() };
+        quotas.put(QuotaRecord { of: ada.clone(), limits });
+        quotas.put(QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(5)) });
+        assert_eq!(quotas.limit_of("ada", ResourceKind::Accelerator), Some(2));
+        assert_eq!(quotas.limit_of("ada", ResourceKind::Nic), None);
+        assert_eq!(quotas.bytes_of("ada"), Some(5), "of memory hers says nothing");
+        let storage_bytes = Some(Limit::Unlimited);
+        let both = Limits { storage_bytes, ..Limits::of_memory(None) }.over(limits);
+        assert_eq!(both.to_string(), "memory unlimited, accelerators 2, storage unlimited");
+        assert_eq!(both.limited(), limits);
+    }
+
+    #[test]
+    fn who_wants_too_much_is_told_what_there_is_and_what_to_do() {
+        let over = |kind, asked, used, quota| {
+            OverDevices { user: "ada".to_owned(), kind, asked, used, quota }.to_string()
+        };
+        let said = over(ResourceKind::Nic, 1, 1, 1);
+        assert!(said.starts_with("ada has 1 network card of a quota of 1, and 1 more"), "{said}");
+        assert!(said.ends_with("(`venice quota set ada --nics N`)"), "{said}");
+        let said = over(ResourceKind::Storage, 2 << 20, 3 << 20, 4 << 20);
+        let begin =
+            "ada has borrowed 3MiB of a quota of 4MiB of storage, and 2MiB more is too much:";
+        assert!(said.starts_with(begin), "{said}");
     }
 }

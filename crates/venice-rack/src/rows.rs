@@ -192,12 +192,18 @@ pub struct QueueRow {
 pub struct QuotaTable {
     /// Bytes that those may have borrowed who have no quota of their own; `None`: what there is.
     pub default_bytes: Option<u64>,
+    /// Accelerators that they may have.
+    pub default_accelerators: Option<u64>,
+    /// Network cards.
+    pub default_nics: Option<u64>,
+    /// Bytes of storage.
+    pub default_storage_bytes: Option<u64>,
     /// The users who have a quota of their own, or anything borrowed, by name.
     pub users: Vec<QuotaRow>,
 }
 
 /// A line of `venice quota list`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct QuotaRow {
     /// The user.
     pub user: String,
@@ -205,8 +211,20 @@ pub struct QuotaRow {
     pub used_bytes: u64,
     /// What it may have borrowed at a time, in bytes; `None`: what there is.
     pub quota_bytes: Option<u64>,
-    /// The quota is its own, not that of all others.
+    /// It has a quota of its own: what that does not say is as for all others.
     pub is_own: bool,
+    /// Accelerators that it has.
+    pub used_accelerators: u64,
+    /// That it may have at a time.
+    pub quota_accelerators: Option<u64>,
+    /// Network cards that it has.
+    pub used_nics: u64,
+    /// That it may have at a time.
+    pub quota_nics: Option<u64>,
+    /// Storage that it has, in bytes.
+    pub used_storage_bytes: u64,
+    /// That it may have at a time.
+    pub quota_storage_bytes: Option<u64>,
 }
 
 /// A line of `venice links`: the Topology Status Table.

@@ -5,7 +5,7 @@ use crate::door::DoorReport;
 use crate::placement::Policy;
 use crate::pressure::PressureReport;
 use crate::queueing::{InLine, Queueing, no_room_text};
-use crate::quota::over_quota_text;
+use crate::quota::{OverDevices, over_quota_text};
 use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -546,6 +546,9 @@ pub enum RackError {
         /// What it may have.
         quota_bytes: u64,
     },
+    /// The user may not have so many devices, or so much storage, at a time.
+    #[error("{0}")]
+    OverDeviceQuota(OverDevices),
     /// A donor was named that the rack does not know.
     #[error("the rack has no node named {0}")]
     UnknownNode(String),

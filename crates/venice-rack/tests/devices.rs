@@ -6,7 +6,7 @@ use common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::pressure::PressureReport;
-use venice_rack::queueing::Queueing;
+use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::types::{
     DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, Grant, HeartbeatReport,
@@ -215,4 +215,85 @@ fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
     let row = rows.iter().find(|row| row.address == "/srv").unwrap();
     assert!(row.health.contains("broken") && row.health.len() < 256, "{}", row.health);
     assert!(!row.health.contains(char::is_control));
+}
+
+/// So much storage, or an accelerator, for one who waits a minute.
+fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> DeviceRequest {
+    let queueing =
+        Queueing { wait_ms: 60_000, priority, preempt: Preempt::All, ..Queueing::default() };
+    DeviceRequest { queueing, ..request(client_id, kind, units * STORAGE_UNIT_BYTES) }
+}
+
+impl Rack {
+    /// Gets it, or waits; the grants that are called back then.
+    fn get(&mut self, request: DeviceRequest) -> Vec<u64> {
+        self.ask(request).unwrap();
+        self.act(&|| Ok(()));
+        let rows = self.core.grant_rows(0).into_iter();
+        rows.filter(|row| row.leaving_s.is_some()).map(|row| row.id).collect()
+    }
+}
+
+#[test]
+fn as_little_of_one_device_is_called_back_as_will_do() {
+    const STORAGE: ResourceKind = ResourceKind::Storage;
+    let mut rack = Rack::new(1, &[spec(STORAGE, "/srv", 8 * STORAGE_UNIT_BYTES)]);
+    for (client_id, units, priority) in [(1, 4, 50), (2, 2, 50), (3, 2, 40)] {
+        assert_eq!(rack.get(waiting(client_id, STORAGE, units, priority)), []);
+    }
+    let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
+    let mut called = |units| {
+        let called = rack.get(waiting(9, STORAGE, units, 100));
+        rack.core.handle_leave(0, &owner(), 9).unwrap();
+        called
+    };
+    assert_eq!(called(2), [ids[2]], "the lowest priority");
+    assert_eq!(called(3), [ids[1], ids[2]], "and no more than will do");
+    assert_eq!(called(8), ids);
+}
+
+#[test]
+fn of_devices_the_one_of_the_lowest_priority_is_called_back() {
+    let mut rack = Rack::new(2, &[spec(GPU, "/dev/gpu0", 0), spec(GPU, "/dev/gpu1", 0)]);
+    for (client_id, priority) in [(1, 70), (2, 50), (3, 90), (4, 60)] {
+        rack.get(waiting(client_id, GPU, 0, priority));
+    }
+    let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
+    assert_eq!(rack.get(waiting(5, GPU, 0, 50)), [0u64; 0], "none is of a lower one");
+    assert_eq!(rack.get(waiting(6, GPU, 0, 80)), [ids[1]]);
+    // What is called back is not another's: nor is anything more called back before it has come.
+    assert_eq!(rack.get(waiting(7, GPU, 0, 75)), [ids[1]]);
+    let rows = rack.core.queue_rows(0);
+    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.called_back_devices)).collect();
+    assert_eq!(said, [(80, 1), (75, 0), (50, 0)]);
+    let plan = rack.core.plan_device(&owner(), &request(8, GPU, 0)).unwrap();
+    assert!(plan.refusal.contains("granted") && plan.devices.iter().all(|row| !row.is_chosen));
+}
+
+#[test]
+fn storage_goes_past_who_waits_for_more_up_to_as_much() {
+    let bytes = |units: u64| units * STORAGE_UNIT_BYTES;
+    let storage = |client_id, units| request(client_id, ResourceKind::Storage, bytes(units));
+    let device = |address| spec(ResourceKind::Storage, address, bytes(8));
+    let mut rack = Rack::new(1, &[device("/srv"), device("/tmp")]);
+    let queueing = Queueing { wait_ms: 60_000, ..Queueing::default() };
+    for waits in [
+        storage(1, 5),
+        storage(2, 5),
+        // Three are left of each.
+        DeviceRequest { queueing, ..storage(3, 4) },
+    ] {
+        rack.get(waits);
+    }
+    let mut ask = |client_id, units| {
+        rack.get(storage(client_id, units));
+        rack.answers.iter().find(|(id, _)| *id == client_id).unwrap().1.clone()
+    };
+    assert!(ask(4, 3).is_ok());
+    let refused = ask(5, 2).unwrap_err().to_string();
+    assert!(refused.contains("/tmp: kept for those before it in line"), "{refused}");
+    assert!(ask(6, 1).is_ok());
+    let row = rack.core.queue_rows(0).remove(0);
+    let said = (row.bytes, row.passed_bytes, row.free_bytes, row.needs.as_str());
+    assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
 }

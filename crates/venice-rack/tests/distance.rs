@@ -5,7 +5,7 @@ mod common;
 use common::{OneTwoThree, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
-use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
     DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
     HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
@@ -232,7 +232,10 @@ fn a_plan_that_would_be_refused_says_why() {
     // 4 donors of 32 slabs have no room for 4 copies of 40, nor for 5 of anything.
     assert!(refusal(&core, wish("", 20, 5)).contains("no node gives more than one copy"));
     let of = QuotaFor::User(owner().user);
-    core.handle_set_quota(Token(9), QuotaRecord { of, bytes: Some(SLAB_BYTES) });
+    core.handle_set_quota(
+        Token(9),
+        QuotaRecord { of, limits: Limits::of_memory(Some(SLAB_BYTES)) },
+    );
     let plan = core.plan(&owner(), &wish("", 2, 1)).unwrap();
     assert!(plan.refusal.contains("of a quota of"), "{}", plan.refusal);
     assert!(plan.nodes.iter().all(|row| row.slabs == 0 && row.why.contains("is refused")));

@@ -49,9 +49,8 @@ impl DeviceWish {
 /// [`RecipientError`]: nobody answers, or what is wished for makes no sense.
 pub fn plan_device(access: &Access, wish: &DeviceWish) -> Result<DevicePlan, RecipientError> {
     let request = wish.request()?;
-    runtime()?.block_on(async {
-        Ok(MonitorClient::connect(access).await?.plan_device(request).await?)
-    })
+    runtime()?
+        .block_on(async { Ok(MonitorClient::connect(access).await?.plan_device(request).await?) })
 }
 
 /// A grant of such a device, and a moment before it was asked for.

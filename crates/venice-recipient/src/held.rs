@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::task::{JoinError, JoinSet};
-use venice_control::client::{Access, AgentClient, MonitorClient};
+use venice_control::client::{Access, AgentClient};
 use venice_control::{ControlError, Grant, LeaseState, Notice, NoticeReason};
 use venice_memory::paged::run_block::{Fate, PortKind};
 
@@ -388,7 +388,10 @@ impl Keeper {
             } else if kept.until.is_some_and(|until| until <= now) && !kept.is_lost {
                 self.give_back(index);
                 self.lose(index, Fate::TookBack);
-            } else if kept.is_due(now) && !kept.is_lost && !std::mem::replace(&mut kept.is_due, true) {
+            } else if kept.is_due(now)
+                && !kept.is_lost
+                && !std::mem::replace(&mut kept.is_due, true)
+            {
                 self.say(index, HeldEvent::Due);
             }
         }

@@ -43,8 +43,8 @@ mod write_behind;
 
 pub use at_home::ReclaimTo;
 pub use copies::Copies;
-pub use error::RecipientError;
 pub use device::{DeviceWish, plan_device};
+pub use error::RecipientError;
 pub use held::{Held, HeldEvent, HeldNews, WantedBack, reason_text};
 pub use holding::Holding;
 pub use home::Home;

@@ -127,11 +127,12 @@ mod tests {
             needs: "room".into(),
         };
         let (kind, capabilities) = ("accelerator".to_owned(), vec!["cuda".to_owned()]);
-        let device = QueueRow { kind, capabilities, bytes: 0, called_back_devices: 1, ..row.clone() };
+        let device =
+            QueueRow { kind, capabilities, bytes: 0, called_back_devices: 1, ..row.clone() };
         let shown = table(&[device]);
         let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words[4..6], ["accelerator:cuda", "100"], "{shown}");
-        assert_eq!(words[8..12], ["0", "0", "1", "room"], "{shown}");
+        assert_eq!(words[12..16], ["0", "0", "1", "room"], "{shown}");
         let shown = table(&[row]);
         let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words[..6], ["1", "7", "ada@node1", "host/12", "2GiB", "100"]);

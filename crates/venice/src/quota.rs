@@ -1,10 +1,12 @@
-//! `venice quota`: how much each user may have borrowed.
+//! `venice quota`: how much each user may have borrowed, and how many devices.
 
 use clap::{Args, Subcommand};
-use venice_control::{QuotaFor, QuotaRecord, QuotaRow, QuotaTable};
+use serde_json::{Map, Value, json};
+use venice_control::{Limit, Limits, QuotaFor, QuotaRecord, QuotaRow, QuotaTable};
 use venice_wire::ByteSize;
 
 use crate::failure::Usage;
+use crate::listing::table_without;
 use crate::rack;
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -15,15 +17,20 @@ EXAMPLES:
   venice quota set ada 64GiB                  ada's programs, on all nodes together
   venice quota set --default 8GiB             each user who has no quota of its own
   venice quota set root unlimited             but not root
+  venice quota set ada --accelerators 2 --nics 1 --storage 500GiB
+                                              devices, beside memory as it was
+  venice quota set --default --accelerators 1
   venice quota list
   venice quota remove ada
   venice quota remove --default
 
 All that a user has of the donors counts, for programs, swap, arrays and caches alike: two copies
 count twice, coding K+M counts (K+M)/K, and what moves off a node counts at both ends until it has
-moved. What a killed program had counts until its leases end. A quota that is less than what is used
-takes nothing away; nothing more is granted then. Users of one name are one user on whatever nodes.
-Without quotas everybody may borrow what there is.
+moved. What a killed program had counts until its leases end. Accelerators and network cards are
+counted, storage by its size. A quota that is less than what is used takes nothing away; nothing more
+is granted then. What is not said stays as it was; what a user's own quota has never said is as the
+default says. Users of one name are one user on whatever nodes. Without quotas everybody may borrow
+what there is.
 
 set and remove are for root on the Monitor Node's machine.";
 
@@ -47,13 +54,23 @@ pub struct SetArgs {
     /// Whose programs
     #[arg(value_name = "USER", required_unless_present = "default", conflicts_with = "default")]
     user: Option<String>,
-    /// How much: 64GiB; 0 is nothing; `unlimited` exempts from the default
-    #[arg(value_name = "SIZE", required_unless_present = "default", value_parser = limit)]
+    /// How much memory: 64GiB; 0 is nothing; `unlimited` exempts from the default
+    #[arg(value_name = "SIZE", value_parser = limit)]
     size: Option<Limit>,
-    /// For each user who has no quota of its own
-    #[arg(long, value_name = "SIZE")]
-    default: Option<ByteSize>,
-    /// Print an object: user (null: the default), quota_bytes (null: unlimited)
+    /// For each user who has no quota of its own; SIZE: of memory
+    #[arg(long, value_name = "SIZE", num_args = 0..=1)]
+    default: Option<Option<ByteSize>>,
+    /// How many accelerators, or `unlimited`
+    #[arg(long, value_name = "N", value_parser = count)]
+    accelerators: Option<Limit>,
+    /// How many network cards, or `unlimited`
+    #[arg(long, value_name = "N", value_parser = count)]
+    nics: Option<Limit>,
+    /// How much storage, or `unlimited`
+    #[arg(long, value_name = "SIZE", value_parser = limit)]
+    storage: Option<Limit>,
+    /// Print an object: user (null: the default), and of what was said quota_bytes,
+    /// quota_accelerators, quota_nics, quota_storage_bytes (null: unlimited)
     #[arg(long)]
     json: bool,
 }
@@ -75,22 +92,26 @@ pub struct RemoveArgs {
 /// `venice quota list`
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// Print an object: default_bytes, users (objects: user, used_bytes, quota_bytes, is_own); no
-    /// limit is null
+    /// Print an object: default_bytes, default_accelerators, default_nics, default_storage_bytes,
+    /// users (objects: user, is_own, and of all of these used_... and quota_...); no limit is null
     #[arg(long)]
     json: bool,
 }
 
-/// As much as this, or no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limit(Option<u64>);
-
 fn limit(text: &str) -> Result<Limit, String> {
     if text == "unlimited" {
-        return Ok(Limit(None));
+        return Ok(Limit::Unlimited);
     }
     let size: Result<ByteSize, _> = text.parse();
-    size.map(|size| Limit(Some(size.0))).map_err(|error| format!("{error}, or `unlimited`"))
+    size.map(|size| Limit::AtMost(size.0)).map_err(|error| format!("{error}, or `unlimited`"))
+}
+
+fn count(text: &str) -> Result<Limit, String> {
+    if text == "unlimited" {
+        return Ok(Limit::Unlimited);
+    }
+    let count = text.parse().map(Limit::AtMost);
+    count.map_err(|_| format!("{text:?} is no number: write as in 2, or `unlimited`"))
 }
 
 /// Sets, removes or lists.
@@ -105,23 +126,74 @@ pub fn execute(command: &QuotaCommand, monitor: Option<&str>) -> anyhow::Result<
 }
 
 fn set(args: &SetArgs, addr: &str) -> anyhow::Result<()> {
-    let bytes = match (args.size, args.default) {
-        (Some(Limit(bytes)), None) => bytes,
-        (None, Some(size)) => Some(size.0),
-        _ => return Err(Usage("give a USER and a SIZE, or --default SIZE".into()).into()),
-    };
+    let limits = said(args)?;
     let of = quota_for(args.user.as_ref());
     block_on(async {
         let mut registry = registry::connect(addr).await?;
-        registry.set_quota(QuotaRecord { of, bytes }).await
+        registry.set_quota(QuotaRecord { of, limits }).await
     })?;
     if args.json {
-        return terminal::say_json(&serde_json::json!({ "user": args.user, "quota_bytes": bytes }));
+        return terminal::say_json(&object(args.user.as_ref(), &limits));
     }
-    let amount = bytes.map_or("what there is".to_owned(), |bytes| {
-        format!("{} at a time", terminal::bytes(bytes))
-    });
-    Ok(terminal::say(format!("{} may borrow {amount}.", whose(args.user.as_ref())))?)
+    let amounts: Vec<String> = by_name(&limits).filter_map(|(.., of, it)| Some(of(it?))).collect();
+    let is_limited = by_name(&limits).any(|(.., it)| it.and_then(Limit::at_most).is_some());
+    let at_a_time = if is_limited { " at a time" } else { "" };
+    let user = whose(args.user.as_ref());
+    Ok(terminal::say(format!("{user} may borrow {}{at_a_time}.", amounts.join(", ")))?)
+}
+
+/// What is said of each.
+fn said(args: &SetArgs) -> anyhow::Result<Limits> {
+    let of_default = args.default.flatten().map(|size| Limit::AtMost(size.0));
+    let limits = Limits {
+        memory_bytes: args.size.or(of_default),
+        accelerators: args.accelerators,
+        nics: args.nics,
+        storage_bytes: args.storage,
+    };
+    if limits == Limits::default() {
+        let what = "say how much: SIZE, --accelerators N, --nics N or --storage SIZE";
+        return Err(Usage(what.into()).into());
+    }
+    Ok(limits)
+}
+
+type Named = (&'static str, fn(Limit) -> String, Option<Limit>);
+
+/// The limits, by their names in JSON, and how they are told.
+fn by_name(limits: &Limits) -> impl Iterator<Item = Named> {
+    let Limits { memory_bytes, accelerators, nics, storage_bytes } = *limits;
+    let memory =
+        |limit: Limit| limit.at_most().map_or("what memory there is".into(), terminal::bytes);
+    let storage = |limit: Limit| match limit.at_most() {
+        Some(bytes) => format!("{} of storage", terminal::bytes(bytes)),
+        None => "what storage there is".into(),
+    };
+    let all: [Named; 4] = [
+        ("bytes", memory, memory_bytes),
+        ("accelerators", |limit| devices(limit, "accelerator"), accelerators),
+        ("nics", |limit| devices(limit, "network card"), nics),
+        ("storage_bytes", storage, storage_bytes),
+    ];
+    all.into_iter()
+}
+
+fn devices(limit: Limit, what: &str) -> String {
+    match limit.at_most() {
+        Some(1) => format!("1 {what}"),
+        Some(count) => format!("{count} {what}s"),
+        None => format!("what {what}s there are"),
+    }
+}
+
+fn object(user: Option<&String>, limits: &Limits) -> Value {
+    let mut object = Map::from_iter([("user".to_owned(), json!(user))]);
+    for (name, _, limit) in by_name(limits) {
+        if let Some(limit) = limit {
+            object.insert(format!("quota_{name}"), json!(limit.at_most()));
+        }
+    }
+    Value::Object(object)
 }
 
 fn remove(args: &RemoveArgs, addr: &str) -> anyhow::Result<()> {
@@ -151,25 +223,61 @@ fn table(quotas: &QuotaTable) -> String {
         ("used", Align::Right),
         ("quota", Align::Right),
         ("left", Align::Right),
+        ("accelerators", Align::Right),
+        ("nics", Align::Right),
+        ("storage", Align::Right),
         ("whose", Align::Left),
     ];
     let limit = |bytes: Option<u64>| bytes.map_or("-".to_owned(), terminal::bytes);
     let line = |row: &QuotaRow| {
-        let whose = match (row.is_own, row.quota_bytes) {
-            (true, _) => "its own",
-            (false, Some(_)) => "the default",
-            (false, None) => "-",
+        let is_limited = row.quota_bytes.is_some()
+            || row.quota_accelerators.is_some()
+            || row.quota_nics.is_some()
+            || row.quota_storage_bytes.is_some();
+        let whose = match row.is_own {
+            true => "its own",
+            false if is_limited => "the default",
+            false => "-",
         };
         let left = row.quota_bytes.map(|quota| quota.saturating_sub(row.used_bytes));
-        let used = terminal::bytes(row.used_bytes);
-        vec![row.user.clone(), used, limit(row.quota_bytes), limit(left), whose.to_owned()]
+        let count = |used, quota| of(used, quota, |count| count.to_string());
+        vec![
+            row.user.clone(),
+            terminal::bytes(row.used_bytes),
+            limit(row.quota_bytes),
+            limit(left),
+            count(row.used_accelerators, row.quota_accelerators),
+            count(row.used_nics, row.quota_nics),
+            of(row.used_storage_bytes, row.quota_storage_bytes, terminal::bytes),
+            whose.to_owned(),
+        ]
     };
-    let table = terminal::table(&columns, quotas.users.iter().map(line).collect());
-    let others = match quotas.default_bytes {
-        Some(bytes) => format!("{} at a time", terminal::bytes(bytes)),
-        None => "what there is".to_owned(),
+    let optional = ["accelerators", "nics", "storage"];
+    let table = table_without(&optional, &columns, quotas.users.iter().map(line).collect());
+    format!("{table}\nWho has no quota of its own may borrow {}.", of_others(quotas))
+}
+
+/// What is used of a quota, in a cell.
+fn of(used: u64, quota: Option<u64>, text: impl Fn(u64) -> String) -> String {
+    match quota {
+        Some(quota) => format!("{} of {}", text(used), text(quota)),
+        None if used > 0 => text(used),
+        None => "-".to_owned(),
+    }
+}
+
+fn of_others(quotas: &QuotaTable) -> String {
+    let limits = Limits {
+        memory_bytes: quotas.default_bytes.map(Limit::AtMost),
+        accelerators: quotas.default_accelerators.map(Limit::AtMost),
+        nics: quotas.default_nics.map(Limit::AtMost),
+        storage_bytes: quotas.default_storage_bytes.map(Limit::AtMost),
     };
-    format!("{table}\nWho has no quota of its own may borrow {others}.")
+    let amounts: Vec<String> = by_name(&limits).filter_map(|(.., of, it)| Some(of(it?))).collect();
+    match amounts.is_empty() {
+        true => "what there is".to_owned(),
+        false => format!("{} at a time", amounts.join(", ")),
+    }
 }
 
 fn quota_for(user: Option<&String>) -> QuotaFor {
@@ -186,9 +294,11 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_size_or_none() {
-        assert_eq!(limit("64MiB"), Ok(Limit(Some(64 << 20))));
-        assert_eq!(limit("0"), Ok(Limit(Some(0))));
-        assert_eq!(limit("unlimited"), Ok(Limit(None)));
+        assert_eq!(limit("64MiB"), Ok(Limit::AtMost(64 << 20)));
+        assert_eq!(limit("0"), Ok(Limit::AtMost(0)));
+        assert_eq!(limit("unlimited"), Ok(Limit::Unlimited));
+        assert_eq!(count("2"), Ok(Limit::AtMost(2)));
+        assert!(count("2GiB").unwrap_err().contains("is no number"));
         let said = limit("much").unwrap_err();
         assert!(said.contains("much") && said.contains("unlimited"), "{said}");
     }
@@ -200,18 +310,37 @@ mod tests {
             used_bytes: used << 20,
             quota_bytes,
             is_own,
+            ..QuotaRow::default()
         };
         let users = vec![
             row("ada", 96, Some(64 << 20), true),
             row("bob", 16, Some(32 << 20), false),
             row("root", 8, None, true),
         ];
-        let shown = table(&QuotaTable { default_bytes: Some(32 << 20), users });
+        let quotas = QuotaTable { default_bytes: Some(32 << 20), users, ..QuotaTable::default() };
+        let shown = table(&quotas);
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let lines: Vec<_> = shown.lines().map(words).collect();
         assert_eq!(lines[1], ["ada", "96MiB", "64MiB", "0B", "its", "own"]);
         assert_eq!(lines[2], ["bob", "16MiB", "32MiB", "16MiB", "the", "default"]);
         assert_eq!(lines[3], ["root", "8MiB", "-", "-", "its", "own"]);
         assert!(shown.ends_with("may borrow 32MiB at a time."), "{shown}");
+
+        let mut users = quotas.users;
+        (users[0].used_accelerators, users[0].quota_accelerators) = (1, Some(2));
+        users[1].used_storage_bytes = 5 << 20;
+        let (default_accelerators, default_storage_bytes) = (Some(1), Some(1 << 30));
+        let quotas = QuotaTable {
+            default_bytes: Some(32 << 20),
+            default_accelerators,
+            default_storage_bytes,
+            users,
+            ..QuotaTable::default()
+        };
+        let shown = table(&quotas);
+        assert!(shown.contains("ACCELERATORS") && !shown.contains("NICS"), "{shown}");
+        assert!(shown.contains("1 of 2") && shown.contains("5MiB  the default"), "{shown}");
+        let others = "may borrow 32MiB, 1 accelerator, 1GiB of storage at a time.";
+        assert!(shown.ends_with(others), "{shown}");
     }
 }

@@ -7,9 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::process::{Child, Command, Stdio};
 
-use common::{
-    Daemon, Place, exists, is_root, kill, pid, signal, skipped, wait, wait_until,
-};
+use common::{Daemon, Place, exists, is_root, kill, pid, signal, skipped, wait, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -200,7 +198,7 @@ fn a_device_is_waited_for_in_line_by_priority() {
 
 #[test]
 fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
-    let place = rack_with(&["--preempt-notice-s", "9"]);
+    let place = rack_with(&["--preempt-notice-s", "15"]);
     let hold = ["get", "accelerator", "--priority", "50", "--", "sh", "-c"];
     let (ready, heard) = (place.file("ready"), place.file("heard"));
     let script = format!(
@@ -227,7 +225,7 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
     assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
     assert!(exists(&heard), "the command had time to end");
     let said = std::fs::read_to_string(place.file("first.log")).unwrap();
-    assert!(said.contains("a request of higher priority needs it: it ends in 9 s"), "{said}");
+    assert!(said.contains("a request of higher priority needs it: it ends in "), "{said}");
     assert!(said.contains("the time that was left is over: it is given back"), "{said}");
     assert!(!said.contains("killed"), "{said}");
 }
@@ -242,6 +240,64 @@ fn a_device_that_is_not_given_back_is_taken() {
     place.venice(&words).expect(0);
     signal(first.id().into(), Signal::CONT);
     assert_eq!(wait(&mut first, &["get"]).code(), Some(1));
+}
+
+#[test]
+fn a_user_has_as_many_devices_as_its_quota_says() {
+    let test = "a_user_has_as_many_devices_as_its_quota_says";
+    if !is_root() {
+        return skipped(test, "needs root, who is the rack's administrator");
+    }
+    let place = rack();
+    let accelerator = holder(&place, &["get", "accelerator"]);
+    let words = ["quota", "set", "root", "--accelerators", "1", "--storage", "3MiB", "--json"];
+    let set = place.venice(&words).expect(0).json();
+    let said = serde_json::json!({
+        "user": "root", "quota_accelerators": 1, "quota_storage_bytes": 3 << 20
+    });
+    assert_eq!(set, said);
+    let over = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    let told = "root has 1 accelerator of a quota of 1, and 1 more is too much: ";
+    assert!(over.complaint().contains(told), "{}", over.err);
+    assert!(over.complaint().contains("venice quota set root --accelerators N"), "{}", over.err);
+
+    let storage = holder(&place, &["get", "io", "--storage", "2MiB"]);
+    let get = |size: &'static str, more: &[&'static str]| {
+        [&["get", "io", "--storage", size], more].concat()
+    };
+    let over = place.venice(&get("2MiB", &["--", "true"])).expect(1);
+    let told = "root has borrowed 2MiB of a quota of 3MiB of storage, and 2MiB more is too much";
+    assert!(over.complaint().contains(told), "{}", over.err);
+    let never = place.venice(&get("4MiB", &["--wait", "1h", "--", "true"])).expect(1);
+    assert!(never.complaint().contains("and 4MiB more is too much"), "{}", never.err);
+    let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1: root has borrowed 2MiB"), "{plan}");
+
+    // Memory is as it was: without a limit. What is not said stays.
+    place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);
+    place.venice(&["quota", "set", "--default", "--accelerators", "1"]).expect(0);
+    let quotas = place.venice(&["quota", "list", "--json"]).expect(0).json();
+    let row = serde_json::json!({
+        "user": "root", "is_own": true, "used_bytes": 0, "quota_bytes": null,
+        "used_accelerators": 1, "quota_accelerators": 1, "used_nics": 0, "quota_nics": 0,
+        "used_storage_bytes": 2 << 20, "quota_storage_bytes": 3 << 20
+    });
+    assert_eq!((&quotas["users"][0], &quotas["default_accelerators"]), (&row, &1.into()));
+    let listed = place.venice(&["quota", "list"]).expect(0).out;
+    assert!(listed.contains("2MiB of 3MiB") && listed.contains("1 of 1"), "{listed}");
+
+    let mark = place.file("mark").display().to_string();
+    let words = ["get", "io", "--storage", "2MiB", "--wait", "5m", "--", "touch", &mark];
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it waits", || queue(&place).iter().any(|row| row["needs"] == "quota"));
+    assert_eq!(ended(storage, Signal::INT), Some(0));
+    assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+    place.venice(&["quota", "set", "root", "--accelerators", "unlimited"]).expect(0);
+    let none = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    assert!(none.complaint().contains("/dev/zero: granted"), "{}", none.err);
+    assert_eq!(ended(accelerator, Signal::INT), Some(0));
+    place.venice(&["quota", "set", "root"]).expect(2);
 }
 
 #[test]

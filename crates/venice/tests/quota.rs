@@ -15,7 +15,7 @@ use rustix::process::Uid;
 use serde_json::{Value, json};
 use venice_control::client::{Access, AgentClient, Login, MonitorClient};
 use venice_control::{
-    ControlError, DEFAULT_PRIORITY, Grant, MemoryRequest, Queueing, QuotaFor, QuotaRecord,
+    ControlError, DEFAULT_PRIORITY, Grant, Limits, MemoryRequest, Queueing, QuotaFor, QuotaRecord,
 };
 use venice_recipient::local_rack::MONITOR_SOCKET;
 use venice_wire::{ByteSize, SLAB_BYTES};
@@ -183,11 +183,15 @@ fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
     place.up(2);
     rack.open();
     assert_eq!((rack.grants(), rack.quotas()), before);
-    let users = json!([
-        { "user": "daemon", "used_bytes": 16 * MIB, "quota_bytes": 16 * MIB, "is_own": false },
-        { "user": "nobody", "used_bytes": 32 * MIB, "quota_bytes": 32 * MIB, "is_own": true },
-    ]);
-    assert_eq!(before.1, json!({ "default_bytes": 16 * MIB, "users": users }));
+    let row = |user: &str, mib: u64, is_own: bool| {
+        json!({
+            "user": user, "used_bytes": mib * MIB, "quota_bytes": mib * MIB, "is_own": is_own,
+            "used_accelerators": 0, "quota_accelerators": null, "used_nics": 0, "quota_nics": null,
+            "used_storage_bytes": 0, "quota_storage_bytes": null
+        })
+    };
+    let users = [row("daemon", 16, false), row("nobody", 32, true)];
+    assert_eq!((&before.1["users"], &before.1["default_bytes"]), (&json!(users), &json!(16 * MIB)));
     rack.expect_over(NOBODY, 5, 16);
     rack.expect_over(DAEMON, 6, 16);
     assert_eq!(rack.ask(DAEMON, 4, 16).unwrap()[0].id, grants.last().unwrap().id);
@@ -245,7 +249,7 @@ fn programs_of_a_user_fit_into_its_quota_or_say_why_not() {
     run(&[]).expect(0);
 
     // Who may set one is not everybody.
-    let quota = QuotaRecord { of: QuotaFor::Others, bytes: Some(SLAB_BYTES) };
+    let quota = QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(SLAB_BYTES)) };
     let refused = rack.as_user(NOBODY, async |mut client| {
         client.set_quota(quota).await.unwrap_err();
         client.remove_quota(QuotaFor::User("root".into())).await.unwrap_err()

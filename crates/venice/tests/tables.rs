@@ -12,7 +12,7 @@ use common::Daemon;
 use rack::Rack;
 use tokio::runtime::Runtime;
 use venice_control::client::{GateClient, MonitorClient};
-use venice_control::{QuotaFor, QuotaRecord};
+use venice_control::{Limits, QuotaFor, QuotaRecord};
 use venice_etcd_test::Etcd;
 use venice_tables_test::{ALL, Table, Tables};
 
@@ -94,7 +94,8 @@ async fn admit_and_limit(rack: &Rack) {
     let mut monitor = MonitorClient::connect(&access).await.unwrap();
     let user = |name: &str| QuotaFor::User(name.to_owned());
     for (of, bytes) in [(user("somebody"), Some(1 << 30)), (QuotaFor::Others, Some(8 << 30))] {
-        monitor.set_quota(QuotaRecord { of, bytes }).await.unwrap();
+        let limits = Limits::of_memory(bytes);
+        monitor.set_quota(QuotaRecord { of, limits }).await.unwrap();
     }
 }
 

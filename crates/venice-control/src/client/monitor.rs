@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 use venice_rack::queueing::Asked;
-use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
 use venice_rack::rows::{
     DevicePlan, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable,
     ResourceRow,
@@ -164,7 +164,10 @@ impl MonitorClient {
     /// # Errors
     /// [`ControlError::UnknownNode`], and whatever makes no sense; a request for which there is none
     /// is a plan that says so.
-    pub async fn plan_device(&mut self, request: DeviceRequest) -> Result<DevicePlan, ControlError> {
+    pub async fn plan_device(
+        &mut self,
+        request: DeviceRequest,
+    ) -> Result<DevicePlan, ControlError> {
         let request = convert::device_request_out(request);
         let response = self.inner.plan_device(request).await.map_err(|s| self.error(s))?;
         Ok(convert::device_plan_in(response.into_inner()))
@@ -272,13 +275,16 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Says how much a user may have borrowed at a time. For administrators.
+    /// Says how much a user may have borrowed at a time; what the record does not say stays as it was.
+    /// For administrators.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`]; [`venice_rack::types::RackError::BadRequest`].
     pub async fn set_quota(&mut self, quota: QuotaRecord) -> Result<(), ControlError> {
-        let QuotaRecord { of, bytes } = quota;
-        let request = proto::SetQuotaRequest { user: quota_user(of), bytes };
+        let QuotaRecord { of, limits } = quota;
+        let bytes = limits.memory_bytes.and_then(Limit::at_most);
+        let limits = Some(convert::limits_out(limits));
+        let request = proto::SetQuotaRequest { user: quota_user(of), bytes, limits };
         self.inner.set_quota(request).await.map_err(|s| self.error(s))?;
         Ok(())
     }
@@ -299,10 +305,7 @@ impl MonitorClient {
     /// Only when the Monitor Node cannot be reached.
     pub async fn quotas(&mut self) -> Result<QuotaTable, ControlError> {
         let response = self.inner.list_quotas(proto::ListQuotasRequest {}).await;
-        let proto::ListQuotasResponse { default_bytes, users } =
-            response.map_err(|s| self.error(s))?.into_inner();
-        let users = users.into_iter().map(convert::quota_row_in).collect();
-        Ok(QuotaTable { default_bytes, users })
+        Ok(convert::quota_table_in(response.map_err(|s| self.error(s))?.into_inner()))
     }
 
     /// The nodes.

@@ -8,7 +8,7 @@ use venice_rack::queueing::Asked;
 use venice_rack::types::{DeviceReport, DeviceRequest, DeviceShare, ResourceKind};
 use venice_wire::ByteSize;
 
-fn kind_in(kind: proto::DeviceKind) -> Result<ResourceKind, Status> {
+pub(crate) fn kind_in(kind: proto::DeviceKind) -> Result<ResourceKind, Status> {
     Ok(match kind {
         proto::DeviceKind::Accelerator => ResourceKind::Accelerator,
         proto::DeviceKind::Nic => ResourceKind::Nic,
@@ -20,7 +20,7 @@ fn kind_in(kind: proto::DeviceKind) -> Result<ResourceKind, Status> {
 }
 
 /// What is no device has no kind there: the other side says so.
-fn kind_out(kind: ResourceKind) -> proto::DeviceKind {
+pub(crate) fn kind_out(kind: ResourceKind) -> proto::DeviceKind {
     match kind {
         ResourceKind::Accelerator => proto::DeviceKind::Accelerator,
         ResourceKind::Nic => proto::DeviceKind::Nic,
@@ -83,9 +83,7 @@ pub(crate) fn device_request_out(request: DeviceRequest) -> proto::RequestDevice
     }
 }
 
-pub(crate) fn asked_for_device_in(
-    response: proto::RequestDeviceResponse,
-) -> Result<Asked, Status> {
+pub(crate) fn asked_for_device_in(response: proto::RequestDeviceResponse) -> Result<Asked, Status> {
     match (response.standing, response.grant) {
         (Some(standing), _) => Ok(Asked::Waits(standing_in(standing))),
         (None, Some(grant)) => Ok(Asked::Granted(vec![grant_in(grant)?])),
@@ -99,9 +97,8 @@ pub(crate) fn asked_for_device_out(asked: Asked) -> proto::RequestDeviceResponse
             let grant = grants.into_iter().next().map(grant_out);
             proto::RequestDeviceResponse { grant, standing: None }
         }
-        Asked::Waits(standing) => proto::RequestDeviceResponse {
-            grant: None,
-            standing: Some(standing_out(standing)),
-        },
+        Asked::Waits(standing) => {
+            proto::RequestDeviceResponse { grant: None, standing: Some(standing_out(standing)) }
+        }
     }
 }

@@ -3,8 +3,8 @@
 use crate::proto;
 use venice_rack::queueing::Standing;
 use venice_rack::rows::{
-    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, PlacementRow,
-    QueueRow, QuotaRow, ResourceForecast, ResourceRow,
+    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan,
+    PlacementRow, QueueRow, ResourceForecast, ResourceRow,
 };
 
 /// Rows have the same fields on both sides.
@@ -139,7 +139,6 @@ same_fields!(
         needs,
     }
 );
-same_fields!(quota_row_out, quota_row_in, QuotaRow { user, used_bytes, quota_bytes, is_own });
 same_fields!(
     link_row_out,
     link_row_in,

@@ -28,8 +28,8 @@ use venice_rack::rows::{
     ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
-    RackError, Registered,
+    DeviceRequest, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError,
+    Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -339,8 +339,9 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::SetQuotaRequest>,
     ) -> Result<Response<proto::SetQuotaResponse>, Status> {
         self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
-        let proto::SetQuotaRequest { user, bytes } = request.into_inner();
-        let record = QuotaRecord { of: quota_of(user), bytes };
+        let request = request.into_inner();
+        let limits = convert::limits_in(&request);
+        let record = QuotaRecord { of: quota_of(request.user), limits };
         self.handler.set_quota(record).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::SetQuotaResponse {}))
     }
@@ -360,9 +361,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::ListQuotasRequest>,
     ) -> Result<Response<proto::ListQuotasResponse>, Status> {
         self.door.admit(&request)?;
-        let QuotaTable { default_bytes, users } = self.handler.quotas().await;
-        let users = users.into_iter().map(convert::quota_row_out).collect();
-        Ok(Response::new(proto::ListQuotasResponse { default_bytes, users }))
+        Ok(Response::new(convert::quota_table_out(self.handler.quotas().await)))
     }
 
     async fn list_nodes(

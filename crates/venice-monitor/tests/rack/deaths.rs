@@ -3,7 +3,7 @@
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, GrantRow, NodeRow, QuotaFor, QuotaRecord};
+use venice_control::{ControlError, GrantRow, Limits, NodeRow, QuotaFor, QuotaRecord};
 use venice_rack::types::RackError;
 use venice_tables_test::Tables;
 use venice_wire::SLAB_BYTES;
@@ -36,7 +36,10 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
     let owners = rows.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
     assert_eq!(owners.collect::<Vec<_>>(), [("root", "test", "test"); 2]);
     let of = QuotaFor::User("root".to_owned());
-    client.set_quota(QuotaRecord { of, bytes: Some(100 * SLAB_BYTES) }).await.unwrap();
+    client
+        .set_quota(QuotaRecord { of, limits: Limits::of_memory(Some(100 * SLAB_BYTES)) })
+        .await
+        .unwrap();
     // The donors have told of their free slabs.
     let free = |row: &NodeRow| row.free_bytes == 2 * SLAB_BYTES;
     until(|| node(&client, "node1"), free).await;

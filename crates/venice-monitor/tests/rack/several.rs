@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, Grant, NodeRow, QuotaFor, QuotaRecord, RackError};
+use venice_control::{ControlError, Grant, Limits, NodeRow, QuotaFor, QuotaRecord, RackError};
 use venice_etcd_test::Etcd;
 use venice_monitor::MonitorConfig;
 use venice_tables_test::{Table, Tables};
@@ -180,7 +180,7 @@ async fn a_quota_holds_over_all_of_them() {
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 40).await;
     let of = QuotaFor::User("root".to_owned());
-    let quota = QuotaRecord { of, bytes: Some(7 * SLAB_BYTES) };
+    let quota = QuotaRecord { of, limits: Limits::of_memory(Some(7 * SLAB_BYTES)) };
     rack.client(0).await.set_quota(quota).await.unwrap();
     let hears = |it: &Result<venice_control::QuotaTable, _>| it.as_ref().unwrap().users.len() == 1;
     until(|| async { rack.client(1).await.quotas().await }, hears).await.unwrap();

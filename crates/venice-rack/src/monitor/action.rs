@@ -2,7 +2,7 @@
 
 use super::admission::JoinTokenRecord;
 use crate::queueing::Standing;
-use crate::quota::{QuotaFor, QuotaRecord};
+use crate::quota::{Limits, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
@@ -151,8 +151,8 @@ pub enum Event {
     QuotaSet {
         /// Whose.
         of: QuotaFor,
-        /// Bytes; `None`: as many as there are.
-        bytes: Option<u64>,
+        /// All that it says now.
+        limits: Limits,
     },
     /// A quota was taken away.
     QuotaRemoved {

@@ -4,6 +4,7 @@
 
 mod offered;
 mod plan;
+mod quotas;
 mod shared;
 mod table;
 
@@ -14,7 +15,7 @@ use super::queue::{Place, Waiter, Wanted};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::caller::Owner;
 use crate::rat::{GrantRecord, GrantState, Origin};
-use crate::resource::{MAX_CAPABILITIES, MAX_DEVICE_GRANTS_OF_USER};
+use crate::resource::MAX_CAPABILITIES;
 use crate::types::{
     DeviceRequest, DeviceShare, DonorStatus, Grant, Identity, MAX_NAME_BYTES, PrepareRequest,
     RackError, Refusal, ResourceKind, drained_text,
@@ -90,7 +91,8 @@ impl MonitorCore {
     /// # Errors
     /// For this caller alone, whoever else waits under the same number.
     /// [`RackError::Forbidden`]: this request is another owner's; [`RackError::BadRequest`]: it
-    /// makes no sense, or is not the one that was made under this number before.
+    /// makes no sense, or is not the one that was made under this number before;
+    /// [`RackError::OverDeviceQuota`], if it does not wait.
     pub fn handle_device_request(
         &mut self,
         now_ns: u64,
@@ -118,7 +120,7 @@ impl MonitorCore {
             self.enter_line_for_device(now_ns, owner, request, named);
             return Ok(());
         }
-        self.check_device_count(&owner)?;
+        self.check_device_quota(&owner, &request)?;
         self.call_off_rivals(client_id);
         let place = self.line.place(request.queueing.priority);
         self.begin_device(now_ns, owner, (request, named), place, None);
@@ -218,22 +220,6 @@ impl MonitorCore {
         Ok(if named.is_empty() { None } else { Some(named) })
     }
 
-    /// One user's devices are not the whole rack's.
-    pub(super) fn check_device_count(&self, owner: &Owner) -> Result<(), RackError> {
-        let granted = self.rat.iter().filter(|grant| grant.device.is_some());
-        let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();
-        let asked = self.device_requests.values().filter(|pending| pending.owner == *owner).count();
-        if granted + asked < MAX_DEVICE_GRANTS_OF_USER {
-            return Ok(());
-        }
-        let Owner { user, node } = owner;
-        let most = MAX_DEVICE_GRANTS_OF_USER;
-        Err(RackError::NoDevice(format!(
-            "{user} of {node} has {most} grants of devices, the most at a time: give some back, or \
-             ask for more storage at once"
-        )))
-    }
-
     /// The answer to a request that was granted before.
     fn device_granted_before(
         &self,
@@ -254,6 +240,9 @@ impl MonitorCore {
 
     /// Finds a device for the request, and asks its donor.
     fn place_device(&mut self, now_ns: u64, client_id: u128) {
+        if let Err(error) = self.check_device_quota_again(client_id) {
+            return self.fail_device(now_ns, client_id, error);
+        }
         let Some(pending) = self.device_requests.get(&client_id) else { return };
         let Some((donor, spec)) = self.choose_device(&pending.sought()) else {
             let error = RackError::NoDevice(self.why_no_device(&pending.sought()));
@@ -314,7 +303,7 @@ impl MonitorCore {
 
     /// It is set aside: records the intent, then has the donor lend.
     fn commit_device(&mut self, now_ns: u64, client_id: u128) {
-        if !self.is_ours_to_commit_device(client_id) {
+        if !self.is_ours_to_commit_device(now_ns, client_id) {
             return;
         }
         let lease_ms = self.settings.lease_ms();

@@ -258,7 +258,7 @@ impl MonitorCore {
         waiter.needs = match error {
             RackError::NoRoom { .. } => Needs::Room,
             RackError::NoDevice(_) if !is_tried => Needs::Room,
-            RackError::OverQuota { .. } => Needs::Quota,
+            RackError::OverQuota { .. } | RackError::OverDeviceQuota(_) => Needs::Quota,
             _ => Needs::Donors { until_ns: now_ns.saturating_add(PAUSE_NS) },
         };
         self.line.enter(place, waiter);

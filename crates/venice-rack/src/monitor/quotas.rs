@@ -4,22 +4,30 @@
 
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
-use crate::quota::{QuotaFor, QuotaRecord};
+use crate::quota::{Limit, Limits, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::rows::{QuotaRow, QuotaTable};
-use crate::types::{MAX_NAME_BYTES, RackError};
+use crate::types::{MAX_NAME_BYTES, RackError, ResourceKind};
 use std::collections::BTreeSet;
 use venice_wire::SLAB_BYTES;
 
 impl MonitorCore {
-    /// An administrator sets a quota, or (without bytes) exempts a user from that of the others.
-    /// Answered by [`Action::ReplyDone`] once it is durable. Nothing is taken away by it.
+    /// An administrator sets a quota, or (unlimited) exempts a user from that of the others. What the
+    /// record does not say stays as it was. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Nothing is taken away by it.
     pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord) {
         let result = check_quota_record(&record);
         if result.is_ok() {
-            let event = Event::QuotaSet { of: record.of.clone(), bytes: record.bytes };
-            self.change(Change::PutQuota(record));
-            self.note(event);
+            let QuotaRecord { of, limits } = record;
+            let limits = limits.over(self.quotas.limits_of(&of));
+            // No limit is what those have anyhow who have no quota.
+            let limits = if of == QuotaFor::Others { limits.limited() } else { limits };
+            match limits == Limits::default() {
+                true if self.quotas.has(&of) => self.change(Change::DeleteQuota(of.clone())),
+                true => {}
+                false => self.change(Change::PutQuota(QuotaRecord { of: of.clone(), limits })),
+            }
+            self.note(Event::QuotaSet { of, limits });
         }
         self.actions.push_back(Action::ReplyDone { token, result });
     }
@@ -45,18 +53,34 @@ impl MonitorCore {
     /// The users who have a quota, or anything borrowed.
     pub fn quota_table(&self) -> QuotaTable {
         let mut users: BTreeSet<&str> = self.quotas.users().collect();
-        // Devices count for no quota.
-        let has_memory = |user: &&str| self.rat.of_user(user).any(|grant| grant.slabs > 0);
-        users.extend(self.rat.users().filter(has_memory));
+        users.extend(self.rat.users());
         users.extend(self.requests.values().map(|pending| &*pending.owner.user));
-        let row = |user: &str| QuotaRow {
+        users.extend(self.device_requests.values().map(|pending| &*pending.owner.user));
+        let of_others = |kind| self.quotas.limit_of_others(kind);
+        QuotaTable {
+            default_bytes: of_others(ResourceKind::Memory),
+            default_accelerators: of_others(ResourceKind::Accelerator),
+            default_nics: of_others(ResourceKind::Nic),
+            default_storage_bytes: of_others(ResourceKind::Storage),
+            users: users.into_iter().map(|user| self.quota_row(user)).collect(),
+        }
+    }
+
+    fn quota_row(&self, user: &str) -> QuotaRow {
+        let used = |kind| self.used_of_devices(user, kind);
+        let quota = |kind| self.quotas.limit_of(user, kind);
+        QuotaRow {
             user: user.to_owned(),
             used_bytes: self.used_bytes(user),
-            quota_bytes: self.quotas.bytes_of(user),
+            quota_bytes: quota(ResourceKind::Memory),
             is_own: self.quotas.has(&QuotaFor::User(user.to_owned())),
-        };
-        let default_bytes = self.quotas.bytes_of_others();
-        QuotaTable { default_bytes, users: users.into_iter().map(row).collect() }
+            used_accelerators: used(ResourceKind::Accelerator),
+            quota_accelerators: quota(ResourceKind::Accelerator),
+            used_nics: used(ResourceKind::Nic),
+            quota_nics: quota(ResourceKind::Nic),
+            used_storage_bytes: used(ResourceKind::Storage),
+            quota_storage_bytes: quota(ResourceKind::Storage),
+        }
     }
 
     /// May `owner` have so many slabs more?
@@ -96,7 +120,7 @@ impl MonitorCore {
     }
 
     /// The agent that lent it is dead. One that is merely silent may still lend it.
-    fn is_surely_gone(&self, grant: &GrantRecord) -> bool {
+    pub(super) fn is_surely_gone(&self, grant: &GrantRecord) -> bool {
         let node = self.rrt.get(grant.donor);
         node.is_some_and(|node| node.record.identity.epoch != grant.donor_epoch)
     }
@@ -104,8 +128,11 @@ impl MonitorCore {
 
 fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
     let bad = |reason: String| Err(RackError::BadRequest(reason));
+    if record.limits == Limits::default() {
+        return bad("a quota that says nothing".to_owned());
+    }
     match &record.of {
-        QuotaFor::Others if record.bytes.is_none() => {
+        QuotaFor::Others if record.limits.memory_bytes == Some(Limit::Unlimited) => {
             bad("who has no quota may borrow what there is: remove the default".to_owned())
         }
         QuotaFor::User(user)

@@ -74,6 +74,8 @@ pub enum Op {
     WantBack(usize, u32),
     /// An administrator says how much one of the users, or all others, may have.
     SetQuota(usize, Option<u64>),
+    /// The same of the devices that each donor has: of which, and how many, or units of storage.
+    SetDeviceQuota(usize, usize, Option<u64>),
     RemoveQuota(usize),
     Pass {
         ms: u64,
@@ -231,9 +233,15 @@ pub fn op_with_quotas() -> impl Strategy<Value = Op> {
         16 => (1u32..5).prop_map(|slabs| Op::Request { slabs, named: None }),
         8 => pick.clone().prop_map(Op::Release),
         60 => Just(Op::Act),
-        40 => (pick, rough).prop_map(|(pick, fate)| Op::Deliver(pick, fate)),
+        40 => (pick.clone(), rough).prop_map(|(pick, fate)| Op::Deliver(pick, fate)),
         2 => (whose.clone(), prop::option::weighted(0.9, 0u64..10))
             .prop_map(|(whose, slabs)| Op::SetQuota(whose, slabs)),
+        2 => (whose.clone(), 0..world::DEVICES.len(), prop::option::weighted(0.9, 0u64..5))
+            .prop_map(|(whose, which, most)| Op::SetDeviceQuota(whose, which, most)),
+        6 => (0..world::DEVICES.len(), 1u64..4).prop_map(|(which, units)| {
+            Op::Device(DeviceOp::Get { which, units, named: None, waits: None })
+        }),
+        3 => pick.clone().prop_map(|pick| Op::Device(DeviceOp::Return(pick))),
         1 => whose.prop_map(Op::RemoveQuota),
     ]
 }

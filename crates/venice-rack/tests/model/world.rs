@@ -203,6 +203,7 @@ impl World {
             Op::Drain(index, drains) => self.drain(index, drains),
             Op::WantBack(index, slabs) => self.want_back(index, slabs),
             Op::SetQuota(whose, slabs) => self.set_quota(whose, slabs),
+            Op::SetDeviceQuota(whose, which, most) => self.set_device_quota(whose, which, most),
             Op::RemoveQuota(whose) => self.remove_quota(whose),
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
@@ -285,9 +286,7 @@ impl World {
                 let index = donor.node.0 as usize - 1;
                 let is_told = self.monitors.len() == 1 && self.drained.contains(&index);
                 assert!(!is_told || is_again, "something is placed on a drained node");
-                if request.device.is_none() {
-                    self.ledger.prepare(&request);
-                }
+                self.ledger.prepare(&request);
                 if request.at_once {
                     self.ledger.commit(donor, request.grant);
                 }

@@ -3,7 +3,7 @@
 use super::{Rack, eight_slabs, granted, prepares, released, status};
 use crate::common::owner;
 use venice_rack::monitor::{Action, CallError, Kept, Token};
-use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{MemoryRequest, RackError};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -14,7 +14,7 @@ fn of_owner() -> QuotaFor {
 impl Rack {
     fn allow(&mut self, of: QuotaFor, slabs: Option<u64>) -> Result<(), RackError> {
         let bytes = slabs.map(|slabs| slabs * SLAB_BYTES);
-        self.core.handle_set_quota(Token(7), QuotaRecord { of, bytes });
+        self.core.handle_set_quota(Token(7), QuotaRecord { of, limits: Limits::of_memory(bytes) });
         done(self.actions())
     }
 

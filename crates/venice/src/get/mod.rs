@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use venice_control::Grant;
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Held, HeldEvent, HeldNews, Loan, PortKind, RecipientError, Told};
+use venice_recipient::{Held, HeldEvent, HeldNews, PortKind, RecipientError, Told};
 
 pub use arguments::{GetArgs, HELP};
 
@@ -49,13 +49,12 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
     let answer = tell.clone();
     // Who waits in line is shown how it stands, and leaves it when interrupted.
-    let in_line = InLine::of(&access, &wanted, &hear)?;
+    let in_line = got_in_line(&access, &wanted, &hear)?;
     std::thread::spawn(move || {
         let held = match (in_line, wanted) {
-            (InLine::Memory(loan), _) => Held::loan(loan, hear),
-            (InLine::Device(held), _) => Ok(held),
-            (InLine::No, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
-            (InLine::No, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
+            (Some(held), _) => Ok(held),
+            (None, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
+            (None, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
         };
         // Nobody hears it any more: it is given back.
         drop(answer.send(Heard::Got(held)));
@@ -83,30 +82,23 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     Ok(outcome.pass_on())
 }
 
-/// What was got in line; `No`: that does not wait.
-enum InLine {
-    Memory(Loan),
-    Device(Held),
-    No,
-}
-
-impl InLine {
-    fn of(
-        access: &Access,
-        wanted: &Wanted,
-        hear: &(impl Fn(HeldNews) + Clone + Send + 'static),
-    ) -> anyhow::Result<Self> {
-        Ok(match wanted {
-            Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
-                Self::Memory(crate::waiting::borrow(access, wish, PortKind::Udp)?)
-            }
-            Wanted::Device(wish) if !wish.waiting.at_most.is_zero() => {
-                let got = |told: &mut Told<'_>| Held::device_in_line(access, wish, told, hear.clone());
-                Self::Device(crate::waiting::in_line(got)?)
-            }
-            _ => Self::No,
-        })
-    }
+/// What was got in line; `None`: that does not wait.
+fn got_in_line(
+    access: &Access,
+    wanted: &Wanted,
+    hear: &(impl Fn(HeldNews) + Clone + Send + 'static),
+) -> anyhow::Result<Option<Held>> {
+    Ok(match wanted {
+        Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
+            let loan = crate::waiting::borrow(access, wish, PortKind::Udp)?;
+            Some(Held::loan(loan, hear.clone()).map_err(told)?)
+        }
+        Wanted::Device(wish) if !wish.waiting.at_most.is_zero() => {
+            let got = |told: &mut Told<'_>| Held::device_in_line(access, wish, told, hear.clone());
+            Some(crate::waiting::in_line(got)?)
+        }
+        _ => None,
+    })
 }
 
 /// The rack's answer; `None`: interrupted before that.

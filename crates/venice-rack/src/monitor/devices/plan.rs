@@ -20,7 +20,7 @@ impl MonitorCore {
         let named = self.check_device_request(owner, request)?;
         let (place, tried) = (self.line.place_to_be(request.queueing.priority), Tried::default());
         let sought = Sought { request, named: named.as_ref(), place, tried: &tried };
-        let allowed = self.check_device_count(owner);
+        let allowed = self.check_device_quota(owner, request);
         let chosen = self.choose_device(&sought).filter(|_| allowed.is_ok());
         let mut refusal = match (allowed, chosen) {
             (Err(error), _) => error.to_string(),

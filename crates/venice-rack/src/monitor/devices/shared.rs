@@ -8,13 +8,17 @@ use venice_wire::GrantId;
 impl MonitorCore {
     /// Whether a donor may lend for this request now, as far as the other Monitor Nodes' requests are
     /// known; if not, it is answered.
-    pub(super) fn is_ours_to_commit_device(&mut self, client_id: u128) -> bool {
+    pub(super) fn is_ours_to_commit_device(&mut self, now_ns: u64, client_id: u128) -> bool {
         let Some(pending) = self.device_requests.get(&client_id).filter(|_| self.shared.is_some())
         else {
             return true;
         };
         if let Some(answer) = self.device_granted_before(&pending.request).transpose() {
             self.withdraw_device(client_id, answer);
+            return false;
+        }
+        if let Err(error) = self.check_device_quota_again(client_id) {
+            self.fail_device(now_ns, client_id, error);
             return false;
         }
         self.call_off_rivals(client_id);

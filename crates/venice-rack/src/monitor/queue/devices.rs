@@ -61,6 +61,7 @@ impl MonitorCore {
         waiter: &Waiter,
         request: &DeviceRequest,
     ) -> Result<(), RackError> {
+        self.check_device_quota_ever(&waiter.owner, request)?;
         // What is heard of when it has waited already was so when it began to.
         if request.queueing.waited_ms > 0 || self.usable_devices(waiter, request).next().is_some() {
             return Ok(());
@@ -79,7 +80,7 @@ impl MonitorCore {
         waiter: &Waiter,
         request: &DeviceRequest,
     ) -> Needs {
-        if self.check_device_count(&waiter.owner).is_err() {
+        if self.check_device_quota(&waiter.owner, request).is_err() {
             return Needs::Quota;
         }
         let (named, tried) = (waiter.named.as_ref(), &Tried::default());
@@ -147,7 +148,7 @@ impl MonitorCore {
         device: &WantedDevice,
     ) -> RackError {
         if waiter.needs == Needs::Quota
-            && let Err(error) = self.check_device_count(&waiter.owner)
+            && let Err(error) = self.check_device_quota(&waiter.owner, &device.request)
         {
             return error;
         }

@@ -99,6 +99,19 @@ impl Wanted {
         }
     }
 
+    /// Who asks, what for, and of whom.
+    pub(super) fn said(&self) -> (&str, &str, &[String]) {
+        let (recipient, purpose, donors) = match self {
+            Self::Memory(WantedMemory { request, .. }) => {
+                (&request.recipient, &request.purpose, &request.donors)
+            }
+            Self::Device(WantedDevice { request, .. }) => {
+                (&request.recipient, &request.purpose, &request.donors)
+            }
+        };
+        (recipient, purpose, donors)
+    }
+
     pub(super) fn queueing(&self) -> &Queueing {
         match self {
             Self::Memory(memory) => &memory.request.queueing,

@@ -144,28 +144,19 @@ impl MonitorCore {
             Wanted::Memory(memory) => (ResourceKind::Memory, memory.request.copies, Vec::new()),
             Wanted::Device(device) => (device.request.kind, 1, device.request.capabilities.clone()),
         };
-        let (recipient, purpose, donors) = match &waiter.wanted {
-            Wanted::Memory(memory) => {
-                let request = &memory.request;
-                (&request.recipient, &request.purpose, &request.donors)
-            }
-            Wanted::Device(device) => {
-                let request = &device.request;
-                (&request.recipient, &request.purpose, &request.donors)
-            }
-        };
+        let (recipient, purpose, donors) = waiter.wanted.said();
         QueueRow {
             id: place.arrival(),
             rank,
             owner_user: waiter.owner.user.clone(),
             owner_node: waiter.owner.node.clone(),
-            recipient: recipient.clone(),
-            purpose: purpose.clone(),
+            recipient: recipient.to_owned(),
+            purpose: purpose.to_owned(),
             kind: kind.name().to_owned(),
             capabilities,
             bytes: amounts.asked_bytes,
             copies,
-            donors: donors.clone(),
+            donors: donors.to_vec(),
             priority: waiter.wanted.queueing().priority.into(),
             waited_s: (waiter.waited_ms(now_ns) * crate::NS_PER_MS) as f64 / NS_PER_S,
             left_s: waiter.left_s(now_ns),

@@ -1,9 +1,9 @@
 //! Devices in the model: asked for, held, given back, broken; no device is ever two's.
 
-use super::etcd::Question;
+use super::etcd::{Monitor, Question};
 use super::{World, name_of, note_promise, owner_of, take};
 use crate::model::{DONORS, DeviceOp, LEASE_MS, MS, Waits};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::MonitorCore;
 use venice_rack::queueing::{Preempt, Queueing};
@@ -149,6 +149,7 @@ impl World {
         let request = DeviceRequest { queueing, ..request };
         self.line.asks(client_id, now_ns);
         self.monitors[at].requests.insert(client_id);
+        self.note_limits();
         if let Err(error) = self.core().handle_device_request(now_ns, owner, request) {
             self.line.answered(client_id);
             self.device_answered(client_id, &Err(error));
@@ -263,15 +264,33 @@ impl World {
         Some((&taker.owner, taker.request.queueing))
     }
 
+    /// Who has asked under this number, and for what kind; `None`: nobody, for a device.
+    pub(super) fn taking(&self, client_id: u128) -> Option<(String, &Owner, ResourceKind)> {
+        let taker = &self.takers[client_id.checked_sub(FIRST_CLIENT)? as usize];
+        Some((taker.request.recipient.clone(), &taker.owner, taker.request.kind))
+    }
+
+    /// Whose devices are held: of what kind, and how many, or bytes of storage.
+    pub(super) fn devices_held(&self) -> impl Iterator<Item = (&Owner, ResourceKind, u64)> {
+        let held = self.takers.iter().filter_map(|it| Some((&it.owner, it.held.as_ref()?)));
+        held.map(|(owner, grant)| {
+            let share = grant.device.as_ref().expect("it is a device");
+            let amount = if share.kind == ResourceKind::Storage { share.bytes } else { 1 };
+            (owner, share.kind, amount)
+        })
+    }
+
     /// The number under which such a recipient has asked; `None`: it has asked for memory.
     pub(super) fn client_of_taker(recipient: &str) -> Option<u128> {
         let index = recipient.strip_prefix("taker")?.parse::<u128>().ok()?;
         Some(FIRST_CLIENT + index)
     }
 
-    /// Nobody waits for a device that is free, and that nobody before it wants.
-    pub(super) fn check_devices_are_served(&self) {
-        for core in self.monitors.iter().map(|monitor| &monitor.core) {
+    /// Nobody waits for a device that is free and that nobody before it wants, for longer than from one
+    /// look to the next: somebody before it may have left just now.
+    pub(super) fn check_devices_are_served(&mut self) {
+        let mut unserved = BTreeSet::new();
+        for Monitor { core, life, .. } in &self.monitors {
             let rows = core.queue_rows(self.now_ns);
             for kind in DEVICES.map(|(kind, ..)| kind.name()) {
                 let Some(row) = rows.iter().find(|row| row.kind == kind) else { continue };
@@ -283,10 +302,14 @@ impl World {
                     let is_enough = it.slab_bytes == 0 || it.free_bytes >= row.bytes;
                     it.kind == row.kind && it.available && is_named && is_enough
                 };
-                let free = core.resource_rows().into_iter().find(would_do);
-                assert!(free.is_none(), "{row:?} waits for {free:?}");
+                if let Some(free) = core.resource_rows().into_iter().find(would_do) {
+                    let is_new = !self.line.unserved.contains(&(*life, row.id));
+                    assert!(is_new, "{row:?} waits for {free:?}");
+                    unserved.insert((*life, row.id));
+                }
             }
         }
+        self.line.unserved = unserved;
     }
 
     /// Of what recipients believe to have and their donors would let them use, nothing is two's.

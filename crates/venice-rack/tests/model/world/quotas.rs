@@ -1,24 +1,23 @@
 //! What users may have, checked against what the donors hold, whatever the Monitor Node believes.
 
-use super::World;
 use super::etcd::Question;
+use super::{DEVICES, World};
 use crate::model::USERS;
 use std::collections::BTreeMap;
 use venice_rack::donor::DonorCore;
 use venice_rack::monitor::Change;
-use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::quota::{Limit, Limits, QuotaFor, QuotaRecord};
+use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::rows::{QuotaRow, QuotaTable};
-use venice_rack::types::{HeldState, Identity, PrepareRequest};
+use venice_rack::types::{HeldState, Identity, PrepareRequest, ResourceKind};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
-/// Quotas by whom they are for, in slabs; `None`: unlimited.
-type Limits = BTreeMap<QuotaFor, Option<u64>>;
-
-/// What the world knows of quotas and of what counts.
+/// What the world knows of quotas and of what counts. Memory and storage count in bytes, other devices
+/// by their number.
 #[derive(Default)]
 pub(super) struct Ledger {
     /// Durable.
-    stored: Limits,
+    stored: BTreeMap<QuotaFor, Limits>,
     /// The most that any check of a recipient's request can have gone by.
     checked_by: BTreeMap<String, u64>,
     /// Shares that donors were asked for.
@@ -29,7 +28,8 @@ pub(super) struct Ledger {
 
 struct Counted {
     user: String,
-    slabs: u64,
+    kind: ResourceKind,
+    amount: u64,
     donor: Identity,
     limit: u64,
     /// The donor has lent it.
@@ -37,14 +37,15 @@ struct Counted {
 }
 
 impl Ledger {
-    fn limit_of(&self, user: &str) -> u64 {
-        let own = self.stored.get(&QuotaFor::User(user.to_owned()));
-        own.or(self.stored.get(&QuotaFor::Others)).copied().flatten().unwrap_or(u64::MAX)
+    fn limit_of(&self, user: &str, kind: ResourceKind) -> u64 {
+        let said = |of: &QuotaFor| self.stored.get(of).and_then(|limits| limits.of(kind));
+        let limit = said(&QuotaFor::User(user.to_owned())).or_else(|| said(&QuotaFor::Others));
+        limit.and_then(Limit::at_most).unwrap_or(u64::MAX)
     }
 
     /// A recipient's request may be checked now, by what is durable or another limit.
-    fn check(&mut self, recipient: &str, user: &str, other: u64) {
-        let limit = self.limit_of(user).max(other);
+    fn check(&mut self, (recipient, user): (&str, &str), kind: ResourceKind, other: u64) {
+        let limit = self.limit_of(user, kind).max(other);
         let most = self.checked_by.entry(recipient.to_owned()).or_default();
         *most = limit.max(*most);
     }
@@ -54,11 +55,15 @@ impl Ledger {
     }
 
     pub(super) fn commit(&mut self, donor: Identity, grant: GrantId) {
-        // Devices count for no quota.
         let Some(request) = self.asked.get(&grant) else { return };
         let user = request.owner.clone().expect("it has an owner").user;
-        let (slabs, limit) = (request.slabs.into(), self.checked_by[&request.recipient]);
-        self.counted.insert(grant, Counted { user, slabs, donor, limit, is_lent: false });
+        let (kind, amount) = match &request.device {
+            None => (ResourceKind::Memory, u64::from(request.slabs) * SLAB_BYTES),
+            Some(share) if share.kind == ResourceKind::Storage => (share.kind, share.bytes),
+            Some(share) => (share.kind, 1),
+        };
+        let limit = self.checked_by[&request.recipient];
+        self.counted.insert(grant, Counted { user, kind, amount, donor, limit, is_lent: false });
     }
 
     /// Who is silent for so long may be dead, and is not asked any more.
@@ -68,8 +73,8 @@ impl Ledger {
 
     pub(super) fn store(&mut self, change: &Change) {
         match change {
-            Change::PutQuota(QuotaRecord { of, bytes }) => {
-                self.stored.insert(of.clone(), bytes.map(|bytes| bytes / SLAB_BYTES));
+            Change::PutQuota(QuotaRecord { of, limits }) => {
+                self.stored.insert(of.clone(), *limits);
             }
             Change::DeleteQuota(of) => drop(self.stored.remove(of)),
             _ => {}
@@ -84,7 +89,18 @@ impl World {
             return;
         }
         let bytes = slabs.map(|slabs| slabs * SLAB_BYTES);
-        self.put(Question::SetQuota(QuotaRecord { of, bytes }));
+        self.put(Question::SetQuota(QuotaRecord { of, limits: Limits::of_memory(bytes) }));
+    }
+
+    pub(super) fn set_device_quota(&mut self, whose: usize, which: usize, most: Option<u64>) {
+        let limit = |unit| Some(most.map_or(Limit::Unlimited, |most| Limit::AtMost(most * unit)));
+        let none = Limits::default();
+        let limits = match DEVICES[which].0 {
+            ResourceKind::Accelerator => Limits { accelerators: limit(1), ..none },
+            ResourceKind::Nic => Limits { nics: limit(1), ..none },
+            _ => Limits { storage_bytes: limit(STORAGE_UNIT_BYTES), ..none },
+        };
+        self.put(Question::SetQuota(QuotaRecord { of: quota_for(whose), limits }));
     }
 
     pub(super) fn remove_quota(&mut self, whose: usize) {
@@ -95,18 +111,23 @@ impl World {
     /// Monitor Nodes.
     pub(super) fn note_limits(&mut self) {
         let tables: Vec<_> = self.monitors.iter().map(|it| it.core.quota_table()).collect();
-        let limit_by = |table: &QuotaTable, user: &str| {
-            let own = table.users.iter().find(|row| row.user == user && row.is_own);
-            let bytes = own.map_or(table.default_bytes, |own| own.quota_bytes);
-            bytes.map_or(u64::MAX, |bytes| bytes / SLAB_BYTES)
-        };
-        let asking = |id: &u128| self.recipients.get(usize::try_from(*id).ok()? - 1);
         let waiting = self.monitors.iter().flat_map(|monitor| monitor.requests.iter());
-        for recipient in waiting.filter_map(asking) {
-            let limits = tables.iter().map(|table| limit_by(table, &recipient.owner.user));
+        let asking: Vec<_> = waiting.filter_map(|id| self.asking(*id)).collect();
+        for (recipient, user, kind) in asking {
+            let limits = tables.iter().map(|table| limit_by(table, &user, kind));
             let most = limits.max().unwrap_or(u64::MAX);
-            self.ledger.check(&recipient.request.recipient, &recipient.owner.user, most);
+            self.ledger.check((&recipient, &user), kind, most);
         }
+    }
+
+    /// Who has made that request, in whose name, for what.
+    fn asking(&self, client_id: u128) -> Option<(String, String, ResourceKind)> {
+        if let Some((recipient, owner, kind)) = self.taking(client_id) {
+            return Some((recipient, owner.user.clone(), kind));
+        }
+        let recipient = self.recipients.get(usize::try_from(client_id).ok()? - 1)?;
+        let name = recipient.request.recipient.clone();
+        Some((name, recipient.owner.user.clone(), ResourceKind::Memory))
     }
 
     /// What the donors have lent to a user is never more than that user might have when the last of
@@ -123,42 +144,71 @@ impl World {
             let was_lent = std::mem::replace(&mut counted.is_lent, is_lent);
             is_lent || !was_lent
         });
-        let mut users: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut users: BTreeMap<(&str, ResourceKind), (u64, u64)> = BTreeMap::new();
         for counted in self.ledger.counted.values().filter(|counted| counted.is_lent) {
-            let (slabs, limit) = users.entry(&counted.user).or_default();
-            *slabs += counted.slabs;
+            let (amount, limit) = users.entry((&counted.user, counted.kind)).or_default();
+            *amount += counted.amount;
             *limit = counted.limit.max(*limit);
         }
-        for (user, (slabs, limit)) in users {
-            assert!(slabs <= limit, "{user} has {slabs} slabs of a quota of {limit}");
+        for ((user, kind), (amount, limit)) in users {
+            assert!(amount <= limit, "{user} has {amount} of {kind}, of a quota of {limit}");
         }
     }
 
     /// In peace the table has just what each user has and may have.
     pub(super) fn check_quota_table(&self) {
-        let mut used_bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut used: BTreeMap<(&str, ResourceKind), u64> = BTreeMap::new();
         for recipient in &self.recipients {
             let held: u64 = recipient.held.iter().map(|grant| grant.bytes).sum();
-            *used_bytes.entry(&recipient.owner.user).or_default() += held;
+            *used.entry((&recipient.owner.user, ResourceKind::Memory)).or_default() += held;
+        }
+        for (owner, kind, amount) in self.devices_held() {
+            *used.entry((&owner.user, kind)).or_default() += amount;
         }
         let recovered = self.recovered();
         let cores = self.monitors.iter().map(|monitor| &monitor.core).chain([&recovered]);
         for table in cores.map(|core| core.quota_table()) {
             for user in USERS {
                 let of = QuotaFor::User(user.to_owned());
-                let quota_bytes = Some(self.ledger.limit_of(user)).filter(|it| *it != u64::MAX);
+                let used = |kind| used.get(&(user, kind)).copied().unwrap_or(0);
+                let quota = |kind| {
+                    Some(self.ledger.limit_of(user, kind)).filter(|limit| *limit != u64::MAX)
+                };
                 let expected = QuotaRow {
                     user: user.to_owned(),
-                    used_bytes: used_bytes.get(user).copied().unwrap_or(0),
-                    quota_bytes: quota_bytes.map(|slabs| slabs * SLAB_BYTES),
+                    used_bytes: used(ResourceKind::Memory),
+                    quota_bytes: quota(ResourceKind::Memory),
                     is_own: self.ledger.stored.contains_key(&of),
+                    used_accelerators: used(ResourceKind::Accelerator),
+                    quota_accelerators: quota(ResourceKind::Accelerator),
+                    used_nics: used(ResourceKind::Nic),
+                    quota_nics: quota(ResourceKind::Nic),
+                    used_storage_bytes: used(ResourceKind::Storage),
+                    quota_storage_bytes: quota(ResourceKind::Storage),
                 };
                 let row = table.users.iter().find(|row| row.user == user);
-                let is_listed = expected.is_own || expected.used_bytes > 0;
+                let kinds = ResourceKind::DEVICES.into_iter().chain([ResourceKind::Memory]);
+                let is_listed = expected.is_own || kinds.into_iter().any(|kind| used(kind) > 0);
                 assert_eq!(row, is_listed.then_some(&expected));
             }
         }
     }
+}
+
+/// What a Monitor Node has a user have of a kind.
+fn limit_by(table: &QuotaTable, user: &str, kind: ResourceKind) -> u64 {
+    let own = table.users.iter().find(|row| row.user == user);
+    let (own, of_others) = match kind {
+        ResourceKind::Accelerator => {
+            (own.map(|row| row.quota_accelerators), table.default_accelerators)
+        }
+        ResourceKind::Nic => (own.map(|row| row.quota_nics), table.default_nics),
+        ResourceKind::Storage => {
+            (own.map(|row| row.quota_storage_bytes), table.default_storage_bytes)
+        }
+        _ => (own.map(|row| row.quota_bytes), table.default_bytes),
+    };
+    own.unwrap_or(of_others).unwrap_or(u64::MAX)
 }
 
 /// One of the users, or all others.

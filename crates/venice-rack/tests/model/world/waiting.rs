@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
 use venice_rack::queueing::{Preempt, Queueing};
@@ -28,6 +28,9 @@ pub(super) struct LineJudge {
     pub(super) passes: usize,
     /// Notices that donors were to give.
     pub(super) calls: usize,
+    /// Who waited for a device that was free when it was last looked: of which life of a Monitor
+    /// Node, and its number there.
+    pub(super) unserved: BTreeSet<(u64, u64)>,
 }
 
 impl LineJudge {
