@@ -2,7 +2,7 @@
 //! is open.
 //!
 //! ```text
-//! device_cost MIB QUEUES
+//! device_cost MIB QUEUES KIND
 //! ```
 
 use venice_swap::backing::{Backing, OwnMemory};
@@ -12,10 +12,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let mut number = |or: u64| words.next().map_or(Ok(or), |word| word.parse());
     let (len_bytes, queues) = (number(1100)? << 20, number(2)?);
+    let kind = words.next().map_or(Ok(BlockKind::best()), |word| word.parse())?;
     let memory = OwnMemory::new(len_bytes);
     let backings = (0..queues).map(|_| Box::new(memory.clone()) as Box<dyn Backing>).collect();
-    let mut device = SwapDevice::attach(len_bytes, backings, 32000, BlockKind::best())?;
-    println!("{}", device.path().display());
+    let mut device = SwapDevice::attach(len_bytes, backings, 32000, kind)?;
+    println!("{} by {}", device.path().display(), kind.name());
     std::io::read_to_string(std::io::stdin())?;
     let store = device.store();
     let served = [0.5, 0.99].map(|quantile| store.counters().request_ns.at(quantile));

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 use crate::backing::Backing;
-use crate::fuse::FuseServer;
+use crate::fuse::{self, FuseServer};
 use crate::loop_device::LoopDevice;
 use crate::nbd::{self, NbdDevice};
 use crate::shield::IoFlusher;
@@ -20,7 +20,9 @@ pub enum BlockKind {
     Ublk,
     /// Network block device, over socket pairs.
     Nbd,
-    /// A FUSE file under a loop device with direct I/O.
+    /// A FUSE file under a loop device with direct I/O, its requests over io_uring.
+    FuseRing,
+    /// The same, its requests read from `/dev/fuse`.
     FuseLoop,
 }
 
@@ -33,7 +35,11 @@ impl BlockKind {
             return Self::Ublk;
         }
         ask_for(!nbd::is_there(), "nbd");
-        if nbd::is_there() { Self::Nbd } else { Self::FuseLoop }
+        if nbd::is_there() {
+            return Self::Nbd;
+        }
+        ask_for(!Path::new("/sys/module/fuse").exists(), "fuse");
+        if Self::fuse_rings_serve().is_ok() { Self::FuseRing } else { Self::FuseLoop }
     }
 
     /// Whether this kernel has ublk devices that can be swapped to; its module has to be there.
@@ -45,12 +51,22 @@ impl BlockKind {
         ublk::check()
     }
 
+    /// Whether FUSE requests can come over io_uring here; its module has to be there.
+    ///
+    /// # Errors
+    /// [`SwapError::Missing`] where the kernel has none of that (Linux 6.14), or where it is switched
+    /// off and this process may not change that; others where io_uring may not be used.
+    pub fn fuse_rings_serve() -> Result<(), SwapError> {
+        fuse::ring::check()
+    }
+
     /// As on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ublk => "ublk",
             Self::Nbd => "nbd",
+            Self::FuseRing => "fuse-ring",
             Self::FuseLoop => "fuse",
         }
     }
@@ -63,8 +79,9 @@ impl FromStr for BlockKind {
         match text {
             "ublk" => Ok(Self::Ublk),
             "nbd" => Ok(Self::Nbd),
+            "fuse-ring" => Ok(Self::FuseRing),
             "fuse" => Ok(Self::FuseLoop),
-            _ => Err("write ublk, nbd or fuse".to_owned()),
+            _ => Err("write ublk, nbd, fuse-ring or fuse".to_owned()),
         }
     }
 }
@@ -91,8 +108,9 @@ impl BlockDevice {
         match kind {
             BlockKind::Ublk => Ok(Self::Ublk(Box::new(UblkDevice::serve(store, backings)?))),
             BlockKind::Nbd => Ok(Self::Nbd(NbdDevice::serve(store, backings)?)),
-            BlockKind::FuseLoop => {
-                let (server, file) = FuseServer::serve(store, backings)?;
+            BlockKind::FuseRing | BlockKind::FuseLoop => {
+                let by_ring = kind == BlockKind::FuseRing;
+                let (server, file) = FuseServer::serve(store, backings, by_ring)?;
                 let device = LoopDevice::over(file, "venice-swap")?;
                 Ok(Self::FuseLoop { device, _server: server })
             }

@@ -79,6 +79,19 @@ impl SwapError {
         Self::Missing { what: "memory cgroup controller mounted", mend }
     }
 
+    /// FUSE requests do not come by rings here.
+    pub(crate) fn no_fuse_rings() -> Self {
+        let mend = "Linux 6.14 has it (CONFIG_FUSE_IO_URING); until then take fuse";
+        Self::Missing { what: "FUSE over io_uring", mend }
+    }
+
+    /// They would, if somebody had said so.
+    pub(crate) fn fuse_rings_off() -> Self {
+        let mend = "write Y to /sys/module/fuse/parameters/enable_uring, which is read-only here, \
+                    from outside; until then take fuse";
+        Self::Missing { what: "FUSE over io_uring switched on", mend }
+    }
+
     /// Did the kernel say that it is busy with what it was asked for?
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::ResourceBusy)

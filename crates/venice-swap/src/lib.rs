@@ -4,13 +4,13 @@
 //! - [`SwapDevice`] is the whole chain, attached and detached; `swap_area` switches swapping on and
 //!   off, `home_room` looks whether there is room for what comes home then;
 //! - `block` is the block device: `ublk`, `nbd`, or `loop_device` over `fuse` (a file that this process
-//!   serves); all have queues, each a thread with buffers of its own;
+//!   serves, by rings or by `/dev/fuse`); all have queues, each a thread with buffers of its own;
 //! - [`Store`] is what both serve: `page_map` knows which pages are far and which are zeros,
 //!   [`Counters`] counts;
 //! - [`backing`] is what the pages lie in: a queue's `lane` to the donors.
 //!
 //! Around it: [`Shield`] and [`IoFlusher`] keep the server from waiting for the memory that the
-//! kernel frees through it, [`cgroup`] holds programs to a limit, and [`bound`] ends them with who
+//! kernel frees through it, [`cgroup`] holds programs to a limit and [`bound`] ends them with who
 //! started them. Why it is as it is:
 //! `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice, section 5.2.1 (remote memory as
 //! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`, `linux/ublk_cmd.h`.
@@ -27,6 +27,7 @@ mod home_room;
 mod lane;
 pub mod leftovers;
 mod loop_device;
+mod mapping;
 mod nbd;
 mod outside;
 mod page_map;

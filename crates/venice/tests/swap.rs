@@ -46,15 +46,18 @@ fn can_swap(test: &str) -> Option<Alone> {
 /// The static program of `swap/pages.c`.
 fn pages() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/swap/pages.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
-        let mut build = Command::new("cc");
-        build.args(["-static", "-O2", "-pthread", "-Wall", "-Werror", "-o"]);
-        let status = build.arg(&program).arg(source).status().expect("there is a C compiler");
-        assert!(status.success(), "the program does not build");
-        program
-    })
+    BUILT.get_or_init(|| built("pages"))
+}
+
+/// The static program of `swap/NAME.c`.
+fn built(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/swap/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut build = Command::new("cc");
+    build.args(["-static", "-O2", "-pthread", "-Wall", "-Werror", "-o"]);
+    let status = build.arg(&program).arg(source).status().expect("there is a C compiler");
+    assert!(status.success(), "{name} does not build");
+    program
 }
 
 /// `pages MIB wait`, started and full, whatever wraps it.
@@ -294,7 +297,10 @@ fn nodes_are_drained_under_what_swaps(port: &str) {
     let words = [&words[..], &["--port", port, "--", program, "24", "wait"]].concat();
     let child = filled(place.command(&words));
     for name in ["node1", "node2"] {
+        let moved = |row: &Value| row["written_bytes"].as_u64().unwrap();
+        let before = moved(&list(&place)[0]);
         place.venice(&["drain", name, "--wait-s", "120"]).expect(0);
+        wait_until("the program goes on swapping", || moved(&list(&place)[0]) > before);
         let row = list(&place).remove(0);
         let donors = row["donors"].as_array().unwrap();
         assert!(donors.iter().all(|donor| donor != name), "{row}");
@@ -319,6 +325,64 @@ fn nodes_are_drained_under_what_swaps_by_datagrams() {
         return;
     };
     nodes_are_drained_under_what_swaps("udp");
+}
+
+/// The switch of the whole machine for FUSE over io_uring; `None` where the kernel has none.
+fn ring_switch() -> Option<String> {
+    fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok()
+}
+
+/// A device by `kind` with a program on it that reads and writes, alone on this machine's swap.
+fn busy_on(place: &Place, kind: &str) -> (MemoryCgroup, Child) {
+    let words = ["swap", "attach", "64MiB", "--priority", "32767", "--device", kind];
+    place.venice(&words).expect(0);
+    assert_eq!(list(place)[0]["kind"], kind);
+    let group = MemoryCgroup::create("swap-test", 8 << 20, None).unwrap();
+    let mut command = group.command(pages());
+    command.args(["24", "wait"]);
+    let child = filled(command);
+    (group, child)
+}
+
+fn requests_come_by(kind: &str) {
+    let switch = ring_switch();
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "2", "--lend", "96MiB"]).expect(0);
+    let (group, child) = busy_on(&place, kind);
+    assert_eq!(ring_switch(), switch, "it is as it was");
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    let row = list(&place).remove(0);
+    assert!(row["read_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
+    assert_eq!(row["failed_requests"], 0, "{row}");
+    drop(group);
+    place.venice(&["swap", "detach", "swap0"]).expect(0);
+
+    // Nobody waits for a server that is killed at work.
+    let (_group, mut child) = busy_on(&place, kind);
+    kill(pid(&list(&place)[0]));
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(wait(&mut child, &["pages"]).signal(), Some(libc_sigbus()));
+    let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
+    assert!(said.out.contains("are lost"), "{said:?}");
+    place.venice(&["swap", "attach", "1MiB", "--device", kind]).expect(0);
+    place.venice(&["swap", "detach", "--all"]).expect(0);
+    assert_eq!(ring_switch(), switch, "it is as it was");
+}
+
+#[test]
+fn requests_come_by_rings() {
+    let Some(_alone) = can_swap("requests_come_by_rings") else { return };
+    if let Err(error) = venice_swap::BlockKind::fuse_rings_serve() {
+        return println!("SKIPPED: requests_come_by_rings: {error}");
+    }
+    requests_come_by("fuse-ring");
+}
+
+#[test]
+fn requests_come_by_dev_fuse() {
+    let Some(_alone) = can_swap("requests_come_by_dev_fuse") else { return };
+    requests_come_by("fuse");
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! A file served through FUSE, whose bytes are far memory. Several queues, each a thread with a
-//! `/dev/fuse` of its own.
+//! A file served through FUSE, whose bytes are far memory. Several queues, each a thread: with a
+//! `/dev/fuse` of its own ([`queue`]), or with the rings of some processors ([`ring`]).
 
+mod carry_out;
+mod greeting;
 mod mount;
 mod protocol;
 mod queue;
+pub(crate) mod ring;
 
 use std::fs::File;
 use std::thread::JoinHandle;
@@ -12,6 +15,7 @@ use crate::SwapError;
 use crate::backing::Backing;
 use crate::store::Store;
 use queue::Queue;
+use ring::SwitchedOn;
 
 /// Those who serve the file. Dropped, it waits for its queues, which end when the last user of the
 /// file has closed it.
@@ -30,29 +34,41 @@ impl FuseServer {
     pub(crate) fn serve(
         store: &Store,
         backings: Vec<Box<dyn Backing>>,
+        by_ring: bool,
     ) -> Result<(Self, File), SwapError> {
-        let device = mount::open_device()?;
+        // Both have to find it on: the kernel's first request, and the answer to it.
+        let switched_on = by_ring.then(SwitchedOn::begin).transpose()?;
+        let mut device = mount::open_device()?;
+        // Before the mount, so that the queues end with it where something fails.
+        let mut this = Self { threads: Vec::new() };
         let mount = mount::mount(&device)?;
-        let mut queues = Vec::new();
-        for backing in backings {
-            let device = if queues.is_empty() {
-                device.try_clone().map_err(SwapError::file("share", "/dev/fuse"))?
-            } else {
-                mount::clone_device(&device)?
-            };
-            queues.push(Queue::new(device, store.clone(), backing));
+        greeting::greet(&mut device, by_ring)?;
+        drop(switched_on);
+        match by_ring {
+            true => ring::start(device, store, backings, &mut this.threads)?,
+            false => this.start(device, store, backings)?,
         }
-        drop(device);
-        let first = queues.first_mut().expect("a device has a queue");
-        first.greet().map_err(SwapError::file("answer", "/dev/fuse"))?;
-        let threads = queues.into_iter().enumerate().map(|(number, queue)| {
-            let name = format!("swap-queue-{number}");
-            std::thread::Builder::new().name(name).spawn(move || queue.serve())
-        });
-        let threads = threads.collect::<Result<Vec<_>, _>>();
-        let threads = threads.map_err(SwapError::file("start a thread for", "/dev/fuse"))?;
         let file = mount::open_file(&mount)?;
-        Ok((Self { threads }, file))
+        Ok((this, file))
+    }
+
+    /// A thread for each of `backings`, with a `/dev/fuse` of its own.
+    fn start(
+        &mut self,
+        device: File,
+        store: &Store,
+        backings: Vec<Box<dyn Backing>>,
+    ) -> Result<(), SwapError> {
+        let clones = backings[1..].iter().map(|_| mount::clone_device(&device));
+        let clones = clones.collect::<Result<Vec<_>, _>>()?;
+        let devices = std::iter::once(device).chain(clones);
+        for (number, (device, backing)) in devices.zip(backings).enumerate() {
+            let queue = Queue::new(device, store.clone(), backing);
+            let thread = std::thread::Builder::new().name(format!("swap-queue-{number}"));
+            let thread = thread.spawn(move || queue.serve());
+            self.threads.push(thread.map_err(SwapError::file("start a thread for", "/dev/fuse"))?);
+        }
+        Ok(())
     }
 }
 

@@ -1,14 +1,15 @@
 //! The part of the FUSE protocol that a file system of one file needs (`linux/fuse.h`, version
 //! 7.31): requests taken apart, answers put together, all in the machine's byte order.
 
+/// Length of the header before every request.
+pub(super) const REQUEST_HEADER_BYTES: usize = 40;
+/// Length of what a write says of itself, before its bytes.
+pub(super) const WRITE_ARGUMENT_BYTES: usize = 40;
 /// Length of the header before every answer.
 pub(super) const ANSWER_HEADER_BYTES: usize = 16;
-/// Length of what comes before the bytes of a write.
-pub(super) const WRITE_HEADER_BYTES: usize = REQUEST_HEADER_BYTES + 40;
 /// What one request carries at most. Larger ones would have readers wait behind writers.
 pub(super) const MAX_TRANSFER_BYTES: usize = 256 << 10;
 
-const REQUEST_HEADER_BYTES: usize = 40;
 const VERSION: (u32, u32) = (7, 31);
 /// Requests on their way at a time; the kernel's default of 12 would let read-ahead and write-out
 /// starve each other.
@@ -20,24 +21,29 @@ const ASYNC_READ: u32 = 1 << 0;
 const BIG_WRITES: u32 = 1 << 5;
 const ASYNC_DIO: u32 = 1 << 15;
 const MAX_PAGES: u32 = 1 << 22;
+/// There is a second word of flags.
+const MORE_FLAGS: u32 = 1 << 30;
+/// `FUSE_OVER_IO_URING`, in the second word (Linux 6.14).
+const BY_RING: u32 = 1 << (41 - 32);
 const OPEN_DIRECT_IO: u32 = 1 << 0;
 const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request<'a> {
+pub(super) struct Request {
     /// Named by its answer.
     pub unique: u64,
-    pub call: Call<'a>,
+    pub call: Call,
 }
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call<'a> {
+pub(super) enum Call {
     Init {
         minor: u32,
         max_readahead: u32,
         flags: u32,
+        more_flags: u32,
     },
     GetAttr,
     Open,
@@ -47,7 +53,7 @@ pub(super) enum Call<'a> {
     },
     Write {
         offset: u64,
-        bytes: &'a [u8],
+        len: usize,
     },
     /// Zeros or nothing from here on.
     Punch {
@@ -65,45 +71,49 @@ pub(super) enum Call<'a> {
     Malformed,
 }
 
-impl<'a> Request<'a> {
-    /// Takes apart what one read of the device brought.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let opcode = u32_at(bytes, 4)?;
-        let unique = u64_at(bytes, 8)?;
-        let body = bytes.get(REQUEST_HEADER_BYTES..)?;
-        Some(Self { unique, call: Call::parse(opcode, body).unwrap_or(Call::Malformed) })
+impl Request {
+    /// Takes apart a request's header, what the call says of itself, and how many bytes follow that.
+    pub(super) fn parse(header: &[u8], argument: &[u8], bytes: usize) -> Option<Self> {
+        let (opcode, unique) = (u32_at(header, 4)?, u64_at(header, 8)?);
+        let call = Call::parse(opcode, argument, bytes).unwrap_or(Call::Malformed);
+        Some(Self { unique, call })
     }
 }
 
-impl<'a> Call<'a> {
-    fn parse(opcode: u32, body: &'a [u8]) -> Option<Self> {
+impl Call {
+    fn parse(opcode: u32, argument: &[u8], bytes: usize) -> Option<Self> {
         Some(match opcode {
             3 => Self::GetAttr,
             14 => Self::Open,
             15 => {
-                let len = u32_at(body, 16)? as usize;
+                let len = u32_at(argument, 16)? as usize;
                 if len > MAX_TRANSFER_BYTES {
                     return None;
                 }
-                Self::Read { offset: u64_at(body, 8)?, len }
+                Self::Read { offset: u64_at(argument, 8)?, len }
             }
             16 => {
-                let len = u32_at(body, 16)? as usize;
-                Self::Write { offset: u64_at(body, 8)?, bytes: body.get(40..)?.get(..len)? }
+                let len = u32_at(argument, 16)? as usize;
+                if len > MAX_TRANSFER_BYTES || len > bytes {
+                    return None;
+                }
+                Self::Write { offset: u64_at(argument, 8)?, len }
             }
             17 => Self::StatFs,
             26 => Self::Init {
-                minor: u32_at(body, 4)?,
-                max_readahead: u32_at(body, 8)?,
-                flags: u32_at(body, 12)?,
+                minor: u32_at(argument, 4)?,
+                max_readahead: u32_at(argument, 8)?,
+                flags: u32_at(argument, 12)?,
+                // Older kernels have one word.
+                more_flags: u32_at(argument, 16).unwrap_or(0),
             },
             43 => {
-                let mode = u32_at(body, 24)? as libc::c_int;
+                let mode = u32_at(argument, 24)? as libc::c_int;
                 let zeroes = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
                 if mode & zeroes == 0 {
                     return Some(Self::Unknown);
                 }
-                Self::Punch { offset: u64_at(body, 8)?, len_bytes: u64_at(body, 16)? }
+                Self::Punch { offset: u64_at(argument, 8)?, len_bytes: u64_at(argument, 16)? }
             }
             // RELEASE, FSYNC, DESTROY. FLUSH is unknown on purpose: the kernel then asks no more, and
             // no close waits for the server.
@@ -115,23 +125,24 @@ impl<'a> Call<'a> {
     }
 }
 
-/// An answer in the making, in a buffer of the caller.
+/// An answer in the making, in buffers of the caller.
 pub(super) struct Answer<'a> {
-    buffer: &'a mut [u8],
+    header: &'a mut [u8],
+    body: &'a mut [u8],
     unique: u64,
 }
 
 impl<'a> Answer<'a> {
-    pub(super) fn new(buffer: &'a mut [u8], unique: u64) -> Self {
-        Self { buffer, unique }
+    pub(super) fn new(header: &'a mut [u8], body: &'a mut [u8], unique: u64) -> Self {
+        Self { header, body, unique }
     }
 
     /// Where `len` bytes of the answer go.
     pub(super) fn body(&mut self, len: usize) -> &mut [u8] {
-        &mut self.buffer[ANSWER_HEADER_BYTES..ANSWER_HEADER_BYTES + len]
+        &mut self.body[..len]
     }
 
-    /// It went well, and the first `len` bytes of the body are the answer; its whole length.
+    /// It went well, and the first `len` bytes of the body are the answer; that length.
     pub(super) fn ok(self, len: usize) -> usize {
         self.finish(0, len)
     }
@@ -142,26 +153,27 @@ impl<'a> Answer<'a> {
     }
 
     fn finish(self, error: i32, body_len: usize) -> usize {
-        let len = ANSWER_HEADER_BYTES + body_len;
-        self.buffer[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        self.buffer[4..8].copy_from_slice(&error.to_ne_bytes());
-        self.buffer[8..16].copy_from_slice(&self.unique.to_ne_bytes());
-        len
+        put32(self.header, 0, (ANSWER_HEADER_BYTES + body_len) as u32);
+        self.header[4..8].copy_from_slice(&error.to_ne_bytes());
+        put64(self.header, 8, self.unique);
+        body_len
     }
 
     /// Agrees on the version and on what is used of it.
-    pub(super) fn init(mut self, max_readahead: u32, flags: u32) -> usize {
+    pub(super) fn init(mut self, max_readahead: u32, flags: u32, by_ring: bool) -> usize {
         let wanted = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES;
+        let more = if by_ring { MORE_FLAGS } else { 0 };
         let body = zeroed(self.body(64));
         put32(body, 0, VERSION.0);
         put32(body, 4, VERSION.1);
         put32(body, 8, max_readahead);
-        put32(body, 12, flags & wanted);
+        put32(body, 12, flags & wanted | more);
         put16(body, 16, MAX_BACKGROUND);
         put16(body, 18, MAX_BACKGROUND);
         put32(body, 20, MAX_TRANSFER_BYTES as u32);
         put32(body, 24, 1);
         put16(body, 28, (MAX_TRANSFER_BYTES / 4096) as u16);
+        put32(body, 32, if by_ring { BY_RING } else { 0 });
         self.ok(64)
     }
 
@@ -203,6 +215,11 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// Whether the flags of the first request offer to carry requests by rings.
+pub(super) fn offers_rings(flags: u32, more_flags: u32) -> bool {
+    flags & MORE_FLAGS != 0 && more_flags & BY_RING != 0
+}
+
 fn zeroed(bytes: &mut [u8]) -> &mut [u8] {
     bytes.fill(0);
     bytes
@@ -232,62 +249,75 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; REQUEST_HEADER_BYTES];
-        put32(&mut bytes, 4, opcode);
-        put64(&mut bytes, 8, 77);
-        bytes.extend_from_slice(body);
-        bytes
-    }
-
-    fn call(bytes: &[u8]) -> Call<'_> {
-        let request = Request::parse(bytes).unwrap();
+    fn call(opcode: u32, argument: &[u8], bytes: usize) -> Call {
+        let mut header = [0; REQUEST_HEADER_BYTES];
+        put32(&mut header, 4, opcode);
+        put64(&mut header, 8, 77);
+        let request = Request::parse(&header, argument, bytes).unwrap();
         assert_eq!(request.unique, 77);
         request.call
     }
 
     #[test]
     fn requests_are_taken_apart() {
-        let mut body = [0u8; 40];
-        put64(&mut body, 8, 1 << 40);
-        put32(&mut body, 16, 8192);
-        assert_eq!(call(&request(15, &body)), Call::Read { offset: 1 << 40, len: 8192 });
-        let write = [&body[..], &[5; 8192]].concat();
-        let wanted = Call::Write { offset: 1 << 40, bytes: &[5; 8192] };
-        assert_eq!(call(&request(16, &write)), wanted);
-        put64(&mut body, 16, 1 << 21);
-        put32(&mut body, 24, 3);
+        let mut argument = [0u8; 40];
+        put64(&mut argument, 8, 1 << 40);
+        put32(&mut argument, 16, 8192);
+        assert_eq!(call(15, &argument, 0), Call::Read { offset: 1 << 40, len: 8192 });
+        assert_eq!(call(16, &argument, 8192), Call::Write { offset: 1 << 40, len: 8192 });
+        put64(&mut argument, 16, 1 << 21);
+        put32(&mut argument, 24, 3);
         let wanted = Call::Punch { offset: 1 << 40, len_bytes: 1 << 21 };
-        assert_eq!(call(&request(43, &body)), wanted);
-        put32(&mut body, 24, 0);
-        assert_eq!(call(&request(43, &body)), Call::Unknown);
-        assert_eq!(call(&request(1, &[])), Call::Unknown);
+        assert_eq!(call(43, &argument, 0), wanted);
+        put32(&mut argument, 24, 0);
+        assert_eq!(call(43, &argument, 0), Call::Unknown);
+        assert_eq!(call(1, &[], 0), Call::Unknown);
     }
 
     #[test]
     fn requests_cut_short_or_too_long_are_malformed() {
         for opcode in [15, 16, 26, 43] {
             for len in 0..16 {
-                assert_eq!(call(&request(opcode, &vec![0; len])), Call::Malformed);
+                assert_eq!(call(opcode, &vec![0; len], 0), Call::Malformed);
             }
         }
-        let mut body = [0u8; 40];
-        put32(&mut body, 16, 1);
-        assert_eq!(call(&request(16, &body)), Call::Malformed);
-        put32(&mut body, 16, MAX_TRANSFER_BYTES as u32 + 1);
-        assert_eq!(call(&request(15, &body)), Call::Malformed);
-        assert_eq!(Request::parse(&[0; REQUEST_HEADER_BYTES - 1]), None);
+        let mut argument = [0u8; 40];
+        put32(&mut argument, 16, 2);
+        assert_eq!(call(16, &argument, 1), Call::Malformed);
+        put32(&mut argument, 16, MAX_TRANSFER_BYTES as u32 + 1);
+        assert_eq!(call(15, &argument, 0), Call::Malformed);
+        assert_eq!(call(16, &argument, usize::MAX), Call::Malformed);
+        assert_eq!(Request::parse(&[0; 15], &argument, 0), None);
     }
 
     #[test]
     fn an_answer_says_whose_it_is_and_how_long() {
-        let mut buffer = [9u8; 256];
-        let len = Answer::new(&mut buffer, 77).attributes(1 << 30);
-        assert_eq!((len, u32_at(&buffer, 0), u64_at(&buffer, 8)), (120, Some(120), Some(77)));
+        let (mut header, mut body) = ([9u8; ANSWER_HEADER_BYTES], [9u8; 256]);
+        let len = Answer::new(&mut header, &mut body, 77).attributes(1 << 30);
+        assert_eq!((len, u32_at(&header, 0), u64_at(&header, 8)), (104, Some(120), Some(77)));
         // ino, size and mode of `struct fuse_attr`.
-        assert_eq!((u64_at(&buffer, 32), u64_at(&buffer, 40)), (Some(1), Some(1 << 30)));
-        assert_eq!(u32_at(&buffer, 32 + 60), Some(FILE_MODE));
-        let len = Answer::new(&mut buffer, 78).error(libc::EIO);
-        assert_eq!((len, u32_at(&buffer, 4)), (16, Some((-libc::EIO) as u32)));
+        assert_eq!((u64_at(&body, 16), u64_at(&body, 24)), (Some(1), Some(1 << 30)));
+        assert_eq!(u32_at(&body, 16 + 60), Some(FILE_MODE));
+        let len = Answer::new(&mut header, &mut body, 78).error(libc::EIO);
+        assert_eq!((len, u32_at(&header, 0)), (0, Some(16)));
+        assert_eq!(u32_at(&header, 4), Some((-libc::EIO) as u32));
+    }
+
+    #[test]
+    fn rings_are_agreed_on_where_they_are_offered() {
+        let mut argument = [0u8; 64];
+        put32(&mut argument, 12, ASYNC_READ | MORE_FLAGS);
+        put32(&mut argument, 16, BY_RING);
+        let Call::Init { flags, more_flags, .. } = call(26, &argument, 0) else { panic!() };
+        assert!(offers_rings(flags, more_flags) && !offers_rings(flags & !MORE_FLAGS, more_flags));
+        let (mut header, mut body) = ([0u8; ANSWER_HEADER_BYTES], [0u8; 64]);
+        for by_ring in [true, false] {
+            Answer::new(&mut header, &mut body, 1).init(0, flags, by_ring);
+            let agreed = (u32_at(&body, 12).unwrap(), u32_at(&body, 32).unwrap());
+            assert_eq!(offers_rings(agreed.0, agreed.1), by_ring);
+            assert_ne!(agreed.0 & ASYNC_READ, 0);
+        }
+        // A kernel with one word of flags.
+        let Call::Init { more_flags: 0, .. } = call(26, &argument[..16], 0) else { panic!() };
     }
 }

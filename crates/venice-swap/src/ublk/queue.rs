@@ -9,11 +9,11 @@ use std::time::Duration;
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::protocol::{Call, Request, Turn, turn};
 use crate::SwapError;
 use crate::backing::Backing;
+use crate::mapping::Mapping;
 use crate::outside::monotonic_ns;
 use crate::store::Store;
 
@@ -51,7 +51,8 @@ impl Queue {
         let at = SwapError::at("mapping a queue of the ublk device");
         let map = || -> Result<_, Errno> {
             let list_bytes = (usize::from(depth) * size_of::<Request>()).next_multiple_of(PAGE);
-            let requests = Mapping::of(&device, list_bytes, u64::from(number) * LIST_STRIDE_BYTES)?;
+            let requests =
+                Mapping::of(&*device, list_bytes, u64::from(number) * LIST_STRIDE_BYTES)?;
             Ok((requests, Mapping::anonymous(usize::from(depth) * MAX_TRANSFER_BYTES)?))
         };
         let (requests, buffers) = map().map_err(at)?;
@@ -148,7 +149,7 @@ impl Queue {
     }
 
     fn request(&self, tag: u16) -> Request {
-        let requests: *const Request = self.requests.start.cast();
+        let requests: *const Request = self.requests.start().cast();
         // SAFETY: within the kernel's list, which is mapped; the request of a tag stands still until
         // it is answered.
         unsafe { requests.add(self.place(tag)).read_volatile() }
@@ -156,7 +157,7 @@ impl Queue {
 
     fn buffer(&self, tag: u16) -> *mut u8 {
         // SAFETY: there is a buffer for each tag.
-        unsafe { self.buffers.start.cast::<u8>().add(self.place(tag) * MAX_TRANSFER_BYTES) }
+        unsafe { self.buffers.start().add(self.place(tag) * MAX_TRANSFER_BYTES) }
     }
 
     fn place(&self, tag: u16) -> usize {
@@ -178,37 +179,4 @@ impl Queue {
 /// What passes while the machine has no memory to spare.
 fn is_short_of_something(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
-}
-
-/// Memory that is shared with the kernel. It stays unless it is unmapped.
-struct Mapping {
-    start: *mut std::ffi::c_void,
-    len_bytes: usize,
-}
-
-// SAFETY: whoever has the value has the memory; nobody else in this process does.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    /// The kernel's list of requests.
-    fn of(device: &File, len_bytes: usize, offset: u64) -> Result<Self, Errno> {
-        let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), len_bytes, protection, flags, device, offset)? };
-        Ok(Self { start, len_bytes })
-    }
-
-    fn anonymous(len_bytes: usize) -> Result<Self, Errno> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, protection, flags)? };
-        Ok(Self { start, len_bytes })
-    }
-
-    fn unmap(self) {
-        // SAFETY: mapped above with this length; the value was the only way to it.
-        let _ = unsafe { munmap(self.start, self.len_bytes) };
-    }
 }

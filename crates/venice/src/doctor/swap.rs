@@ -26,7 +26,7 @@ pub fn examine() -> Vec<Finding> {
             "/dev/loop-control",
             "`modprobe loop` (`venice swap` needs them where there is neither ublk nor nbd)",
         ),
-        chosen(ublk(), has_nbd(), has_fuse_and_loop()),
+        chosen(ublk(), has_nbd(), has_fuse_and_loop().then(fuse_rings)),
         protection(kernel::has_capability(CapabilitySet::SYS_RESOURCE)),
     ]
 }
@@ -72,6 +72,11 @@ fn ublk() -> String {
     BlockKind::ublk_serves().err().map(|error| error.to_string()).unwrap_or_default()
 }
 
+/// Why FUSE requests cannot come over io_uring; empty where they can.
+fn fuse_rings() -> String {
+    BlockKind::fuse_rings_serve().err().map(|error| error.to_string()).unwrap_or_default()
+}
+
 /// Its module need not be loaded yet.
 fn has_nbd() -> bool {
     Path::new("/sys/block/nbd0").exists() || has_module("nbd")
@@ -86,18 +91,23 @@ fn has_fuse_and_loop() -> bool {
     Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists()
 }
 
-fn chosen(without_ublk: String, nbd: bool, fuse: bool) -> Finding {
+/// `without_rings`: why FUSE cannot do with rings, where there is FUSE.
+fn chosen(without_ublk: String, nbd: bool, without_rings: Option<String>) -> Finding {
     let what = "swap device";
     if without_ublk.is_empty() {
         return Finding::ok(what, "ublk (venice swap)");
     }
-    match (nbd, fuse) {
+    match (nbd, without_rings) {
         (true, _) => Finding::ok(what, format!("nbd (venice swap); ublk: {without_ublk}")),
-        (false, true) => {
-            let detail = "a FUSE file under a loop device (venice swap); no nbd; ublk:";
-            Finding::ok(what, format!("{detail} {without_ublk}"))
+        (false, Some(without_rings)) => {
+            let rings = match without_rings.as_str() {
+                "" => "requests over io_uring".to_owned(),
+                why => format!("requests by /dev/fuse (io_uring: {why})"),
+            };
+            let detail = format!("a FUSE file under a loop device, {rings} (venice swap)");
+            Finding::ok(what, format!("{detail}; no nbd; ublk: {without_ublk}"))
         }
-        (false, false) => Finding::missing(
+        (false, None) => Finding::missing(
             what,
             format!("neither nbd nor FUSE with loop devices; ublk: {without_ublk}"),
             "`modprobe ublk_drv` (Linux 6.13), `modprobe nbd`, or `modprobe fuse` and `modprobe loop` \
@@ -127,11 +137,14 @@ mod tests {
     #[test]
     fn the_device_is_the_best_there_is() {
         let none = || "there is none".to_owned();
-        assert!(chosen(String::new(), true, true).detail.starts_with("ublk"));
-        assert!(chosen(none(), true, true).detail.starts_with("nbd"));
-        assert!(chosen(none(), false, true).detail.contains("FUSE"));
-        assert!(chosen(none(), false, true).detail.contains("ublk: there is none"));
-        assert_eq!(chosen(none(), false, false).state, State::Missing);
+        let rings = || Some(String::new());
+        assert!(chosen(String::new(), true, rings()).detail.starts_with("ublk"));
+        assert!(chosen(none(), true, rings()).detail.starts_with("nbd"));
+        assert!(chosen(none(), false, rings()).detail.contains("over io_uring"));
+        assert!(chosen(none(), false, rings()).detail.contains("ublk: there is none"));
+        let without = chosen(none(), false, Some("switched off".to_owned())).detail;
+        assert!(without.contains("/dev/fuse (io_uring: switched off)"), "{without}");
+        assert_eq!(chosen(none(), false, None).state, State::Missing);
         assert_eq!(cgroup(None).state, State::Warn);
         assert_eq!((protection(true).state, protection(false).state), (State::Ok, State::Warn));
     }

@@ -106,9 +106,10 @@ pub struct AttachArgs {
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u16).range(..=32767))]
     priority: u16,
-    /// How requests come from the kernel: ublk (Linux 6.13), nbd, or fuse (a FUSE file under a loop device)
-    /// [default: the first of them that the kernel has]
-    #[arg(long, value_name = "ublk|nbd|fuse")]
+    /// How requests come from the kernel: ublk (Linux 6.13), nbd, or a FUSE file under a loop device,
+    /// over io_uring (fuse-ring, Linux 6.14) or by /dev/fuse (fuse) [default: the first of them that
+    /// the kernel has]
+    #[arg(long, value_name = "ublk|nbd|fuse-ring|fuse")]
     device: Option<plan::Device>,
 }
 

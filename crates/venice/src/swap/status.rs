@@ -16,7 +16,7 @@ pub struct Status {
     pub state: String,
     /// The block device.
     pub device: PathBuf,
-    /// `ublk`, `nbd` or `fuse`.
+    /// `ublk`, `nbd`, `fuse-ring` or `fuse`.
     pub kind: String,
     /// The process that serves it.
     pub pid: u32,

@@ -2,7 +2,7 @@
  * child of fork that sees its parent's pages and changes its own.
  *
  *   pages MIB [wait]     exit code 0 and "right" when every word is what it should be; with `wait`
- *                        it says "filled" first and goes on reading until its stdin ends
+ *                        it says "filled" first and goes on reading and writing until its stdin ends
  */
 #include <poll.h>
 #include <pthread.h>
@@ -55,22 +55,25 @@ int main(int argc, char **argv) {
         pthread_join(threads[i], &result);
         count += (size_t)(uintptr_t)result;
     }
+    uint64_t seed = 0;
     if (argc > 2) {
         puts("filled");
         fflush(stdout);
         struct pollfd input = {.fd = 0, .events = POLLIN};
-        while (poll(&input, 1, 0) == 0)
-            count += wrong(0, 1, 0);
+        while (poll(&input, 1, 0) == 0) {
+            count += wrong(0, 1, seed);
+            fill(0, 1, ++seed);
+        }
     }
     pid_t child = fork();
     if (child == 0) {
-        count = wrong(0, 4, 0);
-        fill(0, 4, 7);
-        _exit(count + wrong(0, 4, 7) != 0);
+        count = wrong(0, 4, seed);
+        fill(0, 4, seed + 7);
+        _exit(count + wrong(0, 4, seed + 7) != 0);
     }
     int status = 1;
     waitpid(child, &status, 0);
-    count += wrong(0, 1, 0) + (status != 0);
+    count += wrong(0, 1, seed) + (status != 0);
     puts(count == 0 ? "right" : "WRONG");
     return count != 0;
 }

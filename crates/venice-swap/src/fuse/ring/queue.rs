@@ -1,0 +1,221 @@
+//! A thread with a ring, at which the kernel leaves the requests of one or some processors.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::protocol::{Head, Turn, turn};
+use crate::SwapError;
+use crate::backing::Backing;
+use crate::fuse::carry_out::{Exchange, carry_out};
+use crate::fuse::protocol::{ANSWER_HEADER_BYTES, Answer, Call, MAX_TRANSFER_BYTES, Request};
+use crate::mapping::Mapping;
+use crate::outside::monotonic_ns;
+use crate::store::Store;
+
+/// A place is a page with the [`Head`], and the bytes.
+const HEAD_BYTES: usize = 4096;
+const PLACE_BYTES: usize = HEAD_BYTES + MAX_TRANSFER_BYTES;
+/// Before the kernel is asked again for what it could not do.
+const PAUSE: Duration = Duration::from_millis(1);
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// Whether a ring may be made.
+pub(super) fn check() -> Result<(), SwapError> {
+    ring(1).map(drop)
+}
+
+fn ring(places: usize) -> Result<Ring, SwapError> {
+    // Work for the thread is done when it asks for more, not whenever it is interrupted.
+    let ring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(places.next_power_of_two() as u32);
+    ring.map_err(SwapError::file("make a ring (io_uring_setup) for", "/dev/fuse"))
+}
+
+/// The queues of some processors, with one place at each: the thread carries out one request at a
+/// time, and what comes meanwhile waits in the kernel. Nothing is allocated once it serves.
+pub(super) struct Queue {
+    device: Arc<File>,
+    processors: Vec<u16>,
+    ring: Ring,
+    places: Mapping,
+    store: Store,
+    backing: Box<dyn Backing>,
+}
+
+impl Queue {
+    /// For the thread that calls it, which stays on these processors from now on.
+    pub(super) fn register(
+        device: Arc<File>,
+        processors: Vec<u16>,
+        store: Store,
+        backing: Box<dyn Backing>,
+    ) -> Result<Self, SwapError> {
+        stay_on(&processors);
+        let places = Mapping::anonymous(processors.len() * PLACE_BYTES);
+        let places = places.map_err(SwapError::at("taking memory for a queue of the FUSE file"))?;
+        let ring = ring(processors.len())?;
+        let mut queue = Self { device, processors, ring, places, store, backing };
+        queue.hand_in_places()?;
+        Ok(queue)
+    }
+
+    fn hand_in_places(&mut self) -> Result<(), SwapError> {
+        let at = SwapError::at("registering a queue of the FUSE file (io_uring)");
+        // The kernel has read them when it is asked to take the places.
+        let mut parts = Vec::with_capacity(self.processors.len());
+        for place in 0..self.processors.len() {
+            let head = self.head(place);
+            parts.push([
+                part(head.cast(), HEAD_BYTES),
+                part(self.payload(place), MAX_TRANSFER_BYTES),
+            ]);
+        }
+        for (place, parts) in parts.iter().enumerate() {
+            self.push(Turn::Register, place, 0, parts);
+        }
+        let taken = self.ring.submit();
+        // Places that are taken come back with a request; nobody has asked for anything yet.
+        let refused = self.ring.completion().find(|completion| completion.result() < 0);
+        match (taken, refused) {
+            (Ok(_), None) => Ok(()),
+            (Ok(_), Some(refused)) => Err(at(Errno::from_raw_os_error(-refused.result()))),
+            (Err(error), _) => Err(at(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
+    }
+
+    /// Serves until the file system is gone.
+    pub(super) fn serve(mut self) {
+        // A place that comes back with an error is not given to the kernel again.
+        let mut places = self.processors.len();
+        while places > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_short_of_something(&error) => std::thread::sleep(PAUSE),
+                Err(error) => {
+                    eprintln!("venice: a queue of the swap device has failed: {error}");
+                    return;
+                }
+            }
+            while let Some((place, result)) = self.next_completion() {
+                if result != 0 {
+                    places -= 1;
+                    continue;
+                }
+                self.answer(place);
+                // The next request takes its time: this one is not to wait for it.
+                if !self.ring.completion().is_empty() {
+                    let _ = self.ring.submit();
+                }
+            }
+        }
+        // Not where the kernel may have a place still: then it may write there.
+        self.places.unmap();
+    }
+
+    fn next_completion(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        Some((completion.user_data() as usize, completion.result()))
+    }
+
+    /// Carries out the request in a place and answers it.
+    fn answer(&mut self, place: usize) {
+        let started_ns = monotonic_ns();
+        // SAFETY: the place has come back, so that the kernel leaves it alone until it is pushed again,
+        // and this is the only reference to it.
+        let head = unsafe { &mut *self.head(place) };
+        // SAFETY: as above; the payload lies beside the head.
+        let payload =
+            unsafe { std::slice::from_raw_parts_mut(self.payload(place), MAX_TRANSFER_BYTES) };
+        let commit_id = head.commit_id;
+        let bytes = (head.payload_bytes as usize).min(MAX_TRANSFER_BYTES);
+        let request = Request::parse(&head.header, &head.argument, bytes);
+        let request = request.expect("the header has its whole length");
+        let mut exchange = Place { header: &mut head.header, payload };
+        let len = carry_out(&self.store, &mut *self.backing, request, &mut exchange);
+        head.payload_bytes = len as u32;
+        self.push(Turn::CommitAndFetch, place, commit_id, &[]);
+        if matches!(request.call, Call::Read { .. } | Call::Write { .. }) {
+            self.store.answered(started_ns, monotonic_ns());
+        }
+    }
+
+    fn push(&mut self, what: Turn, place: usize, commit_id: u64, parts: &[libc::iovec]) {
+        let device = Fd(self.device.as_raw_fd());
+        let bytes = turn(self.processors[place], commit_id);
+        let command = opcode::UringCmd80::new(device, what as u32).cmd(bytes);
+        let mut entry = command.addr(Some(parts.as_ptr() as u64)).build().user_data(place as u64);
+        set_len(&mut entry, parts.len() as u32);
+        // SAFETY: the place stays mapped for as long as the kernel may have the command.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the ring has room for each place");
+    }
+
+    fn head(&self, place: usize) -> *mut Head {
+        assert!(place < self.processors.len(), "the kernel gives back what it was given");
+        // SAFETY: there is a place for each processor.
+        unsafe { self.places.start().add(place * PLACE_BYTES).cast() }
+    }
+
+    fn payload(&self, place: usize) -> *mut u8 {
+        // SAFETY: it lies within the place.
+        unsafe { self.head(place).cast::<u8>().add(HEAD_BYTES) }
+    }
+}
+
+/// A place that has come back with a request.
+struct Place<'a> {
+    header: &'a mut [u8],
+    payload: &'a mut [u8],
+}
+
+impl Exchange for Place<'_> {
+    fn bytes(&self, len: usize) -> &[u8] {
+        &self.payload[..len]
+    }
+
+    fn answer(&mut self, unique: u64) -> Answer<'_> {
+        Answer::new(&mut self.header[..ANSWER_HEADER_BYTES], self.payload, unique)
+    }
+}
+
+fn part(start: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: start.cast(), iov_len: len }
+}
+
+/// `len` of `struct io_uring_sqe`, which the crate has no word for in commands.
+fn set_len(entry: &mut squeue::Entry128, len: u32) {
+    const LEN_OFFSET: usize = 24;
+    const { assert!(size_of::<squeue::Entry128>() == 128) };
+    // SAFETY: an entry is the kernel's struct of 128 bytes and nothing else.
+    let bytes = unsafe { &mut *std::ptr::from_mut(entry).cast::<[u8; 128]>() };
+    bytes[LEN_OFFSET..LEN_OFFSET + 4].copy_from_slice(&len.to_ne_bytes());
+}
+
+/// Who asks on a processor finds the thread there. Where that is refused (processors that are not
+/// there, or that this process may not use) an answer costs a wake-up of another core.
+fn stay_on(processors: &[u16]) {
+    let mut set = CpuSet::new();
+    for processor in
+        processors.iter().filter(|processor| usize::from(**processor) < CpuSet::MAX_CPU)
+    {
+        set.set(usize::from(*processor));
+    }
+    let _ = sched_setaffinity(None, &set);
+}
+
+/// What passes while the machine has no memory to spare.
+fn is_short_of_something(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+}
