@@ -4,16 +4,20 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::anchor::Anchor;
 use crate::bound::kill_with_starter;
 use crate::{SwapError, leftovers, require_root};
 
 /// How long a limit is tried again while nothing leaves.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 const SHRINK_PAUSE: Duration = Duration::from_millis(10);
+/// This part of all that a group may have is as good as nothing.
+const NEARLY: u64 = 32;
 
 /// Where the memory controller is, and which version of its files it speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +80,7 @@ impl Hierarchy {
 pub struct MemoryCgroup {
     folder: PathBuf,
     hierarchy: Hierarchy,
+    anchor: Option<Arc<Anchor>>,
 }
 
 impl MemoryCgroup {
@@ -98,7 +103,7 @@ impl MemoryCgroup {
         Self::clear_leftovers(name);
         let folder = hierarchy.mount().join(format!("{}{}", prefix(name), std::process::id()));
         fs::create_dir(&folder).map_err(SwapError::file("make", &folder))?;
-        let group = Self { folder, hierarchy };
+        let group = Self { folder, hierarchy, anchor: None };
         group.set_limits(limit_bytes, swap_bytes)?;
         Ok(group)
     }
@@ -108,8 +113,19 @@ impl MemoryCgroup {
         let Some(hierarchy) = Hierarchy::find() else { return };
         for folder in leftovers::of_dead_processes(hierarchy.mount(), &prefix(name)) {
             // Dropped at once: it kills the members and removes the group.
-            drop(Self { folder, hierarchy: hierarchy.clone() });
+            drop(Self { folder, hierarchy: hierarchy.clone(), anchor: None });
         }
+    }
+
+    /// Has programs that are started from now on keep a page of `device`, which they swap to, in the
+    /// group. Without it the kernel may kill one that uses all its memory at once, whatever room there
+    /// is on swap.
+    ///
+    /// # Errors
+    /// When the device cannot be opened.
+    pub fn anchor_on(&mut self, device: &Path) -> Result<(), SwapError> {
+        self.anchor = Some(Arc::new(Anchor::on(device)?));
+        Ok(())
     }
 
     /// Other limits than those it was made with. The kernel moves what is too much out first, and
@@ -170,7 +186,7 @@ impl MemoryCgroup {
     /// What its members may keep resident, in bytes, where the kernel tells.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
-        fs::read_to_string(self.folder.join(self.limit_file())).ok()?.trim().parse().ok()
+        self.number(self.limit_file())
     }
 
     /// Anonymous memory that its members have resident, in bytes.
@@ -208,12 +224,13 @@ impl MemoryCgroup {
         let mut command = Command::new(program);
         // Opened here: between fork and exec nothing may be allocated.
         let members = fs::OpenOptions::new().write(true).open(self.members_file());
+        let anchor = self.anchor.clone();
         let join = move || {
             let members = members.as_ref().map_err(|error| error.kind())?;
             rustix::io::write(members, b"0")?;
-            Ok(())
+            anchor.as_ref().map_or(Ok(()), |anchor| anchor.lay())
         };
-        // SAFETY: between fork and exec the closure makes one system call: it neither allocates nor
+        // SAFETY: between fork and exec the closure makes system calls: it neither allocates nor
         // locks.
         unsafe { command.pre_exec(join) };
         kill_with_starter(&mut command);
@@ -233,7 +250,7 @@ impl MemoryCgroup {
             Hierarchy::V1(_) => "memory.max_usage_in_bytes",
             Hierarchy::V2(_) => "memory.peak",
         };
-        fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
+        self.number(file)
     }
 
     /// How often the kernel killed a member because not even swap had room, where it tells.
@@ -246,6 +263,31 @@ impl MemoryCgroup {
         let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether its members have, at one time, had all the swap that they may have, where the kernel
+    /// tells.
+    #[must_use]
+    pub fn has_outgrown_swap(&self) -> bool {
+        match self.hierarchy {
+            // Of both together, and of a device whose first page is not for swapping.
+            Hierarchy::V1(_) => {
+                let number = |file| self.number(file).unwrap_or(0);
+                let limit_bytes = number("memory.memsw.limit_in_bytes");
+                let peak_bytes = number("memory.memsw.max_usage_in_bytes");
+                peak_bytes > limit_bytes - limit_bytes / NEARLY
+            }
+            Hierarchy::V2(_) => ["max ", "fail "].iter().any(|event| {
+                let text = fs::read_to_string(self.folder.join("memory.swap.events"));
+                let text = text.unwrap_or_default();
+                let count = text.lines().find_map(|line| line.strip_prefix(event));
+                count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0) > 0
+            }),
+        }
+    }
+
+    fn number(&self, file: &str) -> Option<u64> {
+        fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
     }
 
     /// Whether any process is in it.

@@ -10,11 +10,13 @@
 //! - [`backing`] is what the pages lie in: a queue's `lane` to the donors.
 //!
 //! Around it: [`Shield`] and [`IoFlusher`] keep the server from waiting for the memory that the
-//! kernel frees through it, [`cgroup`] holds programs to a limit and [`bound`] ends them with who
+//! kernel frees through it, [`cgroup`] holds programs to a limit (`anchor` keeps the kernel
+//! from killing them there), and [`bound`] ends them with who
 //! started them. Why it is as it is:
 //! `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice, section 5.2.1 (remote memory as
 //! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`, `linux/ublk_cmd.h`.
 
+mod anchor;
 pub mod backing;
 mod block;
 pub mod bound;

@@ -1,5 +1,5 @@
 //! The system calls that have no safe form elsewhere: ioctls of FUSE, loop and nbd devices,
-//! swapon(2) and swapoff(2).
+//! swapon(2), swapoff(2) and splice(2).
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -101,6 +101,29 @@ pub(crate) fn swap_off(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path ends with a zero.
     check(unsafe { libc::swapoff(path.as_ptr()) })?;
     Ok(())
+}
+
+/// splice(2): up to `len` bytes of `file` from `offset` on to `pipe`, which holds on to their pages.
+/// A pipe that is full stays as it is.
+pub(crate) fn splice(
+    file: impl AsFd,
+    offset: u64,
+    pipe: impl AsFd,
+    len: usize,
+) -> Result<(), Errno> {
+    let (from, to) = (file.as_fd().as_raw_fd(), pipe.as_fd().as_raw_fd());
+    let mut offset = offset.cast_signed();
+    let flags = libc::SPLICE_F_NONBLOCK;
+    // SAFETY: the kernel reads and writes one offset, which outlives the call.
+    let moved =
+        unsafe { libc::splice(from, &raw mut offset, to, std::ptr::null_mut(), len, flags) };
+    match moved {
+        0.. => Ok(()),
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(Errno::AGAIN) => Ok(()),
+            error => Err(error.unwrap_or(Errno::IO)),
+        },
+    }
 }
 
 /// Requests to an nbd device that take a number, of `linux/nbd.h`.

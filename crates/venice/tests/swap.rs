@@ -181,7 +181,8 @@ fn a_static_program_with_threads_and_a_fork_runs_on_far_memory() {
     assert_eq!(code.code(), 7);
     let little = swap_run(&place, &["--remote", "16MiB", "--", program, "32"]);
     assert_ne!(little.code(), 0);
-    assert!(little.err.contains("for want of memory"), "{little:?}");
+    assert!(little.err.contains("for want of memory: it outgrew --local"), "{little:?}");
+    assert!(little.err.contains("16MiB of its swap device: give it more --remote"), "{little:?}");
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
 
@@ -383,6 +384,34 @@ fn requests_come_by_rings() {
 fn requests_come_by_dev_fuse() {
     let Some(_alone) = can_swap("requests_come_by_dev_fuse") else { return };
     requests_come_by("fuse");
+}
+
+/// The kernel's statistics say that there are pages to be had where there are none; see
+/// `venice-swap/src/anchor.rs`.
+#[test]
+fn a_program_that_uses_all_its_pages_at_once_is_not_killed() {
+    let Some(_alone) = can_swap("a_program_that_uses_all_its_pages_at_once_is_not_killed") else {
+        return;
+    };
+    let place = Place::new();
+    place.venice(&["up", "--nodes", "2", "--lend", "48MiB"]).expect(0);
+    let program = built("thrash");
+    let words = ["--remote", "48MiB", "--copies", "1", "--", program.to_str().unwrap()];
+    let said = swap_run(&place, &[&words[..], &["24", "12", "3", "20000"]].concat());
+    assert_eq!(said.expect(0).out, "right\n");
+
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
+    let child =
+        filled(place.command(&[&words[..], &[pages().to_str().unwrap(), "24", "wait"]].concat()));
+    let group = Hierarchy::find().unwrap().mount().join(format!("venice-run-{}", child.id()));
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap();
+    let files = |line: &str| {
+        let (name, bytes) = line.split_once(' ')?;
+        ["cache", "file"].contains(&name).then(|| bytes.parse::<u64>().unwrap())
+    };
+    assert!(stat.lines().find_map(files).unwrap() >= 4096, "{stat}");
+    let (code, out, err) = ended(child);
+    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
 }
 
 #[test]

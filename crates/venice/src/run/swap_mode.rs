@@ -57,7 +57,8 @@ pub fn execute(
     }
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
     swap::warn_of_one_copy(&device.status);
-    let group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
+    let mut group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
+    group.anchor_on(&device.status.device)?;
     let group = Arc::new(group);
     let mut child = Child::start(group.command(program), program, &args.command)?;
     let about = About { pid: child.pid(), command: shown(&args.command), port: port.to_string() };
@@ -135,10 +136,18 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
         remark(format!("venice: lost, of which other nodes had copies: {lost}"));
     }
     if group.killed_for_memory() > 0 {
-        remark(
-            "venice: the kernel killed the program for want of memory: give it more --local or \
-             --remote",
-        );
+        let size = terminal::bytes(status.size_bytes);
+        let why = match group.has_outgrown_swap() {
+            true => format!(
+                "it outgrew --local and the {size} of its swap device: give it more --remote"
+            ),
+            false => format!(
+                "it had not used all {size} of its swap device, so that it has more than --local that \
+                 cannot be swapped (locked, or the kernel's own), or others fill the device: give it \
+                 more --local or --remote"
+            ),
+        };
+        remark(format!("venice: the kernel killed the program for want of memory: {why}"));
     }
 }
 
