@@ -209,6 +209,13 @@ fn nodes_are_drained_under_an_array(port: Port) {
     for name in ["node1", "node2"] {
         let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
         assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+        let nodes = rack.json(&["nodes"]);
+        let mut rows = nodes.as_array().expect("rows").iter();
+        let row = rows.find(|row| row["name"] == name).expect("it is up");
+        assert_eq!((&row["draining"], &row["granted_bytes"]), (&true.into(), &0.into()), "{row}");
+        let table = String::from_utf8_lossy(&rack.venice(&["nodes"]).stdout).into_owned();
+        let line = table.lines().find(|line| line.starts_with(name)).expect("a line");
+        assert_eq!(line.split_whitespace().nth(1), Some("drained"), "{table}");
         let mapped_bytes = mapped_slab_bytes(running.pid());
         assert!(mapped_bytes <= 48 * MIB, "{name}: {mapped_bytes} bytes");
         kill_now(rack.agent_pid(name));
