@@ -92,9 +92,51 @@ fn a_graph_job_over_partitions_is_right_on_a_part_of_its_memory() {
 }
 
 #[test]
+fn a_memcached_with_a_victim_store_answers_right_wherever_a_value_is() {
+    const TEST: &str = "a_memcached_with_a_victim_store_answers_right_wherever_a_value_is";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = ["--size", "16MiB", "--value-sizes", "4KiB,512KiB", "--local", "0.75,0.25"];
+    let figure = ["rack-9", "--quick", "--scale", "0.004", "--clients", "1,4", "--limit", "300"];
+    let report = paper(&[&figure[..], &sizes].concat(), folder.path());
+
+    assert_eq!(report["wrong"], 0, "{report}");
+    assert_eq!(report["unmeasured"].as_array().unwrap().len(), 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2 * 2 * (2 + 6 * 2), "two sizes, 1 and 4 clients, modes by shares");
+    for cell in cells {
+        let number = |name: &str| cell[name].as_f64().unwrap();
+        assert_eq!((number("operations"), &cell["cut_short"]), (400.0, &false.into()), "{cell}");
+        assert!(number("read_us") > 0.0 && number("operations_per_s") > 0.0, "{cell}");
+        let mode = cell["mode"].as_str().unwrap();
+        let is_quarter = number("local_share") == 0.25;
+        if mode.starts_with("victim-") {
+            // As much is local as was asked for, and memcached has no more than that and some room.
+            assert!((number("near_share") - number("local_share")).abs() < 0.04, "{cell}");
+            assert!(!is_quarter || number("resident_bytes") < 14e6, "{cell}");
+        }
+        if mode == "smaller" {
+            assert!(!is_quarter || number("missed_share") > 0.4, "{cell}");
+        } else {
+            assert_eq!(number("missed_share"), 0.0, "{cell}");
+        }
+    }
+    for figure in ["rack-9-victim-shm", "rack-10-victim-udp", "rack-10-venice-shm"] {
+        let file = folder.path().join("plots").join(figure).with_extension("svg");
+        assert!(file.is_file(), "{figure}");
+    }
+    assert!(folder.path().join("plots/index.html").is_file());
+}
+
+#[test]
 fn a_figure_that_cannot_be_is_a_matter_of_usage() {
     for arguments in [
-        &["14", "--memory", "32MiB", "--local", "64MiB"][..],
+        &["rack-9", "--local", "1"][..],
+        &["rack-10", "--clients", "0"],
+        &["rack-9", "--value-sizes", "2MiB"],
+        &["14", "--memory", "32MiB", "--local", "64MiB"],
         &["14", "--memory", "32MiB"],
         &["14", "--scale", "2", "--memory", "32MiB", "--local", "8MiB"],
     ] {

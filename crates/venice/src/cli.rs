@@ -190,6 +190,9 @@ enum Bench {
     /// What `venice bench memory` starts for each built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
+    /// What `venice paper rack-9` puts between its clients and memcached
+    #[command(hide = true)]
+    VictimProxy(memory::ProxyArgs),
     /// What `venice bench fault` starts for each way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
@@ -222,6 +225,9 @@ enum Paper {
     /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third
     #[command(name = "rack-11", after_help = HELP_PAPER)]
     RackFigure11(memory::JobArgs),
+    /// Figures 9 and 10 of the composable-rack paper: memcached with a victim store in remote memory
+    #[command(name = "rack-9", visible_alias = "rack-10", after_help = HELP_PAPER)]
+    RackFigure9(memory::VictimArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -282,6 +288,9 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Bench { what: Bench::Work(args) } => {
             memory::execute_work(args.clone()).map(|()| 0)
         }
+        Command::Bench { what: Bench::VictimProxy(args) } => {
+            memory::execute_proxy(args.clone()).map(|()| 0)
+        }
         Command::Paper { figure } => paper(figure),
         Command::Model { what } => compute(what),
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
@@ -313,6 +322,7 @@ fn paper(figure: &Paper) -> anyhow::Result<i32> {
     let (figure, args) = match figure {
         Paper::Figure3(args) => (memory::Figure::Three, args),
         Paper::Figure15(args) => (memory::Figure::Fifteen, args),
+        Paper::RackFigure9(args) => return memory::execute_victim(args.clone()).map(|()| 0),
         Paper::RackFigure11(args) => return memory::execute_job(args.clone()).map(|()| 0),
         Paper::Figure14(args) => return memory::execute_queries(args.clone()).map(|()| 0),
     };
@@ -475,6 +485,8 @@ EXAMPLES:
   venice paper 14 --quick --plots plots
   venice paper 14 --modes venice-shm --queries 2000 --json figure14.json
   venice paper 15 --quick --plots plots
+  venice paper rack-9 --quick --plots plots
+  venice paper rack-9 --scale 1 --modes victim-shm,victim-udp --json rack-9.json
   venice paper rack-11 --quick --plots plots
   venice paper 15 --only pagerank,redis --json figure15.json
 

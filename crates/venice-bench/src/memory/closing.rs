@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::mode::Mode;
 use super::report::{Fate, Unmeasured};
 use super::tables::unmeasured_line;
 use crate::interrupt;
@@ -9,18 +10,18 @@ use crate::machine::Machine;
 use crate::report::grouped;
 
 /// What of a report its end tells.
-pub(super) struct Closing<'a> {
+pub(super) struct Closing<'a, M = Mode> {
     /// What was checked, in words.
     pub(super) what: &'a str,
     pub(super) checked: u64,
     pub(super) wrong: u64,
-    pub(super) unmeasured: &'a [Unmeasured],
+    pub(super) unmeasured: &'a [Unmeasured<M>],
     pub(super) interrupted: bool,
     /// Length of all of it.
     pub(super) seconds: f64,
 }
 
-impl Closing<'_> {
+impl<M: std::fmt::Display> Closing<'_, M> {
     /// For people.
     pub(super) fn line(&self) -> String {
         let Closing { what, checked, wrong, unmeasured, interrupted, seconds } = self;

@@ -96,7 +96,7 @@ impl Ground {
     }
 
     /// The rack of `port`, larger than before where it lends too little.
-    fn rack(&mut self, port: Port, remote_bytes: u64) -> Result<&Rack> {
+    pub(super) fn rack(&mut self, port: Port, remote_bytes: u64) -> Result<&Rack> {
         let standing = match port {
             Port::Shm => &mut self.shm,
             Port::Udp => &mut self.udp,

@@ -20,6 +20,7 @@ mod run;
 mod sample;
 mod serve;
 mod tables;
+mod victim;
 mod work;
 
 use std::path::PathBuf;
@@ -35,6 +36,10 @@ pub use mode::Mode;
 pub use paper::{Contest, Figure, FigureReport, PaperArgs, execute_figure};
 pub use queries::{DonorRow, QueryArgs, QueryCell, QueryReport, execute_queries};
 pub use report::{Cell, Fate, MemoryReport, Unmeasured};
+pub use victim::{
+    ProxyArgs, SpillMode, VictimArgs, VictimCell, VictimMemory, VictimReport, execute_proxy,
+    execute_victim,
+};
 pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 
 use crate::arguments::{OutputArgs, nonsense};

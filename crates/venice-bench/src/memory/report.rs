@@ -100,11 +100,11 @@ impl Fate {
 
 /// A mode, or an application in a mode, without figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Unmeasured {
+pub struct Unmeasured<M = Mode> {
     /// Which application, with what sets it apart; `None`: all.
     pub name: Option<String>,
     /// Which mode.
-    pub mode: Mode,
+    pub mode: M,
     /// With which local share; `None`: with any.
     pub local_share: Option<f64>,
     /// What became of it.

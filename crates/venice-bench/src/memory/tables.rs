@@ -59,7 +59,7 @@ pub(super) fn closing(report: &MemoryReport) -> Closing<'_> {
     }
 }
 
-pub(super) fn unmeasured_line(one: &Unmeasured) -> String {
+pub(super) fn unmeasured_line<M: std::fmt::Display>(one: &Unmeasured<M>) -> String {
     let what = match (&one.name, one.local_share) {
         (Some(name), Some(share)) => format!("{name}, {} local, {}", percent(share), one.mode),
         (Some(name), None) => format!("{name}, {}", one.mode),

@@ -20,7 +20,7 @@ use venice_recipient::Copies;
 use self::classes::BLOCK_BYTES;
 use self::shelf::{Pinned, Shelf};
 use crate::Error;
-use crate::store::Store;
+use crate::store::{LocalMemory, Store};
 
 /// Longest key, bytes.
 pub const MAX_KEY_BYTES: usize = 1 << 16;
@@ -86,6 +86,15 @@ impl std::fmt::Debug for ObjectCache {
 }
 
 impl ObjectCache {
+    /// An empty cache in memory of this process, nothing borrowed: what one in borrowed memory is
+    /// measured against.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for less than [`MIN_CACHE_BYTES`].
+    pub fn in_local_memory(len_bytes: u64, options: &CacheOptions) -> Result<Self, Error> {
+        Self::new(Box::new(LocalMemory::of_bytes(len_bytes)), options)
+    }
+
     /// An empty cache on all of `store`.
     pub(crate) fn new(store: Box<dyn Store>, options: &CacheOptions) -> Result<Self, Error> {
         let len_bytes = store.len_bytes();
@@ -127,11 +136,12 @@ impl ObjectCache {
     /// # Errors
     /// As [`ObjectCache::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        value.clear();
         let Some(pinned) = self.shelf().find(key, Instant::now()) else {
             self.shelf().stats.misses += 1;
+            value.clear();
             return Ok(false);
         };
+        // Not cleared before: what is there is written over, and need not be zeroed for that.
         value.resize(pinned.len_bytes as usize, 0);
         let mut done = 0;
         let read = pinned.pieces.iter().try_for_each(|(at, len)| {

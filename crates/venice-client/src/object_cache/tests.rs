@@ -218,3 +218,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn in_local_memory_it_is_the_same_cache() {
+    assert!(ObjectCache::in_local_memory(1 << 20, &CacheOptions::default()).is_err());
+    let cache = ObjectCache::in_local_memory(MIN_CACHE_BYTES, &CacheOptions::default()).unwrap();
+    let lengths = [10, 4096, 700_000, 3 * MIB];
+    for (key, len) in lengths.into_iter().enumerate() {
+        cache.put(&[key as u8], &value(key, len)).unwrap();
+    }
+    // The buffer is used again and holds the value alone, longer or shorter than the one before.
+    let mut found = vec![1; 100_000];
+    for (key, len) in lengths.into_iter().enumerate().rev() {
+        assert!(cache.get_into(&[key as u8], &mut found).unwrap());
+        assert_eq!(found, value(key, len));
+    }
+    assert!(!cache.get_into(b"x", &mut found).unwrap() && found.is_empty());
+    assert_eq!((cache.stats().objects, cache.copies()), (4, Copies::default()));
+}

@@ -10,16 +10,13 @@ use venice_wire::ByteSize;
 
 use super::super::application::Sizes;
 use super::super::sample::{Sample, Timing};
+use super::memcached_server::{Memcached, Room};
 use super::protocol::Client;
-use crate::child::{ChildGuard, find_program};
-use crate::interrupt::wait_until;
 use crate::launch::Launch;
 use crate::pattern::Random;
 use crate::progress::Phase;
 use crate::resident::{PeakSampler, resident_anonymous_bytes};
 
-/// How long memcached may take to listen after its start.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// One request in so many is a write.
 const WRITE_EVERY: u64 = 20;
 /// Few values would be one page of memcached's own.
@@ -38,13 +35,13 @@ pub(in super::super) fn run(
     label: &str,
 ) -> Result<Sample> {
     let keys = (sizes.data_bytes / value_bytes).max(LEAST_VALUES);
-    let mut server = Server::start(launch, keys * value_bytes, folder)?;
+    let mut server = Memcached::start(launch, Room::ample(keys * value_bytes), folder)?;
     let outcome = converse(&server, sizes, keys, value_bytes, limit, label);
-    outcome.map_err(|error| server.guard.explain(error))
+    outcome.map_err(|error| server.explain(error))
 }
 
 fn converse(
-    server: &Server,
+    server: &Memcached,
     sizes: &Sizes,
     keys: u64,
     value_bytes: u64,
@@ -53,7 +50,7 @@ fn converse(
 ) -> Result<Sample> {
     let pid = server.pid()?;
     let sampler = PeakSampler::start(pid);
-    let connect = || Client::connect(&server.socket, value_bytes as usize);
+    let connect = || Client::connect(server.socket(), value_bytes as usize);
     let mut versions = vec![0u64; keys as usize];
     let start = Instant::now();
     load(&mut connect()?, keys, label)?;
@@ -84,41 +81,6 @@ fn converse(
     read_back(&mut connect()?, &versions, &mut sample, label)?;
     sample.peak_bytes = sampler.peak_bytes();
     Ok(sample)
-}
-
-/// A memcached that ends with its guard.
-struct Server {
-    socket: std::path::PathBuf,
-    guard: ChildGuard,
-}
-
-impl Server {
-    /// With room for `data_bytes` and what memcached loses between its classes of sizes.
-    fn start(launch: &Launch<'_>, data_bytes: u64, folder: &Path) -> Result<Self> {
-        let program = find_program("memcached")
-            .context("the benchmark needs memcached: apt-get install memcached")?;
-        let socket = folder.join("memcached.sock");
-        let room_mib = ((2 * data_bytes) >> 20) + 64;
-        let mut command = launch.command(&program);
-        command.args(["-u", "root", "-t", "2", "-I", "2m", "-m", &room_mib.to_string()]);
-        command.arg("-s").arg(&socket);
-        let mut guard = ChildGuard::spawn("memcached", command, &folder.join("memcached.log"))?;
-        wait_until("the start of memcached", START_LIMIT, || {
-            guard.ensure_alive()?;
-            Ok(Client::connect(&socket, 0).ok())
-        })?;
-        Ok(Self { socket, guard })
-    }
-
-    /// The process that holds the data, whoever stands in between.
-    fn pid(&self) -> Result<u32> {
-        let is_memcached = |pid: &u32| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "memcached"
-        };
-        let pids = self.guard.pids_of_group();
-        pids.into_iter().find(is_memcached).context("memcached has ended")
-    }
 }
 
 fn load(client: &mut Client, keys: u64, label: &str) -> Result<()> {
