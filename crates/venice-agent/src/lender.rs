@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use venice_control::{CalledBack, DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
+use venice_fabric::RecipientId;
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
@@ -197,7 +198,8 @@ impl Lender {
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
             self.ports().share(grant);
-            self.grants.lock().insert(grant, view.key, slabs);
+            let recipient = RecipientId(view.recipient);
+            self.grants.lock().insert_of(recipient, grant, view.key, slabs);
         }
         self.carry_out(state);
         self.deadlines.notify_one();

@@ -1,13 +1,13 @@
 //! Venice measured as its users meet it.
 //!
-//! Seven commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
+//! Eight commands live here. [`demo`] runs an unmodified `redis-server` on borrowed memory beside the
 //! same server on local memory and on the kernel's own swap. [`fault`] measures what one touch of a
 //! page costs, on Venice and on every other way to the same page that this machine has. [`channels`]
 //! measures the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3; what it
 //! plots is drawn by [`plot`]. [`memory`] measures whole applications with a part of their memory
 //! elsewhere. [`forecast`] judges forecasts of what will be needed on traces of real data centres.
 //! [`monitor`] puts a Monitor Node under thousands of agents. [`placement`] holds where memory is placed
-//! beside the best there is.
+//! beside the best there is. [`shares`] puts several programs at one donor.
 //! Beside them [`model`] computes the composable-rack paper's models, told in the same way.
 //!
 //! Demo, faults and memory use Venice the way a user would, by starting the running program again as `venice up`,
@@ -39,6 +39,7 @@ mod progress;
 mod rack;
 mod report;
 mod resident;
+pub mod shares;
 mod sheet;
 mod wire;
 mod zipf;

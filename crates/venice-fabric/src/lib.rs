@@ -99,7 +99,7 @@ pub use rdma::{RdmaCompletion, RdmaDirection, RdmaRejected, ScatterGather, Windo
 pub use routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
 pub use switch::{HopState, HopStats, InjectError, Switch, SwitchConfig, SwitchStats};
 pub use target::{
-    DonorMapping, GrantedMemory, KeptBytes, KeptFrame, PeerAddr, Target, Transmission,
+    DonorMapping, GrantedMemory, KeptBytes, KeptFrame, PeerAddr, RecipientId, Target, Transmission,
 };
 pub use topology::{Position, Topology, TopologyError, TopologyLink};
 pub use venice_wire::Refusal;

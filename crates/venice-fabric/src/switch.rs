@@ -3,7 +3,7 @@
 //! Radix seven in a mesh or torus (Venice paper, section 5.1.1): six neighbours and the node
 //! itself. Every port has a hop link ([`hop`]) with buffers for each virtual channel; a packet
 //! that has come in waits in its buffer until its output has credit, and every output serves
-//! those that wait in the order they came to the head of their buffers. Packets lie in one pool
+//! programs in turn ([`flows`]), each in the order its packets came. Packets lie in one pool
 //! ([`slots`]): relaying one moves its number, not its bytes.
 //!
 //! Like all of this crate it does no I/O: datagrams and the time go in, datagrams and packets for
@@ -11,6 +11,7 @@
 //! have just gone down does, once for each destination.
 
 mod config;
+mod flows;
 mod forward;
 mod greeting;
 mod hop;

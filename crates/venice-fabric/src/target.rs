@@ -5,6 +5,7 @@ mod links;
 mod memory;
 mod opened;
 mod serve;
+mod shares;
 mod watch;
 
 use std::collections::VecDeque;
@@ -14,11 +15,13 @@ use venice_wire::{Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, 
 pub use self::{
     kept::{KeptBytes, KeptFrame, Transmission},
     memory::GrantedMemory,
+    shares::RecipientId,
 };
 use self::{
     links::{Entry, Links},
     opened::Revoked,
     serve::Service,
+    shares::Shares,
     watch::Finding,
 };
 use crate::{
@@ -35,13 +38,16 @@ pub struct PeerAddr(pub u64);
 ///
 /// Every access is carried out exactly once, in the order its link sent it. Call
 /// [`Target::poll_transmit`] after each frame or batch of frames: writes that were handled since
-/// share one answer.
+/// share one answer. Where several recipients have something to be answered, they get even shares
+/// (see [`RecipientId`]): a port that looks for new requests now and then while it sends, every
+/// [`Target::moved_bytes`] so many, has one that asks for little answered soon beside others that ask
+/// for all there is.
 #[derive(Debug)]
 pub struct Target {
     config: TargetConfig,
     links: Links,
-    /// Places in `links` with something to send.
-    queue: VecDeque<usize>,
+    /// Which of the links with something to send is next.
+    shares: Shares,
     resets: VecDeque<Reset>,
     qpairs: QPairs,
     revoked: Revoked,
@@ -79,7 +85,7 @@ impl Target {
     pub fn new(config: TargetConfig) -> Self {
         Self {
             links: Links::new(&config),
-            queue: VecDeque::with_capacity(usize::from(config.max_links)),
+            shares: Shares::new(usize::from(config.max_links.max(1))),
             resets: VecDeque::with_capacity(MAX_RESETS),
             qpairs: QPairs::new(config.max_qpairs, config.incarnation),
             revoked: Revoked::default(),
@@ -125,7 +131,7 @@ impl Target {
             if entry.opened.revoke(grant, now_ns) {
                 told += 1;
                 if !std::mem::replace(&mut entry.is_queued, true) {
-                    self.queue.push_back(at);
+                    self.shares.add(at);
                 }
             }
         }
@@ -233,11 +239,24 @@ impl Target {
             self.links.remove(at, DownReason::Protocol);
             return;
         }
+        self.count(at, frame, memory);
         if self.qpairs.live(at as u32) > 0 {
             self.wake_by(Some(now_ns.saturating_add(self.config.link.keepalive_ns)));
         }
         // When it is due by itself is asked once it has sent what it has.
         self.enqueue(at);
+    }
+
+    /// Notes what a frame brought, on whose share it counts.
+    fn count(&mut self, at: usize, frame: &Frame<'_>, memory: &mut impl GrantedMemory) {
+        let Some(entry) = self.links.get_mut(at) else { return };
+        entry.asked_bytes += frame.as_bytes().len() as u64;
+        if !entry.has_recipient
+            && let Some(grant) = entry.opened.first()
+        {
+            entry.has_recipient = true;
+            self.shares.join(at, memory.recipient(grant));
+        }
     }
 
     fn queue_reset_of(&mut self, at: usize) {
@@ -251,6 +270,7 @@ impl Target {
 
     fn end_qpairs_of_removed(&mut self) {
         while let Some((at, reason)) = self.links.next_removed() {
+            self.shares.leave(at);
             self.qpairs.link_down(at as u32, reason);
         }
     }
@@ -295,7 +315,7 @@ impl Target {
         if let Some(entry) = self.links.get_mut(at)
             && !std::mem::replace(&mut entry.is_queued, true)
         {
-            self.queue.push_back(at);
+            self.shares.add(at);
         }
     }
 
@@ -324,7 +344,7 @@ impl Target {
             let timeout_ns = entry.poll_timeout();
             self.wake_ns = earlier(self.wake_ns, timeout_ns);
             if !std::mem::replace(&mut entry.is_queued, true) {
-                self.queue.push_back(at);
+                self.shares.add(at);
             }
         }
     }
@@ -349,6 +369,18 @@ impl Target {
                 }
             }
         }
+    }
+
+    /// Bytes moved since the start, in both directions: of requests that were answered, and of what
+    /// was sent. For ports that break off after so many to look for new requests.
+    pub fn moved_bytes(&self) -> u64 {
+        self.shares.moved_bytes()
+    }
+
+    /// Whether there may be something to send: `false` once [`Target::poll_transmit`] had nothing
+    /// more.
+    pub fn has_more(&self) -> bool {
+        !self.resets.is_empty() || self.shares.has_waiting()
     }
 
     /// Writes the next frame to send into `buf`; returns where it goes and its length in bytes.
@@ -381,16 +413,25 @@ impl Target {
         while let Some(at) = self.qpairs.next_woken() {
             self.enqueue(at as usize);
         }
-        while let Some(at) = self.queue.pop_front() {
-            let Some(entry) = self.links.get_mut(at) else { continue };
+        while let Some(at) = self.shares.turn() {
+            let Some(entry) = self.links.get_mut(at) else {
+                self.shares.rest();
+                continue;
+            };
             let (config, qpairs) = (&self.config, &mut self.qpairs);
             let sent = entry.poll_transmit(now_ns, config, qpairs, at, leaves_kept, buf);
             let to = entry.addr;
             entry.is_queued = sent.is_some();
             let timeout_ns = entry.poll_timeout();
+            match &sent {
+                Some(sent) => {
+                    let asked_bytes = std::mem::take(&mut entry.asked_bytes);
+                    self.shares.spend(asked_bytes + sent.len_bytes() as u64);
+                }
+                None => self.shares.rest(),
+            }
             self.wake_by(timeout_ns);
             if let Some(transmission) = sent {
-                self.queue.push_back(at);
                 return Some((to, transmission));
             }
         }

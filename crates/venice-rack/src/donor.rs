@@ -12,6 +12,7 @@
 mod devices;
 mod ended;
 mod notices;
+mod recipients;
 
 use crate::NS_PER_MS;
 use crate::types::{
@@ -20,6 +21,7 @@ use crate::types::{
 };
 use devices::Device;
 use ended::Ended;
+use recipients::recipient_number;
 use std::collections::{BTreeMap, VecDeque};
 use venice_wire::{GrantId, GrantKey};
 
@@ -81,6 +83,8 @@ pub struct GrantView {
     pub slabs: u32,
     /// Only a committed grant may be accessed.
     pub state: HeldState,
+    /// A number for the program that borrowed it; all its grants have the same one.
+    pub recipient: u64,
 }
 
 /// A donor's grants. Drive it with the time and the calls that come in; after each call perform
@@ -324,7 +328,9 @@ impl DonorCore {
     /// A grant, prepared or committed.
     pub fn grant(&self, grant: GrantId) -> Option<GrantView> {
         let held = self.held.get(&grant)?;
-        Some(GrantView { key: held.request.key, slabs: held.request.slabs, state: held.state })
+        let Held { request, state, .. } = held;
+        let (key, slabs, state) = (request.key, request.slabs, *state);
+        Some(GrantView { key, slabs, state, recipient: recipient_number(request) })
     }
 
     /// The counts.

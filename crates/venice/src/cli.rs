@@ -4,6 +4,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use venice_bench::{
     channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load, placement,
+    shares,
 };
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
@@ -187,6 +188,9 @@ enum Bench {
     /// Hold where memory is placed beside the best there is, on small racks
     #[command(after_help = HELP_PLACEMENT)]
     Placement(placement::PlacementArgs),
+    /// Measure what several programs get of one donor, and how long a light one waits beside heavy ones
+    #[command(after_help = HELP_SHARES)]
+    Shares(shares::SharesArgs),
     /// What `venice bench memory` starts for each built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
@@ -196,6 +200,9 @@ enum Bench {
     /// What `venice bench fault` starts for each way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
+    /// What `venice bench shares` starts for each program
+    #[command(hide = true)]
+    SharesProgram(shares::ProgramArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -284,6 +291,10 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         }
         Command::Bench { what: Bench::Placement(args) } => {
             placement::execute(args.clone()).map(|()| 0)
+        }
+        Command::Bench { what: Bench::Shares(args) } => shares::execute(args.clone()).map(|()| 0),
+        Command::Bench { what: Bench::SharesProgram(args) } => {
+            shares::execute_program(args.clone()).map(|()| 0)
         }
         Command::Bench { what: Bench::Work(args) } => {
             memory::execute_work(args.clone()).map(|()| 0)
@@ -454,7 +465,8 @@ EXAMPLES:
   venice bench forecast --plots plots         fetches public traces with pip, once
   venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4
   venice bench monitor --agents 1000 --store file,etcd
-  venice bench placement --plots plots";
+  venice bench placement --plots plots
+  venice bench shares --json shares.json";
 
 const HELP_FORECAST: &str = "\
 EXAMPLES:
@@ -478,6 +490,15 @@ EXAMPLES:
 
 Each rack is drawn from a seed: a row or a ring of nodes with some memory left, some links busy, and two
 to five requests. Interrupted, it tells what it has found by then.";
+
+const HELP_SHARES: &str = "\
+EXAMPLES:
+  venice bench shares
+  venice bench shares --seconds 5 --repetitions 5 --json shares.json
+
+Programs are processes with links of their own at one donor of one thread: with root over a veth pair
+between two network namespaces, else over loopback. A link has up to 64 pages on their way, as those of
+a pager have.";
 
 const HELP_PAPER: &str = "\
 EXAMPLES:

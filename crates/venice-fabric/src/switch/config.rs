@@ -22,7 +22,7 @@ pub struct SwitchConfig {
     pub link: LinkConfig,
     /// Packets that each virtual channel of each port buffers: what a neighbour gets as credits.
     pub channel_packets: u16,
-    /// Packets of this node that may wait to go out.
+    /// Packets of this node that may wait to go out. A program alone may have half of them.
     pub local_packets: u16,
     /// Packets get their whole route where they start, and no switch on the way chooses; else each
     /// switch chooses by the destination, and routes are for ways round links that are down.
@@ -54,7 +54,7 @@ impl SwitchConfig {
             incarnation,
             link,
             channel_packets: 32,
-            local_packets: 256,
+            local_packets: 512,
             source_routes: false,
         }
     }

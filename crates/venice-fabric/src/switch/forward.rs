@@ -1,12 +1,14 @@
 //! Forwarding: which packet waits where, and which goes next.
 //!
-//! Every input buffer (a port's virtual channel, or this node's own packets by output) is a queue.
-//! The queue whose head wants an output stands in that output's line for the channel it will
-//! travel on, and each queue in one line at most. An output takes its channels in turn, and of
-//! each line the first: so inputs are served round robin, at the same cost for any radix.
+//! Every input buffer (a port's virtual channel, or this node's own packets by output) is a few
+//! queues, and the packets of one program wait in the same one ([`flows`]). The queue whose head wants
+//! an output stands in that output's line for the channel it will travel on, and each queue in one
+//! line at most. An output takes its channels in turn, and of each line the first: so programs and
+//! inputs are served round robin, at the same cost for any radix.
 
 use venice_wire::{NodeId, Packet, SwitchPort, VIRTUAL_CHANNELS, advance_packet};
 
+use super::flows::{FLOWS, LocalPackets, flow_of};
 use super::hop::HopLink;
 use super::slots::{Queue, Slot, Slots, Way};
 use super::stats::SwitchStats;
@@ -27,16 +29,16 @@ pub(super) struct Forward {
     slots: Slots,
     slot_count: u32,
     ports: usize,
-    /// Inputs: those of port p on channel c at `p * VIRTUAL_CHANNELS + c`, then this node's own
-    /// packets for port p, then those for this node itself.
-    queues: Box<[Input]>,
+    /// By input, [`FLOWS`] of each. Inputs: those of port p on channel c at
+    /// `p * VIRTUAL_CHANNELS + c`, then this node's own packets for port p, then those for this node
+    /// itself.
+    queues: Box<[Waiting]>,
     /// Lines before the outputs, numbered like the inputs; the last is for this node.
     lines: Box<[Line]>,
     /// The channel each output serves next.
     turns: Box<[u8]>,
     ways: Ways,
-    local_packets: u32,
-    local_held: u32,
+    local: LocalPackets,
     delivered: Option<Slot>,
     /// Left for the switch to do: input buffers that became free, outputs with a new packet.
     released: Vec<(usize, usize)>,
@@ -44,8 +46,9 @@ pub(super) struct Forward {
     pub(super) stats: SwitchStats,
 }
 
+/// Packets of one flow from one input.
 #[derive(Debug)]
-struct Input {
+struct Waiting {
     queue: Queue,
     /// The next queue in the same line.
     behind: u32,
@@ -70,18 +73,17 @@ impl Forward {
         // One for the packet that the node is looking at.
         let slot_count = neighbours * per_port + local_packets + 1;
         let inputs = ports * VIRTUAL_CHANNELS;
-        let input = |_| Input { queue: Queue::new(), behind: NONE };
+        let empty = |_| Waiting { queue: Queue::new(), behind: NONE };
         Self {
             own,
             slots: Slots::new(slot_count),
             slot_count,
             ports,
-            queues: (0..inputs + ports + 1).map(input).collect(),
+            queues: (0..(inputs + ports + 1) * FLOWS).map(empty).collect(),
             lines: vec![Line { first: NONE, last: NONE }; inputs + 1].into(),
             turns: vec![0; ports].into(),
             ways: Ways::new(topology, own, &config.nodes, config.source_routes),
-            local_packets,
-            local_held: 0,
+            local: LocalPackets::new(local_packets),
             delivered: None,
             released: Vec::with_capacity(slot_count as usize),
             woken: Vec::with_capacity(slot_count as usize + ports),
@@ -135,7 +137,9 @@ impl Forward {
     ) {
         let input = usize::from(port.0) * VIRTUAL_CHANNELS + usize::from(channel);
         match self.route(&slot, Some((port, VirtualChannel(channel))), topology) {
-            Some(way) => self.push(input, slot, way),
+            Some(way) => {
+                self.push(input, slot, way);
+            }
             None => {
                 self.slots.give_back(slot);
                 self.released.push((usize::from(port.0), usize::from(channel)));
@@ -144,8 +148,9 @@ impl Forward {
     }
 
     pub(super) fn inject(&mut self, packet: &[u8], topology: &Topology) -> Result<(), InjectError> {
-        let destination = Packet::parse(packet)?.destination().node;
-        if self.local_held >= self.local_packets {
+        let parsed = Packet::parse(packet)?;
+        let destination = parsed.destination().node;
+        if !self.local.has_room(&parsed) {
             return Err(InjectError::WouldBlock);
         }
         let to = self.ways.position(destination).ok_or(InjectError::UnknownNode(destination))?;
@@ -155,28 +160,33 @@ impl Forward {
             return Err(NoRoute { from: self.own, to }.into());
         };
         self.stats.injected += 1;
-        self.local_held += 1;
         let output = match way {
             Way::Local => self.ports,
             Way::Out(hop) => usize::from(hop.port.0),
         };
-        self.push(self.ports * VIRTUAL_CHANNELS + output, slot, way);
+        let flow = self.push(self.ports * VIRTUAL_CHANNELS + output, slot, way);
+        self.local.enters(flow);
         Ok(())
     }
 
-    fn push(&mut self, input: usize, slot: Slot, way: Way) {
+    /// Puts a packet behind the others of its flow; which that is.
+    fn push(&mut self, input: usize, slot: Slot, way: Way) -> usize {
         self.slots.set_way(&slot, way);
-        let queue = &mut self.queues[input].queue;
+        let packet = Packet::parse(self.slots.bytes(&slot)).expect("it was parsed to be routed");
+        let flow = flow_of(&packet);
+        let at = input * FLOWS + flow;
+        let queue = &mut self.queues[at].queue;
         let was_empty = queue.len() == 0;
         queue.push(&mut self.slots, slot);
         if was_empty {
-            self.line_up(input);
+            self.line_up(at);
         }
+        flow
     }
 
     /// The queue's head has changed: it goes to the end of the line for where the head wants to go.
-    fn line_up(&mut self, input: usize) {
-        let Some(head) = self.queues[input].queue.head() else { return };
+    fn line_up(&mut self, at: usize) {
+        let Some(head) = self.queues[at].queue.head() else { return };
         let line = match self.slots.way(&head) {
             Way::Local => self.ports * VIRTUAL_CHANNELS,
             Way::Out(hop) => {
@@ -184,36 +194,37 @@ impl Forward {
                 usize::from(hop.port.0) * VIRTUAL_CHANNELS + usize::from(hop.channel.0)
             }
         };
-        self.queues[input].behind = NONE;
+        self.queues[at].behind = NONE;
         match self.lines[line].last {
-            NONE => self.lines[line].first = input as u32,
-            last => self.queues[last as usize].behind = input as u32,
+            NONE => self.lines[line].first = at as u32,
+            last => self.queues[last as usize].behind = at as u32,
         }
-        self.lines[line].last = input as u32;
+        self.lines[line].last = at as u32;
     }
 
     /// Takes the first queue out of a line, and its head out of the queue.
     fn take_first(&mut self, line: usize) -> Option<Slot> {
-        let input = match self.lines[line].first {
+        let at = match self.lines[line].first {
             NONE => return None,
             first => first as usize,
         };
-        self.lines[line].first = self.queues[input].behind;
+        self.lines[line].first = self.queues[at].behind;
         if self.lines[line].first == NONE {
             self.lines[line].last = NONE;
         }
-        let slot = self.queues[input].queue.pop(&self.slots).expect("a queue in line has a head");
-        self.line_up(input);
-        self.account_for(input);
+        let slot = self.queues[at].queue.pop(&self.slots).expect("a queue in line has a head");
+        self.line_up(at);
+        self.account_for(at);
         Some(slot)
     }
 
-    /// A packet has left the queue of `input`.
-    fn account_for(&mut self, input: usize) {
+    /// A packet has left the queue.
+    fn account_for(&mut self, at: usize) {
+        let (input, flow) = (at / FLOWS, at % FLOWS);
         if input < self.ports * VIRTUAL_CHANNELS {
             self.released.push((input / VIRTUAL_CHANNELS, input % VIRTUAL_CHANNELS));
         } else {
-            self.local_held -= 1;
+            self.local.leaves(flow);
         }
     }
 
@@ -235,7 +246,7 @@ impl Forward {
                 link.starve(now_ns, channel);
                 continue;
             }
-            let is_relayed = (first as usize) < self.ports * VIRTUAL_CHANNELS;
+            let is_relayed = (first as usize) < self.ports * VIRTUAL_CHANNELS * FLOWS;
             let slot = self.take_first(line)?;
             self.turns[port] = ((channel + 1) % VIRTUAL_CHANNELS) as u8;
             self.stats.relayed += u64::from(is_relayed);
@@ -266,12 +277,12 @@ impl Forward {
     /// The link behind `port` is down: packets that wait for it get another way, or are dropped.
     pub(super) fn leave_port(&mut self, port: usize, topology: &Topology) {
         self.lines.fill(Line { first: NONE, last: NONE });
-        for input in 0..self.queues.len() {
-            let came = self.came(input);
+        for at in 0..self.queues.len() {
+            let came = self.came(at / FLOWS);
             // Once round the queue: what stays goes to its end, in order.
-            let count = self.queues[input].queue.len();
+            let count = self.queues[at].queue.len();
             for _ in 0..count {
-                let queue = &mut self.queues[input].queue;
+                let queue = &mut self.queues[at].queue;
                 let slot = queue.pop(&self.slots).expect("it has as many");
                 let way = self.slots.way(&slot);
                 let leaves_by = |hop: NextHop| usize::from(hop.port.0) == port;
@@ -282,19 +293,19 @@ impl Forward {
                 match way {
                     Some(way) => {
                         self.slots.set_way(&slot, way);
-                        self.queues[input].queue.push(&mut self.slots, slot);
+                        self.queues[at].queue.push(&mut self.slots, slot);
                     }
                     None => {
                         self.slots.give_back(slot);
-                        self.account_for(input);
+                        self.account_for(at);
                     }
                 }
             }
-            self.line_up(input);
+            self.line_up(at);
         }
     }
 
-    /// Where the packets of an input queue came from; `None`: from this node.
+    /// Where the packets of an input came from; `None`: from this node.
     fn came(&self, input: usize) -> Option<(SwitchPort, VirtualChannel)> {
         (input < self.ports * VIRTUAL_CHANNELS).then(|| {
             let (port, channel) = (input / VIRTUAL_CHANNELS, input % VIRTUAL_CHANNELS);

@@ -60,6 +60,16 @@ pub enum Transmission {
     Kept(KeptFrame),
 }
 
+impl Transmission {
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Written(len) => *len,
+            Self::Kept(frame) => frame.len_bytes(),
+        }
+    }
+}
+
 impl Target {
     /// As [`Target::poll_transmit`], but for long frames that are kept for a replay: those are told
     /// of, for [`Target::kept`].

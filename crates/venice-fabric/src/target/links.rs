@@ -34,8 +34,12 @@ pub(super) struct Entry {
     pub opened: OpenedGrants,
     /// Whether its caller is still there.
     pub watch: Watch,
-    /// Whether the entry is in the target's queue of those with something to send.
+    /// Whether the entry is among those with something to send.
     pub is_queued: bool,
+    /// Whether it is known which recipient's share it counts on.
+    pub has_recipient: bool,
+    /// What came since it last sent something, in bytes: to be counted on that share.
+    pub asked_bytes: u64,
     /// Made when the first frame confirms the handshake: buffers are not for everyone who calls.
     pub link: Option<Link>,
 }
@@ -137,6 +141,8 @@ impl Links {
             opened: OpenedGrants::new(config.max_grants_per_link),
             watch: Watch::default(),
             is_queued: false,
+            has_recipient: false,
+            asked_bytes: 0,
             link: None,
         });
         Some(at)

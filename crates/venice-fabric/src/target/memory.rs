@@ -2,11 +2,18 @@
 
 use venice_wire::{GrantId, GrantKey, Refusal};
 
+use super::RecipientId;
 use crate::{Atomic, Lent};
 
 /// The memory behind a [`Target`](crate::Target). Each call is one access by a recipient, and must check that the
 /// grant is live, the key is its key, and the range lies inside it, before it touches a byte.
 pub trait GrantedMemory {
+    /// Who uses the grant, whose accesses together get one share of what the donor serves. What is
+    /// provided here takes each grant for a recipient of its own.
+    fn recipient(&mut self, grant: GrantId) -> RecipientId {
+        RecipientId(grant.0)
+    }
+
     /// Fills `into` from `addr` on.
     ///
     /// # Errors

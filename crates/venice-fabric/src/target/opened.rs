@@ -116,6 +116,11 @@ impl OpenedGrants {
         self.entries.iter().filter_map(|entry| Some(entry.notice?.at_ns)).min()
     }
 
+    /// Any of them, the same as long as it is in use.
+    pub(super) fn first(&self) -> Option<GrantId> {
+        self.entries.first().map(|entry| entry.grant)
+    }
+
     /// The grants in use, and whether each is being revoked.
     pub(super) fn iter(&self) -> impl Iterator<Item = (GrantId, bool)> {
         self.entries.iter().map(|entry| (entry.grant, entry.notice.is_some()))

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use venice_fabric::{Atomic, GrantedMemory, Lent, Refusal};
+use venice_fabric::{Atomic, GrantedMemory, Lent, RecipientId, Refusal};
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -25,6 +25,8 @@ pub struct GrantTable {
 #[derive(Debug)]
 struct Entry {
     key: GrantKey,
+    /// Whose share of the port its accesses count on.
+    recipient: RecipientId,
     /// Accesses with another key, since they were last asked for.
     wrong_keys: AtomicU64,
     /// None once the grant is over. Held for reading during an access, so that whoever takes them
@@ -34,13 +36,28 @@ struct Entry {
 }
 
 impl GrantTable {
-    /// Puts a grant in.
+    /// Puts a grant in, whose recipient has no other.
+    ///
+    /// # Panics
+    /// As [`GrantTable::insert_of`].
+    pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
+        self.insert_of(RecipientId(id.0), id, key, slabs);
+    }
+
+    /// Puts a grant of a recipient in.
     ///
     /// # Panics
     /// When the id is there already: it is the Monitor Node's to give out, and the caller's to
     /// check.
-    pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
-        let entry = Entry { key, wrong_keys: AtomicU64::new(0), slabs: RwLock::new(slabs) };
+    pub fn insert_of(
+        &mut self,
+        recipient: RecipientId,
+        id: GrantId,
+        key: GrantKey,
+        slabs: Vec<Slab>,
+    ) {
+        let (wrong_keys, slabs) = (AtomicU64::new(0), RwLock::new(slabs));
+        let entry = Entry { key, recipient, wrong_keys, slabs };
         let old = self.grants.insert(id, Arc::new(entry));
         assert!(old.is_none(), "{id:?} was granted twice");
         self.ended.remove(&id);
@@ -323,6 +340,10 @@ impl SlabSource for SharedGrants {
 }
 
 impl GrantedMemory for SharedGrants {
+    fn recipient(&mut self, grant: GrantId) -> RecipientId {
+        self.entry(grant).map_or(RecipientId(grant.0), |entry| entry.recipient)
+    }
+
     fn read(
         &mut self,
         grant: GrantId,

@@ -143,11 +143,6 @@ impl Incoming {
     /// Calls `take` with every datagram received last and its sender. One that did not fit is
     /// left out.
     pub(super) fn for_each(&mut self, mut take: impl FnMut(&RawAddress, &mut [u8])) {
-        self.for_each_train(|from, train| train.for_each(|datagram| take(from, datagram)));
-    }
-
-    /// As [`Incoming::for_each`], with what came together from one sender kept together.
-    pub(super) fn for_each_train(&mut self, mut take: impl FnMut(&RawAddress, Train<'_>)) {
         let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
         let messages = self.headers[..self.filled].iter().zip(&self.addresses).zip(&self.controls);
         for (((header, address), control), buffer) in messages.zip(buffers) {
@@ -156,23 +151,11 @@ impl Incoming {
                 continue;
             }
             let each = if header.control_len > 0 { control.segment_bytes() } else { None };
-            take(address, Train { bytes: &mut buffer[..len], each });
-        }
-    }
-}
-
-/// Datagrams that came together, one behind the other.
-pub(super) struct Train<'a> {
-    bytes: &'a mut [u8],
-    /// Length of each but the last; `None`: it is only one.
-    each: Option<usize>,
-}
-
-impl Train<'_> {
-    pub(super) fn for_each(self, take: impl FnMut(&mut [u8])) {
-        match self.each {
-            None => std::iter::once(self.bytes).for_each(take),
-            Some(each) => self.bytes.chunks_mut(each).for_each(take),
+            // Datagrams that came together lie one behind the other; the last may be shorter.
+            match each {
+                None => take(address, &mut buffer[..len]),
+                Some(each) => buffer[..len].chunks_mut(each).for_each(|one| take(address, one)),
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ const SLOT_BYTES: usize = MAX_HOP_BYTES + MAX_SEALED_PIECES as usize * SEAL_OVER
 pub(super) const TRAIN_FRAMES: usize = TRAIN_BYTES / MAX_FRAME_BYTES;
 /// What is gathered before it has to be sent: two whole trains of the longest frames, for the
 /// beginning of a third would cost as much as a whole one.
-const GATHERED_BYTES: usize = 2 * TRAIN_FRAMES * MAX_FRAME_BYTES;
+pub(super) const GATHERED_BYTES: usize = 2 * TRAIN_FRAMES * MAX_FRAME_BYTES;
 /// Messages gathered before they have to be sent.
 const GATHERED_MESSAGES: usize = 32;
 /// Messages of one batch, with room for the pieces of the last one.

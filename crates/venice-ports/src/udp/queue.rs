@@ -10,8 +10,7 @@ use venice_fabric::{GrantedMemory, Target, TargetConfig};
 use super::UdpSocket;
 use super::alarm::Alarm;
 use super::incoming::Incoming;
-use super::outgoing::Outgoing;
-use super::raw_address::RawAddress;
+use super::outgoing::{GATHERED_BYTES, Outgoing};
 use super::senders::{PlainSenders, SealedSenders, Senders};
 use super::serving::{Serving, serve};
 use super::shared::Shared;
@@ -20,6 +19,9 @@ use super::wait_set::WaitSet;
 use super::xdp::Xdp;
 use crate::PortError;
 use crate::seal::SealKeys;
+
+/// Bytes moved between two looks for requests: as much as is sent at once.
+const ROUND_BYTES: u64 = GATHERED_BYTES as u64;
 
 /// What the thread owns.
 pub(crate) struct Queue<M> {
@@ -105,16 +107,21 @@ impl<M: GrantedMemory> Queue<M> {
         self.alarm.set(now_ns, self.target.poll_timeout());
     }
 
-    /// Moves frames, for who drives it itself; true if any came.
+    /// Moves frames, for who drives it itself, all that there are to send; true if any came.
     pub(crate) fn drive(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        self.take_batch(now_ns).map_err(PortError::at("moving datagrams"))
+        let at = PortError::at("moving datagrams");
+        let any = self.take_batch(now_ns).map_err(&at)?;
+        while self.target.has_more() {
+            self.transmit(now_ns).map_err(&at)?;
+        }
+        Ok(any)
     }
 
     pub(super) fn run(self) {
         serve(self);
     }
 
-    /// Takes one batch, answers it; true when there was any.
+    /// Takes one batch and answers a round; true when there was any, or more is to be answered.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let orders = &self.shared.orders[self.number];
         orders.hear_wake();
@@ -134,7 +141,7 @@ impl<M: GrantedMemory> Queue<M> {
             self.told_ns = now_ns;
             self.publish();
         }
-        Ok(any)
+        Ok(any || self.target.has_more())
     }
 
     fn take_from_socket(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
@@ -147,17 +154,10 @@ impl<M: GrantedMemory> Queue<M> {
         {
             xdp.note_stream(now_ns);
         }
-        let Self { incoming, outgoing, senders, shared, target, memory, .. } = self;
-        let mut last: Option<RawAddress> = None;
-        incoming.for_each_train(|from, train| {
-            // Answers to one sender, gathered before the next one's, travel together.
-            if last.replace(*from).is_some_and(|last| last != *from) {
-                senders.gather(now_ns, target, outgoing);
-            }
-            train.for_each(|datagram| {
-                senders.take(now_ns, from, datagram, shared, |from, frame| {
-                    target.handle_frame(now_ns, from, frame, memory);
-                });
+        let Self { incoming, senders, shared, target, memory, .. } = self;
+        incoming.for_each(|from, datagram| {
+            senders.take(now_ns, from, datagram, shared, |from, frame| {
+                target.handle_frame(now_ns, from, frame, memory);
             });
         });
         Ok(received > 0)
@@ -184,22 +184,20 @@ impl<M: GrantedMemory> Queue<M> {
         }
     }
 
+    /// Sends a round of what there is. Then comes a look for requests: whoever asks for little is not
+    /// to wait until all is answered that others have asked for.
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
-        loop {
-            self.senders.gather(now_ns, &mut self.target, &mut self.outgoing);
-            let more = self.outgoing.is_full();
-            let target = &self.target;
-            let kept = |frame: &_| target.kept(frame);
-            if let Some(xdp) = &mut self.xdp {
-                xdp.send(now_ns, &mut self.outgoing, kept);
-            }
-            if !self.outgoing.is_empty() {
-                self.outgoing.send_with(self.socket.as_fd(), kept)?;
-            }
-            if !more {
-                return Ok(());
-            }
+        let until_bytes = self.target.moved_bytes().saturating_add(ROUND_BYTES);
+        self.senders.gather(now_ns, until_bytes, &mut self.target, &mut self.outgoing);
+        let target = &self.target;
+        let kept = |frame: &_| target.kept(frame);
+        if let Some(xdp) = &mut self.xdp {
+            xdp.send(now_ns, &mut self.outgoing, kept);
         }
+        if !self.outgoing.is_empty() {
+            self.outgoing.send_with(self.socket.as_fd(), kept)?;
+        }
+        Ok(())
     }
 
     fn rest(&mut self, now_ns: u64) {
@@ -224,7 +222,7 @@ impl<M: GrantedMemory> Serving for Queue<M> {
     }
 
     fn has_more(&self) -> bool {
-        self.incoming.is_full()
+        self.incoming.is_full() || self.target.has_more()
     }
 
     fn sleep(&mut self, now_ns: u64) {

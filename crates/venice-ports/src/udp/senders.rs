@@ -42,10 +42,17 @@ impl Senders {
         }
     }
 
-    /// Takes what the target has to send, as far as there is room. Frames that have to be sealed are
-    /// written for that; others that the target keeps are sent from there.
-    pub(super) fn gather(&mut self, now_ns: u64, target: &mut Target, outgoing: &mut Outgoing) {
-        while !outgoing.is_full() {
+    /// Takes what the target has to send, as far as there is room, and until it has moved `until_bytes`.
+    /// Frames that have to be sealed are written for that; others that the target keeps are sent from
+    /// there.
+    pub(super) fn gather(
+        &mut self,
+        now_ns: u64,
+        until_bytes: u64,
+        target: &mut Target,
+        outgoing: &mut Outgoing,
+    ) {
+        while !outgoing.is_full() && target.moved_bytes() < until_bytes {
             match self {
                 Self::Sealed(sealed) => {
                     let polled = target.poll_transmit(now_ns, outgoing.sealed_buffer());

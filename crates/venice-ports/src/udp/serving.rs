@@ -12,10 +12,10 @@ pub(super) trait Serving {
     /// Whether the thread is to end.
     fn is_over(&self) -> bool;
 
-    /// Takes one batch and sends what can go; true when something came in.
+    /// Takes one batch and sends what can go; true when something came in, or is still to be sent.
     fn pump(&mut self, now_ns: u64) -> rustix::io::Result<bool>;
 
-    /// Whether the last batch was full, and so more is likely there.
+    /// Whether the last batch was full, and so more is likely there; or more is to be sent.
     fn has_more(&self) -> bool;
 
     /// Sleeps until there is something to do.

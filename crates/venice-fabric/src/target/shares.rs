@@ -1,0 +1,229 @@
+//! Which link sends next: recipients get even shares of what a target moves, and the links of one
+//! recipient, however many, have its share between them.
+//!
+//! This is start-time fair queueing (Goyal, Vin, Cheng 1996), twice: among recipients, and among the
+//! links of each. Whoever has its turn moves up to a train of frames; then a mark says how far it has
+//! come, in bytes, and the lowest mark goes next. One that was away begins a turn behind the others at
+//! most, so it saves up no more than that; one that moves less than the others can is always behind
+//! them, and so next: a page fault does not wait until all that others have asked for is answered.
+//! Turns take the logarithm of how many wait, once for each train.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use venice_wire::MAX_FRAME_BYTES;
+
+/// Whose share an access counts on: a program, whatever its grants, processes and links. How the
+/// donor numbers its recipients is up to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecipientId(pub u64);
+
+/// Bytes moved in one turn: about as many frames as travel as one train.
+pub(super) const TURN_BYTES: u64 = 15 * MAX_FRAME_BYTES as u64;
+
+/// The links with something to send, by whose turn it is.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Flows with links that wait.
+    waiting: Turns,
+    /// Those of links of which no recipient is known, by their places, and then recipients'.
+    flows: Vec<Flow>,
+    /// By place: its flow, and how far it has come there.
+    links: Box<[Place]>,
+    by_recipient: BTreeMap<RecipientId, usize>,
+    free: Vec<usize>,
+    current: Option<Current>,
+    moved_bytes: u64,
+}
+
+/// What has one share.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Its links that wait.
+    waiting: Turns,
+    mark: u64,
+    /// It waits, or has the turn.
+    is_busy: bool,
+    /// Links that belong to it.
+    members: usize,
+    recipient: Option<RecipientId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    flow: usize,
+    mark: u64,
+}
+
+/// The link that has the turn, the marks that it and its flow began at, and what it has moved.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    link: usize,
+    link_mark: u64,
+    flow: usize,
+    flow_mark: u64,
+    moved_bytes: u64,
+}
+
+impl Shares {
+    pub(super) fn new(places: usize) -> Self {
+        Self {
+            waiting: Turns::with_capacity(places),
+            flows: (0..places).map(|_| Flow::default()).collect(),
+            links: (0..places).map(|flow| Place { flow, mark: 0 }).collect(),
+            by_recipient: BTreeMap::new(),
+            free: Vec::new(),
+            current: None,
+            moved_bytes: 0,
+        }
+    }
+
+    pub(super) fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.current.is_some() || !self.waiting.is_empty()
+    }
+
+    /// The link at this place counts on the recipient's share from here on.
+    pub(super) fn join(&mut self, at: usize, recipient: RecipientId) {
+        self.leave(at);
+        let flow = match self.by_recipient.get(&recipient) {
+            Some(&flow) => flow,
+            None => self.add_flow(recipient),
+        };
+        self.links[at] = Place { flow, mark: self.flows[flow].waiting.mark };
+        let flow = &mut self.flows[flow];
+        flow.members += 1;
+        flow.waiting.reserve(flow.members);
+    }
+
+    fn add_flow(&mut self, recipient: RecipientId) -> usize {
+        let new = Flow { recipient: Some(recipient), ..Flow::default() };
+        let flow = match self.free.pop() {
+            Some(flow) => {
+                self.flows[flow] = new;
+                flow
+            }
+            None => {
+                self.flows.push(new);
+                self.flows.len() - 1
+            }
+        };
+        self.by_recipient.insert(recipient, flow);
+        flow
+    }
+
+    /// The link at this place is gone; the next one there counts on its own, until it joins another.
+    pub(super) fn leave(&mut self, at: usize) {
+        let flow = std::mem::replace(&mut self.links[at].flow, at);
+        self.links[at].mark = self.flows[at].waiting.mark;
+        if flow != at {
+            self.flows[flow].members -= 1;
+            self.forget_if_over(flow);
+        }
+    }
+
+    fn forget_if_over(&mut self, flow: usize) {
+        let Flow { recipient, members: 0, is_busy: false, .. } = self.flows[flow] else { return };
+        if let Some(recipient) = recipient {
+            self.by_recipient.remove(&recipient);
+            self.flows[flow] = Flow::default();
+            self.free.push(flow);
+        }
+    }
+
+    /// The link at this place has something to send; it is not waiting already.
+    pub(super) fn add(&mut self, at: usize) {
+        // Whoever was broken off in its turn may not be the next any more.
+        self.end_turn(true);
+        let Place { flow: number, mark } = self.links[at];
+        let flow = &mut self.flows[number];
+        flow.waiting.push(mark, at);
+        if !std::mem::replace(&mut flow.is_busy, true) {
+            self.waiting.push(flow.mark, number);
+        }
+    }
+
+    /// The link whose turn it is. To be followed by [`Shares::spend`] or [`Shares::rest`].
+    pub(super) fn turn(&mut self) -> Option<usize> {
+        if let Some(current) = self.current {
+            return Some(current.link);
+        }
+        let (flow_mark, flow) = self.waiting.pop()?;
+        let (link_mark, link) = self.flows[flow].waiting.pop().expect("a busy flow has links");
+        self.current = Some(Current { link, link_mark, flow, flow_mark, moved_bytes: 0 });
+        Some(link)
+    }
+
+    /// The link whose turn it is has sent something, and so much was moved by that.
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.moved_bytes += bytes;
+        let Some(current) = &mut self.current else { return };
+        current.moved_bytes += bytes;
+        if current.moved_bytes >= TURN_BYTES {
+            self.end_turn(true);
+        }
+    }
+
+    /// The link whose turn it is has nothing to send any more.
+    pub(super) fn rest(&mut self) {
+        self.end_turn(false);
+    }
+
+    fn end_turn(&mut self, goes_on: bool) {
+        let Some(current) = self.current.take() else { return };
+        let Current { link, link_mark, flow: at, flow_mark, moved_bytes } = current;
+        let link_mark = link_mark + moved_bytes;
+        if self.links[link].flow == at {
+            self.links[link].mark = link_mark;
+        }
+        let flow = &mut self.flows[at];
+        flow.mark = flow_mark + moved_bytes;
+        if goes_on {
+            flow.waiting.push(link_mark, link);
+        }
+        if flow.waiting.is_empty() {
+            flow.is_busy = false;
+            self.forget_if_over(at);
+        } else {
+            self.waiting.push(flow.mark, at);
+        }
+    }
+}
+
+/// Those that wait, the lowest mark first, and of equal ones the first.
+#[derive(Debug, Default)]
+struct Turns {
+    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// The furthest that one has begun a turn at: nobody begins more than a turn below that.
+    mark: u64,
+    pushed: u64,
+}
+
+impl Turns {
+    fn with_capacity(places: usize) -> Self {
+        Self { heap: BinaryHeap::with_capacity(places), ..Self::default() }
+    }
+
+    fn reserve(&mut self, places: usize) {
+        self.heap.reserve(places.saturating_sub(self.heap.len()));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    fn push(&mut self, mark: u64, which: usize) {
+        self.pushed += 1;
+        let least = self.mark.saturating_sub(TURN_BYTES);
+        self.heap.push(Reverse((mark.max(least), self.pushed, which)));
+    }
+
+    fn pop(&mut self) -> Option<(u64, usize)> {
+        let Reverse((mark, _, which)) = self.heap.pop()?;
+        self.mark = self.mark.max(mark);
+        Some((mark, which))
+    }
+}

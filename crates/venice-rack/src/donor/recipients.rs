@@ -1,0 +1,48 @@
+//! Which grants are of one recipient.
+
+use crate::types::PrepareRequest;
+
+/// A number for the program that a grant is for (FNV-1a of whose it is and of its name, which says the
+/// host and the process): the same for all its grants, at every donor.
+pub(super) fn recipient_number(request: &PrepareRequest) -> u64 {
+    let owner = request.owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
+    // No name has a zero in it.
+    let words = owner.chain([&request.recipient]);
+    let bytes = words.flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use venice_wire::{GrantId, GrantKey};
+
+    use super::*;
+    use crate::caller::Owner;
+
+    fn request(user: Option<&str>, recipient: &str, purpose: &str) -> PrepareRequest {
+        PrepareRequest {
+            grant: GrantId(1),
+            key: GrantKey(1),
+            slabs: 1,
+            device: None,
+            donor_epoch: 1,
+            lease_ms: 1000,
+            owner: user.map(|user| Owner { node: "n1".into(), user: user.into() }),
+            recipient: recipient.into(),
+            purpose: purpose.into(),
+            at_once: false,
+        }
+    }
+
+    #[test]
+    fn the_grants_of_one_program_have_one_number() {
+        let number = |request| recipient_number(&request);
+        let one = number(request(Some("ada"), "host/17", "redis"));
+        assert_eq!(one, number(request(Some("ada"), "host/17", "rebuild")));
+        assert_ne!(one, number(request(Some("ada"), "host/18", "redis")));
+        assert_ne!(one, number(request(Some("bob"), "host/17", "redis")));
+        assert_ne!(one, number(request(None, "host/17", "redis")));
+    }
+}
