@@ -383,6 +383,11 @@ impl Target {
         !self.resets.is_empty() || self.shares.has_waiting()
     }
 
+    /// Whether more than one recipient waits to be answered.
+    pub fn is_contended(&self) -> bool {
+        self.shares.is_contended()
+    }
+
     /// Writes the next frame to send into `buf`; returns where it goes and its length in bytes.
     /// Call until it has none.
     ///

@@ -86,6 +86,11 @@ impl Shares {
         self.current.is_some() || !self.waiting.is_empty()
     }
 
+    /// Whether more than one has something to send.
+    pub(super) fn is_contended(&self) -> bool {
+        self.waiting.len() + usize::from(self.current.is_some()) > 1
+    }
+
     /// The link at this place counts on the recipient's share from here on.
     pub(super) fn join(&mut self, at: usize, recipient: RecipientId) {
         self.leave(at);
@@ -213,6 +218,10 @@ impl Turns {
 
     fn is_empty(&self) -> bool {
         self.heap.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.heap.len()
     }
 
     fn push(&mut self, mark: u64, which: usize) {

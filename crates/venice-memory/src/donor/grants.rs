@@ -447,6 +447,18 @@ mod tests {
         assert_eq!(kept.read(KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
     }
 
+    #[test]
+    fn a_port_is_told_whose_a_grant_is() {
+        let mut mine = SharedGrants::default();
+        let one = RecipientId(77);
+        for id in [1, 2] {
+            mine.lock().insert_of(one, GrantId(id), KEY, Vec::new());
+        }
+        mine.lock().insert(GrantId(3), KEY, Vec::new());
+        let of = [1, 2, 3].map(|id| mine.recipient(GrantId(id)));
+        assert_eq!(of, [one, one, RecipientId(3)]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
         /// Reads and writes around the border of two slabs, against a plain array.
