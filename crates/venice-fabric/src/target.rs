@@ -383,7 +383,7 @@ impl Target {
         !self.resets.is_empty() || self.shares.has_waiting()
     }
 
-    /// Whether more than one recipient waits to be answered.
+    /// Whether more than one recipient waits to be answered, or did of late.
     pub fn is_contended(&self) -> bool {
         self.shares.is_contended()
     }

@@ -21,6 +21,9 @@ pub struct RecipientId(pub u64);
 /// Bytes moved in one turn: about as many frames as travel as one train.
 pub(super) const TURN_BYTES: u64 = 15 * MAX_FRAME_BYTES as u64;
 
+/// After so many turns in a row one is taken to be alone: some tens of milliseconds of a busy donor.
+const TURNS_ALONE: u32 = 256;
+
 /// The links with something to send, by whose turn it is.
 #[derive(Debug)]
 pub(super) struct Shares {
@@ -34,6 +37,9 @@ pub(super) struct Shares {
     free: Vec<usize>,
     current: Option<Current>,
     moved_bytes: u64,
+    /// The flow that had the last turn, and the turns since another had one.
+    last: usize,
+    turns_alone: u32,
 }
 
 /// What has one share.
@@ -75,6 +81,8 @@ impl Shares {
             free: Vec::new(),
             current: None,
             moved_bytes: 0,
+            last: 0,
+            turns_alone: 0,
         }
     }
 
@@ -86,9 +94,10 @@ impl Shares {
         self.current.is_some() || !self.waiting.is_empty()
     }
 
-    /// Whether more than one has something to send.
+    /// Whether more than one has something to send, or had of late.
     pub(super) fn is_contended(&self) -> bool {
-        self.waiting.len() + usize::from(self.current.is_some()) > 1
+        self.turns_alone < TURNS_ALONE
+            || self.waiting.len() + usize::from(self.current.is_some()) > 1
     }
 
     /// The link at this place counts on the recipient's share from here on.
@@ -157,6 +166,8 @@ impl Shares {
             return Some(current.link);
         }
         let (flow_mark, flow) = self.waiting.pop()?;
+        let is_same = std::mem::replace(&mut self.last, flow) == flow;
+        self.turns_alone = if is_same { self.turns_alone.saturating_add(1) } else { 0 };
         let (link_mark, link) = self.flows[flow].waiting.pop().expect("a busy flow has links");
         self.current = Some(Current { link, link_mark, flow, flow_mark, moved_bytes: 0 });
         Some(link)

@@ -22,8 +22,6 @@ use crate::seal::SealKeys;
 
 /// Bytes moved between two looks for requests while recipients compete: as much as is sent at once.
 const ROUND_BYTES: u64 = GATHERED_BYTES as u64;
-/// While there is only one: an answer moves all that was written before it, a few of them go together.
-const LONE_ROUND_BYTES: u64 = 4 * ROUND_BYTES;
 
 /// What the thread owns.
 pub(crate) struct Queue<M> {
@@ -189,7 +187,9 @@ impl<M: GrantedMemory> Queue<M> {
     /// Sends a round of what there is. Then comes a look for requests: whoever asks for little is not
     /// to wait until all is answered that others have asked for.
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
-        let round_bytes = if self.target.is_contended() { ROUND_BYTES } else { LONE_ROUND_BYTES };
+        // Where there is only one, what is sent at once is all that bounds it: an answer moves all that
+        // was written before, and who writes does so faster when several links go on together.
+        let round_bytes = if self.target.is_contended() { ROUND_BYTES } else { u64::MAX };
         let until_bytes = self.target.moved_bytes().saturating_add(round_bytes);
         self.senders.gather(now_ns, until_bytes, &mut self.target, &mut self.outgoing);
         let target = &self.target;
