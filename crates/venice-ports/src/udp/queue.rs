@@ -40,6 +40,8 @@ pub(crate) struct Queue<M> {
     told_ns: u64,
     /// Recipients are being told of the end of a grant.
     is_telling: bool,
+    /// The last round ended before there was nothing more to send.
+    is_cut: bool,
 }
 
 impl<M: GrantedMemory> Queue<M> {
@@ -75,6 +77,7 @@ impl<M: GrantedMemory> Queue<M> {
             xdp,
             told_ns: 0,
             is_telling: false,
+            is_cut: false,
         })
     }
 
@@ -111,7 +114,7 @@ impl<M: GrantedMemory> Queue<M> {
     pub(crate) fn drive(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let at = PortError::at("moving datagrams");
         let any = self.take_batch(now_ns).map_err(&at)?;
-        while self.target.has_more() {
+        while self.is_cut {
             self.transmit(now_ns).map_err(&at)?;
         }
         Ok(any)
@@ -141,7 +144,7 @@ impl<M: GrantedMemory> Queue<M> {
             self.told_ns = now_ns;
             self.publish();
         }
-        Ok(any || self.target.has_more())
+        Ok(any || self.is_cut)
     }
 
     fn take_from_socket(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
@@ -192,6 +195,7 @@ impl<M: GrantedMemory> Queue<M> {
         let round_bytes = if self.target.is_contended() { ROUND_BYTES } else { u64::MAX };
         let until_bytes = self.target.moved_bytes().saturating_add(round_bytes);
         self.senders.gather(now_ns, until_bytes, &mut self.target, &mut self.outgoing);
+        self.is_cut = self.outgoing.is_full() || self.target.moved_bytes() >= until_bytes;
         let target = &self.target;
         let kept = |frame: &_| target.kept(frame);
         if let Some(xdp) = &mut self.xdp {
@@ -225,7 +229,7 @@ impl<M: GrantedMemory> Serving for Queue<M> {
     }
 
     fn has_more(&self) -> bool {
-        self.incoming.is_full() || self.target.has_more()
+        self.incoming.is_full() || self.is_cut
     }
 
     fn sleep(&mut self, now_ns: u64) {
