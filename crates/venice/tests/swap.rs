@@ -365,7 +365,7 @@ fn requests_come_by(kind: &str) {
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(wait(&mut child, &["pages"]).signal(), Some(libc_sigbus()));
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("are lost"), "{said:?}");
+    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
     place.venice(&["swap", "attach", "1MiB", "--device", kind]).expect(0);
     place.venice(&["swap", "detach", "--all"]).expect(0);
     assert_eq!(ring_switch(), switch, "it is as it was");
