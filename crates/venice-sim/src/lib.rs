@@ -7,6 +7,7 @@
 //! - [`checkers`]: what must hold, whatever happens.
 //! - [`report`]: what happened; [`pcap`]: what went over a link, for Wireshark.
 //! - [`minimise`]: a failing scenario made smaller.
+//! - [`control`]: the same for a rack's control plane: Monitor Nodes, agents and recipients.
 //!
 //! ```
 //! use venice_sim::{rack, scenario::{Bounds, Scenario}};
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkers;
+pub mod control;
 pub mod events;
 pub mod minimise;
 pub mod network;

@@ -172,6 +172,9 @@ enum Sim {
     /// Run a rack: random accesses, links that misbehave, nodes that die
     #[command(after_help = sim::HELP_RACK)]
     Rack(Box<sim::RackArgs>),
+    /// Run a rack's control plane: grants, renewals and returns, while anybody dies or is cut off
+    #[command(after_help = sim::HELP_CONTROL)]
+    Control(Box<sim::ControlArgs>),
 }
 
 #[derive(Subcommand, Debug)]
@@ -308,6 +311,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Paper { figure } => paper(figure),
         Command::Model { what } => compute(what),
         Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
+        Command::Sim { what: Sim::Control(args) } => sim::control(args),
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
         Command::Init(args) => identity::init(args),

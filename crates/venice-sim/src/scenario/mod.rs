@@ -322,7 +322,7 @@ impl Default for Mix {
 }
 
 /// TOML has no numbers above 2⁶³: those seeds are written as text.
-mod seed_text {
+pub(crate) mod seed_text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     #[derive(Deserialize)]
@@ -332,14 +332,14 @@ mod seed_text {
         Text(String),
     }
 
-    pub(super) fn serialize<S: Serializer>(seed: &u64, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(seed: &u64, to: S) -> Result<S::Ok, S::Error> {
         match i64::try_from(*seed) {
             Ok(number) => to.serialize_i64(number),
             Err(_) => to.serialize_str(&seed.to_string()),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         match Seed::deserialize(from)? {
             Seed::Number(number) => Ok(number),
             Seed::Text(text) => text.parse().map_err(de::Error::custom),

@@ -205,23 +205,6 @@ impl RackArgs {
         }
         Ok(())
     }
-
-    /// The command that runs a seed again.
-    pub fn replay_command(&self, seed: u64) -> String {
-        let mut words: Vec<String> = std::env::args().collect();
-        words[0] = "venice".to_string();
-        let mut kept = Vec::new();
-        let mut words = words.into_iter();
-        while let Some(word) = words.next() {
-            match word.as_str() {
-                "--seed" | "--seeds" => drop(words.next()),
-                "--keep-going" | "--json" => {}
-                _ if word.starts_with("--seed=") || word.starts_with("--seeds=") => {}
-                _ => kept.push(word),
-            }
-        }
-        format!("{} --seed {seed}", kept.join(" "))
-    }
 }
 
 fn accesses_in(seconds: f64, think: Nanos) -> anyhow::Result<u32> {

@@ -1,6 +1,8 @@
 //! `venice sim`: racks in virtual time.
 
 mod arguments;
+mod control;
+mod control_sheet;
 mod sheet;
 
 use std::fs::File;
@@ -15,6 +17,7 @@ use venice_sim::report::Report;
 use venice_sim::scenario::Scenario;
 
 pub use self::arguments::RackArgs;
+pub use self::control::{ControlArgs, HELP as HELP_CONTROL, control};
 use crate::failure::{EXIT_FAILURE, Usage};
 use crate::terminal;
 
@@ -22,7 +25,8 @@ use crate::terminal;
 pub const HELP: &str = "\
 EXAMPLES:
   venice sim rack --loss 1%
-  venice sim rack --random --seeds 1000";
+  venice sim rack --random --seeds 1000
+  venice sim control --random --seeds 1000";
 
 /// Examples of `venice sim rack`.
 pub const HELP_RACK: &str = "\
@@ -128,7 +132,7 @@ fn rack_seeds(args: &RackArgs, first: &Scenario) -> anyhow::Result<i32> {
 
 /// How to see a failure again, and the smallest scenario found that still fails.
 fn tell_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    terminal::remark(format!("replay it with: {}", args.replay_command(scenario.seed)));
+    terminal::remark(format!("replay it with: {}", replay_command(scenario.seed)));
     terminal::remark("making it smaller ...");
     let Some((smallest, report)) = minimise(scenario, args.sabotage, MINIMISE_TRIES) else {
         return Ok(EXIT_FAILURE);
@@ -155,4 +159,21 @@ fn tell_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
 
 fn usage(error: impl std::fmt::Display) -> anyhow::Error {
     Usage(error.to_string()).into()
+}
+
+/// The command that runs a seed again.
+fn replay_command(seed: u64) -> String {
+    let mut words: Vec<String> = std::env::args().collect();
+    words[0] = "venice".to_string();
+    let mut kept = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seed" | "--seeds" => drop(words.next()),
+            "--keep-going" | "--json" => {}
+            _ if word.starts_with("--seed=") || word.starts_with("--seeds=") => {}
+            _ => kept.push(word),
+        }
+    }
+    format!("{} --seed {seed}", kept.join(" "))
 }

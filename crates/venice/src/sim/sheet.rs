@@ -101,7 +101,7 @@ pub fn seeds(sum: &Seeds) -> String {
 }
 
 /// Three digits are enough for people.
-fn time(ns: u64) -> String {
+pub(super) fn time(ns: u64) -> String {
     let digits = ns.checked_ilog10().unwrap_or(0);
     let unit = 10u64.pow(digits.saturating_sub(2));
     Nanos(ns / unit * unit).to_string()

@@ -1,0 +1,278 @@
+//! A donor's agent: the real donor's logic, and around it what `venice-agent` does.
+//!
+//! It joins by whichever Monitor Node takes its call, reports to each of them every second and when
+//! memory becomes free, does what the first of them that answers says, wipes what has ended before it is
+//! free, and answers a release when that is done. Its time stands still while it does not run. When it
+//! dies it loses everything; its address stays.
+
+mod lender;
+mod member;
+
+use std::collections::BTreeMap;
+
+use venice_rack::attention::Attention;
+use venice_rack::donor::{DonorCore, DonorSettings};
+use venice_rack::resource::STORAGE_UNIT_BYTES;
+use venice_rack::types::{
+    Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
+};
+use venice_wire::{GrantId, NodeSecret, SLAB_BYTES};
+
+use self::member::Membership;
+use super::clock::Clock;
+use super::desk::{Desk, Fact};
+use super::messages::{Broken, CallId, Request, Response};
+use super::scenario::Scenario;
+
+/// What of every donor is lent whole or by bytes, besides memory.
+pub(super) const DEVICES: [(ResourceKind, &str, u64); 3] = [
+    (ResourceKind::Accelerator, "gpu0", 0),
+    (ResourceKind::Nic, "eth1", 0),
+    (ResourceKind::Storage, "sdb", 6),
+];
+
+/// An agent's process, and what is the same in the next one's.
+pub(super) struct Agent {
+    number: u16,
+    monitors: u16,
+    clock: Clock,
+    slabs: u32,
+    devices: bool,
+    /// Processes that there were.
+    starts: u64,
+    /// Those devices that do not work, by how many faults.
+    broken: u32,
+    life: Option<Life>,
+}
+
+/// One process.
+struct Life {
+    core: DonorCore,
+    attention: Attention,
+    instance: u64,
+    identity: Option<Identity>,
+    secret: Option<NodeSecret>,
+    membership: Membership,
+    /// Numbers of slabs that nobody has.
+    pool: Vec<u32>,
+    of_grants: BTreeMap<GrantId, Vec<u32>>,
+    /// Releases that wait until all is wiped.
+    releases: Vec<(CallId, Vec<GrantId>)>,
+    /// When the core wants to be looked at, as far as a timer is set.
+    looks_ns: Option<u64>,
+    /// Slabs that its machine wants back.
+    wanted_back: u32,
+}
+
+/// What an agent calls for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AgentTag {
+    /// To join, at that Monitor Node.
+    Join { at: u16 },
+    /// To report, or to be known, to that one.
+    Report { at: u16, round: u32, since_ns: u64 },
+    Register { at: u16, round: u32, since_ns: u64 },
+}
+
+/// What comes by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AgentTimer {
+    Join,
+    Report { round: u32 },
+    /// A correspondent has paused.
+    Paused { at: u16, round: u32 },
+    /// Deadlines may have passed.
+    Look,
+    /// A grant's slabs are wiped.
+    Wiped(GrantId),
+}
+
+impl Agent {
+    pub(super) fn new(scenario: &Scenario, number: u16, clock: Clock) -> Self {
+        Self {
+            number,
+            monitors: scenario.monitors,
+            clock,
+            slabs: scenario.slabs,
+            devices: scenario.devices,
+            starts: 0,
+            broken: 0,
+            life: None,
+        }
+    }
+
+    /// A process begins.
+    pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
+        self.starts += 1;
+        let local_ns = self.clock.at(desk.now_ns);
+        let settings =
+            DonorSettings { total_slabs: self.slabs, prepare_timeout_ns: 10_000_000_000 };
+        let mut core = DonorCore::new(settings);
+        core.offer_devices(local_ns, self.offered());
+        self.life = Some(Life {
+            core,
+            attention: Attention::new(local_ns),
+            instance: u64::from(self.number) << 32 | self.starts,
+            identity: None,
+            secret: None,
+            membership: Membership::default(),
+            pool: (0..self.slabs).rev().collect(),
+            of_grants: BTreeMap::new(),
+            releases: Vec::new(),
+            looks_ns: None,
+            wanted_back: 0,
+        });
+        self.set_health(desk);
+        desk.listen();
+        self.join(desk, 0);
+    }
+
+    /// It dies.
+    pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
+        self.life = None;
+        desk.fact(Fact::Dies { donor: self.number });
+    }
+
+    pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
+        let Some(life) = &mut self.life else { return };
+        match request {
+            Request::Ping => {
+                let pong = Pong { name: name_of(self.number), instance: life.instance };
+                desk.reply(call, Response::Pong(pong));
+            }
+            Request::Prepare(request) => self.prepare(desk, call, *request),
+            Request::Commit { grant, donor_epoch } => {
+                let status = self.commit(desk, grant, donor_epoch);
+                desk.reply(call, Response::Status(status));
+            }
+            Request::Abort(grant) => self.abort(desk, call, grant),
+            Request::Release(grants) => self.release(desk, call, grants),
+            Request::Return(leases) => {
+                let core = &life.core;
+                let fits = |lease: &&(GrantId, _)| {
+                    core.grant(lease.0).is_some_and(|view| view.key == lease.1)
+                };
+                let grants = leases.iter().filter(fits).map(|lease| lease.0).collect();
+                self.release(desk, call, grants);
+            }
+            Request::Renew(grant, key) => {
+                let local_ns = life.attention.now_ns(self.clock.at(desk.now_ns));
+                let state: LeaseState = life.core.handle_renew(local_ns, grant, key);
+                self.carry_out(desk);
+                desk.reply(call, Response::Lease(state));
+            }
+            other => unreachable!("an agent is asked to {}", other.name()),
+        }
+    }
+
+    pub(super) fn outcome(
+        &mut self,
+        desk: &mut Desk<'_>,
+        tag: AgentTag,
+        outcome: Result<Response, Broken>,
+    ) {
+        if self.life.is_none() {
+            return;
+        }
+        match tag {
+            AgentTag::Join { at } => self.joined(desk, at, outcome),
+            AgentTag::Report { at, round, since_ns } => {
+                self.reported(desk, (at, round, since_ns), outcome);
+            }
+            AgentTag::Register { at, round, since_ns } => {
+                self.known_again(desk, (at, round, since_ns), outcome);
+            }
+        }
+    }
+
+    pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: AgentTimer) {
+        match timer {
+            AgentTimer::Join => self.join(desk, 0),
+            AgentTimer::Report { round } => self.tick(desk, round),
+            AgentTimer::Paused { at, round } => self.resume_reporting(desk, at, round),
+            AgentTimer::Look => self.look(desk),
+            AgentTimer::Wiped(grant) => self.wiped(desk, grant),
+        }
+    }
+
+    /// Its own programs want so many slabs back.
+    pub(super) fn want_back(&mut self, desk: &mut Desk<'_>, slabs: u32) {
+        let now_ns = self.clock.at(desk.now_ns);
+        let Some(life) = &mut self.life else { return };
+        life.wanted_back = slabs;
+        let local_ns = life.attention.now_ns(now_ns);
+        life.core.handle_want_back(local_ns, slabs, Some(15_000_000_000));
+        self.look(desk);
+    }
+
+    /// Its devices break, or are mended.
+    pub(super) fn break_devices(&mut self, desk: &mut Desk<'_>, begins: bool) {
+        self.broken = if begins { self.broken + 1 } else { self.broken - 1 };
+        self.set_health(desk);
+    }
+
+    fn set_health(&mut self, _: &mut Desk<'_>) {
+        let fault = if self.broken > 0 { "it does not answer" } else { "" };
+        let offered: Vec<ResourceSpec> = self.offered().collect();
+        let Some(life) = &mut self.life else { return };
+        for spec in offered {
+            life.core.handle_device_health(spec.kind, &spec.address, fault);
+        }
+    }
+
+    fn offered(&self) -> impl Iterator<Item = ResourceSpec> + use<> {
+        let count = if self.devices { DEVICES.len() } else { 0 };
+        DEVICES.into_iter().take(count).map(|(kind, address, units)| ResourceSpec {
+            kind,
+            address: address.to_owned(),
+            bytes: units * STORAGE_UNIT_BYTES,
+            slab_bytes: kind.device_unit_bytes(),
+            capabilities: Vec::new(),
+        })
+    }
+
+    fn registration(&self) -> Option<NodeRegistration> {
+        let life = self.life.as_ref()?;
+        let memory = ResourceSpec {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(self.slabs) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            capabilities: Vec::new(),
+        };
+        Some(NodeRegistration {
+            name: name_of(self.number),
+            instance: life.instance,
+            pid: None,
+            control_addr: name_of(self.number),
+            udp_addr: String::new(),
+            shm_socket: String::new(),
+            resources: [memory].into_iter().chain(self.offered()).collect(),
+            previous: life.identity,
+            secret: life.secret,
+            is_plain: false,
+            relay: None,
+            link: String::new(),
+            is_pool: false,
+        })
+    }
+
+    /// What it lends, as it knows.
+    pub(super) fn core(&self) -> Option<&DonorCore> {
+        self.life.as_ref().map(|life| &life.core)
+    }
+
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.life.as_ref()?.identity
+    }
+}
+
+/// What a donor is called, and where it is called.
+pub(super) fn name_of(number: u16) -> String {
+    format!("donor{number}")
+}
+
+/// The donor of that name.
+pub(super) fn number_of(name: &str) -> Option<u16> {
+    name.strip_prefix("donor")?.parse().ok()
+}

@@ -1,0 +1,142 @@
+//! Calls under way. A call goes over a connection to one process: it arrives there or nowhere, its
+//! answer comes back over the same connection or never, and its caller waits only for so long.
+
+use std::collections::BTreeMap;
+
+use super::desk::Tag;
+use super::messages::{Broken, CallId, Request, Response};
+use super::network::{Passage, RESEND_NS};
+use super::party::Party;
+use super::world::{Brought, Event, World};
+
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    next: CallId,
+    /// Those whose callers wait.
+    open: BTreeMap<CallId, Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    from: Party,
+    to: Party,
+    tag: Tag,
+}
+
+impl Calls {
+    pub(super) fn caller(&self, call: CallId) -> Option<Party> {
+        self.open.get(&call).map(|call| call.from)
+    }
+}
+
+impl World<'_> {
+    pub(super) fn call(
+        &mut self,
+        (from, to): (Party, Party),
+        request: Request,
+        within_ns: u64,
+        tag: Tag,
+    ) {
+        self.calls.next += 1;
+        let call = self.calls.next;
+        self.note_message(from, to, request.name());
+        self.calls.open.insert(call, Call { from, to, tag });
+        let (now_ns, life) = (self.now_ns, self.standings[&to].life);
+        self.events.push(now_ns + within_ns, Event::Breaks { call, how: Broken::TimedOut });
+        let Passage { arrives_ns, breaks_ns, is_kept } = self.network.send(now_ns, from, to);
+        if let Some(at_ns) = arrives_ns {
+            self.events.push(at_ns, Event::Arrives { call, from, to, life, is_kept, request });
+        }
+        if let Some(at_ns) = breaks_ns {
+            self.events.push(at_ns, Event::Breaks { call, how: Broken::Reset });
+        }
+    }
+
+    pub(super) fn arrives(&mut self, event: Event) {
+        let Event::Arrives { call, from, to, life, is_kept, request } = event else { return };
+        if self.network.is_cut(from, to) {
+            self.network.counts.cut += u64::from(!is_kept);
+            if is_kept {
+                let event = Event::Arrives { call, from, to, life, is_kept, request };
+                self.events.push(self.now_ns + RESEND_NS, event);
+            }
+            return;
+        }
+        let standing = &self.standings[&to];
+        let how = match (standing.listens, standing.life == life) {
+            (true, true) => None,
+            (false, _) => Some(Broken::Refused),
+            (true, false) => Some(Broken::Reset),
+        };
+        match how {
+            Some(how) => self.tell_broken(call, how),
+            None => {
+                self.note_message(to, from, request.name());
+                self.bring(to, Brought::Request(call, request));
+            }
+        }
+    }
+
+    pub(super) fn reply(&mut self, call: CallId, response: Response) {
+        let Some(Call { from, to, .. }) = self.calls.open.get(&call) else { return };
+        let (from, to) = (*to, *from);
+        let Passage { arrives_ns, breaks_ns, is_kept } = self.network.send(self.now_ns, from, to);
+        if let Some(at_ns) = arrives_ns {
+            self.events.push(at_ns, Event::Answers { call, from, to, is_kept, response });
+        }
+        if let Some(at_ns) = breaks_ns {
+            self.events.push(at_ns, Event::Breaks { call, how: Broken::Reset });
+        }
+    }
+
+    pub(super) fn answers(&mut self, event: Event) {
+        let Event::Answers { call, from, to, is_kept, response } = event else { return };
+        if self.network.is_cut(from, to) {
+            self.network.counts.cut += u64::from(!is_kept);
+            if is_kept {
+                let event = Event::Answers { call, from, to, is_kept, response };
+                self.events.push(self.now_ns + RESEND_NS, event);
+            }
+            return;
+        }
+        if let Some(Call { from, to, tag }) = self.calls.open.remove(&call) {
+            self.note_message(to, from, "answer");
+            self.bring(from, Brought::Outcome(tag, Ok(response)));
+        }
+    }
+
+    /// The caller hears that it will hear nothing more.
+    pub(super) fn breaks(&mut self, call: CallId, how: Broken) {
+        let Some(Call { from, to, .. }) = self.calls.open.get(&call) else { return };
+        let is_cut = self.network.is_cut(*to, *from);
+        if is_cut && how != Broken::TimedOut {
+            return;
+        }
+        if let Some(Call { from, tag, .. }) = self.calls.open.remove(&call) {
+            self.bring(from, Brought::Outcome(tag, Err(how)));
+        }
+    }
+
+    fn tell_broken(&mut self, call: CallId, how: Broken) {
+        let Some(Call { from, to, .. }) = self.calls.open.get(&call) else { return };
+        let takes_ns = self.network.takes_ns(*to, *from);
+        self.events.push(self.now_ns + takes_ns, Event::Breaks { call, how });
+    }
+
+    /// Of a process that is no more: whoever called it hears of that, and it hears of nobody.
+    pub(super) fn break_connections(&mut self, party: Party) {
+        self.calls.open.retain(|_, call| call.from != party);
+        let of_party = self.calls.open.iter().filter(|(_, call)| call.to == party);
+        let of_party: Vec<CallId> = of_party.map(|(id, _)| *id).collect();
+        for call in of_party {
+            self.tell_broken(call, Broken::Reset);
+        }
+    }
+
+    fn note_message(&mut self, from: Party, to: Party, what: &str) {
+        let numbers = [from.numbers(), to.numbers()].concat();
+        self.trace.note(&[self.now_ns]);
+        self.trace.note(&numbers);
+        self.trace.note_bytes(what.as_bytes());
+    }
+}

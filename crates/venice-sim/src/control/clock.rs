@@ -1,0 +1,62 @@
+//! Clocks of machines: apart from each other, and a little too fast or slow.
+
+use super::scenario::Clocks;
+use crate::random::Stream;
+
+/// A machine's clock, since its process started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    /// What it showed when the true time was 0.
+    offset_ns: u64,
+    drift_ppm: i64,
+}
+
+/// What true clocks show at the beginning: more than any of them is behind.
+const EPOCH_NS: u64 = 1_000_000_000_000;
+
+impl Clock {
+    pub(super) fn new(clocks: &Clocks, rng: &mut Stream) -> Self {
+        let drift = i64::from(clocks.drift.0);
+        let drift_ppm = rng.below(2 * drift as u64 + 1) as i64 - drift;
+        Self { offset_ns: EPOCH_NS, drift_ppm }.set(clocks, rng)
+    }
+
+    /// The same, put right or wrong.
+    pub(super) fn set(self, clocks: &Clocks, rng: &mut Stream) -> Self {
+        let ahead_ns = rng.below(clocks.apart.0 + 1);
+        Self { offset_ns: EPOCH_NS + ahead_ns - clocks.apart.0 / 2, ..self }
+    }
+
+    /// What it shows.
+    pub(super) fn at(self, true_ns: u64) -> u64 {
+        self.offset_ns + self.scaled(true_ns, 1)
+    }
+
+    /// How long it truly takes until so much has passed on it.
+    pub(super) fn takes_ns(self, local_ns: u64) -> u64 {
+        // One more, so that it has passed by then.
+        self.scaled(local_ns, -1).saturating_add(1 + local_ns / 1_000_000)
+    }
+
+    fn scaled(self, ns: u64, sign: i64) -> u64 {
+        let drift = i128::from(ns) * i128::from(sign * self.drift_ppm) / 1_000_000;
+        u64::try_from(i128::from(ns) + drift).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{Nanos, Share};
+
+    #[test]
+    fn what_is_waited_for_has_passed_and_not_much_more() {
+        let clocks = Clocks { apart: Nanos(600_000_000_000), drift: Share(10_000) };
+        for seed in 0..200 {
+            let clock = Clock::new(&clocks, &mut Stream::new(seed));
+            let (from_ns, waits_ns) = (seed * 1_000_003, 7_000_000_000);
+            let passed_ns = clock.at(from_ns + clock.takes_ns(waits_ns)) - clock.at(from_ns);
+            assert!((waits_ns..waits_ns + 1_000_000).contains(&passed_ns), "{passed_ns}");
+        }
+    }
+}

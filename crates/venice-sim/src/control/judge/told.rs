@@ -1,0 +1,124 @@
+//! What Monitor Nodes ask of donors and tell recipients.
+
+use venice_rack::monitor::{Record, RecordKey};
+use venice_rack::rat::{GrantRecord, GrantState};
+use venice_rack::types::{Grant, HeldState, Identity, PrepareRequest};
+use venice_wire::GrantId;
+
+use super::{Checker, Judge, Scene, Told};
+use crate::control::agent::number_of;
+
+impl Judge {
+    /// A Monitor Node asks a donor to set something aside.
+    pub(super) fn prepares(
+        &mut self,
+        scene: &Scene<'_>,
+        monitor: u16,
+        donor: Identity,
+        request: &PrepareRequest,
+    ) {
+        let now_ns = scene.now_ns;
+        let host = &scene.monitors[usize::from(monitor)];
+        let is_recorded = host.known(&RecordKey::Grant(request.grant)).is_some();
+        let other = self.numbers.insert(request.grant, request.key);
+        // Whether it was lent at once its donor is asked again.
+        let is_again = is_recorded && request.at_once && other == Some(request.key);
+        let is_once = other.is_none() || is_again;
+        self.findings.check(Checker::Numbers, now_ns, is_once, || {
+            format!("{} is given twice", request.grant)
+        });
+        if is_again || is_recorded {
+            return;
+        }
+        let node = host.known(&RecordKey::Node(donor.node));
+        let is_draining = matches!(node, Some(Record::Node(record)) if record.is_draining);
+        self.findings.check(Checker::TurnedAway, now_ns, !is_draining, || {
+            format!("monitor{monitor} places {} on node {}, which is drained", request.grant, donor.node)
+        });
+        let is_silent =
+            host.core().is_some_and(|core| core.silent_nodes().any(|node| node == donor.node));
+        self.findings.check(Checker::TurnedAway, now_ns, !is_silent, || {
+            format!("monitor{monitor} places {} on node {}, which is down", request.grant, donor.node)
+        });
+    }
+
+    /// A Monitor Node tells what a request was granted.
+    pub(super) fn tells(&mut self, scene: &Scene<'_>, client_id: u128, grants: &[Grant]) {
+        for grant in grants {
+            let result = self.recorded(scene, client_id, grant);
+            self.findings.check(Checker::Record, scene.now_ns, result.is_ok(), || {
+                result.err().unwrap_or_default()
+            });
+        }
+        let told: Vec<(u16, GrantId)> = grants
+            .iter()
+            .map(|grant| (number_of(&grant.donor).unwrap_or_default(), grant.id))
+            .collect();
+        let now = Told { at_ns: scene.now_ns, grants: told };
+        let Some(before) = self.told.insert(client_id, now) else { return };
+        let now = &self.told[&client_id].grants;
+        // A donor that nobody has heard of for a lease is as good as dead, whatever it holds.
+        let is_good = scene.now_ns < before.at_ns + self.lease_ns
+            && before.grants.iter().all(|grant| self.lent.contains_key(grant));
+        let is_same = before.grants == *now;
+        self.findings.check(Checker::Single, scene.now_ns, is_same || !is_good, || {
+            format!("request {client_id:#x} was granted {:?} and then {now:?}", before.grants)
+        });
+    }
+
+    fn recorded(&self, scene: &Scene<'_>, client_id: u128, grant: &Grant) -> Result<(), String> {
+        let key = RecordKey::Grant(grant.id);
+        let record = match self.is_alone {
+            true => scene.monitors[0].file().get(&key),
+            false => scene.store.get(&key),
+        };
+        let donor = number_of(&grant.donor).unwrap_or_default();
+        match record {
+            Some(Record::Grant(record)) if is_told(record, client_id, grant) => Ok(()),
+            None if !self.lent.contains_key(&(donor, grant.id)) => Ok(()),
+            other => Err(format!("{} is told, and the store has {other:?}", grant.id)),
+        }
+    }
+
+    /// What a recipient hears of is so.
+    pub(super) fn check_truth(
+        &mut self,
+        scene: &Scene<'_>,
+        grants: &[Grant],
+        (wanted_bytes, asked_ns): (u64, u64),
+    ) {
+        let bytes: u64 = grants.iter().map(|grant| grant.bytes).sum();
+        let is_memory = grants.iter().all(|grant| grant.device.is_none());
+        let is_whole = if is_memory { bytes == wanted_bytes } else { bytes >= wanted_bytes };
+        self.findings.check(Checker::Truth, scene.now_ns, is_whole, || {
+            format!("{bytes} bytes are granted of {wanted_bytes}")
+        });
+        // The leases began after that.
+        if scene.now_ns >= asked_ns + self.lease_ns {
+            return;
+        }
+        for grant in grants {
+            let donor = number_of(&grant.donor).unwrap_or_default();
+            let agent = &scene.agents[usize::from(donor)];
+            let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
+            if agent.identity() != Some(identity) || self.taken_back.contains(&(donor, grant.id)) {
+                continue;
+            }
+            let view = agent.core().and_then(|core| core.grant(grant.id));
+            let is_so = view.is_some_and(|view| {
+                view.state == HeldState::Committed && view.key == grant.key
+            });
+            self.findings.check(Checker::Truth, scene.now_ns, is_so, || {
+                format!("{} is told, and {} has {view:?}", grant.id, grant.donor)
+            });
+        }
+    }
+}
+
+fn is_told(record: &GrantRecord, client_id: u128, grant: &Grant) -> bool {
+    let is_lent = record.state == GrantState::Committed || record.is_lent_at_once();
+    let is_its = |origin: venice_rack::rat::Origin| {
+        origin.client_id == client_id && origin.key == grant.key
+    };
+    is_lent && record.origin.is_some_and(is_its)
+}

@@ -1,0 +1,94 @@
+//! A failing scenario made smaller, as long as it fails in the same way.
+
+use super::scenario::{Clocks, Impairment};
+use super::{Report, Scenario, run};
+use crate::units::Share;
+
+/// Makes a scenario that fails smaller: fewer faults, fewer parties, less to do, a network that does
+/// less wrong. Gives up after `tries` runs; returns the smallest that failed and its report. `None` if
+/// the scenario does not fail.
+pub fn minimise(scenario: &Scenario, tries: u32) -> Option<(Scenario, Report)> {
+    let mut left = tries;
+    let mut fails = |scenario: &Scenario| {
+        left = left.checked_sub(1)?;
+        run(scenario).ok().filter(|report| !report.is_ok())
+    };
+    let report = fails(scenario)?;
+    let checker = report.violations.first()?.checker;
+    let mut best = (scenario.clone(), report);
+    loop {
+        let smaller = candidates(&best.0).into_iter().find_map(|candidate| {
+            let report = fails(&candidate)?;
+            let is_same = report.violations.first()?.checker == checker;
+            is_same.then_some((candidate, report))
+        });
+        match smaller {
+            Some(smaller) => best = smaller,
+            None => return Some(best),
+        }
+    }
+}
+
+/// Scenarios a little smaller than this one, the largest steps first.
+fn candidates(scenario: &Scenario) -> Vec<Scenario> {
+    let mut smaller = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Scenario)| {
+        let mut candidate = scenario.clone();
+        change(&mut candidate);
+        let all = candidate.clone();
+        candidate.faults.retain(|fault| fault.parties().iter().all(|party| all.has(*party)));
+        if candidate != *scenario && candidate.check().is_ok() {
+            smaller.push(candidate);
+        }
+    };
+    with(&|it| it.faults.clear());
+    for n in 0..scenario.faults.len() {
+        with(&|it| {
+            it.faults.remove(n);
+        });
+    }
+    with(&|it| it.monitors -= 1);
+    with(&|it| it.donors = it.donors.div_ceil(2));
+    with(&|it| it.donors -= 1);
+    with(&|it| it.recipients = it.recipients.div_ceil(2));
+    with(&|it| it.recipients -= 1);
+    with(&|it| it.devices = false);
+    with(&|it| it.span.0 = it.span.0 / 2 + 1);
+    with(&|it| it.clocks = Clocks::default());
+    with(&|it| it.network = Impairment::default());
+    let shares: [fn(&mut Scenario) -> &mut Share; 9] = [
+        |it| &mut it.network.loss,
+        |it| &mut it.network.resets,
+        |it| &mut it.network.late,
+        |it| &mut it.workload.wait,
+        |it| &mut it.workload.preempt,
+        |it| &mut it.workload.copies,
+        |it| &mut it.workload.device,
+        |it| &mut it.workload.named,
+        |it| &mut it.workload.die,
+    ];
+    for share in shares {
+        with(&|it| *share(it) = Share(0));
+    }
+    smaller
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Bounds;
+
+    #[test]
+    fn what_does_not_fail_cannot_be_made_smaller() {
+        assert_eq!(minimise(&Scenario::random(0, &Bounds::default()), 10), None);
+    }
+
+    #[test]
+    fn smaller_ones_name_nobody_who_is_not_there() {
+        for seed in 0..50 {
+            for smaller in candidates(&Scenario::random(seed, &Bounds::default())) {
+                assert_eq!(smaller.check(), Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A rack's control plane in virtual time: the real logic of Monitor Nodes and donors (`venice-rack`)
+//! in hosts that do what the daemons do around it, recipients that behave as `venice-recipient`, and
+//! between them a network, a store and clocks that misbehave.
+//!
+//! One event is handled after the other: a call or an answer arrives, a connection breaks, a time is
+//! up, the store tells what was changed, a fault begins or ends. Whoever is dead, frozen or cut off is
+//! so at any step, messages under way included. In the end all faults are over, programs end, and
+//! everybody has to agree.
+//!
+//! - [`scenario`]: what is to be run, as data, or drawn from a seed.
+//! - [`judge`](Checker): what must hold, whatever happens.
+//! - [`minimise`]: a failing scenario made smaller.
+//!
+//! ```
+//! use venice_sim::control::{self, Bounds, Scenario};
+//!
+//! let scenario = Scenario::random(7, &Bounds::default());
+//! let report = control::run(&scenario)?;
+//! assert!(report.is_ok(), "{:?}", report.violations);
+//! assert_eq!(report.trace_hash, control::run(&scenario)?.trace_hash);
+//! # Ok::<(), venice_sim::scenario::BadScenario>(())
+//! ```
+
+mod agent;
+mod calls;
+mod clock;
+mod desk;
+mod faults;
+mod judge;
+mod messages;
+pub mod minimise;
+mod monitor;
+mod network;
+mod party;
+mod peace;
+mod recipient;
+mod report;
+pub mod scenario;
+mod store;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use self::judge::{Checker, Counts, Verdict, Violation};
+pub use self::network::MessageCounts;
+pub use self::party::{ParsePartyError, Party};
+pub use self::report::Report;
+pub use self::scenario::{Bounds, Fault, FaultKind, Scenario};
+use self::world::World;
+use crate::scenario::BadScenario;
+
+/// Runs a scenario to its end, or to the first thing that must not happen.
+///
+/// # Errors
+/// If the scenario makes no sense.
+pub fn run(scenario: &Scenario) -> Result<Report, BadScenario> {
+    scenario.check()?;
+    let mut world = World::new(scenario);
+    let run = catch_unwind(AssertUnwindSafe(|| world.run()));
+    if let Err(panic) = run {
+        world.note_panic(panic.as_ref());
+    }
+    Ok(world.report())
+}

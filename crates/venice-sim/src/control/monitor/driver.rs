@@ -1,0 +1,390 @@
+//! Takes in what has come: calls, the donors' answers, what others have changed, and the time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use venice_rack::attention::{Attention, TICK_NS};
+use venice_rack::caller::Owner;
+use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
+use venice_rack::types::{
+    DeviceRequest, DonorStatus, Identity, MemoryRequest, NodeRegistration, RackError,
+};
+
+use super::company::Company;
+use super::{Monitor, MonitorTag, MonitorTimer, State};
+use crate::control::desk::{Desk, Tag, Timer};
+use crate::control::messages::{Batch, Broken, CallId, Leases, Request, Response};
+use crate::control::party::Party;
+
+/// Inputs taken at one go.
+const INPUTS_AT_ONCE: usize = 64;
+
+pub(super) struct Driver {
+    pub(super) core: MonitorCore,
+    attention: Attention,
+    pub(super) company: Option<Company>,
+    pub(super) stage: Stage,
+    pub(super) inputs: VecDeque<(CallId, Request)>,
+    returned: VecDeque<Returned>,
+    is_timeout_due: bool,
+    is_tick_due: bool,
+    /// When it wants to look at the time, as far as a timer is set.
+    timeout_ns: Option<u64>,
+    next_token: u64,
+    pub(super) registrations: BTreeMap<Token, (NodeRegistration, CallId)>,
+    pub(super) releases: BTreeMap<Token, (Leases, CallId)>,
+    pub(super) orders: BTreeMap<Token, ((String, bool), CallId)>,
+    pub(super) requests: BTreeMap<u128, Asking>,
+}
+
+/// What it is at.
+pub(super) enum Stage {
+    /// It takes in whatever comes.
+    Idle,
+    /// It writes these.
+    Storing(Vec<Change>),
+    /// Others were first: it hears what they have changed.
+    CatchingUp(Behind),
+}
+
+pub(super) struct Behind {
+    pub(super) failed: Vec<Change>,
+    pub(super) news: Vec<Change>,
+    pub(super) sights: Vec<venice_rack::monitor::Sight>,
+    pub(super) found: BTreeMap<venice_rack::monitor::RecordKey, u64>,
+}
+
+/// Who waits for the answer to a request.
+pub(super) struct Asking {
+    owner: Owner,
+    wanted: Wanted,
+    pub(super) calls: Vec<CallId>,
+}
+
+#[derive(Clone)]
+enum Wanted {
+    Memory(MemoryRequest),
+    Device(DeviceRequest),
+}
+
+struct Returned {
+    donor: Identity,
+    request: Request,
+    result: Result<Response, CallError>,
+}
+
+#[derive(Clone, Copy)]
+enum Ready {
+    Inputs,
+    Returned,
+    News,
+    Timeout,
+    Tick,
+}
+
+impl Driver {
+    pub(super) fn new(core: MonitorCore, attention: Attention, company: Option<Company>) -> Self {
+        Self {
+            core,
+            attention,
+            company,
+            stage: Stage::Idle,
+            inputs: VecDeque::new(),
+            returned: VecDeque::new(),
+            is_timeout_due: false,
+            is_tick_due: false,
+            timeout_ns: None,
+            next_token: 0,
+            registrations: BTreeMap::new(),
+            releases: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    fn ready(&self, has_news: bool) -> Vec<Ready> {
+        let all = [
+            (Ready::Inputs, !self.inputs.is_empty()),
+            (Ready::Returned, !self.returned.is_empty()),
+            (Ready::News, has_news),
+            (Ready::Timeout, self.is_timeout_due),
+            (Ready::Tick, self.is_tick_due),
+        ];
+        all.into_iter().filter(|(_, is_ready)| *is_ready).map(|(ready, _)| ready).collect()
+    }
+}
+
+impl Monitor {
+    /// Goes on as far as it can at this moment.
+    pub(super) fn pump(&mut self, desk: &mut Desk<'_>) {
+        loop {
+            self.perform_all(desk);
+            let has_news = !self.told.is_empty();
+            let Some(driver) = self.driver_mut() else { return };
+            if !matches!(driver.stage, Stage::Idle) {
+                return;
+            }
+            let ready = driver.ready(has_news);
+            if ready.is_empty() {
+                return self.wait(desk);
+            }
+            // Whichever: so does the daemon.
+            let which = *desk.rng.pick(&ready);
+            self.take_in(desk, which);
+        }
+    }
+
+    fn take_in(&mut self, desk: &mut Desk<'_>, ready: Ready) {
+        let local_ns = self.local_ns(desk);
+        let clock_ns = self.clock.at(desk.now_ns);
+        let State::Serving(driver) = &mut self.state else { return };
+        match ready {
+            Ready::Inputs => {
+                for _ in 0..INPUTS_AT_ONCE {
+                    let Some((call, request)) = driver.inputs.pop_front() else { break };
+                    driver.take(desk, local_ns, call, request);
+                }
+            }
+            Ready::Returned => {
+                if let Some(returned) = driver.returned.pop_front() {
+                    driver.hear(local_ns, returned);
+                }
+            }
+            Ready::News => driver.learn(local_ns, self.told.pop_front()),
+            Ready::Timeout => {
+                driver.is_timeout_due = false;
+                driver.core.handle_timeout(local_ns);
+            }
+            Ready::Tick => {
+                driver.is_tick_due = false;
+                driver.attention.handle_tick(clock_ns);
+                if let Some(company) = &mut driver.company {
+                    company.tell_silent(driver.core.silent_nodes().collect());
+                }
+            }
+        }
+    }
+
+    /// Comes back when the logic wants it.
+    fn wait(&mut self, desk: &mut Desk<'_>) {
+        let local_ns = self.local_ns(desk);
+        let clock = self.clock;
+        let Some(driver) = self.driver_mut() else { return };
+        let waits_ns = clock.takes_ns(driver.core.poll_timeout().saturating_sub(local_ns));
+        let at_ns = desk.now_ns + waits_ns;
+        if driver.timeout_ns.is_none_or(|set_ns| set_ns <= desk.now_ns || at_ns < set_ns) {
+            driver.timeout_ns = Some(at_ns);
+            desk.timer(waits_ns, Timer::Monitor(MonitorTimer::Timeout));
+        }
+    }
+
+    pub(super) fn timeout(&mut self, desk: &mut Desk<'_>) {
+        let local_ns = self.local_ns(desk);
+        let Some(driver) = self.driver_mut() else { return };
+        if driver.timeout_ns.is_some_and(|set_ns| set_ns <= desk.now_ns) {
+            driver.timeout_ns = None;
+        }
+        driver.is_timeout_due |= driver.core.poll_timeout() <= local_ns;
+        self.pump(desk);
+    }
+
+    pub(super) fn tick(&mut self, desk: &mut Desk<'_>) {
+        desk.timer(self.clock.takes_ns(TICK_NS), Timer::Monitor(MonitorTimer::Tick));
+        if let Some(driver) = self.driver_mut() {
+            driver.is_tick_due = true;
+            self.pump(desk);
+        }
+    }
+
+    /// A call to a donor is over. One whose connection broke is made once more, over a new one.
+    pub(super) fn donor_answered(
+        &mut self,
+        desk: &mut Desk<'_>,
+        (donor, request, is_again): (Identity, Box<Request>, bool),
+        outcome: Result<Response, Broken>,
+    ) {
+        let within_ns = self.donor_timeout_ns;
+        let Some(driver) = self.driver_mut() else { return };
+        let result = match outcome {
+            Err(Broken::Reset) if !is_again => {
+                let to = driver.party_of(donor);
+                let tag = MonitorTag::Donor { donor, request: request.clone(), is_again: true };
+                return desk.call(to, *request, within_ns, Tag::Monitor(tag));
+            }
+            Err(Broken::Refused) => Err(CallError::Gone),
+            Err(_) => Err(CallError::NoAnswer),
+            Ok(Response::Status(Err(refusal))) => Err(CallError::Refused(refusal)),
+            Ok(response) => Ok(response),
+        };
+        driver.returned.push_back(Returned { donor, request: *request, result });
+        self.pump(desk);
+    }
+
+    /// The time by which it judges others.
+    pub(super) fn local_ns(&self, desk: &Desk<'_>) -> u64 {
+        let clock_ns = self.clock.at(desk.now_ns);
+        match &self.state {
+            State::Serving(driver) => driver.attention.now_ns(clock_ns),
+            _ => clock_ns,
+        }
+    }
+}
+
+impl Driver {
+    fn take(&mut self, desk: &mut Desk<'_>, now_ns: u64, call: CallId, request: Request) {
+        match request {
+            Request::Register(node) => {
+                let token = self.token();
+                self.registrations.insert(token, ((*node).clone(), call));
+                self.core.handle_register(now_ns, token, *node);
+            }
+            Request::Heartbeat(report) => {
+                let acknowledged = self.core.handle_heartbeat(now_ns, *report);
+                desk.reply(call, Response::Acknowledged(acknowledged));
+            }
+            Request::Memory(owner, request) => {
+                self.request(desk, now_ns, (owner, Wanted::Memory(request)), call);
+            }
+            Request::Device(owner, request) => {
+                self.request(desk, now_ns, (owner, Wanted::Device(request)), call);
+            }
+            Request::Leave(owner, client_id) => {
+                let done = self.core.handle_leave(now_ns, &owner, client_id);
+                desk.reply(call, Response::Done(done));
+            }
+            Request::GiveBack(leases) => {
+                let token = self.token();
+                self.core.handle_release(token, &leases);
+                self.releases.insert(token, (leases, call));
+            }
+            Request::Drain { name, undo } => {
+                let token = self.token();
+                self.orders.insert(token, ((name.clone(), undo), call));
+                self.core.handle_drain(now_ns, token, &name, !undo);
+            }
+            other => unreachable!("a Monitor Node is asked to {}", other.name()),
+        }
+    }
+
+    fn request(
+        &mut self,
+        desk: &mut Desk<'_>,
+        now_ns: u64,
+        (owner, wanted): (Owner, Wanted),
+        call: CallId,
+    ) {
+        let client_id = wanted.client_id();
+        if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+            return desk.reply(call, Response::Asked(Err(error)));
+        }
+        let asking = Asking { owner, wanted, calls: Vec::new() };
+        self.requests.entry(client_id).or_insert(asking).calls.push(call);
+    }
+
+    fn ask(&mut self, now_ns: u64, owner: &Owner, wanted: &Wanted) -> Result<(), RackError> {
+        match wanted.clone() {
+            Wanted::Memory(request) => self.core.handle_request(now_ns, owner.clone(), request),
+            Wanted::Device(request) => {
+                self.core.handle_device_request(now_ns, owner.clone(), request)
+            }
+        }
+    }
+
+    /// What came of a call to a donor.
+    fn hear(&mut self, now_ns: u64, returned: Returned) {
+        let Returned { donor, request, result } = returned;
+        let core = &mut self.core;
+        match request {
+            Request::Prepare(request) => {
+                core.handle_prepared(now_ns, donor, request.grant, status(result));
+            }
+            Request::Commit { grant, .. } => {
+                core.handle_committed(now_ns, donor, grant, status(result));
+            }
+            Request::Abort(_) => core.handle_aborted(now_ns, donor, status(result)),
+            Request::Release(grants) => {
+                core.handle_released(now_ns, donor, &grants, status(result));
+            }
+            Request::Ping => {
+                let pong = result.and_then(|response| match response {
+                    Response::Pong(pong) => Ok(pong),
+                    _ => Err(CallError::NoAnswer),
+                });
+                core.handle_pinged(now_ns, donor, pong);
+            }
+            other => unreachable!("a donor was asked to {}", other.name()),
+        }
+    }
+
+    /// Others have changed the store.
+    fn learn(&mut self, now_ns: u64, batch: Option<Batch>) {
+        let (Some(company), Some(batch)) = (&mut self.company, batch) else { return };
+        let news = company.learn(batch);
+        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        if !news.is_empty() {
+            self.core.handle_stored(now_ns, news);
+        }
+    }
+
+    /// Others were first: what was to be done is judged anew, and asked anew on behalf of those who have
+    /// no answer yet.
+    pub(super) fn yield_to_others(&mut self, desk: &mut Desk<'_>, now_ns: u64, behind: Behind) {
+        let Some(company) = &self.company else { return };
+        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        self.core.handle_conflict(now_ns, behind.failed, &company.view, behind.news);
+        self.core.handle_certificate_life(30 * 86_400_000);
+        for (token, (node, _)) in &self.registrations {
+            self.core.handle_register(now_ns, *token, node.clone());
+        }
+        for (token, (leases, _)) in &self.releases {
+            self.core.handle_release(*token, leases);
+        }
+        for (token, ((name, undo), _)) in &self.orders {
+            self.core.handle_drain(now_ns, *token, name, !undo);
+        }
+        let asking: Vec<(u128, Owner, Wanted)> = self
+            .requests
+            .iter()
+            .map(|(id, asking)| (*id, asking.owner.clone(), asking.wanted.clone()))
+            .collect();
+        for (client_id, owner, wanted) in asking {
+            if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+                self.answer(desk, client_id, Response::Asked(Err(error)));
+            }
+        }
+    }
+
+    /// Answers all who wait for a request.
+    pub(super) fn answer(&mut self, desk: &mut Desk<'_>, client_id: u128, response: Response) {
+        let asking = self.requests.remove(&client_id);
+        for call in asking.into_iter().flat_map(|asking| asking.calls) {
+            desk.reply(call, response.clone());
+        }
+    }
+
+    /// Whom a call to that donor goes to: its address says it.
+    pub(super) fn party_of(&self, donor: Identity) -> Party {
+        let name = self.core.name_of(donor.node);
+        Party::Donor(crate::control::agent::number_of(&name).unwrap_or_default())
+    }
+}
+
+impl Wanted {
+    fn client_id(&self) -> u128 {
+        match self {
+            Self::Memory(request) => request.client_id,
+            Self::Device(request) => request.client_id,
+        }
+    }
+}
+
+fn status(result: Result<Response, CallError>) -> Result<DonorStatus, CallError> {
+    match result? {
+        Response::Status(Ok(status)) => Ok(status),
+        _ => Err(CallError::NoAnswer),
+    }
+}

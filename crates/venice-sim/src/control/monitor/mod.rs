@@ -1,0 +1,249 @@
+//! A Monitor Node: the real logic, and around it what `venice-monitor` does.
+//!
+//! It takes in what has come, one of what is ready after the other, and performs what the logic wants
+//! done in order: while a change is being written nothing else happens. One that is alone writes to a
+//! file; several share a store, make each change on condition, hear of the others by the watch, and
+//! serve for as long as they hear themselves. A process that dies takes with it all but the store.
+
+mod company;
+mod driver;
+mod opening;
+mod performing;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use venice_rack::monitor::{
+    Change, KeySource, MonitorCore, MonitorSettings, Record, RecordKey,
+};
+use venice_rack::placement::Policy;
+use venice_rack::types::Identity;
+use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
+
+use self::company::Company;
+use self::driver::Driver;
+use super::clock::Clock;
+use super::desk::Desk;
+use super::messages::{Batch, Broken, CallId, Request, Response};
+use super::scenario::{Clocks, Scenario};
+
+/// A Monitor Node's process, its machine, and its file.
+pub(super) struct Monitor {
+    number: u16,
+    settings: MonitorSettings,
+    donor_timeout_ns: u64,
+    clocks: Clocks,
+    clock: Clock,
+    /// Where it has its records when it is alone.
+    file: BTreeMap<RecordKey, Record>,
+    is_alone: bool,
+    starts: u64,
+    state: State,
+    /// What the watch has told this process and was not heard yet.
+    told: VecDeque<Batch>,
+}
+
+enum State {
+    Down,
+    /// It is a member, or about to be, and reads what there is.
+    Opening(Option<Company>),
+    Serving(Box<Driver>),
+}
+
+/// What a Monitor Node calls for.
+#[derive(Clone, Debug)]
+pub(super) enum MonitorTag {
+    /// That of a donor; `is_again`: over a new connection, after one that broke.
+    Donor { donor: Identity, request: Box<Request>, is_again: bool },
+    Join,
+    Load,
+    /// A transaction; since when it is tried.
+    Transact { request: Box<Request>, since_ns: u64 },
+    Sign { number: u64 },
+}
+
+/// What comes by itself.
+#[derive(Clone, Debug)]
+pub(super) enum MonitorTimer {
+    /// What the logic wants to be looked at for.
+    Timeout,
+    /// It pays attention.
+    Tick,
+    /// The file has the change.
+    Written,
+    /// And says so.
+    Made,
+    /// A sign of life is due.
+    Sign,
+    /// It may not have heard itself for too long.
+    Tenure,
+    /// A transaction is tried again.
+    Again { request: Box<Request>, since_ns: u64 },
+    /// Opening is tried again.
+    Open,
+}
+
+/// Keys that nobody has to guess, each given once: those of another life are others.
+struct Keys(u64);
+
+impl KeySource for Keys {
+    fn next_key(&mut self) -> GrantKey {
+        self.0 += 1;
+        GrantKey(self.0)
+    }
+
+    fn next_secret(&mut self) -> NodeSecret {
+        self.0 += 1;
+        NodeSecret([self.0 as u8; 32])
+    }
+
+    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
+        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
+    }
+}
+
+impl Monitor {
+    pub(super) fn new(scenario: &Scenario, number: u16, clock: Clock) -> Self {
+        Self {
+            number,
+            settings: settings(scenario),
+            donor_timeout_ns: 2_000_000_000.min(scenario.lease.0 / 4),
+            clocks: scenario.clocks,
+            clock,
+            file: BTreeMap::new(),
+            is_alone: scenario.monitors == 1,
+            starts: 0,
+            state: State::Down,
+            told: VecDeque::new(),
+        }
+    }
+
+    /// A process begins.
+    pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
+        self.starts += 1;
+        self.clock = self.clock.set(&self.clocks, desk.rng);
+        if self.is_alone {
+            let records: Vec<Record> = self.file.values().cloned().collect();
+            self.serve(desk, records, None);
+        } else {
+            self.open(desk);
+        }
+    }
+
+    /// It dies.
+    pub(super) fn crash(&mut self) {
+        self.state = State::Down;
+        self.told.clear();
+    }
+
+    /// Somebody calls.
+    pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
+        if let Some(driver) = self.driver_mut() {
+            driver.inputs.push_back((call, request));
+            self.pump(desk);
+        }
+    }
+
+    /// A call is over.
+    pub(super) fn outcome(
+        &mut self,
+        desk: &mut Desk<'_>,
+        tag: MonitorTag,
+        outcome: Result<Response, Broken>,
+    ) {
+        match tag {
+            MonitorTag::Join => self.joined(desk, outcome),
+            MonitorTag::Load => self.loaded(desk, outcome),
+            MonitorTag::Donor { donor, request, is_again } => {
+                self.donor_answered(desk, (donor, request, is_again), outcome);
+            }
+            MonitorTag::Transact { request, since_ns } => {
+                self.transacted(desk, request, since_ns, outcome);
+            }
+            MonitorTag::Sign { number } => self.signed(desk, number, outcome),
+        }
+    }
+
+    pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: MonitorTimer) {
+        match timer {
+            MonitorTimer::Timeout => self.timeout(desk),
+            MonitorTimer::Tick => self.tick(desk),
+            MonitorTimer::Written => self.written(),
+            MonitorTimer::Made => self.made(desk),
+            MonitorTimer::Sign => self.give_sign(desk),
+            MonitorTimer::Tenure => self.check_tenure(desk),
+            MonitorTimer::Again { request, since_ns } => self.transact(desk, request, since_ns),
+            MonitorTimer::Open => self.open(desk),
+        }
+    }
+
+    /// The store tells what was changed.
+    pub(super) fn watch(&mut self, desk: &mut Desk<'_>, batch: Batch) {
+        self.told.push_back(batch);
+        self.pump(desk);
+    }
+
+    /// Its logic, while it serves.
+    pub(super) fn core(&self) -> Option<&MonitorCore> {
+        match &self.state {
+            State::Serving(driver) => Some(&driver.core),
+            State::Down | State::Opening(_) => None,
+        }
+    }
+
+    /// A record as it knows it.
+    pub(super) fn known(&self, key: &RecordKey) -> Option<&Record> {
+        match &self.state {
+            State::Serving(driver) => match &driver.company {
+                Some(company) => company.view.get(key),
+                None => self.file.get(key),
+            },
+            State::Down | State::Opening(_) => None,
+        }
+    }
+
+    /// What its file has.
+    pub(super) fn file(&self) -> &BTreeMap<RecordKey, Record> {
+        &self.file
+    }
+
+    fn driver_mut(&mut self) -> Option<&mut Driver> {
+        match &mut self.state {
+            State::Serving(driver) => Some(driver),
+            State::Down | State::Opening(_) => None,
+        }
+    }
+
+    fn company_mut(&mut self) -> Option<&mut Company> {
+        match &mut self.state {
+            State::Serving(driver) => driver.company.as_mut(),
+            State::Opening(company) => company.as_mut(),
+            State::Down => None,
+        }
+    }
+}
+
+/// Makes changes to records.
+fn enter(records: &mut BTreeMap<RecordKey, Record>, changes: &[Change]) {
+    for change in changes {
+        match change.clone().into_record() {
+            Some(record) => drop(records.insert(change.key(), record)),
+            None => drop(records.remove(&change.key())),
+        }
+    }
+}
+
+/// As the daemon has them where nobody says otherwise, but for the lease.
+pub(super) fn settings(scenario: &Scenario) -> MonitorSettings {
+    MonitorSettings {
+        heartbeat_interval_ns: 1_000_000_000,
+        missed_heartbeats: 3,
+        lease_ns: scenario.lease.0,
+        request_timeout_ns: scenario.lease.0 / 2,
+        preempt_notice_ns: 6_000_000_000,
+        is_plain: false,
+        way: |_, _, _| None,
+        link_bps: |_| None,
+        placement: Policy::default(),
+        ahead: Default::default(),
+    }
+}

@@ -1,0 +1,173 @@
+//! Performs what the logic wants done, in order; a change has to be durable before what comes after it.
+
+use venice_rack::monitor::{Action, Change};
+use venice_rack::queueing::Asked;
+
+use super::driver::{Behind, Stage};
+use super::opening::{ANSWER_WITHIN_NS, PAUSE_NS};
+use super::{Monitor, MonitorTag, MonitorTimer, State, enter};
+use crate::control::desk::{Desk, Fact, Tag, Timer};
+use crate::control::messages::{Broken, Outcome, Request, Response, Transaction};
+use crate::control::party::Party;
+
+/// The longest that the file takes for a change.
+const WRITES_WITHIN_NS: u64 = 20_000_000;
+/// How long it is tried to reach the store for a change.
+const STORE_PATIENCE_NS: u64 = 10_000_000_000;
+
+impl Monitor {
+    /// Until a change has to be waited for, or nothing is left to do.
+    pub(super) fn perform_all(&mut self, desk: &mut Desk<'_>) {
+        self.catch_up(desk);
+        while let Some(driver) = self.driver_mut() {
+            if !matches!(driver.stage, Stage::Idle) {
+                return;
+            }
+            let Some(action) = driver.core.poll_action() else { return };
+            // Who does not hear the others is not to act on what it knows.
+            if driver.company.as_ref().is_some_and(|it| it.until_ns <= desk.now_ns) {
+                return self.begin_anew(desk);
+            }
+            match action {
+                Action::Store(changes) => self.store(desk, changes),
+                action => self.perform(desk, action),
+            }
+        }
+    }
+
+    fn perform(&mut self, desk: &mut Desk<'_>, action: Action) {
+        let monitor = self.number;
+        let Some(driver) = self.driver_mut() else { return };
+        let (donor, request) = match action {
+            Action::SendPrepare { donor, request, .. } => {
+                let request = Box::new(request);
+                desk.fact(Fact::Prepares { monitor, donor, request: request.clone() });
+                (donor, Request::Prepare(request))
+            }
+            Action::SendCommit { donor, grant, .. } => {
+                (donor, Request::Commit { grant, donor_epoch: donor.epoch })
+            }
+            Action::SendAbort { donor, grant, .. } => (donor, Request::Abort(grant)),
+            Action::SendRelease { donor, grants, .. } => (donor, Request::Release(grants)),
+            Action::SendPing { donor, .. } => (donor, Request::Ping),
+            Action::ReplyRequest { client_id, result } => {
+                if let (Ok(grants), true) = (&result, driver.requests.contains_key(&client_id)) {
+                    desk.fact(Fact::Tells { client_id, grants: grants.clone() });
+                }
+                let asked = result.map(Asked::Granted);
+                return driver.answer(desk, client_id, Response::Asked(asked));
+            }
+            Action::ReplyStanding { client_id, standing } => {
+                let asked = Ok(Asked::Waits(standing));
+                return driver.answer(desk, client_id, Response::Asked(asked));
+            }
+            Action::ReplyRelease { token, kept } => {
+                if let Some((_, call)) = driver.releases.remove(&token) {
+                    desk.reply(call, Response::Kept(kept));
+                }
+                return;
+            }
+            Action::ReplyDone { token, result } => {
+                if let Some((_, call)) = driver.orders.remove(&token) {
+                    desk.reply(call, Response::Done(result));
+                }
+                return;
+            }
+            Action::ReplyRegister { token, result } => {
+                if let Some((_, call)) = driver.registrations.remove(&token) {
+                    desk.reply(call, Response::Registered(result));
+                }
+                return;
+            }
+            Action::Note(_) => return,
+            Action::Store(_) => unreachable!("a change is waited for"),
+        };
+        let to = driver.party_of(donor);
+        let tag = MonitorTag::Donor { donor, request: Box::new(request.clone()), is_again: false };
+        desk.call(to, request, self.donor_timeout_ns, Tag::Monitor(tag));
+    }
+
+    fn store(&mut self, desk: &mut Desk<'_>, changes: Vec<Change>) {
+        let Some(driver) = self.driver_mut() else { return };
+        driver.stage = Stage::Storing(changes.clone());
+        let Some(company) = &mut driver.company else {
+            // A crash may come before it is written, or after it and before anybody knows.
+            let takes_ns = desk.rng.between(500_000, WRITES_WITHIN_NS);
+            let written_ns = desk.rng.below(takes_ns);
+            desk.timer(written_ns, Timer::Monitor(MonitorTimer::Written));
+            return desk.timer(takes_ns, Timer::Monitor(MonitorTimer::Made));
+        };
+        company.transactions += 1;
+        let conditions = company.view.conditions(&changes);
+        let (member, number) = (company.member, company.transactions);
+        let request = Request::Transact(Transaction { member, number, conditions, changes });
+        self.transact(desk, Box::new(request), desk.now_ns);
+    }
+
+    pub(super) fn written(&mut self) {
+        let State::Serving(driver) = &self.state else { return };
+        if let Stage::Storing(changes) = &driver.stage {
+            enter(&mut self.file, changes);
+        }
+    }
+
+    pub(super) fn made(&mut self, desk: &mut Desk<'_>) {
+        if let Some(driver) = self.driver_mut() {
+            driver.stage = Stage::Idle;
+            self.pump(desk);
+        }
+    }
+
+    /// Tries to have a transaction made.
+    pub(super) fn transact(&mut self, desk: &mut Desk<'_>, request: Box<Request>, since_ns: u64) {
+        let tag = MonitorTag::Transact { request: request.clone(), since_ns };
+        desk.call(Party::Store, *request, ANSWER_WITHIN_NS, Tag::Monitor(tag));
+    }
+
+    pub(super) fn transacted(
+        &mut self,
+        desk: &mut Desk<'_>,
+        request: Box<Request>,
+        since_ns: u64,
+        outcome: Result<Response, Broken>,
+    ) {
+        let Some(driver) = self.driver_mut() else { return };
+        let Some(company) = &mut driver.company else { return };
+        let outcome = match outcome {
+            Ok(Response::Transacted(outcome)) => outcome,
+            _ if desk.now_ns < since_ns + STORE_PATIENCE_NS => {
+                let again = MonitorTimer::Again { request, since_ns };
+                return desk.timer(PAUSE_NS / 10, Timer::Monitor(again));
+            }
+            _ => return self.begin_anew(desk),
+        };
+        let Stage::Storing(changes) = std::mem::replace(&mut driver.stage, Stage::Idle) else {
+            unreachable!("one transaction at a time")
+        };
+        match outcome {
+            Outcome::Made { revision } => company.view.made(revision, changes),
+            Outcome::Conflict { is_member: false, .. } => return self.begin_anew(desk),
+            Outcome::Conflict { found, .. } => {
+                let sights = company.view.conditions(&changes);
+                let behind = Behind { failed: changes, news: Vec::new(), sights, found };
+                driver.stage = Stage::CatchingUp(behind);
+            }
+        }
+        self.pump(desk);
+    }
+
+    /// Hears of what stood in the way, and all before it.
+    fn catch_up(&mut self, desk: &mut Desk<'_>) {
+        let local_ns = self.local_ns(desk);
+        let State::Serving(driver) = &mut self.state else { return };
+        let Stage::CatchingUp(behind) = &mut driver.stage else { return };
+        let Some(company) = &mut driver.company else { return };
+        while !company.view.has_moved_on(&behind.sights, &behind.found) {
+            let Some(batch) = self.told.pop_front() else { return };
+            behind.news.extend(company.learn(batch));
+        }
+        if let Stage::CatchingUp(behind) = std::mem::replace(&mut driver.stage, Stage::Idle) {
+            driver.yield_to_others(desk, local_ns, behind);
+        }
+    }
+}

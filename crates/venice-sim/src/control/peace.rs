@@ -1,0 +1,117 @@
+//! The end of a run: faults end, programs end, those who want all there is are served, and let go of it.
+
+use super::agent::DEVICES;
+use super::desk::Desk;
+use super::faults::Operator;
+use super::judge::Scene;
+use super::party::Party;
+use super::recipient::Wish;
+use super::scenario::{FaultKind, Scenario};
+use super::world::{Brought, Event, World, frozen_recipients};
+
+/// Between being served and being in agreement: reports come every second.
+const SETTLES_NS: u64 = 3_000_000_000;
+/// For giving back all there is, and for the reports of that.
+const GIVES_BACK_NS: u64 = 6_000_000_000;
+
+/// What comes after the other at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing goes wrong any more; what is under way may be late.
+    Calm,
+    /// Nothing is: programs end, and for each device and all memory of each donor somebody comes who
+    /// wants it.
+    Peace,
+    /// All of them have it.
+    Served,
+    /// All agree, and they let go.
+    Agreed,
+    /// Nothing is left.
+    Empty,
+    Over,
+}
+
+/// Those who show that what can be served is: one for the memory of each donor, and for each device.
+pub(super) fn probes(scenario: &Scenario) -> impl Iterator<Item = Wish> + use<> {
+    let (slabs, has_devices) = (scenario.slabs, scenario.devices);
+    (0..scenario.donors).flat_map(move |donor| {
+        let devices = DEVICES.into_iter().filter(move |_| has_devices);
+        let devices = devices.map(move |(kind, _, units)| Wish::device(donor, kind, units));
+        [Wish::whole(donor, slabs)].into_iter().chain(devices)
+    })
+}
+
+impl World<'_> {
+    pub(super) fn plan_peace(&mut self) {
+        let calm_ns = self.scenario.calm_ns();
+        let peace_ns = calm_ns + self.latest_ns();
+        let served_ns = peace_ns + 2 * self.scenario.lease.0;
+        let agreed_ns = served_ns + SETTLES_NS;
+        let empty_ns = agreed_ns + GIVES_BACK_NS;
+        let phases = [
+            (calm_ns, Phase::Calm),
+            (peace_ns, Phase::Peace),
+            (served_ns, Phase::Served),
+            (agreed_ns, Phase::Agreed),
+            (empty_ns, Phase::Empty),
+            (empty_ns, Phase::Over),
+        ];
+        for (at_ns, phase) in phases {
+            self.events.push(at_ns, Event::Phase(phase));
+        }
+    }
+
+    /// The longest that something sent in calm's first moment can have been under way.
+    fn latest_ns(&self) -> u64 {
+        let storms = self.scenario.faults.iter().filter_map(|fault| match &fault.kind {
+            FaultKind::Storm { impairment } => Some(*impairment),
+            _ => None,
+        });
+        let all = storms.chain([self.scenario.network]);
+        all.filter(|it| it.late.0 > 0).map(|it| it.late_by.0).max().unwrap_or(0)
+    }
+
+    pub(super) fn begin_phase(&mut self, phase: Phase) {
+        match phase {
+            Phase::Calm => self.network.calm(),
+            Phase::Peace => {
+                self.as_operator(Operator::doubt);
+                self.tell_recipients(|| Brought::End);
+            }
+            Phase::Served => self.judge_all(|judge, scene| judge.check_served(scene)),
+            Phase::Agreed => {
+                self.judge_all(|judge, scene| judge.check_agreement(scene, false));
+                self.tell_recipients(|| Brought::LetGo);
+            }
+            Phase::Empty => self.judge_all(|judge, scene| judge.check_agreement(scene, true)),
+            Phase::Over => {}
+        }
+    }
+
+    fn tell_recipients(&mut self, brought: impl Fn() -> Brought) {
+        for number in 0..self.recipients.len() as u16 {
+            self.bring(Party::Recipient(number), brought());
+        }
+    }
+
+    fn judge_all(&mut self, check: impl FnOnce(&mut super::judge::Judge, &Scene<'_>)) {
+        let frozen = frozen_recipients(&self.standings);
+        let scene = Scene {
+            now_ns: self.now_ns,
+            agents: &self.agents,
+            monitors: &self.monitors,
+            recipients: &self.recipients,
+            store: &self.store,
+            frozen: &frozen,
+        };
+        check(&mut self.judge, &scene);
+    }
+
+    /// Lets the operator do something.
+    pub(super) fn as_operator(&mut self, act: impl FnOnce(&mut Operator, &mut Desk<'_>)) {
+        let party = Party::Operator;
+        let rng = self.rngs.get_mut(&party).expect("everybody has one");
+        let mut desk = Desk { now_ns: self.now_ns, rng, out: &mut self.out, party };
+        act(&mut self.operator, &mut desk);
+    }
+}

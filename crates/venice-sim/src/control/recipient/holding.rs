@@ -1,0 +1,156 @@
+//! Grants that are held: renewed at their donors, given up in time.
+
+use venice_rack::types::{Grant, LeaseState};
+
+use super::{Doing, Recipient, RecipientTag, RecipientTimer};
+use crate::control::desk::{Desk, Fact, Tag, Timer};
+use crate::control::messages::{Broken, Request, Response};
+use crate::control::party::Party;
+
+/// A grant is given up when this part of its lease is left.
+const MARGIN_PARTS: u64 = 4;
+/// How long a donor may take to answer.
+const ANSWER_WITHIN_NS: u64 = 3_000_000_000;
+/// The longest pause between two renewals.
+const MAX_PAUSE_NS: u64 = 1_000_000_000;
+
+pub(super) struct Holding {
+    kept: Vec<Kept>,
+    /// When renewals are due.
+    next_ns: u64,
+}
+
+struct Kept {
+    grant: Grant,
+    /// When the renewal was sent that its donor answered last, by this machine's clock.
+    renewed_ns: u64,
+    is_asked: bool,
+    is_lost: bool,
+}
+
+impl Holding {
+    /// What is not lost.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Grant> {
+        self.kept.iter().filter(|kept| !kept.is_lost).map(|kept| &kept.grant)
+    }
+
+    fn lease_ns(&self) -> u64 {
+        let shortest_s = self.kept.iter().map(|kept| kept.grant.lease_s).fold(86_400.0, f64::min);
+        (shortest_s * 1e9) as u64
+    }
+}
+
+impl Kept {
+    /// For how long it is believed in after a renewal.
+    fn trust_ns(&self) -> u64 {
+        let lease_ns = (self.grant.lease_s * 1e9) as u64;
+        lease_ns - lease_ns / MARGIN_PARTS
+    }
+
+    fn ends_ns(&self) -> u64 {
+        self.renewed_ns + self.trust_ns()
+    }
+}
+
+impl Recipient {
+    /// It has what it wanted, by a request that was sent then.
+    pub(super) fn take(
+        &mut self,
+        desk: &mut Desk<'_>,
+        grants: Vec<Grant>,
+        (wanted_bytes, asked_ns): (u64, u64),
+    ) {
+        let (recipient, client_id) = (self.number, self.client_id());
+        let told = grants.clone();
+        desk.fact(Fact::Takes { recipient, client_id, grants: told, wanted_bytes, asked_ns });
+        let renewed_ns = self.clock.at(asked_ns);
+        let keep = |grant| Kept { grant, renewed_ns, is_asked: false, is_lost: false };
+        let kept = grants.into_iter().map(keep).collect();
+        self.doing = Doing::Holding(Holding { kept, next_ns: 0 });
+        self.judge(desk);
+        self.keep(desk);
+        let holds_ns = match self.is_ending {
+            true => desk.rng.below(500_000_000),
+            false => desk.rng.below(2 * self.workload.hold.0),
+        };
+        let program = self.programs;
+        desk.timer(holds_ns, Timer::Recipient(RecipientTimer::Done { program }));
+    }
+
+    /// Renews what is due, and comes back in time.
+    pub(super) fn keep(&mut self, desk: &mut Desk<'_>) {
+        let (clock, program) = (self.clock, self.programs);
+        let local_ns = clock.at(desk.now_ns);
+        let Doing::Holding(holding) = &mut self.doing else { return };
+        if holding.next_ns <= local_ns {
+            holding.next_ns = local_ns + (holding.lease_ns() / 4).min(MAX_PAUSE_NS);
+            let due = |(_, kept): &(usize, &mut Kept)| !kept.is_lost && !kept.is_asked;
+            for (index, kept) in holding.kept.iter_mut().enumerate().filter(due) {
+                kept.is_asked = true;
+                let donor = crate::control::agent::number_of(&kept.grant.donor).unwrap_or_default();
+                let request = Request::Renew(kept.grant.id, kept.grant.key);
+                let tag = RecipientTag::Renew { program, index, sent_ns: local_ns };
+                desk.call(Party::Donor(donor), request, ANSWER_WITHIN_NS, Tag::Recipient(tag));
+            }
+        }
+        let living = holding.kept.iter().filter(|kept| !kept.is_lost);
+        if let Some(ends_ns) = living.map(Kept::ends_ns).min() {
+            let next_ns = ends_ns.min(holding.next_ns);
+            let waits_ns = clock.takes_ns(next_ns.saturating_sub(local_ns));
+            desk.timer(waits_ns, Timer::Recipient(RecipientTimer::Keep { program }));
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        desk: &mut Desk<'_>,
+        (index, sent_ns): (usize, u64),
+        outcome: Result<Response, Broken>,
+    ) {
+        let Doing::Holding(holding) = &mut self.doing else { return };
+        let kept = &mut holding.kept[index];
+        kept.is_asked = false;
+        if kept.is_lost {
+            return;
+        }
+        match outcome {
+            Ok(Response::Lease(LeaseState::Live { notice, .. })) => {
+                kept.renewed_ns = kept.renewed_ns.max(sent_ns);
+                // Some have nowhere to go with what is there.
+                if notice.is_some() && self.probe.is_none() && self.programs.is_multiple_of(2) {
+                    self.give_back(desk);
+                }
+            }
+            Ok(Response::Lease(LeaseState::Unknown)) | Err(Broken::Refused) => {
+                self.lose(desk, index);
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives up what was not renewed in time, whatever its donor says later.
+    pub(super) fn judge(&mut self, desk: &mut Desk<'_>) {
+        let local_ns = self.clock.at(desk.now_ns);
+        let Doing::Holding(holding) = &self.doing else { return };
+        let is_over = |kept: &Kept| !kept.is_lost && kept.ends_ns() <= local_ns;
+        let over: Vec<usize> =
+            (0..holding.kept.len()).filter(|index| is_over(&holding.kept[*index])).collect();
+        for index in over {
+            self.lose(desk, index);
+        }
+    }
+
+    fn lose(&mut self, desk: &mut Desk<'_>, index: usize) {
+        let Doing::Holding(holding) = &mut self.doing else { return };
+        let kept = &mut holding.kept[index];
+        kept.is_lost = true;
+        desk.fact(Fact::Leaves { grant: kept.grant.id });
+        if holding.living().next().is_some() {
+            return;
+        }
+        self.idle(desk);
+        if let Some(wish) = self.probe.clone() {
+            self.begin(desk, wish);
+        }
+    }
+}

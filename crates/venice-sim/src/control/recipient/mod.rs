@@ -1,0 +1,410 @@
+//! A node's programs that borrow, one after the other: what `venice-recipient` does, and what people
+//! do who use it.
+//!
+//! A program asks whichever Monitor Node takes its call, and the next one where that breaks, under the
+//! same number. What it is granted it renews at the donors, counting from when it sent the renewal; it
+//! gives up what was not renewed in three quarters of the lease. It ends by giving back what it has, or
+//! without a word.
+
+mod holding;
+mod wishes;
+
+use venice_rack::caller::Owner;
+use venice_rack::queueing::Asked;
+use venice_rack::types::{Grant, RackError};
+
+use self::holding::Holding;
+pub(super) use self::wishes::Wish;
+use super::clock::Clock;
+use super::desk::{Desk, Fact, Tag, Timer};
+use super::messages::{Broken, Leases, Request, Response};
+use super::party::Party;
+use super::scenario::{Scenario, Workload};
+
+/// A Monitor Node that hangs is noticed in so long.
+const HANGS_NS: u64 = 3_000_000_000;
+/// Between two attempts at Monitor Nodes none of which answers.
+const PAUSE_NS: u64 = 250_000_000;
+/// For how long it is tried to reach any.
+const PATIENCE_NS: u64 = 15_000_000_000;
+/// Of a million answers that say that it waits, those after which a program waits no longer.
+const LEAVES_PPM: u32 = 30_000;
+/// How long giving back may take at the Monitor Node, and at a donor.
+const GIVES_BACK_NS: u64 = 2_500_000_000;
+
+pub(super) struct Recipient {
+    number: u16,
+    monitors: u16,
+    donors: u16,
+    slabs: u32,
+    has_devices: bool,
+    workload: Workload,
+    clock: Clock,
+    /// What it wants again and again until it has it, if it is one of those that show that what can be
+    /// served is served.
+    probe: Option<Wish>,
+    /// Programs that there were.
+    programs: u64,
+    /// No program begins any more.
+    is_ending: bool,
+    doing: Doing,
+}
+
+enum Doing {
+    /// No program runs.
+    Idle,
+    Asking(Asking),
+    Holding(Holding),
+    /// At the Monitor Node (`None`) or at the donors, one after the other.
+    GivingBack { left: Vec<Grant>, at: Option<usize> },
+}
+
+struct Asking {
+    wish: Wish,
+    client_id: u128,
+    began_ns: u64,
+    /// Since when it may have been granted: it asked then, and had no answer since that said otherwise.
+    asked_ns: u64,
+    /// A call is waited for.
+    is_asking: bool,
+    at: u16,
+    /// Monitor Nodes that did not take the call, one after the other.
+    refusals: u16,
+    /// Since when it cannot reach any.
+    silent_since_ns: Option<u64>,
+}
+
+/// What a recipient calls for.
+#[derive(Clone, Debug)]
+pub(super) enum RecipientTag {
+    Ask { program: u64 },
+    Leave,
+    Renew { program: u64, index: usize, sent_ns: u64 },
+    GiveBack { program: u64 },
+}
+
+/// What comes by itself.
+#[derive(Clone, Debug)]
+pub(super) enum RecipientTimer {
+    /// The next program begins.
+    Begin,
+    /// It asks again.
+    Ask { program: u64 },
+    /// Renewals are due, or a grant is given up.
+    Keep { program: u64 },
+    /// The program is done.
+    Done { program: u64 },
+}
+
+impl Recipient {
+    pub(super) fn new(
+        scenario: &Scenario,
+        number: u16,
+        clock: Clock,
+        probe: Option<Wish>,
+    ) -> Self {
+        Self {
+            number,
+            monitors: scenario.monitors,
+            donors: scenario.donors,
+            slabs: scenario.slabs,
+            has_devices: scenario.devices,
+            workload: scenario.workload,
+            clock,
+            probe,
+            programs: 0,
+            is_ending: false,
+            doing: Doing::Idle,
+        }
+    }
+
+    /// A process begins, or the node is there again.
+    pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
+        if self.probe.is_none() {
+            self.idle(desk);
+        }
+    }
+
+    /// It dies.
+    pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
+        self.forget(desk);
+        self.doing = Doing::Idle;
+    }
+
+    /// All faults are over: who has something ends soon, who asks waits for its answer.
+    pub(super) fn end(&mut self, desk: &mut Desk<'_>) {
+        self.is_ending = true;
+        if let Some(wish) = self.probe.clone() {
+            return self.begin(desk, wish);
+        }
+        if matches!(&self.doing, Doing::Asking(asking) if asking.wish.waits()) {
+            return self.leave(desk);
+        }
+        if matches!(self.doing, Doing::Holding(_)) {
+            let after_ns = desk.rng.below(1_000_000_000);
+            let program = self.programs;
+            desk.timer(after_ns, Timer::Recipient(RecipientTimer::Done { program }));
+        }
+    }
+
+    /// A probe lets go of what it has.
+    pub(super) fn let_go(&mut self, desk: &mut Desk<'_>) {
+        if let Doing::Holding(_) = self.doing {
+            self.give_back(desk);
+        }
+    }
+
+    pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: RecipientTimer) {
+        self.judge(desk);
+        match timer {
+            RecipientTimer::Begin => {
+                if matches!(self.doing, Doing::Idle) && !self.is_ending {
+                    let wish = self.draw_wish(desk.rng);
+                    self.begin(desk, wish);
+                }
+            }
+            RecipientTimer::Ask { program } if program == self.programs => self.ask(desk),
+            RecipientTimer::Keep { program } if program == self.programs => self.keep(desk),
+            RecipientTimer::Done { program } if program == self.programs => self.done(desk),
+            _ => {}
+        }
+    }
+
+    pub(super) fn outcome(
+        &mut self,
+        desk: &mut Desk<'_>,
+        tag: RecipientTag,
+        outcome: Result<Response, Broken>,
+    ) {
+        self.judge(desk);
+        match tag {
+            RecipientTag::Ask { program } if program == self.programs => {
+                self.answered(desk, outcome);
+            }
+            RecipientTag::Renew { program, index, sent_ns } if program == self.programs => {
+                self.renewed(desk, (index, sent_ns), outcome);
+            }
+            RecipientTag::GiveBack { program } if program == self.programs => {
+                self.gave_back(desk, outcome);
+            }
+            _ => {}
+        }
+    }
+
+    fn idle(&mut self, desk: &mut Desk<'_>) {
+        self.doing = Doing::Idle;
+        if !self.is_ending {
+            let after_ns = desk.rng.below(2 * self.workload.think.0);
+            desk.timer(after_ns, Timer::Recipient(RecipientTimer::Begin));
+        }
+    }
+
+    fn begin(&mut self, desk: &mut Desk<'_>, wish: Wish) {
+        self.programs += 1;
+        self.doing = Doing::Asking(Asking {
+            wish,
+            client_id: self.client_id(),
+            began_ns: desk.now_ns,
+            asked_ns: desk.now_ns,
+            is_asking: false,
+            at: desk.rng.below(self.monitors.into()) as u16,
+            refusals: 0,
+            silent_since_ns: None,
+        });
+        self.ask(desk);
+    }
+
+    fn ask(&mut self, desk: &mut Desk<'_>) {
+        let (owner, name) = (self.owner(), self.name());
+        let Doing::Asking(asking) = &mut self.doing else { return };
+        asking.is_asking = true;
+        let waited_ms = (desk.now_ns - asking.began_ns) / 1_000_000;
+        let request = asking.wish.request(owner, name, asking.client_id, waited_ms);
+        let tag = RecipientTag::Ask { program: self.programs };
+        desk.call(Party::Monitor(asking.at), request, HANGS_NS, Tag::Recipient(tag));
+    }
+
+    fn ask_after(&mut self, desk: &mut Desk<'_>, after_ns: u64) {
+        let program = self.programs;
+        desk.timer(after_ns, Timer::Recipient(RecipientTimer::Ask { program }));
+    }
+
+    fn answered(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
+        let Doing::Asking(asking) = &mut self.doing else { return };
+        if !std::mem::take(&mut asking.is_asking) {
+            return;
+        }
+        match outcome {
+            Ok(Response::Asked(asked)) => {
+                (asking.refusals, asking.silent_since_ns) = (0, None);
+                let waits = asking.wish.waits();
+                if !waits {
+                    let after_ns = desk.now_ns - asking.began_ns;
+                    desk.fact(Fact::Answered { after_ns });
+                }
+                match asked {
+                    Ok(Asked::Granted(grants)) => {
+                        let wanted_bytes = asking.wish.bytes();
+                        let asked_ns = asking.asked_ns;
+                        self.take(desk, grants, (wanted_bytes, asked_ns));
+                    }
+                    Ok(Asked::Waits(_)) => self.wait_on(desk),
+                    Err(error) => self.refused(desk, &error),
+                }
+            }
+            Ok(other) => unreachable!("a request is answered by {other:?}"),
+            Err(broken) => self.unheard(desk, broken),
+        }
+    }
+
+    /// It is in line, and some do not wait any longer.
+    fn wait_on(&mut self, desk: &mut Desk<'_>) {
+        let Doing::Asking(asking) = &mut self.doing else { return };
+        asking.asked_ns = desk.now_ns;
+        if desk.rng.chance(LEAVES_PPM) {
+            return self.leave(desk);
+        }
+        self.ask(desk);
+    }
+
+    /// It waits no longer: what it is granted all the same ends.
+    fn leave(&mut self, desk: &mut Desk<'_>) {
+        let owner = self.owner();
+        let Doing::Asking(asking) = &self.doing else { return };
+        let (to, request) = (Party::Monitor(asking.at), Request::Leave(owner, asking.client_id));
+        desk.call(to, request, HANGS_NS, Tag::Recipient(RecipientTag::Leave));
+        self.idle(desk);
+    }
+
+    /// Another Monitor Node may answer; after a while none of them does.
+    fn unheard(&mut self, desk: &mut Desk<'_>, broken: Broken) {
+        let is_probe = self.probe.is_some();
+        let (monitors, is_ending) = (self.monitors, self.is_ending);
+        let Doing::Asking(asking) = &mut self.doing else { return };
+        let since_ns = *asking.silent_since_ns.get_or_insert(desk.now_ns);
+        let gives_up = desk.now_ns > since_ns + PATIENCE_NS && !is_ending;
+        if gives_up && !is_probe {
+            // A program that is told that nobody answers ends; it holds nothing that it knows of.
+            return self.idle(desk);
+        }
+        asking.at = (asking.at + 1) % monitors;
+        asking.refusals += 1;
+        if broken == Broken::Refused && asking.refusals < monitors {
+            return self.ask(desk);
+        }
+        asking.refusals = 0;
+        self.ask_after(desk, PAUSE_NS);
+    }
+
+    fn refused(&mut self, desk: &mut Desk<'_>, error: &RackError) {
+        let goes_on = self.probe.is_some()
+            || !self.is_ending && matches!(error, RackError::HandshakeFailed | RackError::Stopping)
+            || !self.is_ending && desk.rng.chance(300_000);
+        if !goes_on {
+            return self.idle(desk);
+        }
+        // Whoever is told no asks anew, under another number; a handshake that has failed may be tried
+        // again under the same.
+        let is_same = *error == RackError::HandshakeFailed && desk.rng.chance(500_000);
+        if !is_same || self.probe.is_some() {
+            self.programs += 1;
+            let (client_id, now_ns) = (self.client_id(), desk.now_ns);
+            if let Doing::Asking(asking) = &mut self.doing {
+                (asking.client_id, asking.asked_ns) = (client_id, now_ns + PAUSE_NS);
+            }
+        }
+        self.ask_after(desk, PAUSE_NS);
+    }
+
+    fn done(&mut self, desk: &mut Desk<'_>) {
+        if !matches!(self.doing, Doing::Holding(_)) || self.probe.is_some() {
+            return;
+        }
+        if desk.rng.chance(self.workload.die.0) {
+            self.forget(desk);
+            return self.idle(desk);
+        }
+        self.give_back(desk);
+    }
+
+    /// It goes by nothing any more.
+    fn forget(&mut self, desk: &mut Desk<'_>) {
+        if let Doing::Holding(holding) = &self.doing {
+            for grant in holding.living() {
+                desk.fact(Fact::Leaves { grant: grant.id });
+            }
+        }
+    }
+
+    fn give_back(&mut self, desk: &mut Desk<'_>) {
+        self.forget(desk);
+        let Doing::Holding(holding) = &self.doing else { return };
+        let left: Vec<Grant> = holding.living().cloned().collect();
+        if left.is_empty() {
+            return self.idle(desk);
+        }
+        let request = Request::GiveBack(leases(&left));
+        self.doing = Doing::GivingBack { left, at: None };
+        let tag = RecipientTag::GiveBack { program: self.programs };
+        let at = desk.rng.below(self.monitors.into()) as u16;
+        desk.call(Party::Monitor(at), request, GIVES_BACK_NS, Tag::Recipient(tag));
+    }
+
+    /// What the Monitor Node has not taken is given back at its donor, once.
+    fn gave_back(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
+        let Doing::GivingBack { left, at } = &mut self.doing else { return };
+        let next = match (*at, outcome) {
+            (None, Ok(Response::Kept(kept))) => {
+                left.retain(|grant| {
+                    kept.forged.contains(&grant.id) || kept.keyless.contains(&grant.id)
+                });
+                0
+            }
+            (None, _) => 0,
+            (Some(index), _) => index + 1,
+        };
+        *at = Some(next);
+        let Some(grant) = left.get(next) else { return self.idle(desk) };
+        let donor = super::agent::number_of(&grant.donor).unwrap_or_default();
+        let request = Request::Return(leases(std::slice::from_ref(grant)));
+        let tag = RecipientTag::GiveBack { program: self.programs };
+        desk.call(Party::Donor(donor), request, GIVES_BACK_NS, Tag::Recipient(tag));
+    }
+
+    fn client_id(&self) -> u128 {
+        u128::from(self.number) << 32 | u128::from(self.programs)
+    }
+
+    /// As the tables name it.
+    fn name(&self) -> String {
+        format!("recipient{}.{}", self.number, self.programs)
+    }
+
+    /// Two users on as many nodes as there are recipients.
+    fn owner(&self) -> Owner {
+        let user = ["alice", "bob"][usize::from(self.number % 2)];
+        Owner { node: format!("home{}", self.number), user: user.to_owned() }
+    }
+
+    /// What it goes by.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Grant> {
+        let holding = match &self.doing {
+            Doing::Holding(holding) => Some(holding),
+            _ => None,
+        };
+        holding.into_iter().flat_map(Holding::living)
+    }
+
+    /// What it waits for, in words; `None`: for nothing.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        match &self.doing {
+            Doing::Asking(asking) => Some(format!("{} asks for {:?}", self.name(), asking.wish)),
+            Doing::GivingBack { .. } => Some(format!("{} gives back", self.name())),
+            Doing::Idle | Doing::Holding(_) => None,
+        }
+    }
+}
+
+fn leases(grants: &[Grant]) -> Leases {
+    grants.iter().map(|grant| (grant.id, grant.key)).collect()
+}
