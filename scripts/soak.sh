@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
 # two copies of their far memory, while donors are killed, stalled and drained; every byte is checked.
-# Then simulated racks with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
+# Then simulated racks and control planes with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
 # sequences, racks of processes over real ports, racks whose Monitor Nodes, etcd and agents are killed and
 # stopped, and the program tests, again and again for SOAK_SEED_MINUTES (default 30). Stops at the first
 # failure.
 #
 #   SOAK_MINUTES=600 SOAK_WHAT=integrity scripts/soak.sh     only the first, all night
 #   SOAK_SEED_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks
+#   SOAK_SEED_MINUTES=600 SOAK_WHAT=control scripts/soak.sh  only simulated control planes
 #
 # A seed that fails is printed with the command that replays it, and the smallest scenario that
 # still fails is left in target/. What the first did is in target/soak-report.txt.
@@ -19,9 +20,9 @@ minutes="${SOAK_MINUTES:-60}"
 seed_minutes="${SOAK_SEED_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | integrity | sim | survival | properties | ports | monitors | programs) ;;
+    all | integrity | sim | control | survival | properties | ports | monitors | programs) ;;
     *)
-        echo "soak: SOAK_WHAT is all, integrity, sim, survival, properties, ports, monitors or programs, not '$what'" >&2
+        echo "soak: SOAK_WHAT is all, integrity, sim, control, survival, properties, ports, monitors or programs, not '$what'" >&2
         exit 2
         ;;
 esac
@@ -46,14 +47,14 @@ integrity() { # integrity MINUTES: over each port in turn, ten minutes at a time
     cat "$report"
 }
 
-racks() { # racks MINUTES: simulated racks on fresh seeds, on every core
-    local until=$((SECONDS + $1 * 60)) jobs=() pid failed=0
+simulated() { # simulated rack|control MINUTES: on fresh seeds, on every core
+    local until=$((SECONDS + $2 * 60)) jobs=() pid failed=0
     mkdir -p target
     for ((core = 0; core < $(nproc); core++)); do
         (
             while ((SECONDS < until)); do
                 seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
-                target/release/venice sim rack --random --seeds 200 --seed "$seed" \
+                target/release/venice sim "$1" --random --seeds 200 --seed "$seed" \
                     --save "target/sim-failed-$seed.toml" || exit 1
             done
         ) &
@@ -112,7 +113,10 @@ while [[ $what != integrity ]] && ((SECONDS < end)); do
     left=$(((end - SECONDS + 59) / 60))
     echo "== soak: round $round, $left minutes left"
     if wants sim; then
-        racks "$([[ $what == sim ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+        simulated rack "$([[ $what == sim ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+    fi
+    if wants control; then
+        simulated control "$([[ $what == control ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants survival; then
         survival "$([[ $what == survival ]] && echo "$left" || echo $((left < 5 ? left : 5)))"

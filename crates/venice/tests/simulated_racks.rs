@@ -1,4 +1,4 @@
-//! `venice sim rack`: runs, runs again, files in and out, and mistakes.
+//! `venice sim rack` and `venice sim control`: runs, runs again, files in and out, and mistakes.
 
 mod common;
 
@@ -132,4 +132,56 @@ fn mistakes_are_told_before_anything_runs() {
     assert!(said.complaint().contains("/nowhere/at-all.toml"), "{}", said.err);
     let both = ["sim", "rack", "--random", "--scenario", few];
     place.venice(&both).expect(2);
+}
+
+/// A control plane that takes no time to speak of, and its report.
+const CONTROL: [&str; 7] = ["sim", "control", "--monitors", "2", "--span", "6s", "--json"];
+
+#[test]
+fn a_control_plane_is_the_same_again_from_its_seed_and_from_its_file() {
+    let place = Place::new();
+    let file = place.file("control.toml");
+    let file = file.to_str().unwrap();
+    let faults = ["--loss", "2%", "--crash", "monitor0@2s+3s", "--cut", "donor1-monitor1@1s+4s"];
+    let with_seed = |seed| [&CONTROL[..], &faults, &["--seed", seed]].concat();
+    let words = with_seed("7");
+    let once = place.venice(&[&words[..], &["--save", file]].concat()).expect(0).json();
+    assert_eq!(once, place.venice(&words).expect(0).json());
+    assert_eq!((&once["monitors"], &once["faults"]["cut"]), (&2.into(), &1.into()));
+    assert!(once["violations"].as_array().unwrap().is_empty());
+    let loaded = ["sim", "control", "--scenario", file, "--json"];
+    assert_eq!(once, place.venice(&loaded).expect(0).json());
+    let other = place.venice(&with_seed("8")).expect(0).json();
+    assert_ne!(once["trace_hash"], other["trace_hash"]);
+}
+
+#[test]
+fn people_read_what_a_control_plane_did_and_many_seeds_are_added_up() {
+    let place = Place::new();
+    let said = place.venice(&["sim", "control", "--random", "--seed", "3"]).expect(0).out;
+    for part in ["donors", "seed 3", "trace ", "MESSAGES", "owners", "agreement", "ok"] {
+        assert!(said.contains(part), "no '{part}' in {said}");
+    }
+    let words = ["sim", "control", "--random", "--seeds", "5", "--json"];
+    let sum = place.venice(&words).expect(0).json();
+    assert_eq!((&sum["ran"], sum["failed"].as_array().unwrap().len()), (&5.into(), 0));
+}
+
+#[test]
+fn mistakes_about_a_control_plane_are_told_before_anything_runs() {
+    let place = Place::new();
+    let mistakes: [(&[&str], &str); 7] = [
+        (&["--monitors", "9"], "9"),
+        (&["--crash", "agent1@1s+2s"], "monitor0, donor2"),
+        (&["--crash", "donor1@soon"], "donor2@1s+20s"),
+        (&["--freeze", "donor44@1s+2s"], "donor44"),
+        (&["--crash", "store@1s+2s", "--monitors", "3"], "freeze it, or cut it off"),
+        (&["--drain", "monitor0@1s+2s"], "no donor"),
+        (&["--lease", "1s"], "4s to 60s"),
+    ];
+    for (words, part) in mistakes {
+        let said = place.venice(&[&["sim", "control"], words].concat()).expect(2);
+        assert!(said.err.contains(part), "{words:?}: no '{part}' in {}", said.err);
+        assert!(said.out.is_empty(), "{words:?}: {}", said.out);
+    }
 }

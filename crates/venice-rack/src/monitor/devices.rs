@@ -221,7 +221,7 @@ impl MonitorCore {
     }
 
     /// The answer to a request that was granted before.
-    fn device_granted_before(
+    pub(super) fn device_granted_before(
         &self,
         request: &DeviceRequest,
     ) -> Result<Option<Vec<Grant>>, RackError> {

@@ -20,6 +20,7 @@ impl MonitorCore {
         self.take_in(now_ns, news);
         self.yield_lost_requests();
         self.yield_lost_devices();
+        self.tell_line(now_ns);
         self.note_room(now_ns, true);
     }
 
@@ -70,6 +71,7 @@ impl MonitorCore {
         self.waiting_registrations.clear();
         self.take_up_finished();
         let finished_devices = self.take_up_finished_devices();
+        self.turn_away(&undone, view);
         for key in &undone {
             match (view.get(key).cloned(), key) {
                 (Some(record), _) => self.enter_again(now_ns, record),
@@ -79,6 +81,7 @@ impl MonitorCore {
         self.take_in(now_ns, news);
         self.yield_lost_requests();
         self.yield_lost_devices();
+        self.tell_line(now_ns);
         self.give_up_orphans(&undone);
         self.send_releases_again(release);
         let all: Vec<u128> = self.requests.keys().copied().collect();
@@ -93,6 +96,19 @@ impl MonitorCore {
             }
         }
         undone.extend(changes.iter().map(Change::key));
+    }
+
+    /// Newcomers whose numbers others were given first, or nobody was: all of them, before anybody is
+    /// entered, who may be one of them under another number.
+    fn turn_away(&mut self, undone: &BTreeSet<RecordKey>, view: &View) {
+        for key in undone {
+            let RecordKey::Node(node) = key else { continue };
+            let Some(entry) = self.rrt.get(*node) else { continue };
+            let is_same = |record: &Record| matches!(record, Record::Node(there) if there.name == entry.record.name);
+            if !view.get(key).is_some_and(is_same) {
+                self.rrt.remove(*node);
+            }
+        }
     }
 
     /// Requests whose answer was not given are in their handshake still.

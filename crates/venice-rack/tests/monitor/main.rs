@@ -1,5 +1,6 @@
 //! Single turns of the Monitor Node's logic, step by step.
 
+mod among_others;
 mod at_once;
 #[path = "../common/mod.rs"]
 mod common;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use venice_rack::donor::EndReason;
+use venice_rack::rows::QueueRow;
 use venice_rack::types::{Grant, Identity, PrepareRequest};
 use venice_wire::GrantId;
 
@@ -33,13 +34,29 @@ pub(super) struct Outbox {
 /// What a host wants done.
 #[derive(Debug)]
 pub(super) enum Effect {
-    Call { from: Party, to: Party, request: Request, within_ns: u64, tag: Tag },
-    Reply { call: CallId, response: Response },
-    Timer { party: Party, at_ns: u64, timer: Timer },
+    Call {
+        from: Party,
+        to: Party,
+        request: Request,
+        within_ns: u64,
+        tag: Tag,
+    },
+    Reply {
+        call: CallId,
+        response: Response,
+    },
+    Timer {
+        party: Party,
+        at_ns: u64,
+        timer: Timer,
+    },
     /// Calls are taken from now on.
     Listen(Party),
     /// It serves no more: all its connections end, and after so long it begins anew.
-    BeginAnew { party: Party, after_ns: u64 },
+    BeginAnew {
+        party: Party,
+        after_ns: u64,
+    },
 }
 
 /// What a caller wants to know again when its call is over.
@@ -49,7 +66,10 @@ pub(super) enum Tag {
     Agent(AgentTag),
     Recipient(RecipientTag),
     /// The operator's: which donor is to be drained, or not.
-    Operator { donor: u16, drains: bool },
+    Operator {
+        donor: u16,
+        drains: bool,
+    },
 }
 
 /// What comes by itself.
@@ -68,7 +88,13 @@ pub(super) enum Timer {
 #[derive(Clone, Debug)]
 pub(super) enum Fact {
     /// A Monitor Node asks a donor to set something aside.
-    Prepares { monitor: u16, donor: Identity, request: Box<PrepareRequest> },
+    Prepares { monitor: u16, donor: Identity, request: Box<PrepareRequest>, knows: Knows },
+    /// The only Monitor Node begins: its line is empty.
+    Begins,
+    /// It hears of a request for memory.
+    Wants { recipient: String, priority: u8 },
+    /// Those who wait for room there, in order.
+    Line(Vec<QueueRow>),
     /// A Monitor Node tells what a request was granted.
     Tells { client_id: u128, grants: Vec<Grant> },
     /// A donor sets slabs aside for a grant.
@@ -83,6 +109,17 @@ pub(super) enum Fact {
     Leaves { grant: GrantId },
     /// A recipient has its answer after so long.
     Answered { after_ns: u64 },
+}
+
+/// What a Monitor Node knows when it asks a donor to set something aside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Knows {
+    /// The grant is recorded already.
+    pub(super) is_recorded: bool,
+    /// The donor is drained.
+    pub(super) is_draining: bool,
+    /// The donor is down.
+    pub(super) is_down: bool,
 }
 
 impl Desk<'_> {

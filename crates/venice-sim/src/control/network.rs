@@ -70,8 +70,7 @@ impl Network {
         counts.sent += 1;
         let rng = self.ways.get_mut(&(from, to)).expect("it was just used");
         let is_kept = rng.chance(500_000);
-        let mut passage =
-            Passage { arrives_ns: Some(now_ns + takes_ns), breaks_ns: None, is_kept };
+        let mut passage = Passage { arrives_ns: Some(now_ns + takes_ns), breaks_ns: None, is_kept };
         if rng.chance(bad.loss.0) {
             counts.lost += 1;
             passage.arrives_ns = None;

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One of those who talk to each other. Numbers begin at 0; written `monitor0`, `donor2`,
 /// `recipient1`, `store`.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Party {
     /// A Monitor Node.

@@ -143,8 +143,6 @@ impl ControlArgs {
         if let Some(monitors) = self.monitors {
             (bounds.min_monitors, bounds.max_monitors) = (monitors, monitors);
         }
-        bounds.max_donors = self.donors.unwrap_or(bounds.max_donors);
-        bounds.max_recipients = self.recipients.unwrap_or(bounds.max_recipients);
         bounds
     }
 
@@ -199,7 +197,7 @@ pub fn control(args: &ControlArgs) -> anyhow::Result<i32> {
     if args.seeds > 1 {
         return control_seeds(args, &first);
     }
-    let report = control::run(&first).map_err(usage)?;
+    let report = run(&first)?;
     match args.json {
         true => terminal::say_json(&report)?,
         false => terminal::say(sheet::report(&report))?,
@@ -218,7 +216,7 @@ fn control_seeds(args: &ControlArgs, first: &Scenario) -> anyhow::Result<i32> {
     let mut sum = Seeds::default();
     for seed in (0..args.seeds).map(|n| first.seed.wrapping_add(n)) {
         let scenario = args.scenario_of(seed)?;
-        let report = control::run(&scenario).map_err(usage)?;
+        let report = run(&scenario)?;
         sum.add(&report);
         bar.inc(1);
         if !report.is_ok() {
@@ -238,6 +236,15 @@ fn control_seeds(args: &ControlArgs, first: &Scenario) -> anyhow::Result<i32> {
         None => Ok(0),
         Some(&seed) => tell_failure(args, &args.scenario_of(seed)?),
     }
+}
+
+fn run(scenario: &Scenario) -> anyhow::Result<Report> {
+    let seed = scenario.seed;
+    // Built to be released, a failed assertion ends the process: it is to say which seed that was.
+    std::panic::set_hook(Box::new(move |panic| {
+        terminal::remark(format!("{panic}\nreplay it with: {}", replay_command(seed)));
+    }));
+    control::run(scenario).map_err(usage)
 }
 
 impl Seeds {

@@ -5,7 +5,7 @@ use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::queueing::{InLine, Standing};
 use crate::rows::QueueRow;
-use crate::types::{RackError, ResourceKind};
+use crate::types::{Grant, RackError, ResourceKind};
 use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
@@ -15,7 +15,10 @@ impl MonitorCore {
         for (rank, place) in (1..).zip(self.line.in_order()) {
             let Some(waiter) = self.line.at(place) else { continue };
             let client_id = waiter.wanted.client_id();
-            if waiter.is_late(now_ns) {
+            if let Some(result) = self.granted_elsewhere(waiter) {
+                self.line.leave(place);
+                self.actions.push_back(Action::ReplyRequest { client_id, result });
+            } else if waiter.is_late(now_ns) {
                 let error = self.why_in_vain(now_ns, place, waiter);
                 self.line.leave(place);
                 self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
@@ -28,6 +31,17 @@ impl MonitorCore {
                 }
                 self.actions.push_back(Action::ReplyStanding { client_id, standing });
             }
+        }
+    }
+
+    /// It came here from another Monitor Node, which has had it granted all the same.
+    fn granted_elsewhere(&self, waiter: &Waiter) -> Option<Result<Vec<Grant>, RackError>> {
+        self.shared.as_ref()?;
+        match &waiter.wanted {
+            Wanted::Memory(memory) => {
+                self.granted_before(waiter.wanted.client_id(), memory.slabs)
+            }
+            Wanted::Device(device) => self.device_granted_before(&device.request).transpose(),
         }
     }
 

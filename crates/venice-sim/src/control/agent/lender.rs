@@ -13,12 +13,7 @@ use crate::control::messages::{CallId, Response};
 const WIPES_WITHIN_NS: u64 = 200_000_000;
 
 impl Agent {
-    pub(super) fn prepare(
-        &mut self,
-        desk: &mut Desk<'_>,
-        call: CallId,
-        request: PrepareRequest,
-    ) {
+    pub(super) fn prepare(&mut self, desk: &mut Desk<'_>, call: CallId, request: PrepareRequest) {
         let (grant, epoch) = (request.grant, request.donor_epoch);
         let at_once = request.at_once;
         let set_aside = self.set_aside(desk, request);
@@ -101,7 +96,9 @@ impl Agent {
             self.clock.takes_ns(waits_ns)
         });
         if let Some(waits_ns) = waits_ns
-            && life.looks_ns.is_none_or(|at_ns| at_ns <= desk.now_ns || desk.now_ns + waits_ns < at_ns)
+            && life
+                .looks_ns
+                .is_none_or(|at_ns| at_ns <= desk.now_ns || desk.now_ns + waits_ns < at_ns)
         {
             life.looks_ns = Some(desk.now_ns + waits_ns);
             desk.timer(waits_ns, Timer::Agent(AgentTimer::Look));

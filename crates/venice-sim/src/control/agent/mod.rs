@@ -68,19 +68,34 @@ struct Life {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTag {
     /// To join, at that Monitor Node.
-    Join { at: u16 },
+    Join {
+        at: u16,
+    },
     /// To report, or to be known, to that one.
-    Report { at: u16, round: u32, since_ns: u64 },
-    Register { at: u16, round: u32, since_ns: u64 },
+    Report {
+        at: u16,
+        round: u32,
+        since_ns: u64,
+    },
+    Register {
+        at: u16,
+        round: u32,
+        since_ns: u64,
+    },
 }
 
 /// What comes by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTimer {
     Join,
-    Report { round: u32 },
+    Report {
+        round: u32,
+    },
     /// A correspondent has paused.
-    Paused { at: u16, round: u32 },
+    Paused {
+        at: u16,
+        round: u32,
+    },
     /// Deadlines may have passed.
     Look,
     /// A grant's slabs are wiped.

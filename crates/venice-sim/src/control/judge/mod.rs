@@ -16,6 +16,7 @@
 //! | soundness | nobody's own assertions fail |
 
 mod findings;
+mod line;
 mod owners;
 mod peace;
 mod told;
@@ -25,8 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::types::Grant;
 use venice_wire::{GrantId, GrantKey};
 
-pub use self::findings::{Checker, Verdict, Violation};
 pub(super) use self::findings::Findings;
+pub use self::findings::{Checker, Verdict, Violation};
+use self::line::Line;
 use super::agent::Agent;
 use super::desk::Fact;
 use super::monitor::Monitor;
@@ -54,10 +56,13 @@ pub(super) struct Judge {
     lent: BTreeMap<(u16, GrantId), Vec<u32>>,
     /// What donors' present processes have taken back, as they had announced.
     taken_back: BTreeSet<(u16, GrantId)>,
+    /// What recipients went by, and do no more.
+    left: BTreeSet<GrantId>,
     /// What was told last of each request.
     told: BTreeMap<u128, Told>,
     /// Numbers that were given, with their keys.
     numbers: BTreeMap<GrantId, GrantKey>,
+    line: Line,
     pub(super) counts: Counts,
 }
 
@@ -68,11 +73,13 @@ pub struct Counts {
     pub memory: u64,
     /// Devices that they took.
     pub devices: u64,
-    /// Grants that recipients lost.
+    /// Grants that donors ended while recipients went by them, as they had announced.
     pub ended_early: u64,
     /// The longest that a request which does not wait in line was without any answer, in
     /// nanoseconds.
     pub longest_answer_ns: u64,
+    /// How often somebody went past somebody who waits in line.
+    pub passes: u64,
 }
 
 struct Holding {
@@ -95,8 +102,10 @@ impl Judge {
             held: BTreeMap::new(),
             lent: BTreeMap::new(),
             taken_back: BTreeSet::new(),
+            left: BTreeSet::new(),
             told: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            line: Line::default(),
             counts: Counts::default(),
         }
     }
@@ -104,9 +113,12 @@ impl Judge {
     /// Something happened just now.
     pub(super) fn hear(&mut self, scene: &Scene<'_>, fact: Fact) {
         match fact {
-            Fact::Prepares { monitor, donor, request } => {
-                self.prepares(scene, monitor, donor, &request);
+            Fact::Prepares { monitor, donor, request, knows } => {
+                self.prepares(scene, (monitor, donor), &request, knows);
             }
+            Fact::Begins => self.line = Line::default(),
+            Fact::Wants { recipient, priority } => self.line.wants(recipient, priority),
+            Fact::Line(rows) => self.shows_line(scene.now_ns, rows),
             Fact::Tells { client_id, grants } => self.tells(scene, client_id, &grants),
             Fact::SetsAside { donor, grant, slabs } => {
                 self.lent.insert((donor, grant), slabs);
@@ -122,6 +134,7 @@ impl Judge {
             }
             Fact::Leaves { grant } => {
                 self.held.remove(&grant);
+                self.left.insert(grant);
             }
             Fact::Answered { after_ns } => {
                 let longest = &mut self.counts.longest_answer_ns;

@@ -68,9 +68,8 @@ impl Judge {
                 })
             }
         };
-        self.findings.check(Checker::Owners, scene.now_ns, result.is_none(), || {
-            result.unwrap_or_default()
-        });
+        self.findings
+            .check(Checker::Owners, scene.now_ns, result.is_none(), || result.unwrap_or_default());
     }
 
     /// A donor ends a grant: nobody goes by it, or it was announced.

@@ -7,39 +7,38 @@ use venice_wire::GrantId;
 
 use super::{Checker, Judge, Scene, Told};
 use crate::control::agent::number_of;
+use crate::control::desk::Knows;
 
 impl Judge {
     /// A Monitor Node asks a donor to set something aside.
     pub(super) fn prepares(
         &mut self,
         scene: &Scene<'_>,
-        monitor: u16,
-        donor: Identity,
+        (monitor, donor): (u16, Identity),
         request: &PrepareRequest,
+        knows: Knows,
     ) {
-        let now_ns = scene.now_ns;
-        let host = &scene.monitors[usize::from(monitor)];
-        let is_recorded = host.known(&RecordKey::Grant(request.grant)).is_some();
-        let other = self.numbers.insert(request.grant, request.key);
+        let (now_ns, grant) = (scene.now_ns, request.grant);
+        let other = self.numbers.insert(grant, request.key);
         // Whether it was lent at once its donor is asked again.
-        let is_again = is_recorded && request.at_once && other == Some(request.key);
-        let is_once = other.is_none() || is_again;
-        self.findings.check(Checker::Numbers, now_ns, is_once, || {
-            format!("{} is given twice", request.grant)
+        let is_again = knows.is_recorded && request.at_once && other == Some(request.key);
+        self.findings.check(Checker::Numbers, now_ns, other.is_none() || is_again, || {
+            format!("{grant} is given twice")
         });
-        if is_again || is_recorded {
+        if knows.is_recorded {
             return;
         }
-        let node = host.known(&RecordKey::Node(donor.node));
-        let is_draining = matches!(node, Some(Record::Node(record)) if record.is_draining);
-        self.findings.check(Checker::TurnedAway, now_ns, !is_draining, || {
-            format!("monitor{monitor} places {} on node {}, which is drained", request.grant, donor.node)
-        });
-        let is_silent =
-            host.core().is_some_and(|core| core.silent_nodes().any(|node| node == donor.node));
-        self.findings.check(Checker::TurnedAway, now_ns, !is_silent, || {
-            format!("monitor{monitor} places {} on node {}, which is down", request.grant, donor.node)
-        });
+        if self.is_alone && request.device.is_none() {
+            self.check_passing(scene, donor, request);
+        }
+        for (is_wrong, what) in [(knows.is_draining, "drained"), (knows.is_down, "down")] {
+            self.findings.check(Checker::TurnedAway, now_ns, !is_wrong, || {
+                format!(
+                    "monitor{monitor} places {grant} on {}, which it knows is {what}",
+                    donor.node
+                )
+            });
+        }
     }
 
     /// A Monitor Node tells what a request was granted.
@@ -59,7 +58,10 @@ impl Judge {
         let now = &self.told[&client_id].grants;
         // A donor that nobody has heard of for a lease is as good as dead, whatever it holds.
         let is_good = scene.now_ns < before.at_ns + self.lease_ns
-            && before.grants.iter().all(|grant| self.lent.contains_key(grant));
+            && before
+                .grants
+                .iter()
+                .all(|grant| self.lent.contains_key(grant) && !self.left.contains(&grant.1));
         let is_same = before.grants == *now;
         self.findings.check(Checker::Single, scene.now_ns, is_same || !is_good, || {
             format!("request {client_id:#x} was granted {:?} and then {now:?}", before.grants)
@@ -105,9 +107,8 @@ impl Judge {
                 continue;
             }
             let view = agent.core().and_then(|core| core.grant(grant.id));
-            let is_so = view.is_some_and(|view| {
-                view.state == HeldState::Committed && view.key == grant.key
-            });
+            let is_so = view
+                .is_some_and(|view| view.state == HeldState::Committed && view.key == grant.key);
             self.findings.check(Checker::Truth, scene.now_ns, is_so, || {
                 format!("{} is told, and {} has {view:?}", grant.id, grant.donor)
             });
@@ -117,8 +118,7 @@ impl Judge {
 
 fn is_told(record: &GrantRecord, client_id: u128, grant: &Grant) -> bool {
     let is_lent = record.state == GrantState::Committed || record.is_lent_at_once();
-    let is_its = |origin: venice_rack::rat::Origin| {
-        origin.client_id == client_id && origin.key == grant.key
-    };
+    let is_its =
+        |origin: venice_rack::rat::Origin| origin.client_id == client_id && origin.key == grant.key;
     is_lent && record.origin.is_some_and(is_its)
 }

@@ -11,7 +11,7 @@ use venice_rack::types::{
 
 use super::company::Company;
 use super::{Monitor, MonitorTag, MonitorTimer, State};
-use crate::control::desk::{Desk, Tag, Timer};
+use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Batch, Broken, CallId, Leases, Request, Response};
 use crate::control::party::Party;
 
@@ -29,6 +29,8 @@ pub(super) struct Driver {
     is_tick_due: bool,
     /// When it wants to look at the time, as far as a timer is set.
     timeout_ns: Option<u64>,
+    /// Somebody waited when it was last shown.
+    has_line: bool,
     next_token: u64,
     pub(super) registrations: BTreeMap<Token, (NodeRegistration, CallId)>,
     pub(super) releases: BTreeMap<Token, (Leases, CallId)>,
@@ -93,6 +95,7 @@ impl Driver {
             is_timeout_due: false,
             is_tick_due: false,
             timeout_ns: None,
+            has_line: false,
             next_token: 0,
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
@@ -135,6 +138,7 @@ impl Monitor {
             // Whichever: so does the daemon.
             let which = *desk.rng.pick(&ready);
             self.take_in(desk, which);
+            self.show_line(desk);
         }
     }
 
@@ -166,6 +170,17 @@ impl Monitor {
                     company.tell_silent(driver.core.silent_nodes().collect());
                 }
             }
+        }
+    }
+
+    /// Of several each has a line of its own, which a request may leave for another.
+    fn show_line(&mut self, desk: &mut Desk<'_>) {
+        let (is_alone, local_ns) = (self.is_alone, self.local_ns(desk));
+        let Some(driver) = self.driver_mut().filter(|_| is_alone) else { return };
+        let rows = driver.core.queue_rows(local_ns);
+        if driver.has_line || !rows.is_empty() {
+            driver.has_line = !rows.is_empty();
+            desk.fact(Fact::Line(rows));
         }
     }
 
@@ -247,6 +262,8 @@ impl Driver {
                 desk.reply(call, Response::Acknowledged(acknowledged));
             }
             Request::Memory(owner, request) => {
+                let (recipient, priority) = (request.recipient.clone(), request.queueing.priority);
+                desk.fact(Fact::Wants { recipient, priority });
                 self.request(desk, now_ns, (owner, Wanted::Memory(request)), call);
             }
             Request::Device(owner, request) => {

@@ -12,9 +12,7 @@ mod performing;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use venice_rack::monitor::{
-    Change, KeySource, MonitorCore, MonitorSettings, Record, RecordKey,
-};
+use venice_rack::monitor::{Change, KeySource, MonitorCore, MonitorSettings, Record, RecordKey};
 use venice_rack::placement::Policy;
 use venice_rack::types::Identity;
 use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
@@ -53,12 +51,21 @@ enum State {
 #[derive(Clone, Debug)]
 pub(super) enum MonitorTag {
     /// That of a donor; `is_again`: over a new connection, after one that broke.
-    Donor { donor: Identity, request: Box<Request>, is_again: bool },
+    Donor {
+        donor: Identity,
+        request: Box<Request>,
+        is_again: bool,
+    },
     Join,
     Load,
     /// A transaction; since when it is tried.
-    Transact { request: Box<Request>, since_ns: u64 },
-    Sign { number: u64 },
+    Transact {
+        request: Box<Request>,
+        since_ns: u64,
+    },
+    Sign {
+        number: u64,
+    },
 }
 
 /// What comes by itself.

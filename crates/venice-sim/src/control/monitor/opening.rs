@@ -6,7 +6,7 @@ use venice_rack::monitor::{MonitorCore, Record, View};
 use super::company::{Company, FRESH_FOR_NS, SIGN_EVERY_NS};
 use super::driver::Driver;
 use super::{Keys, Monitor, MonitorTag, MonitorTimer, State};
-use crate::control::desk::{Desk, Tag, Timer};
+use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
 use crate::control::party::Party;
 
@@ -68,6 +68,7 @@ impl Monitor {
         core.handle_certificate_life(30 * 86_400_000);
         let driver = Driver::new(core, Attention::new(clock_ns), company);
         self.state = State::Serving(Box::new(driver));
+        desk.fact(Fact::Begins);
         desk.listen();
         desk.timer(self.clock.takes_ns(TICK_NS), Timer::Monitor(MonitorTimer::Tick));
         self.pump(desk);

@@ -1,12 +1,13 @@
 //! Performs what the logic wants done, in order; a change has to be durable before what comes after it.
 
-use venice_rack::monitor::{Action, Change};
+use venice_rack::monitor::{Action, Change, Record, RecordKey};
 use venice_rack::queueing::Asked;
+use venice_wire::{GrantId, NodeId};
 
 use super::driver::{Behind, Stage};
 use super::opening::{ANSWER_WITHIN_NS, PAUSE_NS};
 use super::{Monitor, MonitorTag, MonitorTimer, State, enter};
-use crate::control::desk::{Desk, Fact, Tag, Timer};
+use crate::control::desk::{Desk, Fact, Knows, Tag, Timer};
 use crate::control::messages::{Broken, Outcome, Request, Response, Transaction};
 use crate::control::party::Party;
 
@@ -36,13 +37,15 @@ impl Monitor {
     }
 
     fn perform(&mut self, desk: &mut Desk<'_>, action: Action) {
-        let monitor = self.number;
+        if let Action::SendPrepare { donor, request, .. } = &action {
+            let (monitor, request) = (self.number, Box::new(request.clone()));
+            let knows = self.knows(donor.node, request.grant);
+            desk.fact(Fact::Prepares { monitor, donor: *donor, request, knows });
+        }
         let Some(driver) = self.driver_mut() else { return };
         let (donor, request) = match action {
             Action::SendPrepare { donor, request, .. } => {
-                let request = Box::new(request);
-                desk.fact(Fact::Prepares { monitor, donor, request: request.clone() });
-                (donor, Request::Prepare(request))
+                (donor, Request::Prepare(Box::new(request)))
             }
             Action::SendCommit { donor, grant, .. } => {
                 (donor, Request::Commit { grant, donor_epoch: donor.epoch })
@@ -85,6 +88,15 @@ impl Monitor {
         let to = driver.party_of(donor);
         let tag = MonitorTag::Donor { donor, request: Box::new(request.clone()), is_again: false };
         desk.call(to, request, self.donor_timeout_ns, Tag::Monitor(tag));
+    }
+
+    fn knows(&self, node: NodeId, grant: GrantId) -> Knows {
+        let record = self.known(&RecordKey::Node(node));
+        Knows {
+            is_recorded: self.known(&RecordKey::Grant(grant)).is_some(),
+            is_draining: matches!(record, Some(Record::Node(record)) if record.is_draining),
+            is_down: self.core().is_some_and(|core| core.silent_nodes().any(|it| it == node)),
+        }
     }
 
     fn store(&mut self, desk: &mut Desk<'_>, changes: Vec<Change>) {

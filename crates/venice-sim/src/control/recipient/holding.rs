@@ -58,11 +58,20 @@ impl Recipient {
         &mut self,
         desk: &mut Desk<'_>,
         grants: Vec<Grant>,
-        (wanted_bytes, asked_ns): (u64, u64),
+        wanted_bytes: u64,
+        (first_ns, asked_ns): (u64, u64),
     ) {
         let (recipient, client_id) = (self.number, self.client_id());
         let told = grants.clone();
-        desk.fact(Fact::Takes { recipient, client_id, grants: told, wanted_bytes, asked_ns });
+        // While it waits in one line another Monitor Node may be about to grant what it asked there.
+        let asked_ns_of_all = if self.monitors > 1 { first_ns } else { asked_ns };
+        desk.fact(Fact::Takes {
+            recipient,
+            client_id,
+            grants: told,
+            wanted_bytes,
+            asked_ns: asked_ns_of_all,
+        });
         let renewed_ns = self.clock.at(asked_ns);
         let keep = |grant| Kept { grant, renewed_ns, is_asked: false, is_lost: false };
         let kept = grants.into_iter().map(keep).collect();

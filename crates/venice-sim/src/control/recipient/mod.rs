@@ -56,14 +56,19 @@ enum Doing {
     Asking(Asking),
     Holding(Holding),
     /// At the Monitor Node (`None`) or at the donors, one after the other.
-    GivingBack { left: Vec<Grant>, at: Option<usize> },
+    GivingBack {
+        left: Vec<Grant>,
+        at: Option<usize>,
+    },
 }
 
 struct Asking {
     wish: Wish,
     client_id: u128,
     began_ns: u64,
-    /// Since when it may have been granted: it asked then, and had no answer since that said otherwise.
+    /// Since when it asks under that number.
+    first_ns: u64,
+    /// Since when it may have been granted, as the programs of Venice count: it asked then, and had no answer since that said otherwise.
     asked_ns: u64,
     /// A call is waited for.
     is_asking: bool,
@@ -97,12 +102,7 @@ pub(super) enum RecipientTimer {
 }
 
 impl Recipient {
-    pub(super) fn new(
-        scenario: &Scenario,
-        number: u16,
-        clock: Clock,
-        probe: Option<Wish>,
-    ) -> Self {
+    pub(super) fn new(scenario: &Scenario, number: u16, clock: Clock, probe: Option<Wish>) -> Self {
         Self {
             number,
             monitors: scenario.monitors,
@@ -205,6 +205,7 @@ impl Recipient {
             wish,
             client_id: self.client_id(),
             began_ns: desk.now_ns,
+            first_ns: desk.now_ns,
             asked_ns: desk.now_ns,
             is_asking: false,
             at: desk.rng.below(self.monitors.into()) as u16,
@@ -245,8 +246,8 @@ impl Recipient {
                 match asked {
                     Ok(Asked::Granted(grants)) => {
                         let wanted_bytes = asking.wish.bytes();
-                        let asked_ns = asking.asked_ns;
-                        self.take(desk, grants, (wanted_bytes, asked_ns));
+                        let asked_ns = (asking.first_ns, asking.asked_ns);
+                        self.take(desk, grants, wanted_bytes, asked_ns);
                     }
                     Ok(Asked::Waits(_)) => self.wait_on(desk),
                     Err(error) => self.refused(desk, &error),
@@ -311,6 +312,7 @@ impl Recipient {
             let (client_id, now_ns) = (self.client_id(), desk.now_ns);
             if let Doing::Asking(asking) = &mut self.doing {
                 (asking.client_id, asking.asked_ns) = (client_id, now_ns + PAUSE_NS);
+                asking.first_ns = asking.asked_ns;
             }
         }
         self.ask_after(desk, PAUSE_NS);

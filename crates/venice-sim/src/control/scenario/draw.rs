@@ -71,7 +71,10 @@ fn draw_network(rng: &mut Stream) -> Impairment {
 }
 
 fn draw_clocks(rng: &mut Stream) -> Clocks {
-    Clocks { apart: Nanos(*rng.pick(&[0, 10 * S, 600 * S])), drift: Share(*rng.pick(&[0, 200, 2_000])) }
+    Clocks {
+        apart: Nanos(*rng.pick(&[0, 10 * S, 600 * S])),
+        drift: Share(*rng.pick(&[0, 200, 2_000])),
+    }
 }
 
 fn draw_workload(rng: &mut Stream) -> Workload {

@@ -1,0 +1,108 @@
+//! One of several Monitor Nodes, where the same comes to two of them.
+
+use super::*;
+use venice_rack::monitor::View;
+use venice_rack::queueing::Queueing;
+use venice_rack::rat::{GrantRecord, Origin};
+
+fn among_others(life: u64) -> MonitorCore {
+    MonitorCore::recover_among_others(settings(), Box::new(OneTwoThree(life)), 0, [])
+}
+
+/// What it wants recorded first.
+fn changes(core: &mut MonitorCore) -> Vec<Change> {
+    match core.poll_action() {
+        Some(Action::Store(changes)) => changes,
+        other => {
+            assert!(matches!(other, Some(Action::Note(_))), "{other:?}");
+            changes(core)
+        }
+    }
+}
+
+#[test]
+fn two_newcomers_who_are_given_one_number_are_two_nodes() {
+    let (mut one, mut other) = (among_others(1), among_others(100));
+    one.handle_register(0, Token(1), registration("node1", 1));
+    other.handle_register(0, Token(2), registration("node2", 2));
+    let (made, failed) = (changes(&mut one), changes(&mut other));
+
+    let mut view = View::default();
+    let news = view.learn(1, made);
+    other.handle_conflict(0, failed, &view, news);
+    // Its driver asks again for who has no answer.
+    other.handle_register(0, Token(2), registration("node2", 2));
+    let actions: Vec<Action> = std::iter::from_fn(|| other.poll_action()).collect();
+    let registered = registered(actions).unwrap();
+    assert_eq!(registered.identity, Identity { node: NodeId(2), epoch: 1 });
+    let rows = other.node_rows(0);
+    let names: Vec<(&str, u32)> = rows.iter().map(|row| (row.name.as_str(), row.node_id)).collect();
+    assert_eq!(names, [("node1", 1), ("node2", 2)]);
+}
+
+/// Two at each, so that both numbers are others' and both names are under other numbers.
+#[test]
+fn newcomers_may_all_have_been_given_each_others_numbers() {
+    let (mut one, mut other) = (among_others(1), among_others(100));
+    let nodes = ["node1", "node2"].map(|name| registration(name, name.len() as u64));
+    for (token, node) in (1..).zip(nodes.clone()) {
+        one.handle_register(0, Token(token), node);
+    }
+    for (token, node) in (1..).zip(nodes.iter().rev()) {
+        other.handle_register(0, Token(token), node.clone());
+    }
+    let all = |core: &mut MonitorCore| -> Vec<Change> {
+        std::iter::from_fn(|| core.poll_action())
+            .filter_map(|it| match it {
+                Action::Store(changes) => Some(changes),
+                _ => None,
+            })
+            .flatten()
+            .collect()
+    };
+    let made = all(&mut one);
+    let failed = changes(&mut other);
+    let mut view = View::default();
+    let news = view.learn(1, made);
+    other.handle_conflict(0, failed, &view, news);
+    let rows = other.node_rows(0);
+    let names: Vec<(&str, u32)> = rows.iter().map(|row| (row.name.as_str(), row.node_id)).collect();
+    assert_eq!(names, [("node1", 1), ("node2", 2)]);
+}
+
+#[test]
+fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
+    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+    rack.register("node1", 1).unwrap().unwrap();
+    let nine = MemoryRequest {
+        queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
+        ..eight_slabs(7)
+    };
+    // Another request is to have one of the eight.
+    rack.ask(0, 1, 1);
+    rack.core.handle_request(0, owner(), nine).unwrap();
+    assert_eq!(rack.core.queue_rows(0).len(), 1);
+    rack.actions();
+    let grant = GrantRecord {
+        id: GrantId(999),
+        origin: Some(Origin { client_id: 7, key: GrantKey(5), at_once: false }),
+        owner: Some(owner()),
+        recipient: "r".to_owned(),
+        home: None,
+        purpose: "p".to_owned(),
+        priority: 100,
+        donor: NodeId(1),
+        donor_epoch: 1,
+        slabs: 8,
+        bandwidth_bps: 0,
+        device: None,
+        lease_ms: 10_000,
+        granted_ns: 0,
+        state: GrantState::Committed,
+        confirmed_revision: 1,
+    };
+    rack.core.handle_stored(0, vec![Change::PutGrant(grant)]);
+    let grants = granted(rack.actions()).unwrap();
+    assert_eq!(grants[0].id, GrantId(999));
+    assert!(rack.core.queue_rows(0).is_empty(), "it waits no longer");
+}

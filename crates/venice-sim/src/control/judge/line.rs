@@ -1,0 +1,74 @@
+//! The line of those who wait for room at the only Monitor Node: higher priorities first, then who came
+//! first; nobody is passed by more than it asks for itself.
+
+use std::collections::BTreeMap;
+
+use venice_rack::rows::QueueRow;
+use venice_rack::types::{Identity, PrepareRequest};
+use venice_wire::SLAB_BYTES;
+
+use super::{Checker, Judge, Scene};
+use crate::control::agent::name_of;
+
+/// What is known of the line since the Monitor Node began.
+#[derive(Default)]
+pub(super) struct Line {
+    rows: Vec<QueueRow>,
+    newest_id: u64,
+    /// Where requests stand, by who makes them: priorities backwards, then twice the number in line,
+    /// or between two such.
+    places: BTreeMap<String, (u32, u64)>,
+    /// Slabs that went past each of those in line, by its number.
+    passed: BTreeMap<u64, u64>,
+}
+
+impl Line {
+    pub(super) fn wants(&mut self, recipient: String, priority: u8) {
+        // Behind all that are in line; it may be granted at once and never be seen there.
+        let place = (255 - u32::from(priority), 2 * self.newest_id + 1);
+        self.places.entry(recipient).or_insert(place);
+    }
+}
+
+impl Judge {
+    pub(super) fn shows_line(&mut self, now_ns: u64, rows: Vec<QueueRow>) {
+        let order = |row: &QueueRow| (255 - row.priority, row.id);
+        let is_in_order = rows.is_sorted_by_key(order);
+        self.findings
+            .check(Checker::Line, now_ns, is_in_order, || format!("out of order: {rows:?}"));
+        for row in &rows {
+            let place = (255 - row.priority, 2 * row.id);
+            self.line.places.insert(row.recipient.clone(), place);
+            self.line.newest_id = self.line.newest_id.max(row.id);
+        }
+        self.line.rows = rows;
+    }
+
+    /// Something is placed: it may go past those in line who might use it.
+    pub(super) fn check_passing(
+        &mut self,
+        scene: &Scene<'_>,
+        donor: Identity,
+        request: &PrepareRequest,
+    ) {
+        let is_its = |identity: Option<Identity>| identity.is_some_and(|it| it.node == donor.node);
+        let donor = scene.agents.iter().position(|agent| is_its(agent.identity()));
+        let (Some(donor), Some(place)) = (donor, self.line.places.get(&request.recipient)) else {
+            return;
+        };
+        let (donor, place) = (name_of(donor as u16), *place);
+        for row in self.line.rows.iter().filter(|row| row.needs != "quota") {
+            let is_before = (255 - row.priority, 2 * row.id) < place;
+            if !is_before || !(row.donors.is_empty() || row.donors.contains(&donor)) {
+                continue;
+            }
+            self.counts.passes += 1;
+            let passed = self.line.passed.entry(row.id).or_default();
+            *passed += u64::from(request.slabs);
+            let is_little = *passed * SLAB_BYTES <= row.bytes;
+            self.findings.check(Checker::Line, scene.now_ns, is_little, || {
+                format!("{passed} slabs went past {} with {} bytes", row.recipient, row.bytes)
+            });
+        }
+    }
+}
