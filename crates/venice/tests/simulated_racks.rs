@@ -177,7 +177,7 @@ fn mistakes_about_a_control_plane_are_told_before_anything_runs() {
         (&["--freeze", "donor44@1s+2s"], "donor44"),
         (&["--crash", "store@1s+2s", "--monitors", "3"], "freeze it, or cut it off"),
         (&["--drain", "monitor0@1s+2s"], "no donor"),
-        (&["--lease", "1s"], "4s to 60s"),
+        (&["--lease", "1s"], "8s to 60s"),
     ];
     for (words, part) in mistakes {
         let said = place.venice(&[&["sim", "control"], words].concat()).expect(2);

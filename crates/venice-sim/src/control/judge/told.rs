@@ -76,6 +76,8 @@ impl Judge {
         };
         let donor = number_of(&grant.donor).unwrap_or_default();
         match record {
+            // Of several one may hear late that its program has given it back, or waits no longer.
+            _ if !self.is_alone && !scene.recipients.iter().any(|it| it.asks(client_id)) => Ok(()),
             Some(Record::Grant(record)) if is_told(record, client_id, grant) => Ok(()),
             None if !self.lent.contains_key(&(donor, grant.id)) => Ok(()),
             other => Err(format!("{} is told, and the store has {other:?}", grant.id)),

@@ -73,6 +73,8 @@ struct Asking {
     /// A call is waited for.
     is_asking: bool,
     at: u16,
+    /// Why it was refused last.
+    refused: Option<RackError>,
     /// Monitor Nodes that did not take the call, one after the other.
     refusals: u16,
     /// Since when it cannot reach any.
@@ -208,6 +210,7 @@ impl Recipient {
             first_ns: desk.now_ns,
             asked_ns: desk.now_ns,
             is_asking: false,
+            refused: None,
             at: desk.rng.below(self.monitors.into()) as u16,
             refusals: 0,
             silent_since_ns: None,
@@ -304,6 +307,9 @@ impl Recipient {
         if !goes_on {
             return self.idle(desk);
         }
+        if let Doing::Asking(asking) = &mut self.doing {
+            asking.refused = Some(error.clone());
+        }
         // Whoever is told no asks anew, under another number; a handshake that has failed may be tried
         // again under the same.
         let is_same = *error == RackError::HandshakeFailed && desk.rng.chance(500_000);
@@ -397,10 +403,17 @@ impl Recipient {
         holding.into_iter().flat_map(Holding::living)
     }
 
+    /// Whether it asks under that number.
+    pub(super) fn asks(&self, client_id: u128) -> bool {
+        matches!(&self.doing, Doing::Asking(asking) if asking.client_id == client_id)
+    }
+
     /// What it waits for, in words; `None`: for nothing.
     pub(super) fn waits_for(&self) -> Option<String> {
         match &self.doing {
-            Doing::Asking(asking) => Some(format!("{} asks for {:?}", self.name(), asking.wish)),
+            Doing::Asking(Asking { wish, refused, .. }) => {
+                Some(format!("{} asks for {wish:?}, and was told {refused:?}", self.name()))
+            }
             Doing::GivingBack { .. } => Some(format!("{} gives back", self.name())),
             Doing::Idle | Doing::Holding(_) => None,
         }

@@ -40,7 +40,7 @@ impl Scenario {
             monitors: draw_monitors(&mut rng, bounds),
             slabs: *rng.pick(&[2, 4, 8, 16]),
             devices: rng.chance(600_000),
-            lease: Nanos(*rng.pick(&[6 * S, 10 * S])),
+            lease: Nanos(*rng.pick(&[8 * S, 10 * S])),
             span: Nanos(rng.between(8 * S, 25 * S)),
             network: draw_network(&mut root.split("network", &[])),
             clocks: draw_clocks(&mut root.split("clocks", &[])),
