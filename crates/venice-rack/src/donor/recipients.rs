@@ -32,6 +32,7 @@ mod tests {
             owner: user.map(|user| Owner { node: "n1".into(), user: user.into() }),
             recipient: recipient.into(),
             purpose: purpose.into(),
+            priority: crate::queueing::DEFAULT_PRIORITY,
             at_once: false,
         }
     }

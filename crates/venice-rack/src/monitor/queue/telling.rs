@@ -38,9 +38,7 @@ impl MonitorCore {
     fn granted_elsewhere(&self, waiter: &Waiter) -> Option<Result<Vec<Grant>, RackError>> {
         self.shared.as_ref()?;
         match &waiter.wanted {
-            Wanted::Memory(memory) => {
-                self.granted_before(waiter.wanted.client_id(), memory.slabs)
-            }
+            Wanted::Memory(memory) => self.granted_before(waiter.wanted.client_id(), memory.slabs),
             Wanted::Device(device) => self.device_granted_before(&device.request).transpose(),
         }
     }

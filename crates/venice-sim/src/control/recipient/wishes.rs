@@ -84,6 +84,7 @@ impl Wish {
                     capabilities,
                     donors,
                     purpose,
+                    queueing: Queueing::default(),
                 };
                 Request::Device(owner, request)
             }
