@@ -86,7 +86,7 @@ fn draw_workload(rng: &mut Stream) -> Workload {
         device: share(rng, &[0, 200_000, 700_000]),
         named: share(rng, &[0, 200_000, 700_000]),
         copies: share(rng, &[0, 200_000]),
-        wait: share(rng, &[0, 0, 300_000, 900_000]),
+        wait: share(rng, &[0, 300_000, 600_000, 900_000]),
         preempt: share(rng, &[0, 300_000]),
         die: share(rng, &[0, 100_000, 400_000]),
     }
