@@ -159,11 +159,9 @@ impl Recipient {
     pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: RecipientTimer) {
         self.judge(desk);
         match timer {
-            RecipientTimer::Begin => {
-                if matches!(self.doing, Doing::Idle) && !self.is_ending {
-                    let wish = self.draw_wish(desk.rng);
-                    self.begin(desk, wish);
-                }
+            RecipientTimer::Begin if matches!(self.doing, Doing::Idle) && !self.is_ending => {
+                let wish = self.draw_wish(desk.rng);
+                self.begin(desk, wish);
             }
             RecipientTimer::Ask { program } if program == self.programs => self.ask(desk),
             RecipientTimer::Keep { program } if program == self.programs => self.keep(desk),
