@@ -239,3 +239,19 @@ fn a_device_is_waited_for_and_called_back_and_its_holder_has_its_time() {
     assert!(world.called_back() > 0);
     assert_eq!(world.devices_granted(), 2, "the first has given back what was called back");
 }
+
+#[test]
+fn who_is_asked_by_one_client_beside_two_others_does_not_break_their_handshakes_off_for_ever() {
+    let mut world = World::with_monitors(MONITORS);
+    for slabs in [1, 2] {
+        world.apply(Op::Request { slabs, named: None });
+    }
+    for monitor in [0, 1] {
+        world.apply(Op::Turn(monitor));
+        world.apply(Op::AskAgain(1));
+    }
+    world.settle();
+    world.calm_down();
+    world.check_agreement();
+    assert!(world.granted() >= 1);
+}

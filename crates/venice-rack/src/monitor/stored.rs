@@ -10,6 +10,7 @@ use super::pending::PartState;
 use super::{Action, Change, MonitorCore, Record, RecordKey, View};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
+use crate::types::RackError;
 use std::collections::BTreeSet;
 use venice_wire::GrantId;
 
@@ -56,10 +57,12 @@ impl MonitorCore {
                     self.sent_releases.retain(|id| !grants.contains(id));
                     release.extend(grants);
                 }
-                // These are right whatever the records are.
-                Action::SendAbort { .. } | Action::ReplyStanding { .. } | Action::Note(_) => {
-                    self.actions.push_back(action);
-                }
+                // These are right whatever the records are. Whoever was told nothing of a handshake that others
+                // broke off, and so asked anew, would break off theirs, and they this one, in a circle.
+                Action::SendAbort { .. }
+                | Action::ReplyStanding { .. }
+                | Action::ReplyRequest { result: Err(RackError::HandshakeFailed), .. }
+                | Action::Note(_) => self.actions.push_back(action),
                 Action::SendPing { .. }
                 | Action::ReplyRequest { .. }
                 | Action::ReplyRelease { .. }
