@@ -29,18 +29,16 @@ impl Clock {
 
     /// What it shows.
     pub(super) fn at(self, true_ns: u64) -> u64 {
-        self.offset_ns + self.scaled(true_ns, 1)
+        let drift_ns = i128::from(true_ns) * i128::from(self.drift_ppm) / 1_000_000;
+        let shown_ns = i128::from(self.offset_ns) + i128::from(true_ns) + drift_ns;
+        u64::try_from(shown_ns).unwrap_or(u64::MAX)
     }
 
     /// How long it truly takes until so much has passed on it.
     pub(super) fn takes_ns(self, local_ns: u64) -> u64 {
-        // One more, so that it has passed by then.
-        self.scaled(local_ns, -1).saturating_add(1 + local_ns / 1_000_000)
-    }
-
-    fn scaled(self, ns: u64, sign: i64) -> u64 {
-        let drift = i128::from(ns) * i128::from(sign * self.drift_ppm) / 1_000_000;
-        u64::try_from(i128::from(ns) + drift).unwrap_or(u64::MAX)
+        // Two more for what is rounded off, so that it has passed by then.
+        let pace_ppm = 1_000_000 + i128::from(self.drift_ppm);
+        u64::try_from(i128::from(local_ns) * 1_000_000 / pace_ppm + 2).unwrap_or(u64::MAX)
     }
 }
 
