@@ -46,6 +46,17 @@ fn control_planes_of_all_kinds_keep_every_promise() {
 }
 
 #[test]
+fn many_donors_and_recipients_do_too() {
+    let bounds = Bounds { min_monitors: 3, max_monitors: 3, ..Bounds::default() };
+    for seed in 0..60 {
+        let drawn = Scenario::random(seed, &bounds);
+        let scenario = Scenario { donors: 16, recipients: 24, ..drawn };
+        let flags = format!("--monitors 3 --donors 16 --recipients 24 --seed {seed}");
+        check(&scenario, &flags);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     for seed in 0..40 {
         let (once, again) = (run(seed), run(seed));

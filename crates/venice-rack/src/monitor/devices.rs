@@ -420,12 +420,6 @@ impl MonitorCore {
         }
     }
 
-    /// A caller wants no device any more.
-    pub(super) fn leave_device(&mut self, client_id: u128) {
-        let reason = "its caller has called this request off".to_owned();
-        self.withdraw_device(client_id, Err(RackError::BadRequest(reason)));
-    }
-
     /// Calls a request off and takes back what it has. One that may wait goes on waiting.
     fn fail_device(&mut self, now_ns: u64, client_id: u128, error: RackError) {
         let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
@@ -448,7 +442,7 @@ impl MonitorCore {
     }
 
     /// Takes a request out of its handshake, and back what it has; false where it is in none.
-    fn take_back_device(&mut self, client_id: u128) -> bool {
+    pub(super) fn take_back_device(&mut self, client_id: u128) -> bool {
         let Some(pending) = self.device_requests.remove(&client_id) else { return false };
         if let Some(part) = pending.part {
             self.device_parts.remove(&part.grant);

@@ -490,7 +490,7 @@ impl MonitorCore {
     }
 
     /// Takes a request out of its handshake, and back every share; false where it is in none.
-    fn take_back(&mut self, client_id: u128) -> bool {
+    pub(super) fn take_back(&mut self, client_id: u128) -> bool {
         let Some(pending) = self.requests.remove(&client_id) else { return false };
         for (id, part) in pending.parts {
             self.parts.remove(&id);

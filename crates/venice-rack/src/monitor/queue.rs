@@ -277,13 +277,7 @@ impl MonitorCore {
         client_id: u128,
     ) -> Result<(), RackError> {
         self.check_owner_of_request(owner, client_id)?;
-        self.line.leave_client(client_id);
-        if let Some(pending) = self.requests.get_mut(&client_id) {
-            pending.waiter = None;
-            let reason = "its caller has called this request off".to_owned();
-            self.fail(now_ns, client_id, RackError::BadRequest(reason));
-        }
-        self.leave_device(client_id);
+        self.call_off(client_id);
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
         let granted = self.rat.of_client(client_id).filter(is_granted);
         for id in granted.map(|grant| grant.id).collect::<Vec<GrantId>>() {
@@ -291,5 +285,21 @@ impl MonitorCore {
         }
         self.note_room(now_ns, true);
         Ok(())
+    }
+
+    /// A request is asked for no more. Its driver is told so whichever way the request was, and before
+    /// any change: it asks again for all that have no answer when a change was not made, and would for
+    /// one that nobody waits for, at any later time.
+    fn call_off(&mut self, client_id: u128) {
+        let is_answering = self.is_answering(client_id);
+        let is_in_line = self.line.leave_client(client_id);
+        let is_in_handshake = self.take_back(client_id) || self.take_back_device(client_id);
+        if is_answering || is_in_line || is_in_handshake {
+            let is_its = |action: &Action| matches!(action, Action::ReplyRequest { client_id: id, .. } if *id == client_id);
+            self.actions.retain(|action| !is_its(action));
+            let reason = "its caller has called this request off".to_owned();
+            let result = Err(RackError::BadRequest(reason));
+            self.actions.push_front(Action::ReplyRequest { client_id, result });
+        }
     }
 }

@@ -106,3 +106,46 @@ fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
     assert_eq!(grants[0].id, GrantId(999));
     assert!(rack.core.queue_rows(0).is_empty(), "it waits no longer");
 }
+
+/// Its driver asks again for all that have no answer when a change was not made: whoever waits no longer
+/// has one, or would be granted once more, at any later time.
+#[test]
+fn a_request_that_is_called_off_is_answered_before_anything_is_written() {
+    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+    rack.register("node1", 1).unwrap().unwrap();
+    let waiting = |client_id| MemoryRequest {
+        queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
+        ..eight_slabs(client_id)
+    };
+    let leaves = |rack: &mut Rack, client_id| {
+        rack.core.handle_leave(0, &owner(), client_id).unwrap();
+        let first = rack.core.poll_action();
+        let Some(Action::ReplyRequest { client_id: of, result: Err(_) }) = first else {
+            panic!("{first:?} comes first")
+        };
+        assert_eq!(of, client_id);
+        rack.actions()
+    };
+    // In line, behind one that is in its handshake.
+    let (donor, one) = rack.ask(0, 1, 8).remove(0);
+    rack.core.handle_request(0, owner(), waiting(7)).unwrap();
+    assert_eq!(rack.core.queue_rows(0).len(), 1);
+    assert!(leaves(&mut rack, 7).is_empty());
+    assert!(rack.core.queue_rows(0).is_empty());
+    // Its donor is about to lend.
+    rack.core.handle_prepared(0, donor, one.grant, Ok(status(0, 1)));
+    rack.actions();
+    assert!(matches!(leaves(&mut rack, 1)[..], [Action::Store(_), Action::SendRelease { .. }]));
+    rack.core.handle_released(0, donor, &[one.grant], Ok(status(8, 3)));
+    rack.actions();
+    // Its answer is to be written first.
+    let (donor, two) = rack.ask(0, 2, 8).remove(0);
+    rack.core.handle_prepared(0, donor, two.grant, Ok(status(0, 4)));
+    rack.actions();
+    rack.core.handle_committed(0, donor, two.grant, Ok(status(0, 5)));
+    let told = leaves(&mut rack, 2);
+    assert!(!told.iter().any(|it| matches!(it, Action::ReplyRequest { .. })), "{told:?}");
+    // Who is not here is told nothing.
+    rack.core.handle_leave(0, &owner(), 2).unwrap();
+    assert!(rack.actions().is_empty());
+}

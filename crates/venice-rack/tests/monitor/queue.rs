@@ -41,6 +41,11 @@ impl Rack {
         self.actions()
     }
 
+    fn leave(&mut self, owner: &Owner) {
+        self.core.handle_leave(0, owner, 7).unwrap();
+        self.actions();
+    }
+
     /// What the first node is told to call back, that has these grants.
     fn called_back(&mut self, held: &[(GrantId, u32)]) -> Vec<GrantId> {
         let identity = Identity { node: venice_wire::NodeId(1), epoch: 1 };
@@ -77,18 +82,18 @@ fn the_lowest_priority_is_called_back_and_no_more_than_will_do() {
 
     rack.wait(owner(), 3, Preempt::No);
     assert_eq!(rack.called_back(&held), []);
-    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    rack.leave(&owner());
     rack.wait(stranger.clone(), 3, Preempt::Own);
     assert_eq!(rack.called_back(&held), [], "they are not its own");
-    rack.core.handle_leave(0, &stranger, 7).unwrap();
+    rack.leave(&stranger);
 
     rack.wait(owner(), 2, Preempt::Own);
     assert_eq!(rack.called_back(&held), [lowest], "one slab is free");
-    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    rack.leave(&owner());
     assert_eq!(rack.called_back(&held), [], "nobody needs it any more");
     rack.wait(stranger.clone(), 3, Preempt::All);
     assert_eq!(rack.called_back(&held), [small], "which makes up for the lowest");
-    rack.core.handle_leave(0, &stranger, 7).unwrap();
+    rack.leave(&stranger);
     rack.wait(stranger, 8, Preempt::All);
     assert_eq!(rack.called_back(&held), [large, small, lowest]);
 }
@@ -101,7 +106,7 @@ fn nothing_is_called_back_in_vain() {
     let held = [(dear, 4), (cheap, 3)];
     rack.wait(owner(), 5, Preempt::All);
     assert_eq!(rack.called_back(&held), [], "that would not be enough");
-    rack.core.handle_leave(0, &owner(), 7).unwrap();
+    rack.leave(&owner());
     rack.wait(owner(), 4, Preempt::All);
     assert_eq!(rack.called_back(&held), [cheap]);
     // What comes of it is for who had it called back.

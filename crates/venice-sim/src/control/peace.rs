@@ -11,6 +11,8 @@ use super::world::{Brought, Event, World, frozen_recipients};
 
 /// Between being served and being in agreement: reports come every second.
 const SETTLES_NS: u64 = 3_000_000_000;
+/// How often a Monitor Node asks the store for a request: before its donors lend and after.
+const WRITES_OF_REQUEST: u64 = 2;
 /// For giving back all there is, and for the reports of that.
 const GIVES_BACK_NS: u64 = 6_000_000_000;
 
@@ -45,7 +47,7 @@ impl World<'_> {
     pub(super) fn plan_peace(&mut self) {
         let calm_ns = self.scenario.calm_ns();
         let peace_ns = calm_ns + self.latest_ns();
-        let served_ns = peace_ns + 2 * self.scenario.lease.0;
+        let served_ns = peace_ns + 2 * self.scenario.lease.0 + self.writing_ns();
         let agreed_ns = served_ns + SETTLES_NS;
         let empty_ns = agreed_ns + GIVES_BACK_NS;
         let phases = [
@@ -69,6 +71,17 @@ impl World<'_> {
         });
         let all = storms.chain([self.scenario.network]);
         all.filter(|it| it.late.0 > 0).map(|it| it.late_by.0).max().unwrap_or(0)
+    }
+
+    /// The longest that the store takes to write down what everybody asks for. Several Monitor Nodes are in
+    /// each other's way there, so as if they were one; while one waits for the store, calls wait for it.
+    fn writing_ns(&self) -> u64 {
+        if self.scenario.monitors == 1 {
+            return 0;
+        }
+        let network = &self.scenario.network;
+        let there_and_back_ns = 2 * (network.latency.0 + network.jitter.0);
+        self.recipients.len() as u64 * WRITES_OF_REQUEST * there_and_back_ns
     }
 
     pub(super) fn begin_phase(&mut self, phase: Phase) {

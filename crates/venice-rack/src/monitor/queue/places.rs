@@ -295,10 +295,10 @@ impl Line {
         Some(waiter)
     }
 
-    pub(super) fn leave_client(&mut self, client_id: u128) {
-        if let Some(place) = self.places.get(&client_id).copied() {
-            self.leave(place);
-        }
+    /// Whether it was in line.
+    pub(super) fn leave_client(&mut self, client_id: u128) -> bool {
+        let place = self.places.get(&client_id).copied();
+        place.and_then(|place| self.leave(place)).is_some()
     }
 
     pub(super) fn is_empty(&self) -> bool {
