@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
-use venice_control::client::MonitorClient;
+use venice_control::client::{Heartbeats, MonitorClient};
 use venice_control::{
     ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
     Revocation,
@@ -51,13 +51,14 @@ pub(crate) struct Correspondent {
 impl Correspondent {
     /// Reports whenever there is something to, until nobody wants the answers any more. `client` is
     /// a connection that is there already.
-    pub(crate) async fn run(mut self, mut client: Option<MonitorClient>) {
+    pub(crate) async fn run(mut self, client: Option<MonitorClient>) {
+        let mut line = client.map(Line::to);
         let monitor = self.identity.access.monitor.clone();
         let mut away = false;
         while self.letters.changed().await.is_ok() {
             let Some(letter) = self.letters.borrow_and_update().clone() else { continue };
-            let answer = match timeout(HEARTBEAT_TIMEOUT, self.tell(&mut client, &letter)).await {
-                Ok(answer) => answer.map_err(|error| self.think_over(&mut client, error)),
+            let answer = match timeout(HEARTBEAT_TIMEOUT, self.tell(&mut line, &letter)).await {
+                Ok(answer) => answer.map_err(|error| self.think_over(&mut line, error)),
                 Err(late) => Err(late.to_string()),
             };
             let answer = match answer {
@@ -79,7 +80,7 @@ impl Correspondent {
             if self.answers.send((self.at, answer)).await.is_err() {
                 return;
             }
-            if client.is_none() {
+            if line.is_none() {
                 sleep(PAUSE).await;
             }
         }
@@ -89,37 +90,61 @@ impl Correspondent {
     /// is told who it is: it may have started anew, or not have heard yet where it was registered.
     async fn tell(
         &self,
-        known: &mut Option<MonitorClient>,
+        known: &mut Option<Line>,
         letter: &Letter,
     ) -> Result<Answer, ControlError> {
-        let mut client = match known.take() {
-            Some(client) => client,
-            None => MonitorClient::connect(&self.identity.access).await?,
+        let mut line = match known.take() {
+            Some(line) => line,
+            None => Line::to(MonitorClient::connect(&self.identity.access).await?),
         };
         let mut report = letter.report.clone();
         report.door.revoked_besides = letter.besides.get(self.at).cloned().unwrap_or_default();
-        let answer = match client.heartbeat(report.clone()).await {
+        let answer = match line.send(report.clone()).await {
             Err(ControlError::Rack(RackError::NotRegistered)) => {
-                let registered = client.register(self.registration.clone()).await?;
+                let registered = line.client.register(self.registration.clone()).await?;
                 match registered.identity == self.registered.identity {
-                    true => Answer::Ack(client.heartbeat(report).await?),
+                    true => Answer::Ack(line.send(report).await?),
                     false => Answer::Other,
                 }
             }
             done => Answer::Ack(done?),
         };
-        *known = Some(client);
+        *known = Some(line);
         Ok(answer)
     }
 
     /// A connection over which nothing came is made anew.
-    fn think_over(&self, client: &mut Option<MonitorClient>, error: ControlError) -> String {
-        *client = None;
+    fn think_over(&self, line: &mut Option<Line>, error: ControlError) -> String {
+        *line = None;
         if matches!(error, ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) {
             // What it showed is worth nothing there, which may be the connection's: its certificate
             // is the one of when it was made.
             self.identity.take_up();
         }
         error.to_string()
+    }
+}
+
+/// A connection to a Monitor Node.
+struct Line {
+    client: MonitorClient,
+    /// The call over which reports go, once one did.
+    heartbeats: Option<Heartbeats>,
+}
+
+impl Line {
+    fn to(client: MonitorClient) -> Self {
+        Self { client, heartbeats: None }
+    }
+
+    /// Reports over the call that is open, or a new one.
+    async fn send(&mut self, report: HeartbeatReport) -> Result<HeartbeatAck, ControlError> {
+        let mut heartbeats = match self.heartbeats.take() {
+            Some(open) => open,
+            None => self.client.heartbeats().await?,
+        };
+        let ack = heartbeats.send(report).await?;
+        self.heartbeats = Some(heartbeats);
+        Ok(ack)
     }
 }

@@ -3,11 +3,13 @@
 mod agent;
 mod channel;
 mod gate;
+mod heartbeats;
 mod local;
 mod login;
 mod monitor;
 
 pub use agent::AgentClient;
 pub use gate::{GateClient, MonitorIdentity, join};
+pub use heartbeats::Heartbeats;
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;

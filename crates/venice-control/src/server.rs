@@ -6,6 +6,7 @@ mod agent;
 mod door;
 mod gate;
 mod guests;
+mod heartbeats;
 mod line;
 mod listen;
 mod local;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use venice_control::client::MonitorClient;
+use venice_control::client::{Heartbeats, MonitorClient};
 use venice_control::server::{AgentHandler, Door, serve_agent};
 use venice_control::{
     Caller, DonorStatus, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong,
@@ -65,7 +65,8 @@ pub(super) struct Heard {
 /// One agent.
 #[derive(Debug)]
 pub(super) struct Agent {
-    client: MonitorClient,
+    /// The call over which it reports, one report after the other.
+    heartbeats: tokio::sync::Mutex<Heartbeats>,
     registered: Registered,
     instance: u64,
     donor: Arc<Donor>,
@@ -86,7 +87,8 @@ impl Agent {
             pressure: PressureReport::default(),
             door: DoorReport::default(),
         };
-        self.client.clone().heartbeat(report).await.context("a heartbeat was not taken")?;
+        let mut heartbeats = self.heartbeats.lock().await;
+        heartbeats.send(report).await.context("a heartbeat was not taken")?;
         Ok(())
     }
 
@@ -179,7 +181,8 @@ async fn join(
         // It ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
     }
-    Ok(Arc::new(Agent { client, registered, instance, donor }))
+    let heartbeats = client.heartbeats().await?.into();
+    Ok(Arc::new(Agent { heartbeats, registered, instance, donor }))
 }
 
 /// Each at an address of its own, so that ports do not run out.

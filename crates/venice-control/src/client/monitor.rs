@@ -1,6 +1,7 @@
 //! A caller of the Monitor Node.
 
 use super::channel::{self, Whom};
+use super::heartbeats::Heartbeats;
 use super::login::Access;
 use crate::convert;
 use crate::error::{ControlError, PeerKind, Stranger, cause};
@@ -15,8 +16,7 @@ use venice_rack::rows::{
     ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, Grant, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration,
-    RackError, Registered,
+    DeviceRequest, Grant, MemoryRequest, NodeRegistration, RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -64,17 +64,12 @@ impl MonitorClient {
         convert::registered_in(response.into_inner()).map_err(|s| self.error(s))
     }
 
-    /// Reports.
+    /// Opens the call over which an agent reports.
     ///
     /// # Errors
-    /// [`venice_rack::types::RackError::NotRegistered`] when the agent has to register first.
-    pub async fn heartbeat(
-        &mut self,
-        report: HeartbeatReport,
-    ) -> Result<HeartbeatAck, ControlError> {
-        let request = convert::heartbeat_out(report);
-        let response = self.inner.heartbeat(request).await.map_err(|s| self.error(s))?;
-        convert::ack_in(response.into_inner()).map_err(|s| self.error(s))
+    /// When the connection is gone and cannot be made anew.
+    pub async fn heartbeats(&mut self) -> Result<Heartbeats, ControlError> {
+        Heartbeats::open(self.addr.clone(), &mut self.inner).await
     }
 
     /// Borrows memory: all of it, spread over one grant or more, or none; waits for it, where the

@@ -92,8 +92,15 @@ impl Door {
     /// # Errors
     /// UNAUTHENTICATED, with the reason and what to do.
     pub(super) fn admit<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let visitor = visitor(request);
-        let said = self.judge_now(&visitor);
+        self.admit_visitor(&visitor(request))
+    }
+
+    /// The same of who made a call that is still open.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub(super) fn admit_visitor(&self, visitor: &Visitor) -> Result<Caller, Status> {
+        let said = self.judge_now(visitor);
         let said = said.and_then(|said| {
             // Somebody may have been turned out with a connection open.
             self.trust.still(&said).inspect_err(|why| self.note(visitor.addr, why)).map(|()| said)

@@ -3,6 +3,7 @@
 use super::door::Door;
 use super::gate::{ADMINS, GateHandler, GateService};
 use super::guests::Guests;
+use super::heartbeats::{Answers, Heartbeats};
 use super::listen::ServeError;
 use crate::convert;
 use crate::error::rack_status;
@@ -18,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::server::Router;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::monitor::Kept;
 use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt, Queueing};
@@ -136,7 +137,8 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
 ) -> Result<(), ServeError> {
     let (of_nodes, of_others) = Guests::apart(&door, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
-    let (to_nodes, to_others) = (desk(&door, &handler), desk(&door, &handler));
+    let (to_nodes, to_others) =
+        (desk(&door, &handler, &stopped), desk(&door, &handler, &stopped));
     // A set, so that it does not outlive us when we are dropped.
     let mut beside = JoinSet::new();
     let served = async move {
@@ -157,17 +159,23 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
 }
 
 /// What is served.
-fn desk<H: MonitorHandler + GateHandler>(door: &Arc<Door>, handler: &Arc<H>) -> Router {
+fn desk<H: MonitorHandler + GateHandler>(
+    door: &Arc<Door>,
+    handler: &Arc<H>,
+    serving: &watch::Receiver<()>,
+) -> Router {
     let (door, handler) = (Arc::clone(door), Arc::clone(handler));
     let gate = GateService::new(Arc::clone(&handler), Arc::clone(&door));
     tonic::transport::Server::builder()
-        .add_service(MonitorNodeServer::new(Service { handler, door }))
+        .add_service(MonitorNodeServer::new(Service { handler, door, serving: serving.clone() }))
         .add_service(GateServer::new(gate))
 }
 
 struct Service<H> {
     handler: Arc<H>,
     door: Arc<Door>,
+    /// Its other end is dropped when no more is served: calls that stay open end then.
+    serving: watch::Receiver<()>,
 }
 
 impl<H> Service<H> {
@@ -233,15 +241,15 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         Ok(Response::new(convert::registered_out(registered)))
     }
 
-    async fn heartbeat(
+    type HeartbeatsStream = Answers;
+
+    async fn heartbeats(
         &self,
-        request: Request<proto::HeartbeatRequest>,
-    ) -> Result<Response<proto::HeartbeatResponse>, Status> {
-        let caller = self.door.admit(&request)?;
-        let Caller::Node(name) = caller else { return Err(self.door.forbid(&caller, "agents")) };
-        let report = convert::heartbeat_in(request.into_inner())?;
-        let ack = self.handler.heartbeat(name, report).await.map_err(|e| rack_status(&e))?;
-        Ok(Response::new(convert::ack_out(ack)))
+        request: Request<Streaming<proto::HeartbeatRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        let (handler, door) = (Arc::clone(&self.handler), Arc::clone(&self.door));
+        let serving = self.serving.clone();
+        Heartbeats { handler, door, serving }.answer(request).map(Response::new)
     }
 
     async fn request_memory(

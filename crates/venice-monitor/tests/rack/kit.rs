@@ -214,7 +214,11 @@ async fn report_forever(
             port: PortReport::default(),
             pressure: Default::default(),
         };
-        if let Err(ControlError::Rack(_)) = client.heartbeat(report).await {
+        let answer = match client.heartbeats().await {
+            Ok(mut heartbeats) => heartbeats.send(report).await,
+            Err(error) => Err(error),
+        };
+        if let Err(ControlError::Rack(_)) = answer {
             let previous = Some(identity);
             let again = NodeRegistration { previous, ..registration.clone() };
             if let Ok(registered) = client.register(again).await {
