@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use venice_control::client::{Heartbeats, MonitorClient};
 use venice_control::{
-    ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, RackError, Registered,
+    ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, PeerList, RackError, Registered,
     Revocation,
 };
 
@@ -30,7 +30,8 @@ pub(crate) struct Letter {
 /// What one of them has answered.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Ack(HeartbeatAck),
+    /// And whom this node is near, as that Monitor Node has it.
+    Ack(HeartbeatAck, Arc<PeerList>),
     /// Nothing, or nothing good.
     None,
     /// It takes this agent for another node than it is: it has to join anew.
@@ -99,16 +100,18 @@ impl Correspondent {
         };
         let mut report = letter.report.clone();
         report.door.revoked_besides = letter.besides.get(self.at).cloned().unwrap_or_default();
-        let answer = match line.send(report.clone()).await {
+        let ack = match line.send(report.clone()).await {
             Err(ControlError::Rack(RackError::NotRegistered)) => {
                 let registered = line.client.register(self.registration.clone()).await?;
                 match registered.identity == self.registered.identity {
-                    true => Answer::Ack(line.send(report).await?),
-                    false => Answer::Other,
+                    true => Some(line.send(report).await?),
+                    false => None,
                 }
             }
-            done => Answer::Ack(done?),
+            done => Some(done?),
         };
+        let near = || Arc::clone(&line.near);
+        let answer = ack.map_or(Answer::Other, |ack| Answer::Ack(ack, near()));
         *known = Some(line);
         Ok(answer)
     }
@@ -130,20 +133,29 @@ struct Line {
     client: MonitorClient,
     /// The call over which reports go, once one did.
     heartbeats: Option<Heartbeats>,
+    /// Whom this node is near, by what came over that call.
+    near: Arc<PeerList>,
 }
 
 impl Line {
     fn to(client: MonitorClient) -> Self {
-        Self { client, heartbeats: None }
+        Self { client, heartbeats: None, near: Arc::default() }
     }
 
     /// Reports over the call that is open, or a new one.
-    async fn send(&mut self, report: HeartbeatReport) -> Result<HeartbeatAck, ControlError> {
+    async fn send(&mut self, mut report: HeartbeatReport) -> Result<HeartbeatAck, ControlError> {
         let mut heartbeats = match self.heartbeats.take() {
             Some(open) => open,
-            None => self.client.heartbeats().await?,
+            None => {
+                self.near = Arc::default();
+                self.client.heartbeats().await?
+            }
         };
-        let ack = heartbeats.send(report).await?;
+        report.peers_version = self.near.version;
+        let mut ack = heartbeats.send(report).await?;
+        if let Some(near) = ack.peers.take() {
+            self.near = Arc::new(near);
+        }
         self.heartbeats = Some(heartbeats);
         Ok(ack)
     }

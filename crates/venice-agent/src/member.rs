@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use venice_control::client::MonitorClient;
 use venice_control::{
-    ControlError, DoorReport, FlowPeer, FlowReport, HeartbeatAck, HeartbeatReport,
-    NodeRegistration, Peer, RackError, Registered,
+    ControlError, DoorReport, FlowPeer, FlowReport, HeartbeatReport, NodeRegistration, Peer,
+    PeerList, RackError, Registered,
 };
 
 use crate::AgentError;
@@ -140,20 +140,21 @@ impl Member {
                 _ = ticks.tick() => {}
                 () = &mut freed => {}
                 Some((at, answer)) = answers.recv() => {
-                    answering[at] = matches!(answer, Answer::Ack(_));
+                    answering[at] = matches!(answer, Answer::Ack(..));
                     called_back[at] = match &answer {
-                        Answer::Ack(ack) => ack.called_back.clone(),
+                        Answer::Ack(ack, _) => ack.called_back.clone(),
                         Answer::None | Answer::Other => Vec::new(),
                     };
                     self.lender.set_called_back(&called_back.concat());
                     match answer {
-                        Answer::Ack(mut ack) => {
+                        Answer::Ack(mut ack, near) => {
                             let news = ack.revoked.take();
                             besides[at] = news
                                 .map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
                             let is_first = !answering[..at].contains(&true);
-                            if is_first && let Err(error) = self.take_news(ack, &registered, links) {
-                                tracing::warn!(%error, "cannot do as the Monitor Node says");
+                            if is_first {
+                                self.lender.set_draining(ack.is_draining);
+                                self.look_around(&near, &registered, links);
                             }
                         }
                         Answer::None => {}
@@ -192,28 +193,26 @@ impl Member {
 
     /// In a network of relays the hop links measure themselves, but for how much they carry; elsewhere
     /// every node is tested.
-    fn take_news(
-        &mut self,
-        ack: HeartbeatAck,
-        registered: &Registered,
-        links: &LinkTests,
-    ) -> Result<(), AgentError> {
-        self.lender.set_draining(ack.is_draining);
+    fn look_around(&mut self, near: &PeerList, registered: &Registered, links: &LinkTests) {
         let own = registered.identity.node;
         let busy_mbps = self.busy_mbps;
         let learnt = self.frames.with_relay(|relay| {
-            relay.learn(own, registered.secret, &ack)?;
+            relay.learn(own, registered.secret, near)?;
             Ok::<_, AgentError>(relay.neighbours())
         });
-        let (peers, bandwidth_alone) = match learnt.transpose()? {
-            None => (ack.peers, false),
-            Some(near) => {
-                let is_near = |peer: &Peer| near.contains(&peer.node);
-                (ack.peers.into_iter().filter(is_near).collect(), true)
+        let peers = near.peers.iter();
+        let (peers, bandwidth_alone) = match learnt.transpose() {
+            Ok(None) => (peers.cloned().collect(), false),
+            Ok(Some(neighbours)) => {
+                let is_neighbour = |peer: &&Peer| neighbours.contains(&peer.node);
+                (peers.filter(is_neighbour).cloned().collect(), true)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot do as the Monitor Node says");
+                return;
             }
         };
         links.test(Round { own, peers, busy_mbps, bandwidth_alone });
-        Ok(())
     }
 
     fn heartbeat(&mut self, registered: &Registered, links: &LinkTests) -> HeartbeatReport {
@@ -246,6 +245,8 @@ impl Member {
                 revoked_version: self.identity.door.revoked_version(),
                 revoked_besides: Vec::new(),
             },
+            // Each Monitor Node has its own.
+            peers_version: 0,
         }
     }
 }

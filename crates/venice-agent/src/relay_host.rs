@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use venice_control::{HeartbeatAck, LinkPort, LinkReport, LinkState, RelayPeer, RelayPlace};
+use venice_control::{LinkPort, LinkReport, LinkState, PeerList, RelayPeer, RelayPlace};
 use venice_fabric::switch::{HopStats, SwitchConfig};
 use venice_fabric::{HopState, LinkModel, Position, TargetConfig, Topology};
 use venice_memory::donor::SharedGrants;
@@ -78,9 +78,9 @@ impl RelayHost {
         &mut self,
         own: NodeId,
         secret: Option<NodeSecret>,
-        news: &HeartbeatAck,
+        near: &PeerList,
     ) -> Result<(), AgentError> {
-        let relays = &news.relays;
+        let relays = &near.relays;
         let Some(nodes) = self.nodes(relays) else { return Ok(()) };
         let is_same = |serving: &Serving| {
             (serving.own, serving.secret) == (own, secret) && serving.nodes == nodes
@@ -97,7 +97,7 @@ impl RelayHost {
                 let there = relays.iter().find(|relay| relay.position == neighbour.0);
                 let address = there.and_then(|relay| relay.addr.parse::<SocketAddr>().ok());
                 let name = KeyName::Peer(own);
-                let peer = news.peers.iter().find(|peer| Some(peer.node) == there.map(|t| t.node));
+                let peer = near.peers.iter().find(|peer| Some(peer.node) == there.map(|t| t.node));
                 let seal = peer.and_then(|peer| peer.seal_key).map(|key| SealedAs { name, key });
                 // Who is down has no key: there is nobody to seal for.
                 if let Some(address) = address

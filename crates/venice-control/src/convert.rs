@@ -3,6 +3,7 @@
 mod asking;
 mod devices;
 mod identity;
+mod peers;
 mod quotas;
 mod rows;
 
@@ -17,6 +18,7 @@ pub(crate) use rows::*;
 
 use crate::proto;
 use devices::{device_report_in, device_report_out, share_in, share_out};
+use peers::{peer_list_in, peer_list_out};
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
@@ -26,8 +28,8 @@ use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
     CalledBack, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, Peer, PortReport,
-    PrepareRequest, Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
+    LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, PortReport, PrepareRequest,
+    Registered, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
 };
 use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
@@ -208,6 +210,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             revoked_version: request.revoked_version,
             revoked_besides: request.revoked_besides.into_iter().map(revocation_in).collect(),
         },
+        peers_version: request.peers_version,
     })
 }
 
@@ -228,6 +231,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         certificate_expires_s: report.door.certificate_expires_s,
         revoked_version: report.door.revoked_version,
         revoked_besides: report.door.revoked_besides.into_iter().map(revocation_out).collect(),
+        peers_version: report.peers_version,
     }
 }
 
@@ -385,24 +389,7 @@ fn link_out(link: LinkReport) -> proto::LinkReport {
 }
 
 pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck, Status> {
-    let peer_in = |peer: proto::Peer| {
-        let identity = identity_in(peer.identity)?;
-        Ok(Peer {
-            name: peer.name,
-            node: identity.node,
-            epoch: identity.epoch,
-            udp_addr: peer.udp_addr,
-            shm_socket: peer.shm_socket,
-            seal_key: key_in(&peer.seal_key)?,
-        })
-    };
-    let peers = response.peers.into_iter().map(peer_in).collect::<Result<_, Status>>()?;
-    let relay_in = |relay: proto::RelayPeer| RelayPeer {
-        node: NodeId(relay.node),
-        position: relay.position,
-        addr: relay.addr,
-    };
-    let relays = response.relays.into_iter().map(relay_in).collect();
+    let peers = response.peers.map(peer_list_in).transpose()?;
     let news = |revoked: proto::RevokedNodes| RevocationNews {
         known: revoked.nodes.into_iter().map(revocation_in).collect(),
         over_before_ms: revoked.over_before_ms,
@@ -411,25 +398,12 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
     let called =
         |proto::CalledBack { grant, within_ms }| CalledBack { grant: GrantId(grant), within_ms };
     let called_back = response.called_back.into_iter().map(called).collect();
-    Ok(HeartbeatAck { peers, relays, is_draining: response.draining, called_back, revoked })
+    Ok(HeartbeatAck { peers, is_draining: response.draining, called_back, revoked })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
-    let peer_out = |peer: Peer| proto::Peer {
-        name: peer.name,
-        identity: Some(proto::Identity { node: peer.node.0, epoch: peer.epoch }),
-        udp_addr: peer.udp_addr,
-        shm_socket: peer.shm_socket,
-        seal_key: key_out(peer.seal_key),
-    };
-    let relay_out = |relay: RelayPeer| proto::RelayPeer {
-        node: relay.node.0,
-        position: relay.position,
-        addr: relay.addr,
-    };
     proto::HeartbeatResponse {
-        peers: ack.peers.into_iter().map(peer_out).collect(),
-        relays: ack.relays.into_iter().map(relay_out).collect(),
+        peers: ack.peers.map(peer_list_out),
         draining: ack.is_draining,
         called_back: ack
             .called_back

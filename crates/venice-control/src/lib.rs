@@ -32,6 +32,6 @@ pub use venice_rack::types::{
     CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,
     FlowPeer, FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
     LeaseState, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration,
-    Notice, NoticeReason, Peer, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
-    RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames, pool_text,
+    Notice, NoticeReason, Peer, PeerList, Pong, PortReport, PrepareRequest, RackError, Refusal,
+    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames, pool_text,
 };

@@ -96,6 +96,7 @@ mod tests {
 
     fn report(number: u32) -> Report {
         let report = HeartbeatReport {
+            peers_version: 0,
             identity: Identity { node: NodeId(number), epoch: 0 },
             instance: 0,
             memory: DonorReport::default(),

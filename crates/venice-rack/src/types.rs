@@ -126,6 +126,8 @@ pub struct HeartbeatReport {
     pub pressure: PressureReport,
     /// What its door has seen.
     pub door: DoorReport,
+    /// Of the peers that it was told of over this call; 0: none yet.
+    pub peers_version: u64,
 }
 
 /// What a node's UDP port has seen.
@@ -189,10 +191,8 @@ pub enum FlowPeer {
 /// The Monitor Node's answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatAck {
-    /// The other living nodes, for the link tests.
-    pub peers: Vec<Peer>,
-    /// Every relay of the rack, living or not; empty where there are none.
-    pub relays: Vec<RelayPeer>,
+    /// Whom it is near, where that is not the version that it named.
+    pub peers: Option<PeerList>,
     /// The node is to be empty: what it lends is to go elsewhere.
     pub is_draining: bool,
     /// The grants that it is to give notice of, all there are: those that are no longer here are not
@@ -209,6 +209,17 @@ pub struct CalledBack {
     pub grant: GrantId,
     /// Milliseconds that its recipient has, from when its donor hears of it.
     pub within_ms: u64,
+}
+
+/// Whom a node is near.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PeerList {
+    /// Never 0, and another for every change.
+    pub version: u64,
+    /// Living nodes to test its links to; where it relays, all others.
+    pub peers: Vec<Peer>,
+    /// Every relay of the rack, living or not; empty where there are none.
+    pub relays: Vec<RelayPeer>,
 }
 
 /// Another node of the rack, as a link test needs it.

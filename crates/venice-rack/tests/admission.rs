@@ -301,6 +301,7 @@ fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
             devices: vec![],
         };
         let report = HeartbeatReport {
+            peers_version: 0,
             identity,
             instance: 5,
             memory,

@@ -56,6 +56,7 @@ impl DailyRack {
         rack.now_ns += SAMPLE_NS;
         for (identity, core) in rack.donors.values_mut() {
             let report = HeartbeatReport {
+                peers_version: 0,
                 identity: *identity,
                 instance: identity.node.0.into(),
                 memory: core.report(),

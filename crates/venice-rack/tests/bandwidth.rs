@@ -70,6 +70,7 @@ fn link(to: NodeId, port: LinkPort, mbps: Option<f64>, used: Option<f64>) -> Lin
 fn report(rack: &mut Rack, from: NodeId, links: Vec<LinkReport>, flows: Vec<FlowReport>) {
     let (identity, core): &(Identity, _) = &rack.donors[&from];
     let report = HeartbeatReport {
+        peers_version: 0,
         identity: *identity,
         instance: from.0.into(),
         memory: core.report(),
@@ -179,6 +180,7 @@ fn what_heartbeats_say_is_not_written_down() {
             let (mbps, used) = (beat as f64 * 10.0, beat as f64 * 1e6);
             let with = FlowPeer::Grant(held[0].id);
             let heartbeat = HeartbeatReport {
+                peers_version: 0,
                 identity: *identity,
                 instance: node.0.into(),
                 memory: core.report(),

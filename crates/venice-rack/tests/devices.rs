@@ -76,6 +76,7 @@ impl Rack {
     fn report(&mut self, held: Vec<HeldGrant>, devices: Vec<DeviceReport>) {
         let node = self.core.node_rows(0)[0].node_id;
         let report = HeartbeatReport {
+            peers_version: 0,
             identity: Identity { node: venice_wire::NodeId(node), epoch: 1 },
             instance: 1,
             memory: DonorReport {

@@ -106,6 +106,7 @@ fn tested(core: &mut MonitorCore, (from, to): (Identity, Identity), latency_us: 
         protection: LinkProtection::Plain,
     };
     let report = HeartbeatReport {
+        peers_version: 0,
         door: Default::default(),
         identity: from,
         instance: u64::from(from.node.0) - 1,
@@ -291,6 +292,7 @@ fn the_tables_say_how_far_and_by_which_way() {
         priority: 100,
     };
     let report = HeartbeatReport {
+        peers_version: 0,
         door: Default::default(),
         identity: donor,
         instance: 2,
@@ -363,6 +365,7 @@ fn the_way_names_every_relay_between() {
     };
     let flows = vec![FlowReport { with: FlowPeer::Grant(grant), bytes_per_s: 1.0 }];
     let report = HeartbeatReport {
+        peers_version: 0,
         door: Default::default(),
         identity: far,
         instance: 3,

@@ -153,6 +153,7 @@ fn the_node_hears_of_it_with_its_next_report() {
     let hears = |rack: &mut Rack, revision| {
         let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision };
         let report = HeartbeatReport {
+            peers_version: 0,
             door: Default::default(),
             identity: Identity { node: NodeId(1), epoch: 1 },
             instance: 5,

@@ -66,10 +66,18 @@ pub(super) struct Heard {
 #[derive(Debug)]
 pub(super) struct Agent {
     /// The call over which it reports, one report after the other.
-    heartbeats: tokio::sync::Mutex<Heartbeats>,
+    reporting: tokio::sync::Mutex<Reporting>,
     registered: Registered,
     instance: u64,
     donor: Arc<Donor>,
+}
+
+/// What an agent reports over.
+#[derive(Debug)]
+struct Reporting {
+    heartbeats: Heartbeats,
+    /// Of the peers that it was told of.
+    peers_version: u64,
 }
 
 impl Agent {
@@ -78,6 +86,7 @@ impl Agent {
     /// # Errors
     /// When the Monitor Node does not take it.
     pub(super) async fn report(&self) -> Result<()> {
+        let mut reporting = self.reporting.lock().await;
         let report = HeartbeatReport {
             identity: self.registered.identity,
             instance: self.instance,
@@ -86,9 +95,12 @@ impl Agent {
             port: PortReport::default(),
             pressure: PressureReport::default(),
             door: DoorReport::default(),
+            peers_version: reporting.peers_version,
         };
-        let mut heartbeats = self.heartbeats.lock().await;
-        heartbeats.send(report).await.context("a heartbeat was not taken")?;
+        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was not taken")?;
+        if let Some(near) = ack.peers {
+            reporting.peers_version = near.version;
+        }
         Ok(())
     }
 
@@ -181,8 +193,8 @@ async fn join(
         // It ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
     }
-    let heartbeats = client.heartbeats().await?.into();
-    Ok(Arc::new(Agent { heartbeats, registered, instance, donor }))
+    let reporting = Reporting { heartbeats: client.heartbeats().await?, peers_version: 0 }.into();
+    Ok(Arc::new(Agent { reporting, registered, instance, donor }))
 }
 
 /// Each at an address of its own, so that ports do not run out.

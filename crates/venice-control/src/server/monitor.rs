@@ -137,8 +137,7 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
 ) -> Result<(), ServeError> {
     let (of_nodes, of_others) = Guests::apart(&door, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
-    let (to_nodes, to_others) =
-        (desk(&door, &handler, &stopped), desk(&door, &handler, &stopped));
+    let (to_nodes, to_others) = (desk(&door, &handler, &stopped), desk(&door, &handler, &stopped));
     // A set, so that it does not outlive us when we are dropped.
     let mut beside = JoinSet::new();
     let served = async move {

@@ -17,11 +17,8 @@ impl MonitorCore {
         };
         // That it is so already another Monitor Node may have changed: the store knows.
         let may_be_other = self.shared.is_some();
-        if let Some(entry) = self.rrt.get_mut(node)
-            && (entry.record.is_draining != drains || may_be_other)
-        {
-            entry.record.is_draining = drains;
-            let record = entry.record.clone();
+        if self.rrt.is_draining(node) != drains || may_be_other {
+            let record = self.rrt.change_record(node, |record| record.is_draining = drains);
             self.change(Change::PutNode(record));
             self.note(Event::NodeDrains { name: name.to_owned(), drains });
         }

@@ -67,7 +67,7 @@ impl MonitorCore {
         let is_enough_left = self.leaves_enough_after(client_id, missing);
         let may_be_placed =
             !given_up && is_enough_left && self.check_quota_again(client_id).is_ok();
-        let donors = self.available(client_id, false);
+        let donors = self.with_room(client_id);
         let shares = self.placed(client_id, missing, &donors).filter(|_| may_be_placed);
         let Some(shares) = shares else {
             if !given_up && is_enough_left && self.may_wait_for_room(now_ns, client_id, missing) {
@@ -169,6 +169,22 @@ impl MonitorCore {
             .collect()
     }
 
+    /// The same, but for donors of which nothing is to be had: of thousands not each is looked at.
+    fn with_room(&self, client_id: u128) -> Vec<Donor> {
+        let pending = &self.requests[&client_id];
+        let closed = self.closed_to(pending.place, pending.slabs);
+        let weighing = self.weigh(self.home_of(&pending.request));
+        let open = self.rrt.with_room().filter(|(id, _)| {
+            pending.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
+        });
+        open.filter_map(|(node, room)| {
+            let given_slabs = pending.given(node);
+            let most_slabs = pending.most_slabs.saturating_sub(given_slabs);
+            Some(Donor { most_slabs, given_slabs, ..weighing.donor_with(node, room)? })
+        })
+        .collect()
+    }
+
     /// Who of `donors` gives how much of what is missing.
     pub(super) fn placed(
         &self,
@@ -210,9 +226,10 @@ impl MonitorCore {
     ) -> Option<(Identity, PrepareRequest)> {
         let grant = self.fresh_grant_number();
         let key = self.keys.next_key();
-        let entry = self.rrt.get_mut(donor)?;
+        let mut entry = self.rrt.get_mut(donor)?;
         entry.reserved_slabs += slabs;
         let donor = entry.record.identity;
+        drop(entry);
         let pending = self.requests.get_mut(&client_id)?;
         let at_once = state == PartState::Committing;
         let part = Part { donor, slabs, key, at_once, state, confirmed_revision: 0 };
@@ -277,7 +294,7 @@ impl MonitorCore {
     /// at once.
     pub(super) fn settle_prepare(&mut self, grant: GrantId) -> bool {
         let Some(sent) = self.sent_prepares.remove(&grant) else { return false };
-        if let Some(entry) = self.rrt.get_mut(sent.donor.node)
+        if let Some(mut entry) = self.rrt.get_mut(sent.donor.node)
             && entry.record.identity == sent.donor
         {
             entry.reserved_slabs = entry.reserved_slabs.saturating_sub(sent.slabs);
@@ -295,7 +312,7 @@ impl MonitorCore {
         if result == &Err(CallError::Gone) {
             self.mark_down(now_ns, donor);
         }
-        let Some(entry) = self.rrt.get_mut(donor.node) else { return };
+        let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };
         if entry.record.identity != donor {
             return;
         }

@@ -81,10 +81,8 @@ impl MonitorCore {
         let secret = self.secret_or_none(secret);
         let is_draining = self.rrt.is_draining(number);
         let record = NodeRecord { is_draining, ..NodeRecord::new(identity, node, secret) };
-        let Some(entry) = self.rrt.get_mut(number) else { return };
-        let changed = entry.record != record;
-        if changed {
-            entry.record = record.clone();
+        if self.rrt.get(number).is_some_and(|entry| *entry.record != record) {
+            let record = self.rrt.change_record(number, |known| *known = record);
             self.change(Change::PutNode(record));
         }
         self.seen(now_ns, number);
@@ -171,8 +169,9 @@ impl MonitorCore {
         now_ns: u64,
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
-        let HeartbeatReport { identity, instance, memory, links, port, pressure, door } = report;
-        let entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
+        let HeartbeatReport { identity, instance, memory, links, port, pressure, .. } = report;
+        let HeartbeatReport { door, peers_version, .. } = report;
+        let mut entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         let slabs_before = entry.available_slabs();
         if entry.record.identity != identity || entry.record.instance != instance {
             return Err(RackError::NotRegistered);
@@ -182,8 +181,12 @@ impl MonitorCore {
         entry.pressure = pressure;
         let revoked_version = door.revoked_version;
         entry.door = Some(door);
-        if entry.update_status(memory.status) {
+        let is_newest = entry.update_status(memory.status);
+        if is_newest {
             entry.devices = reports_of(&entry.record, &memory.devices);
+        }
+        drop(entry);
+        if is_newest {
             self.reconcile(now_ns, identity, memory);
         }
         self.seen(now_ns, identity.node);
@@ -195,20 +198,21 @@ impl MonitorCore {
         let slabs = self.rrt.get(identity.node).map_or(0, NodeEntry::available_slabs);
         let is_more = slabs > slabs_before || self.line.has_devices();
         self.note_room(now_ns, is_more);
-        let (peers, relays) = (self.peers_for(identity.node), self.relays_for(identity.node));
+        let peers = self.peers_for(identity.node, peers_version);
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
         let called_back = self.called_back_of(identity.node);
-        Ok(HeartbeatAck { peers, relays, is_draining, called_back, revoked })
+        Ok(HeartbeatAck { peers, is_draining, called_back, revoked })
     }
 
     /// The node lives.
     fn seen(&mut self, now_ns: u64, node: NodeId) {
-        let Some(entry) = self.rrt.get_mut(node) else { return };
+        let Some(mut entry) = self.rrt.get_mut(node) else { return };
         entry.seen_ns = now_ns;
         if !entry.up {
             entry.up = true;
             let name = entry.record.name.clone();
+            drop(entry);
             self.note(Event::NodeBack { name });
         }
     }
@@ -337,15 +341,16 @@ impl MonitorCore {
 
     /// The node of this epoch is dead, as far as can be known.
     pub(super) fn mark_down(&mut self, now_ns: u64, donor: Identity) {
-        if self.is_up(donor)
-            && let Some(entry) = self.rrt.get_mut(donor.node)
-        {
-            entry.up = false;
-            entry.down_since_ns = now_ns;
-            let name = entry.record.name.clone();
-            self.note(Event::NodeDown { name });
-            self.tst.node_down(donor.node);
+        if !self.is_up(donor) {
+            return;
         }
+        let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };
+        entry.up = false;
+        entry.down_since_ns = now_ns;
+        let name = entry.record.name.clone();
+        drop(entry);
+        self.note(Event::NodeDown { name });
+        self.tst.node_down(donor.node);
     }
 
     /// A lost grant stays in the table for a lease, so that people can see what was lost.

@@ -1,39 +1,51 @@
-//! Whom a node is told of with each heartbeat: the nodes to test its links to, and the relays.
+//! Whom a node is told that it is near: the nodes to test its links to, and the relays.
+//!
+//! It is told when that changes, not with each heartbeat: a list of addresses and keys is many times what
+//! else there is to say.
 
 use super::MonitorCore;
-use crate::rrt::NodeEntry;
-use crate::types::{Peer, RelayPeer, RelayPlace};
+use crate::rrt::{NodeEntry, NodeRecord, Told};
+use crate::types::{Peer, PeerList, RelayPeer, RelayPlace};
+use std::iter::zip;
+use std::sync::Arc;
 use venice_wire::{KeyName, NodeId};
 
 /// How many nodes a node tests its links to: those that follow it by number. In a rack of thousands
 /// all pairs would be a table, and traffic, without end.
 const TESTED_PEERS: usize = 64;
-/// So many of them with each heartbeat, in turns. A smaller rack is tested whole on each.
-const PEERS_AT_ONCE: usize = 16;
 
 impl MonitorCore {
-    /// The peers that it is to test next. A relay is told of all: its neighbours' keys are theirs.
-    pub(super) fn peers_for(&mut self, node: NodeId) -> Vec<Peer> {
-        let Some(entry) = self.rrt.get(node) else { return Vec::new() };
-        if entry.record.relay.is_some() {
-            return self.rrt.after(node).filter(|it| it.up).map(|it| self.peer(node, it)).collect();
+    /// `None`: it knows, having been told of that `version`.
+    pub(super) fn peers_for(&mut self, node: NodeId, version: u64) -> Option<PeerList> {
+        let revision = self.rrt.revision();
+        let told = &self.rrt.get(node)?.told;
+        if told.revision != revision {
+            let (peers, relays) = (self.near(node), self.relays_for(node));
+            let is_same = are_same(&peers, &told.peers) && are_same(&relays, &told.relays);
+            let mut entry = self.rrt.get_mut(node)?;
+            if is_same && entry.told.version != 0 {
+                entry.told.revision = revision;
+            } else {
+                entry.told = Told { revision, version: revision, peers, relays };
+            }
         }
-        let turn = entry.peer_turn;
-        let tested = || self.rrt.after(node).filter(|it| it.up).take(TESTED_PEERS);
-        let count = tested().count();
-        if count <= PEERS_AT_ONCE {
-            return tested().map(|it| self.peer(node, it)).collect();
-        }
-        let in_turn = tested().cycle().skip(turn % count).take(PEERS_AT_ONCE);
-        let peers = in_turn.map(|it| self.peer(node, it)).collect();
-        if let Some(entry) = self.rrt.get_mut(node) {
-            entry.peer_turn = (turn + PEERS_AT_ONCE) % count;
-        }
-        peers
+        let told = &self.rrt.get(node)?.told;
+        (told.version != version).then(|| PeerList {
+            version: told.version,
+            peers: told.peers.iter().map(|it| self.peer(node, it)).collect(),
+            relays: told.relays.iter().filter_map(|it| relay(it)).collect(),
+        })
     }
 
-    fn peer(&self, of: NodeId, entry: &NodeEntry) -> Peer {
-        let record = &entry.record;
+    /// The living nodes that it is to test. A relay is told of all: its neighbours' keys are theirs.
+    fn near(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
+        let is_relay = self.rrt.get(node).is_some_and(|entry| entry.record.relay.is_some());
+        let most = if is_relay { usize::MAX } else { TESTED_PEERS };
+        let living = self.rrt.after(node).filter(|it| it.up);
+        living.take(most).map(|it| Arc::clone(&it.record)).collect()
+    }
+
+    fn peer(&self, of: NodeId, record: &NodeRecord) -> Peer {
         Peer {
             name: record.name.clone(),
             node: record.identity.node,
@@ -45,23 +57,34 @@ impl MonitorCore {
     }
 
     /// Every relay, for a node that is one.
-    pub(super) fn relays_for(&self, node: NodeId) -> Vec<RelayPeer> {
+    fn relays_for(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
         if self.rrt.get(node).is_none_or(|entry| entry.record.relay.is_none()) {
             return Vec::new();
         }
-        let relay = |entry: &NodeEntry| {
-            let RelayPlace { position, addr, .. } = entry.record.relay.clone()?;
-            Some(RelayPeer { node: entry.record.identity.node, position, addr })
-        };
+        let record =
+            |entry: &NodeEntry| entry.record.relay.is_some().then(|| Arc::clone(&entry.record));
         // A place whose node lives under another name now is that one's.
         let (up, down): (Vec<_>, Vec<_>) =
             self.rrt.iter().map(|(_, entry)| entry).partition(|entry| entry.up);
-        let mut relays: Vec<RelayPeer> = up.into_iter().filter_map(relay).collect();
-        for relay in down.into_iter().filter_map(relay) {
-            if !relays.iter().any(|known| known.position == relay.position) {
-                relays.push(relay);
+        let mut relays: Vec<_> = up.into_iter().filter_map(record).collect();
+        for down in down.into_iter().filter_map(record) {
+            if !relays.iter().any(|known| position(known) == position(&down)) {
+                relays.push(down);
             }
         }
         relays
     }
+}
+
+fn are_same(these: &[Arc<NodeRecord>], those: &[Arc<NodeRecord>]) -> bool {
+    these.len() == those.len() && zip(these, those).all(|(one, other)| Arc::ptr_eq(one, other))
+}
+
+fn position(record: &NodeRecord) -> Option<u32> {
+    record.relay.as_ref().map(|place| place.position)
+}
+
+fn relay(record: &NodeRecord) -> Option<RelayPeer> {
+    let RelayPlace { position, addr, .. } = record.relay.clone()?;
+    Some(RelayPeer { node: record.identity.node, position, addr })
 }

@@ -98,7 +98,7 @@ impl MonitorCore {
             .map(|grant| (grant.donor, grant.donor_epoch, grant.slabs, grant.confirmed_revision))
             .collect();
         for (donor, epoch, slabs, revision) in held {
-            if let Some(entry) = self.rrt.get_mut(donor)
+            if let Some(mut entry) = self.rrt.get_mut(donor)
                 && entry.record.identity.epoch == epoch
             {
                 let status = &mut entry.status;

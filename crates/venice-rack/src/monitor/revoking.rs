@@ -65,11 +65,9 @@ impl MonitorCore {
             self.change(Change::DeleteToken(id));
         }
         let holder = self.rrt.by_name(name).map(|entry| entry.record.identity);
-        if let Some(identity) = holder
-            && let Some(entry) = self.rrt.get_mut(identity.node)
-        {
-            entry.record.is_turned_out = true;
-            let record = entry.record.clone();
+        if let Some(identity) = holder {
+            let node = identity.node;
+            let record = self.rrt.change_record(node, |record| record.is_turned_out = true);
             self.change(Change::PutNode(record));
             self.mark_down(now_ns, identity);
         }

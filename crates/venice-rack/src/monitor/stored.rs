@@ -185,8 +185,10 @@ impl MonitorCore {
         // Of two agents that were given the same epoch one was not.
         let is_same =
             |before: &NodeRecord| before.identity == identity && before.instance == node.instance;
-        match self.rrt.get_mut(identity.node) {
-            Some(entry) if is_same(&entry.record) => entry.record = node,
+        match self.rrt.get(identity.node) {
+            Some(entry) if is_same(&entry.record) => {
+                self.rrt.change_record(identity.node, |record| *record = node);
+            }
             _ => self.rrt.insert(NodeEntry::new(node, now_ns)),
         }
         if is_turned_out {
@@ -197,7 +199,7 @@ impl MonitorCore {
     /// Until its donor reports, what others have had lent is taken to be gone.
     fn count_as_lent(&mut self, grant: &GrantRecord) {
         if grant.state == GrantState::Committed
-            && let Some(entry) = self.rrt.get_mut(grant.donor)
+            && let Some(mut entry) = self.rrt.get_mut(grant.donor)
             && entry.record.identity.epoch == grant.donor_epoch
             && entry.status.revision < grant.confirmed_revision
         {

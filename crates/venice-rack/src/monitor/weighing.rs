@@ -2,8 +2,8 @@
 
 use super::MonitorCore;
 use crate::placement::Donor;
-use crate::rrt::NodeEntry;
-use crate::types::{FlowPeer, LinkPort, LinkReport, LinkState};
+use crate::rrt::{NodeEntry, Room};
+use crate::types::{LinkPort, LinkReport, LinkState};
 use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
@@ -12,13 +12,13 @@ pub(super) const USUAL_LINK_BPS: u64 = 10_000_000_000;
 /// A round trip counts when it takes so many times as long as is usual for its hops: what a busy
 /// machine adds for a while is not to move memory about.
 const SLOW_FACTOR: u64 = 4;
-/// A machine stalls whose tasks wait for memory this share of the time.
-const STALLED_RATIO: f64 = 0.10;
 
 /// The tables, as seen from one recipient.
 pub(super) struct Weighing<'a> {
     core: &'a MonitorCore,
     home: Option<NodeId>,
+    /// The home's packets go through relays.
+    is_relayed: bool,
     /// Who stands where in the home's network.
     nodes_at: BTreeMap<u32, NodeId>,
     /// The median round trip of a hop, in nanoseconds; 0: nobody has tested.
@@ -31,7 +31,7 @@ impl MonitorCore {
         let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
         let nodes_at = relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology));
         let usual_hop_ns = if relay.is_some() { self.usual_hop_ns() } else { 0 };
-        Weighing { core: self, home, nodes_at, usual_hop_ns }
+        Weighing { core: self, home, is_relayed: relay.is_some(), nodes_at, usual_hop_ns }
     }
 
     pub(super) fn nodes_at(&self, topology: &str) -> BTreeMap<u32, NodeId> {
@@ -59,7 +59,7 @@ impl Weighing<'_> {
             (Some(home), Some(way)) => self.along(home, way),
             _ => (0, self.busy_port(node, entry)),
         };
-        let is_stalled = entry.pressure.stall_ratio.is_some_and(|ratio| ratio >= STALLED_RATIO);
+        let is_stalled = entry.is_stalled();
         Donor {
             hops,
             slow_hops,
@@ -67,6 +67,14 @@ impl Weighing<'_> {
             is_stalled,
             ..Donor::direct(node, entry.available_slabs())
         }
+    }
+
+    /// The same of one that has room. Its entry is left alone where it has nothing to add.
+    pub(super) fn donor_with(&self, node: NodeId, room: Room) -> Option<Donor> {
+        if room.is_at_ease && !self.is_relayed {
+            return Some(Donor::direct(node, room.free_slabs));
+        }
+        Some(self.donor(node, self.core.rrt.get(node)?))
     }
 
     /// Hops that the way counts as by its round trip, and the quarters in use of its busiest link.
@@ -95,11 +103,7 @@ impl Weighing<'_> {
 
     /// Where all reach each other directly, what goes on at the donor's own port.
     fn busy_port(&self, node: NodeId, entry: &NodeEntry) -> u32 {
-        // What other nodes send are tests of the links.
-        let flows = entry.port.flows.iter();
-        let flows = flows.filter(|flow| !matches!(flow.with, FlowPeer::Node(_)));
-        let flows = flows.map(|flow| flow.bytes_per_s as u64);
-        let used = flows.fold(0, u64::saturating_add);
+        let used = entry.used_bytes_per_s();
         if used == 0 {
             // In a large rack most donors: what their links carry need not be read.
             return 0;

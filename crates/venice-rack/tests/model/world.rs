@@ -438,6 +438,7 @@ impl World {
         let memory: DonorReport = donor.core.report();
         let identity = donor.identity.filter(|_| donor.alive)?;
         Some(HeartbeatReport {
+            peers_version: 0,
             door: Default::default(),
             identity,
             instance: donor.instance,

@@ -94,6 +94,7 @@ impl Rack {
     fn tell(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
+            peers_version: 0,
             door: Default::default(),
             identity: donor,
             instance,
@@ -471,6 +472,7 @@ fn silence_is_death_and_a_report_is_life() {
     };
     let memory = DonorReport { status: status(8, 0), held: vec![], devices: vec![] };
     let report = HeartbeatReport {
+        peers_version: 0,
         door: Default::default(),
         identity: other,
         instance: 2,
@@ -480,7 +482,8 @@ fn silence_is_death_and_a_report_is_life() {
         pressure: Default::default(),
     };
     let ack = rack.core.handle_heartbeat(2 * S, report).unwrap();
-    assert_eq!(ack.peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["node1"]);
+    let near = ack.peers.unwrap();
+    assert_eq!(near.peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["node1"]);
 
     rack.core.handle_timeout(3 * S);
     let states = |rack: &Rack| -> Vec<String> {
@@ -559,6 +562,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
     }
     let second = register("node2", 2, place("mesh:2", 1)).unwrap();
     let report = HeartbeatReport {
+        peers_version: 0,
         door: Default::default(),
         identity: first.identity,
         instance: 1,
@@ -569,7 +573,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
     };
     // Those that are down too: a packet's way depends on all of them.
     rack.core.handle_timeout(100 * S);
-    let relays = rack.core.handle_heartbeat(100 * S, report).unwrap().relays;
+    let relays = rack.core.handle_heartbeat(100 * S, report).unwrap().peers.unwrap().relays;
     let mut known: Vec<_> = relays.iter().map(|relay| (relay.position, relay.node)).collect();
     known.sort_unstable();
     assert_eq!(known, [(0, first.identity.node), (1, second.identity.node)]);

@@ -58,6 +58,7 @@ impl Rack {
         let memory =
             DonorReport { status, held: held.iter().map(of).collect(), ..Default::default() };
         let report = HeartbeatReport {
+            peers_version: 0,
             door: Default::default(),
             identity,
             instance: 1,
