@@ -38,10 +38,12 @@ use std::time::Duration;
 use venice_control::Caller;
 use venice_control::identity::{Authority, Holder};
 use venice_control::server::{Door, bind};
-use venice_store::{EtcdStore, StoreLocation};
+use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
 /// Pause before what broke off is begun anew.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A wait that somebody who looks on wants to know of.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// The rack's authority in the state directory.
 pub const IDENTITY_DIR: &str = "identity";
 /// File of the store in the state directory, if it is nowhere else.
@@ -74,7 +76,12 @@ pub async fn run(
     let etcd = match location {
         StoreLocation::File(_) => None,
         StoreLocation::Etcd(etcd) => {
-            Some(EtcdStore::connect(&etcd, &session.config.etcd_tls()).await?)
+            let tls = session.config.etcd_tls();
+            let connecting = EtcdStore::connect(&etcd, &tls);
+            tokio::select! {
+                connected = patiently(&etcd, connecting) => Some(connected?),
+                () = &mut shutdown => return Ok(()),
+            }
         }
     };
     let mut has_served = false;
@@ -112,6 +119,18 @@ pub async fn run(
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = &mut shutdown => return Ok(()),
+        }
+    }
+}
+
+/// Says so where that takes long: it is the first that this daemon would say.
+async fn patiently<T>(etcd: &EtcdLocation, connecting: impl Future<Output = T>) -> T {
+    let mut connecting = std::pin::pin!(connecting);
+    match tokio::time::timeout(WORTH_TELLING, &mut connecting).await {
+        Ok(connected) => connected,
+        Err(_) => {
+            tracing::info!(store = %etcd, "waits for etcd to answer");
+            connecting.await
         }
     }
 }

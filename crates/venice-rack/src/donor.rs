@@ -97,8 +97,6 @@ pub struct DonorCore {
     free_slabs: u32,
     /// Neither lent nor offered: the donor's machine has their memory.
     withheld_slabs: u32,
-    /// All that is lent is wanted back, whenever it comes.
-    is_draining: bool,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
     freeing: BTreeMap<GrantId, Freeing>,
@@ -120,6 +118,8 @@ struct Held {
     wanted: Option<Wanted>,
     /// The Monitor Node calls it back: when it ends, released or not.
     called: Option<u64>,
+    /// The node is to be empty: it is wanted back, whenever it comes.
+    is_drained: bool,
 }
 
 /// What a grant had that has ended.
@@ -144,7 +144,6 @@ impl DonorCore {
             epoch: 0,
             free_slabs: settings.total_slabs,
             withheld_slabs: 0,
-            is_draining: false,
             revision: 0,
             held: BTreeMap::new(),
             freeing: BTreeMap::new(),
@@ -203,8 +202,9 @@ impl DonorCore {
         self.free_slabs -= request.slabs;
         self.revision += 1;
         let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
-        let held =
-            Held { request, state: HeldState::Prepared, deadline_ns, wanted: None, called: None };
+        let state = HeldState::Prepared;
+        let (wanted, called, is_drained) = (None, None, false);
+        let held = Held { request, state, deadline_ns, wanted, called, is_drained };
         self.held.insert(held.request.grant, held);
         Ok(Prepared::New(self.status()))
     }
@@ -257,7 +257,7 @@ impl DonorCore {
         match self.held.get_mut(&grant) {
             Some(held) if held.state == HeldState::Committed && held.request.key == key => {
                 held.deadline_ns = now_ns.saturating_add(held.lease_ns());
-                let notice = held.notice(now_ns, self.is_draining).or(faulty);
+                let notice = held.notice(now_ns).or(faulty);
                 LeaseState::Live { remaining_ms: held.request.lease_ms, notice }
             }
             _ => LeaseState::Unknown,

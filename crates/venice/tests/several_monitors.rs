@@ -191,3 +191,21 @@ fn stores_that_make_no_sense_are_usage_errors() {
         assert!(said.complaint().contains(named), "{words:?}: {}", said.err);
     }
 }
+
+#[test]
+fn who_waits_for_etcd_says_so_and_can_be_ended() {
+    let place = Place::new();
+    let state = place.file("state").display().to_string();
+    place.venice(&["init", "--state-dir", &state]).expect(0);
+    let nobody = format!("etcd://127.0.0.1:{}", common::port_of_its_own());
+    let words = ["monitor", "--listen", "127.0.0.1:0", "--local-socket", "none"];
+    let words = [&words[..], &["--state-dir", &state, "--store", &nobody]].concat();
+    let mut daemon = Daemon::start_named(&place, "monitor", &words);
+    let log = || std::fs::read_to_string(place.file("monitor.log")).unwrap_or_default();
+    wait_until("it says what it waits for", || log().contains("waits for etcd"));
+    assert_eq!(daemon.stop(Signal::TERM), Some(0));
+
+    let said = place.venice(&words).expect(1).err;
+    assert!(said.contains("no answer from etcd://") && said.contains("refused"), "{said}");
+    assert!(!said.contains("transport::Error") && !said.contains("Status {"), "{said}");
+}

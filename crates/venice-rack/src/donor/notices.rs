@@ -26,10 +26,11 @@ impl DonorCore {
         }
     }
 
-    /// The node is to be empty, or (false) no longer: its grants are given notice, and none is
-    /// ended for that.
+    /// The Monitor Node says that the node is to be empty, or (false) not: the grants that there are then
+    /// are given notice, and none is ended for that. One that comes later was placed here by who knew
+    /// better, until the Monitor Node says so again.
     pub fn handle_draining(&mut self, is_draining: bool) {
-        self.is_draining = is_draining;
+        self.held.values_mut().for_each(|held| held.is_drained = is_draining);
     }
 
     /// The Monitor Node calls these grants back for requests of higher priority, and no others any
@@ -66,7 +67,7 @@ impl DonorCore {
 
 impl Held {
     /// What its recipient is told when it renews.
-    pub(super) fn notice(&self, now_ns: u64, is_draining: bool) -> Option<Notice> {
+    pub(super) fn notice(&self, now_ns: u64) -> Option<Notice> {
         let wanted = self.wanted.map(|wanted| Notice {
             reason: NoticeReason::Pressure,
             within_ms: wanted.until_ns.map(|until_ns| until_ns.saturating_sub(now_ns) / NS_PER_MS),
@@ -79,7 +80,7 @@ impl Held {
         let soonest = |notice: &Notice| notice.within_ms.unwrap_or(u64::MAX);
         let wanted = [called, wanted].into_iter().flatten().min_by_key(soonest);
         let drained = Notice { reason: NoticeReason::Drain, within_ms: None };
-        wanted.or(is_draining.then_some(drained))
+        wanted.or(self.is_drained.then_some(drained))
     }
 }
 
@@ -99,25 +100,28 @@ mod tests {
         let mut donor = DonorCore::new(settings);
         donor.set_epoch(1);
         for grant in 1..=4 {
-            let request = PrepareRequest {
-                grant: GrantId(grant),
-                key: GrantKey(grant),
-                slabs: 2,
-                device: None,
-                donor_epoch: 1,
-                lease_ms: 1_000_000,
-                owner: None,
-                recipient: "r".into(),
-                purpose: "p".into(),
-                priority: DEFAULT_PRIORITY,
-                at_once: false,
-            };
-            donor.handle_prepare(0, request).unwrap();
+            donor.handle_prepare(0, request(grant)).unwrap();
             if grant < 4 {
                 donor.handle_commit(0, GrantId(grant), 1).unwrap();
             }
         }
         donor
+    }
+
+    fn request(grant: u64) -> PrepareRequest {
+        PrepareRequest {
+            grant: GrantId(grant),
+            key: GrantKey(grant),
+            slabs: 2,
+            device: None,
+            donor_epoch: 1,
+            lease_ms: 1_000_000,
+            owner: None,
+            recipient: "r".into(),
+            purpose: "p".into(),
+            priority: DEFAULT_PRIORITY,
+            at_once: false,
+        }
     }
 
     fn notice(donor: &mut DonorCore, now_ns: u64, grant: u64) -> Option<Notice> {
@@ -220,5 +224,20 @@ mod tests {
         assert_eq!(ended(&mut donor), []);
         donor.handle_draining(false);
         assert_eq!([1, 2, 3].map(|grant| notice(&mut donor, 901 * S, grant)), [None; 3]);
+    }
+
+    #[test]
+    fn what_is_lent_after_a_drain_was_taken_back_is_not_asked_for() {
+        let mut donor = donor();
+        donor.handle_draining(true);
+        donor.handle_release(S, GrantId(1));
+        donor.handle_freed(GrantId(1));
+        // The Monitor Node lends again, and the agent has not heard of that yet.
+        donor.handle_prepare(S, request(5)).unwrap();
+        donor.handle_commit(S, GrantId(5), 1).unwrap();
+        assert_eq!(notice(&mut donor, S, 5), None);
+        assert!(notice(&mut donor, S, 2).is_some());
+        donor.handle_draining(true);
+        assert!(notice(&mut donor, S, 5).is_some(), "it was placed by another that did not know");
     }
 }

@@ -19,8 +19,11 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let node = || 1u32..5;
     prop_oneof![
-        (node(), 1u64..3, 0u32..3)
-            .prop_map(|(node, epoch, slabs)| Step::Insert { node, epoch, slabs }),
+        (node(), 1u64..3, 0u32..3).prop_map(|(node, epoch, slabs)| Step::Insert {
+            node,
+            epoch,
+            slabs
+        }),
         node().prop_map(Step::Remove),
         (node(), any::<bool>()).prop_map(|(node, up)| Step::Up(node, up)),
         (node(), any::<bool>()).prop_map(|(node, drains)| Step::Drain(node, drains)),

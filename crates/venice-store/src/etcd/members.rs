@@ -6,6 +6,7 @@ use super::api::{
 };
 use crate::error::StoreError;
 use crate::location::{EtcdLocation, EtcdTls};
+use std::error::Error;
 use std::future::Future;
 use std::net::IpAddr;
 use std::path::Path;
@@ -105,7 +106,8 @@ impl Members {
         }
         if Instant::now() >= tries.until {
             let (place, patience_s) = (self.place(), PATIENCE.as_secs());
-            return Err(StoreError::Unreachable { place, patience_s, source: failure.into() });
+            let source = root_of(&failure).into();
+            return Err(StoreError::Unreachable { place, patience_s, source });
         }
         self.leave(asked);
         tokio::time::sleep(PAUSE).await;
@@ -212,6 +214,15 @@ fn is_full(failure: &Status) -> bool {
 }
 
 /// Might another member answer, or this one later?
+/// What the system said: what is told around it is the same for every failure, and long.
+fn root_of(failure: &Status) -> String {
+    let mut cause = failure.source();
+    while let Some(next) = cause.and_then(Error::source) {
+        cause = Some(next);
+    }
+    cause.map_or_else(|| failure.message().to_owned(), ToString::to_string)
+}
+
 fn is_passing(failure: &Status) -> bool {
     match failure.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => true,
