@@ -1,5 +1,7 @@
 //! Drives the core: calls and the time go in, what it wants done is done.
 
+mod anew;
+
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
@@ -151,30 +153,10 @@ impl Driver {
         self.ask_anew();
     }
 
-    /// On behalf of those who have no answer yet.
-    fn ask_anew(&mut self) {
-        let now_ns = self.clock.now_ns();
-        for (token, Waiting { asked, .. }) in &self.registrations {
-            self.core.handle_register(now_ns, *token, asked.clone());
-        }
-        for (token, Waiting { asked, .. }) in &self.releases {
-            self.core.handle_release(*token, asked);
-        }
-        let orders = self.orders.iter().map(|(token, waiting)| (*token, waiting.asked.clone()));
-        for (token, order) in orders.collect::<Vec<_>>() {
-            self.order(token, order);
-        }
-        let mut forbidden = Vec::new();
-        for (client_id, Asking { owner, wanted, .. }) in &self.requests {
-            let asked = ask(&mut self.core, now_ns, owner, wanted);
-            forbidden.extend(asked.err().map(|error| (*client_id, error)));
-        }
-        for (client_id, error) in forbidden {
-            self.reply(client_id, Err(error));
-        }
-    }
-
     fn take(&mut self, input: Input) {
+        if input.is_forsaken() {
+            return;
+        }
         let now_ns = self.clock.now_ns();
         match input {
             Input::Register(node, reply) => {
@@ -439,62 +421,4 @@ fn status(result: Result<Answer, CallError>) -> Result<DonorStatus, CallError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::MonitorConfig;
-    use crate::file_store::FileStore;
-    use crate::keys::SystemKeys;
-    use crate::wardens::STILL_SIGNING_MS;
-    use tokio::sync::oneshot;
-    use venice_control::Caller;
-    use venice_control::client::Login;
-    use venice_control::identity::Holder;
-    use venice_control::server::Door;
-
-    async fn driver(dir: &std::path::Path) -> Driver {
-        let authority = Arc::new(venice_identity_test::authority());
-        let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-        let door = Door::new(holder.clone()).unwrap();
-        let (file, records) = FileStore::open(dir.join("store")).await.unwrap();
-        let store = RecordStore::File(file);
-        let keys = Box::new(SystemKeys::new().unwrap());
-        let settings = MonitorConfig::default().settings();
-        let core = MonitorCore::recover(settings, keys, 0, records);
-        let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-        Driver::new(core, store, Clock::start(), donors, Wardens { door, authority }, 0)
-    }
-
-    #[tokio::test]
-    async fn the_door_is_closed_before_a_revocation_is_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut driver = driver(dir.path()).await;
-        let authority = Arc::clone(&driver.wardens.authority);
-        // A clock that was ahead for a while dated a certificate an hour later.
-        authority.sign_after(wall_ms() + 3_600_000);
-        let node7 = Caller::Node("node7".into());
-        let early = authority.credential(&node7).unwrap().said().issued_ms;
-        let (reply, _answer) = oneshot::channel();
-        let revoke = Order::Revoke { name: "node7".into(), is_sure: true };
-        driver.take(Input::Order(revoke, reply));
-
-        let until_ms = driver.wardens.door.revoked_until_ms("node7");
-        assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
-        assert!(driver.core.revocations().covers(&node7, wall_ms() + STILL_SIGNING_MS / 2));
-        // It may come in anew at once all the same.
-        let anew = authority.credential(&node7).unwrap().said().issued_ms;
-        assert!(!driver.core.revocations().covers(&node7, anew));
-        driver.perform_all().await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn who_is_cut_off_from_the_others_does_nothing_more() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut driver = driver(dir.path()).await;
-        driver.tenure = Tenure::past();
-        let (reply, mut answer) = oneshot::channel();
-        driver.take(Input::Order(Order::DeleteToken(1), reply));
-        let ended = driver.perform_all().await;
-        assert!(matches!(ended, Err(MonitorError::CutOff)), "{ended:?}");
-        assert!(answer.try_recv().is_err(), "it answered");
-    }
-}
+mod tests;

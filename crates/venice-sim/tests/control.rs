@@ -1,11 +1,12 @@
 //! Control planes of racks under random work and random faults, each from its seed.
 
-use std::fs;
-use std::path::Path;
+mod common;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use common::found_once;
 use venice_sim::control::{self, Bounds, Report, Scenario};
 
 /// Racks that every run of the tests tries: the same ones each time. Fresh ones are for
@@ -45,14 +46,27 @@ fn control_planes_of_all_kinds_keep_every_promise() {
     assert!(grants > 10 * SEEDS && passes > SEEDS / 10, "too little happens: {grants}, {passes}");
 }
 
+fn run_large(seed: u64, (monitors, donors, recipients): (u16, u16, u16)) {
+    let bounds = Bounds { min_monitors: monitors, max_monitors: monitors, ..Bounds::default() };
+    let scenario = Scenario { donors, recipients, ..Scenario::random(seed, &bounds) };
+    let size = format!("--monitors {monitors} --donors {donors} --recipients {recipients}");
+    check(&scenario, &format!("{size} --seed {seed}"));
+}
+
 #[test]
 fn many_donors_and_recipients_do_too() {
-    let bounds = Bounds { min_monitors: 3, max_monitors: 3, ..Bounds::default() };
-    for seed in 0..60 {
-        let drawn = Scenario::random(seed, &bounds);
-        let scenario = Scenario { donors: 16, recipients: 24, ..drawn };
-        let flags = format!("--monitors 3 --donors 16 --recipients 24 --seed {seed}");
-        check(&scenario, &flags);
+    for seed in (0..60).chain([479]) {
+        run_large(seed, (3, 16, 24));
+    }
+}
+
+/// Monitor Nodes that take longer for an answer than most who ask have patience.
+#[test]
+fn more_than_the_monitor_nodes_can_serve_at_a_time_do_too() {
+    run_large(232, (3, 5, 40));
+    run_large(317, (2, 16, 24));
+    for seed in 0..10 {
+        run_large(seed, (2, 8, 40));
     }
 }
 
@@ -78,14 +92,7 @@ fn without_trouble_nothing_is_lost_and_nobody_waits_long() {
 /// See `tests/control-scenarios/README.md`.
 #[test]
 fn what_was_found_stays_mended() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/control-scenarios");
-    let files =
-        fs::read_dir(folder).expect("the folder is there").map(|entry| entry.unwrap().path());
-    let files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|it| it == "toml")).collect();
-    assert!(!files.is_empty(), "no scenarios");
-    for path in files {
-        let text = fs::read_to_string(&path).unwrap();
+    for (path, text) in found_once("control-scenarios") {
         let scenario = Scenario::from_toml(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
         let report = control::run(&scenario).expect("it was checked");
         assert!(report.is_ok(), "{path:?}: {:#?}", report.violations);

@@ -1,11 +1,12 @@
 //! Whole racks under random workloads and random faults, each from its seed.
 
-use std::fs;
-use std::path::Path;
+mod common;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use common::found_once;
 use venice_sim::rack::{self, Options};
 use venice_sim::report::Report;
 use venice_sim::scenario::{Bounds, Scenario};
@@ -57,14 +58,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 /// See `tests/scenarios/README.md`.
 #[test]
 fn what_was_found_stays_mended() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let files =
-        fs::read_dir(folder).expect("the folder is there").map(|entry| entry.unwrap().path());
-    let files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|it| it == "toml")).collect();
-    assert!(!files.is_empty(), "no scenarios");
-    for path in files {
-        let text = fs::read_to_string(&path).unwrap();
+    for (path, text) in found_once("scenarios") {
         let scenario = Scenario::from_toml(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
         let report = rack::run(&scenario, Options::default()).expect("it was checked");
         assert!(report.is_ok(), "{path:?}: {:#?}", report.violations);

@@ -4,7 +4,8 @@
 //! - [`SwapDevice`] is the whole chain, attached and detached; `swap_area` switches swapping on and
 //!   off, `home_room` looks whether there is room for what comes home then;
 //! - `block` is the block device: `ublk`, `nbd`, or `loop_device` over `fuse` (a file that this process
-//!   serves, by rings or by `/dev/fuse`); all have queues, each a thread with buffers of its own;
+//!   serves, by rings or by `/dev/fuse`); all have queues, each a thread with buffers of its own, and
+//!   where these are rings, `ring_places` serves them;
 //! - [`Store`] is what both serve: `page_map` knows which pages are far and which are zeros,
 //!   [`Counters`] counts;
 //! - [`backing`] is what the pages lie in: a queue's `lane` to the donors.
@@ -34,6 +35,7 @@ mod nbd;
 mod outside;
 mod page_map;
 mod privilege;
+mod ring_places;
 mod shield;
 mod store;
 mod swap_area;

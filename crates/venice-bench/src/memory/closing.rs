@@ -1,13 +1,20 @@
 //! How each of these benchmarks ends: what was checked and what is missing, as a line and as a verdict.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
+use serde::Serialize;
 
 use super::mode::Mode;
 use super::report::{Fate, Unmeasured};
 use super::tables::unmeasured_line;
+use crate::arguments::OutputArgs;
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::report::grouped;
+use crate::page::Page;
+use crate::plot::Plot;
+use crate::report::{grouped, publish};
+use crate::sheet::Sheet;
 
 /// What of a report its end tells.
 pub(super) struct Closing<'a, M = Mode> {
@@ -21,7 +28,42 @@ pub(super) struct Closing<'a, M = Mode> {
     pub(super) seconds: f64,
 }
 
+/// What stands on the page of a report above its end.
+pub(super) struct Pictured<'a> {
+    pub(super) title: &'a str,
+    pub(super) header: Vec<String>,
+    /// How to read the plots.
+    pub(super) legend: &'a str,
+    pub(super) plots: Vec<Plot>,
+    pub(super) sheets: Vec<Sheet>,
+}
+
 impl<M: std::fmt::Display> Closing<'_, M> {
+    /// Prints a report's tables, writes its JSON, its plots and its page where they are wanted, and judges
+    /// it.
+    ///
+    /// # Errors
+    /// When something cannot be written, and as [`Self::verdict`].
+    pub(super) fn tell<'p>(
+        &self,
+        output: &OutputArgs,
+        (report, text): (&impl Serialize, &str),
+        pictured: impl FnOnce() -> Result<Pictured<'p>>,
+    ) -> Result<()> {
+        if let Some(folder) = &output.plots {
+            self.publish_page(pictured()?, folder)?;
+        }
+        publish(text, output.json.as_deref(), report)?;
+        self.verdict()
+    }
+
+    /// Writes the page, and the plots beside it.
+    pub(super) fn publish_page(&self, pictured: Pictured<'_>, folder: &Path) -> Result<()> {
+        let Pictured { title, header, legend, plots, sheets } = pictured;
+        let closing = self.line().lines().map(str::to_owned).collect();
+        Page { title, header, legend, plots: &plots, sheets, closing }.publish(folder)
+    }
+
     /// For people.
     pub(super) fn line(&self) -> String {
         let Closing { what, checked, wrong, unmeasured, interrupted, seconds } = self;

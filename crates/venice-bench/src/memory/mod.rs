@@ -45,9 +45,9 @@ pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::page::Page;
 use crate::progress::note;
 use application::Load;
+use closing::Pictured;
 use ground::Ground;
 use run::Plan;
 
@@ -164,12 +164,8 @@ pub struct MemoryArgs {
 /// removed by then.
 pub fn execute(args: MemoryArgs) -> Result<()> {
     let report = measure(&args)?;
-    let OutputArgs { json, plots } = &args.common.run.output;
-    if let Some(folder) = plots {
-        publish_page(&report, folder)?;
-    }
-    crate::report::publish(&tables::text(&report), json.as_deref(), &report)?;
-    tables::closing(&report).verdict()
+    let text = tables::text(&report);
+    tables::closing(&report).tell(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
 /// Measures what was asked for.
@@ -181,18 +177,14 @@ fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
     run::run(&plan, &mut ground)
 }
 
-fn publish_page(report: &MemoryReport, folder: &std::path::Path) -> Result<()> {
-    let plots = plots::all(report)?;
-    let closing = tables::closing(report).line();
-    let page = Page {
+fn pictured(report: &MemoryReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
         title: "venice bench memory",
         header: tables::header(report),
         legend: "Bars in colour: Venice. Grey: its peers.",
-        plots: &plots,
+        plots: plots::all(report)?,
         sheets: tables::all(report),
-        closing: closing.lines().map(str::to_owned).collect(),
-    };
-    page.publish(folder)
+    })
 }
 
 fn plan(args: &MemoryArgs) -> Result<Plan> {

@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::application::Application;
+use super::closing::Pictured;
 use super::mode::Mode;
 use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
 use super::{CommonArgs, MemoryArgs, measure};
-use crate::arguments::OutputArgs;
-use crate::page::Page;
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
 use crate::sheet::Sheet;
 
@@ -108,12 +107,9 @@ pub fn execute_figure(figure: Figure, args: PaperArgs) -> Result<()> {
         contest: if figure == Figure::Fifteen { contest(&memory) } else { Vec::new() },
         memory,
     };
-    let OutputArgs { json, plots } = &args.common.run.output;
-    if let Some(folder) = plots {
-        publish_page(&report, folder)?;
-    }
-    crate::report::publish(&text(&report), json.as_deref(), &report)?;
-    tables::closing(&report.memory).verdict()
+    let text = text(&report);
+    tables::closing(&report.memory)
+        .tell(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
 impl Figure {
@@ -328,18 +324,14 @@ fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
     Ok(chart.svg()?.map(|svg| Plot { name: name.to_owned(), svg }).into_iter().collect())
 }
 
-fn publish_page(report: &FigureReport, folder: &std::path::Path) -> Result<()> {
-    let plots = plot(report)?;
-    let closing = tables::closing(&report.memory).line();
-    let page = Page {
+fn pictured(report: &FigureReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
         title: report.figure.title(),
         header: tables::header(&report.memory),
         legend: "Bars in colour: Venice. Grey: its peers.",
-        plots: &plots,
+        plots: plot(report)?,
         sheets: sheets(report),
-        closing: closing.lines().map(str::to_owned).collect(),
-    };
-    page.publish(folder)
+    })
 }
 
 #[cfg(test)]
@@ -397,7 +389,9 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         crate::plot::write(&plot(&report).unwrap(), folder.path()).unwrap();
-        publish_page(&report, folder.path()).unwrap();
+        tables::closing(&report.memory)
+            .publish_page(pictured(&report).unwrap(), folder.path())
+            .unwrap();
         let page = std::fs::read_to_string(folder.path().join("index.html")).unwrap();
         assert!(xml::texts(&page).unwrap().iter().any(|text| text.contains("an array of which")));
         assert!(folder.path().join("figure-3.svg").is_file());

@@ -1,5 +1,6 @@
 //! Quotas, and what is used of them.
 
+use super::rows::same_fields;
 use crate::proto;
 use venice_rack::quota::{Limit, Limits};
 use venice_rack::rows::{QuotaRow, QuotaTable};
@@ -50,32 +51,19 @@ pub(crate) fn quota_table_in(table: proto::ListQuotasResponse) -> QuotaTable {
     }
 }
 
-fn row_out(row: QuotaRow) -> proto::QuotaRow {
-    proto::QuotaRow {
-        user: row.user,
-        used_bytes: row.used_bytes,
-        quota_bytes: row.quota_bytes,
-        is_own: row.is_own,
-        used_accelerators: row.used_accelerators,
-        quota_accelerators: row.quota_accelerators,
-        used_nics: row.used_nics,
-        quota_nics: row.quota_nics,
-        used_storage_bytes: row.used_storage_bytes,
-        quota_storage_bytes: row.quota_storage_bytes,
-    }
-}
-
-fn row_in(row: proto::QuotaRow) -> QuotaRow {
+same_fields!(
+    row_out,
+    row_in,
     QuotaRow {
-        user: row.user,
-        used_bytes: row.used_bytes,
-        quota_bytes: row.quota_bytes,
-        is_own: row.is_own,
-        used_accelerators: row.used_accelerators,
-        quota_accelerators: row.quota_accelerators,
-        used_nics: row.used_nics,
-        quota_nics: row.quota_nics,
-        used_storage_bytes: row.used_storage_bytes,
-        quota_storage_bytes: row.quota_storage_bytes,
+        user,
+        used_bytes,
+        quota_bytes,
+        is_own,
+        used_accelerators,
+        quota_accelerators,
+        used_nics,
+        quota_nics,
+        used_storage_bytes,
+        quota_storage_bytes,
     }
-}
+);

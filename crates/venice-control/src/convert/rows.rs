@@ -7,20 +7,27 @@ use venice_rack::rows::{
     PlacementRow, QueueRow, ResourceForecast, ResourceRow,
 };
 
-/// Rows have the same fields on both sides.
+/// Rows have the same fields on both sides; some of them are converted themselves.
 macro_rules! same_fields {
-    ($to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }) => {
-        pub(crate) fn $to_proto(row: $row) -> proto::$row {
-            let $row { $($field),+ } = row;
-            proto::$row { $($field),+ }
-        }
-
-        pub(crate) fn $from_proto(row: proto::$row) -> $row {
-            let proto::$row { $($field),+ } = row;
-            $row { $($field),+ }
+    (
+        $to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }
+        $(, by ($field_out:ident, $field_in:ident) $converted:tt)?
+    ) => {
+        same_fields!(@one $to_proto, ($row), (proto::$row), { $($field),+ } $(, $field_out $converted)?);
+        same_fields!(@one $from_proto, (proto::$row), ($row), { $($field),+ } $(, $field_in $converted)?);
+    };
+    (
+        @one $name:ident, ($($from:tt)+), ($($to:tt)+), { $($field:ident),+ }
+        $(, $convert:ident { $($converted:ident),+ $(,)? })?
+    ) => {
+        pub(crate) fn $name(row: $($from)+) -> $($to)+ {
+            let $($from)+ { $($field,)+ $($($converted),+)? } = row;
+            $($to)+ { $($field,)+ $($($converted: $convert($converted)),+)? }
         }
     };
 }
+
+pub(super) use same_fields;
 
 same_fields!(
     node_row_out,
@@ -210,45 +217,28 @@ pub(crate) fn plan_in(plan: proto::PlanMemoryResponse) -> PlacementPlan {
     PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
 }
 
-pub(crate) fn forecast_out(row: ForecastRow) -> proto::ForecastRow {
-    let of = |resource: ResourceForecast| {
-        let ResourceForecast { in_use, foretold, persistence } = resource;
-        Some(proto::ResourceForecast { in_use, foretold, persistence })
-    };
-    proto::ForecastRow {
-        user: row.user,
-        purpose: row.purpose,
-        memory_bytes: of(row.memory_bytes),
-        accelerators: of(row.accelerators),
-        nics: of(row.nics),
-        storage_bytes: of(row.storage_bytes),
-        kept_bytes: row.kept_bytes,
-        windows: row.windows,
-        short_windows: row.short_windows,
-        persistence_short_windows: row.persistence_short_windows,
-        mean_error_bytes: row.mean_error_bytes,
-        persistence_mean_error_bytes: row.persistence_mean_error_bytes,
-    }
+same_fields!(
+    forecast_out,
+    forecast_in,
+    ForecastRow {
+        user,
+        purpose,
+        kept_bytes,
+        windows,
+        short_windows,
+        persistence_short_windows,
+        mean_error_bytes,
+        persistence_mean_error_bytes,
+    },
+    by (resource_out, resource_in) { memory_bytes, accelerators, nics, storage_bytes }
+);
+
+fn resource_out(resource: ResourceForecast) -> Option<proto::ResourceForecast> {
+    let ResourceForecast { in_use, foretold, persistence } = resource;
+    Some(proto::ResourceForecast { in_use, foretold, persistence })
 }
 
-pub(crate) fn forecast_in(row: proto::ForecastRow) -> ForecastRow {
-    let of = |resource: Option<proto::ResourceForecast>| {
-        let proto::ResourceForecast { in_use, foretold, persistence } =
-            resource.unwrap_or_default();
-        ResourceForecast { in_use, foretold, persistence }
-    };
-    ForecastRow {
-        user: row.user,
-        purpose: row.purpose,
-        memory_bytes: of(row.memory_bytes),
-        accelerators: of(row.accelerators),
-        nics: of(row.nics),
-        storage_bytes: of(row.storage_bytes),
-        kept_bytes: row.kept_bytes,
-        windows: row.windows,
-        short_windows: row.short_windows,
-        persistence_short_windows: row.persistence_short_windows,
-        mean_error_bytes: row.mean_error_bytes,
-        persistence_mean_error_bytes: row.persistence_mean_error_bytes,
-    }
+fn resource_in(resource: Option<proto::ResourceForecast>) -> ResourceForecast {
+    let proto::ResourceForecast { in_use, foretold, persistence } = resource.unwrap_or_default();
+    ResourceForecast { in_use, foretold, persistence }
 }

@@ -70,20 +70,9 @@ fn newcomers_may_all_have_been_given_each_others_numbers() {
     assert_eq!(names, [("node1", 1), ("node2", 2)]);
 }
 
-#[test]
-fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
-    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
-    rack.register("node1", 1).unwrap().unwrap();
-    let nine = MemoryRequest {
-        queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
-        ..eight_slabs(7)
-    };
-    // Another request is to have one of the eight.
-    rack.ask(0, 1, 1);
-    rack.core.handle_request(0, owner(), nine).unwrap();
-    assert_eq!(rack.core.queue_rows(0).len(), 1);
-    rack.actions();
-    let grant = GrantRecord {
+/// What another Monitor Node has, or is having, lent to the client with number 7.
+fn granted_by_another(state: GrantState) -> GrantRecord {
+    GrantRecord {
         id: GrantId(999),
         origin: Some(Origin { client_id: 7, key: GrantKey(5), at_once: false }),
         owner: Some(owner()),
@@ -98,9 +87,25 @@ fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
         device: None,
         lease_ms: 10_000,
         granted_ns: 0,
-        state: GrantState::Committed,
+        state,
         confirmed_revision: 1,
+    }
+}
+
+#[test]
+fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
+    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+    rack.register("node1", 1).unwrap().unwrap();
+    let nine = MemoryRequest {
+        queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
+        ..eight_slabs(7)
     };
+    // Another request is to have one of the eight.
+    rack.ask(0, 1, 1);
+    rack.core.handle_request(0, owner(), nine).unwrap();
+    assert_eq!(rack.core.queue_rows(0).len(), 1);
+    rack.actions();
+    let grant = granted_by_another(GrantState::Committed);
     rack.core.handle_stored(0, vec![Change::PutGrant(grant)]);
     let grants = granted(rack.actions()).unwrap();
     assert_eq!(grants[0].id, GrantId(999));
@@ -148,4 +153,107 @@ fn a_request_that_is_called_off_is_answered_before_anything_is_written() {
     // Who is not here is told nothing.
     rack.core.handle_leave(0, &owner(), 2).unwrap();
     assert!(rack.actions().is_empty());
+}
+
+fn waiting(client_id: u128) -> MemoryRequest {
+    let queueing = Queueing { wait_ms: 60_000, ..Queueing::default() };
+    MemoryRequest { queueing, ..eight_slabs(client_id) }
+}
+
+/// A request in its handshake, and behind it one that waits and has been told so, at 0.1 s.
+fn one_waits_behind_another() -> (Rack, (Identity, PrepareRequest)) {
+    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+    rack.register("node1", 1).unwrap().unwrap();
+    let first = rack.ask(0, 1, 8).remove(0);
+    rack.core.handle_request(0, owner(), waiting(7)).unwrap();
+    rack.core.handle_timeout(S / 10);
+    assert_eq!(standings(&mut rack), [7]);
+    (rack, first)
+}
+
+fn standings(rack: &mut Rack) -> Vec<u128> {
+    let told = rack.actions().into_iter().filter_map(|action| match action {
+        Action::ReplyStanding { client_id, .. } => Some(client_id),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Asks at 0.2 s; every quarter of a second others are first at the store, and who waits is asked for
+/// again, as the driver does. When it is told how it stands.
+fn told_after_ns(rack: &mut Rack) -> Option<u64> {
+    rack.core.handle_request(S / 5, owner(), waiting(7)).unwrap();
+    let mut after = (1..8).map(|times| times * S / 4);
+    after.find(|after_ns| {
+        let now_ns = S / 5 + after_ns;
+        rack.core.handle_conflict(now_ns, Vec::new(), &View::default(), Vec::new());
+        rack.core.handle_request(now_ns, owner(), waiting(7)).unwrap();
+        let told = standings(rack);
+        rack.core.handle_timeout(now_ns);
+        [told, standings(rack)].concat() == [7]
+    })
+}
+
+#[test]
+fn who_waits_hears_how_it_stands_whatever_others_do() {
+    let (mut rack, _) = one_waits_behind_another();
+    assert_eq!(told_after_ns(&mut rack), Some(S));
+}
+
+#[test]
+fn who_is_in_one_handshake_after_the_other_hears_that_it_waits() {
+    let (mut rack, (donor, first)) = one_waits_behind_another();
+    rack.core.handle_leave(S / 10, &owner(), 1).unwrap();
+    rack.actions();
+    rack.core.handle_prepared(S / 10, donor, first.grant, Err(CallError::NoAnswer));
+    rack.core.handle_aborted(S / 10, donor, Ok(status(8, 3)));
+    let (_, its) = prepares(rack.actions()).remove(0);
+    assert!(rack.core.queue_rows(S / 10).is_empty(), "it is in its handshake");
+    assert_eq!(told_after_ns(&mut rack), Some(S));
+
+    // A donor that is about to lend has its lease begin: who asks is told nothing but what comes of it.
+    rack.core.handle_prepared(2 * S, donor, its.grant, Ok(status(0, 4)));
+    rack.actions();
+    rack.core.handle_request(2 * S, owner(), waiting(7)).unwrap();
+    rack.core.handle_timeout(3 * S + S / 2);
+    assert_eq!(standings(&mut rack), []);
+}
+
+/// It counts its lease from when it last heard that it waits.
+#[test]
+fn nobody_hears_that_it_waits_while_another_has_it_lent() {
+    let (mut rack, _) = one_waits_behind_another();
+    rack.core.handle_request(S / 5, owner(), waiting(7)).unwrap();
+    let lending = granted_by_another(GrantState::Committing);
+    rack.core.handle_stored(S / 4, vec![Change::PutGrant(lending.clone())]);
+    rack.core.handle_timeout(2 * S);
+    assert_eq!(standings(&mut rack), []);
+    // Nothing came of it.
+    rack.core.handle_stored(2 * S, vec![Change::DeleteGrant(lending.id)]);
+    let next_ns = rack.core.poll_timeout();
+    assert!(next_ns > 2 * S, "it is not looked at all the time");
+    rack.core.handle_timeout(3 * S);
+    assert_eq!(standings(&mut rack), [7]);
+}
+
+/// Nobody waits for it when others are first at the store, and so nobody asks for it again.
+#[test]
+fn who_has_hung_up_and_comes_again_is_told_what_was_granted() {
+    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+    rack.register("node1", 1).unwrap().unwrap();
+    let (donor, one) = rack.ask(0, 1, 8).remove(0);
+    rack.core.handle_prepared(0, donor, one.grant, Ok(status(0, 1)));
+    let intent = rack.actions().into_iter().find_map(|action| match action {
+        Action::Store(changes) => Some(changes),
+        _ => None,
+    });
+    let mut view = View::default();
+    view.made(1, intent.unwrap());
+    rack.core.handle_committed(0, donor, one.grant, Ok(status(0, 2)));
+    let failed = changes(&mut rack.core);
+    rack.core.handle_conflict(0, failed, &view, Vec::new());
+    rack.actions();
+    rack.core.handle_request(S, owner(), request(1, 8)).unwrap();
+    let grants = granted(rack.actions()).unwrap();
+    assert_eq!(grants.iter().map(|grant| grant.id).collect::<Vec<_>>(), [one.grant]);
 }

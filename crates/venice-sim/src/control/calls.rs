@@ -1,5 +1,6 @@
 //! Calls under way. A call goes over a connection to one process: it arrives there or nowhere, its
-//! answer comes back over the same connection or never, and its caller waits only for so long.
+//! answer comes back over the same connection or never, and its caller waits only for so long. A Monitor
+//! Node hears when a caller waits no longer, if anything of that gets there.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,10 @@ pub(super) struct Calls {
 struct Call {
     from: Party,
     to: Party,
+    /// The process that is called.
+    life: u32,
+    /// When it hears of the call, if it does.
+    arrives_ns: Option<u64>,
     tag: Tag,
 }
 
@@ -40,10 +45,10 @@ impl World<'_> {
         self.calls.next += 1;
         let call = self.calls.next;
         self.note_message(from, to, request.name());
-        self.calls.open.insert(call, Call { from, to, tag });
         let (now_ns, life) = (self.now_ns, self.standings[&to].life);
         self.events.push(now_ns + within_ns, Event::Breaks { call, how: Broken::TimedOut });
         let Passage { arrives_ns, breaks_ns, is_kept } = self.network.send(now_ns, from, to);
+        self.calls.open.insert(call, Call { from, to, life, arrives_ns, tag });
         if let Some(at_ns) = arrives_ns {
             self.events.push(at_ns, Event::Arrives { call, from, to, life, is_kept, request });
         }
@@ -99,7 +104,7 @@ impl World<'_> {
             }
             return;
         }
-        if let Some(Call { from, to, tag }) = self.calls.open.remove(&call) {
+        if let Some(Call { from, to, tag, .. }) = self.calls.open.remove(&call) {
             self.note_message(to, from, "answer");
             self.bring(from, Brought::Outcome(tag, Ok(response)));
         }
@@ -112,8 +117,34 @@ impl World<'_> {
         if is_cut && how != Broken::TimedOut {
             return;
         }
-        if let Some(Call { from, tag, .. }) = self.calls.open.remove(&call) {
-            self.bring(from, Brought::Outcome(tag, Err(how)));
+        if let Some(gone) = self.calls.open.remove(&call) {
+            self.hang_up(call, &gone);
+            self.bring(gone.from, Brought::Outcome(gone.tag, Err(how)));
+        }
+    }
+
+    /// Nobody waits for the answer any more. Other than Monitor Nodes answer at once.
+    fn hang_up(&mut self, call: CallId, gone: &Call) {
+        let Call { from, to: Party::Monitor(monitor), life, arrives_ns: Some(arrives_ns), .. } =
+            *gone
+        else {
+            return;
+        };
+        if let Some(takes_ns) = self.network.hangs_up_within_ns() {
+            // It goes the call's way, behind it.
+            let at_ns = arrives_ns.max(self.now_ns + takes_ns);
+            self.events.push(at_ns, Event::HangsUp { call, from, monitor, life });
+        }
+    }
+
+    pub(super) fn hangs_up(&mut self, event: Event) {
+        let Event::HangsUp { call, from, monitor, life } = event else { return };
+        let to = Party::Monitor(monitor);
+        if self.network.is_cut(from, to) {
+            self.events.push(self.now_ns + RESEND_NS, Event::HangsUp { call, from, monitor, life });
+        } else if self.standings[&to].life == life {
+            self.note_message(from, to, "hangs up");
+            self.bring(to, Brought::HangsUp(call));
         }
     }
 
@@ -125,7 +156,12 @@ impl World<'_> {
 
     /// Of a process that is no more: whoever called it hears of that, and it hears of nobody.
     pub(super) fn break_connections(&mut self, party: Party) {
-        self.calls.open.retain(|_, call| call.from != party);
+        let (gone, open) = std::mem::take(&mut self.calls.open)
+            .into_iter()
+            .partition(|(_, call)| call.from == party);
+        self.calls.open = open;
+        let gone: BTreeMap<CallId, Call> = gone;
+        gone.iter().for_each(|(id, call)| self.hang_up(*id, call));
         let of_party = self.calls.open.iter().filter(|(_, call)| call.to == party);
         let of_party: Vec<CallId> = of_party.map(|(id, _)| *id).collect();
         for call in of_party {

@@ -21,6 +21,8 @@ pub(super) struct Network {
     cuts: BTreeMap<(Party, Party), u32>,
     isolated: BTreeMap<Party, u32>,
     ways: BTreeMap<(Party, Party), Stream>,
+    /// Of those who hang up, apart: what befalls calls and answers is the same whether anybody does.
+    hangups: Stream,
     pub(super) counts: MessageCounts,
 }
 
@@ -52,6 +54,7 @@ pub(super) struct Passage {
 impl Network {
     pub(super) fn new(root: Stream, usual: Impairment) -> Self {
         Self {
+            hangups: root.split("hangups", &[]),
             root,
             usual,
             storms: BTreeMap::new(),
@@ -95,6 +98,14 @@ impl Network {
             root.split("way", &numbers)
         });
         bad.latency.0 + rng.below(bad.jitter.0 + 1)
+    }
+
+    /// How long it takes until whoever is called hears that its caller has hung up; `None`: it never does.
+    pub(super) fn hangs_up_within_ns(&mut self) -> Option<u64> {
+        let bad = self.impairment();
+        let takes_ns = bad.latency.0 + self.hangups.below(bad.jitter.0 + 1);
+        let is_lost = self.hangups.chance(bad.loss.0);
+        (!is_lost).then_some(takes_ns)
     }
 
     pub(super) fn is_cut(&self, from: Party, to: Party) -> bool {

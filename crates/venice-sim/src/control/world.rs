@@ -65,11 +65,41 @@ pub(super) struct Standing {
 /// What happens next.
 #[derive(Debug)]
 pub(super) enum Event {
-    Arrives { call: CallId, from: Party, to: Party, life: u32, is_kept: bool, request: Request },
-    Answers { call: CallId, from: Party, to: Party, is_kept: bool, response: Response },
-    Breaks { call: CallId, how: Broken },
-    Timer { party: Party, life: u32, timer: Timer },
-    Tells { monitor: u16, life: u32 },
+    Arrives {
+        call: CallId,
+        from: Party,
+        to: Party,
+        life: u32,
+        is_kept: bool,
+        request: Request,
+    },
+    Answers {
+        call: CallId,
+        from: Party,
+        to: Party,
+        is_kept: bool,
+        response: Response,
+    },
+    Breaks {
+        call: CallId,
+        how: Broken,
+    },
+    /// Who called a Monitor Node waits no longer.
+    HangsUp {
+        call: CallId,
+        from: Party,
+        monitor: u16,
+        life: u32,
+    },
+    Timer {
+        party: Party,
+        life: u32,
+        timer: Timer,
+    },
+    Tells {
+        monitor: u16,
+        life: u32,
+    },
     Up(Party),
     FaultBegins(usize),
     FaultEnds(usize),
@@ -82,6 +112,8 @@ pub(super) enum Brought {
     Crash,
     Request(CallId, Request),
     Outcome(Tag, Result<Response, Broken>),
+    /// Nobody waits for the answer to a call any more.
+    HangsUp(CallId),
     Timer(Timer),
     Batch(Batch),
     /// All faults are over.
@@ -172,6 +204,7 @@ impl<'a> World<'a> {
                 Event::Arrives { .. } => self.arrives(event),
                 Event::Answers { .. } => self.answers(event),
                 Event::Breaks { call, how } => self.breaks(call, how),
+                Event::HangsUp { .. } => self.hangs_up(event),
                 Event::Timer { party, life, timer } => {
                     if self.standings[&party].life == life {
                         self.trace.note(&[self.now_ns, party.numbers()[0], party.numbers()[1], 1]);
@@ -194,7 +227,9 @@ impl<'a> World<'a> {
             Event::Arrives { to, .. } | Event::Answers { to, .. } => *to,
             Event::Breaks { call, .. } => self.calls.caller(*call)?,
             Event::Timer { party, .. } => *party,
-            Event::Tells { monitor, .. } => Party::Monitor(*monitor),
+            Event::Tells { monitor, .. } | Event::HangsUp { monitor, .. } => {
+                Party::Monitor(*monitor)
+            }
             _ => return Some(event),
         };
         let standing = self.standings.get_mut(&party).expect("everybody stands somehow");
@@ -218,6 +253,7 @@ impl<'a> World<'a> {
                     Brought::Crash => monitor.crash(),
                     Brought::Request(call, request) => monitor.request(desk, call, request),
                     Brought::Outcome(Tag::Monitor(tag), it) => monitor.outcome(desk, tag, it),
+                    Brought::HangsUp(call) => monitor.hangs_up(call),
                     Brought::Timer(Timer::Monitor(timer)) => monitor.timer(desk, timer),
                     Brought::Batch(batch) => monitor.watch(desk, batch),
                     _ => unreachable!("this is none of a Monitor Node's business"),

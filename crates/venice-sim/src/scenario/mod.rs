@@ -6,6 +6,7 @@
 mod access;
 mod draw;
 mod fault;
+pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
@@ -149,15 +150,12 @@ impl Scenario {
     /// # Errors
     /// Says what is wrong with it.
     pub fn from_toml(text: &str) -> Result<Self, BadScenario> {
-        let scenario: Self =
-            toml::from_str(text).map_err(|error| BadScenario(error.to_string()))?;
-        scenario.check()?;
-        Ok(scenario)
+        text::from_toml(text, Self::check)
     }
 
     /// Writes the scenario as TOML, which [`Scenario::from_toml`] reads back.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("plain data")
+        text::to_toml(self)
     }
 
     /// Whether the scenario can be run.
@@ -219,17 +217,16 @@ impl Scenario {
         kind: impl Fn(u16, Option<u16>) -> Option<FaultKind>,
     ) -> Result<Fault, BadScenario> {
         let parse = || {
-            let (place, times) = text.split_once('@')?;
-            let (at, lasts) = times.split_once('+')?;
+            let (place, at, lasts) = text::place_and_times(text)?;
             let (first, second) = match place.split_once('-') {
                 Some((first, second)) => (first, Some(second.parse().ok()?)),
                 None => (place, None),
             };
             let kind = kind(first.parse().ok()?, second)?;
-            Some(Fault { at: at.parse().ok()?, lasts: lasts.parse().ok()?, kind })
+            Some(Fault { at, lasts, kind })
         };
         let example = "NODE@FROM+FOR, for example 3@1ms+20ms; for a cut A-B@FROM+FOR";
-        parse().ok_or_else(|| BadScenario(format!("'{text}' is no fault: write {example}")))
+        parse().ok_or_else(|| text::no_fault(text, example))
     }
 
     /// Whether nothing is wrong with links or nodes.

@@ -1,13 +1,11 @@
 //! One queue of a ublk device: a thread with a ring, at which the kernel leaves requests.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use io_uring::types::Fd;
-use io_uring::{IoUring, opcode};
+use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 
 use super::protocol::{Call, Request, Turn, turn};
@@ -15,6 +13,7 @@ use crate::SwapError;
 use crate::backing::Backing;
 use crate::mapping::Mapping;
 use crate::outside::monotonic_ns;
+use crate::ring_places::{Places, serve_places};
 use crate::store::Store;
 
 /// What one request carries at most; the device is told so.
@@ -24,8 +23,6 @@ pub(super) const DEPTH: u16 = 32;
 /// How far apart the kernel's lists of two queues lie: 4096 requests, in whole pages.
 const LIST_STRIDE_BYTES: u64 = 24 * 4096;
 const PAGE: usize = 4096;
-/// Before the kernel is asked again for what it could not do.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// A queue and its buffers. Nothing is allocated once it serves.
 pub(super) struct Queue {
@@ -66,30 +63,10 @@ impl Queue {
         for tag in 0..self.depth {
             self.push(Turn::Fetch, tag, -1);
         }
-        // A place that comes back with an error is not given to the kernel again.
-        let mut places = self.depth;
-        while places > 0 {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_short_of_something(&error) => std::thread::sleep(PAUSE),
-                Err(error) => {
-                    // The kernel fails what is asked of the device from now on.
-                    eprintln!("venice: a queue of the swap device has failed: {error}");
-                    return;
-                }
-            }
-            while let Some((tag, result)) = self.next_completion() {
-                if result != 0 {
-                    places -= 1;
-                    continue;
-                }
-                self.answer(tag);
-                // The next request takes its time: this one is not to wait for it.
-                if !self.ring.completion().is_empty() {
-                    let _ = self.ring.submit();
-                }
-            }
+        // Where that fails the kernel fails what is asked of the device from now on.
+        let places = usize::from(self.depth);
+        if serve_places(&mut self, places).is_err() {
+            return;
         }
         self.unmap();
     }
@@ -101,13 +78,8 @@ impl Queue {
         self.buffers.unmap();
     }
 
-    fn next_completion(&mut self) -> Option<(u16, i32)> {
-        let completion = self.ring.completion().next()?;
-        Some((completion.user_data() as u16, completion.result()))
-    }
-
     /// Carries out the request of a tag and answers it.
-    fn answer(&mut self, tag: u16) {
+    fn answer_tag(&mut self, tag: u16) {
         let started_ns = monotonic_ns();
         let request = self.request(tag);
         let result = self.carry_out(tag, &request);
@@ -176,7 +148,14 @@ impl Queue {
     }
 }
 
-/// What passes while the machine has no memory to spare.
-fn is_short_of_something(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+impl Places for Queue {
+    type Entry = squeue::Entry;
+
+    fn ring(&mut self) -> &mut IoUring {
+        &mut self.ring
+    }
+
+    fn answer(&mut self, place: u64) {
+        self.answer_tag(place as u16);
+    }
 }

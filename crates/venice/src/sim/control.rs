@@ -10,8 +10,8 @@ use venice_sim::control::scenario::{MAX_MONITORS, MAX_NODES};
 use venice_sim::control::{self, Bounds, Fault, FaultKind, Report, Scenario};
 use venice_sim::units::{Nanos, Share};
 
-use super::{control_sheet as sheet, replay_command, usage};
-use crate::failure::EXIT_FAILURE;
+use super::failure::{self, MINIMISE_TRIES, Smallest, replay_command};
+use super::{control_sheet as sheet, usage};
 use crate::terminal;
 
 /// Examples of `venice sim control`.
@@ -28,9 +28,6 @@ logic. The same scenario and seed give the same run: the reports have the same t
 part is numbered from 0: monitor0, donor0, recipient0; store is what several Monitor Nodes share. When
 all faults are over, all has to be served, to agree and to come back. When a checker finds something,
 the smallest scenario that still fails is printed (or written with --save), and the exit code is 1.";
-
-/// Runs of so many tries at most are spent on making a failure smaller.
-const MINIMISE_TRIES: u32 = 300;
 
 /// `venice sim control`
 #[derive(Args, Debug)]
@@ -257,31 +254,12 @@ impl Seeds {
     }
 }
 
-/// How to see a failure again, and the smallest scenario found that still fails.
 fn tell_failure(args: &ControlArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    terminal::remark(format!("replay it with: {}", replay_command(scenario.seed)));
-    terminal::remark("making it smaller ...");
-    let Some((smallest, report)) = minimise(scenario, MINIMISE_TRIES) else {
-        return Ok(EXIT_FAILURE);
-    };
-    for violation in &report.violations {
-        terminal::remark(sheet::violation(violation));
-    }
-    match &args.save {
-        Some(path) => {
-            std::fs::write(path, smallest.to_toml())
-                .with_context(|| format!("writing {path:?}"))?;
-            terminal::remark(format!(
-                "the smallest that still fails: venice sim control --scenario {}",
-                path.display()
-            ));
-        }
-        None => terminal::remark(format!(
-            "the smallest that still fails (write it to a file with --save):\n{}",
-            smallest.to_toml()
-        )),
-    }
-    Ok(EXIT_FAILURE)
+    failure::tell_failure(("control", scenario.seed), args.save.as_deref(), || {
+        let (smallest, report) = minimise(scenario, MINIMISE_TRIES)?;
+        let violations = report.violations.iter().map(sheet::violation).collect();
+        Some(Smallest { toml: smallest.to_toml(), violations })
+    })
 }
 
 fn crash(text: &str) -> Result<Fault, String> {

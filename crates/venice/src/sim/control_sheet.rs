@@ -1,10 +1,9 @@
 //! What a simulated control plane did, for people.
 
-use venice_sim::control::{Report, Verdict, Violation};
+use venice_sim::control::{Report, Violation};
 
 use super::control::Seeds;
-use super::sheet::time;
-use crate::terminal::{self, Align};
+use super::telling::{self, time};
 
 /// The report of one run.
 pub fn report(report: &Report) -> String {
@@ -32,15 +31,8 @@ fn messages(report: &Report) -> String {
         ("whose connection broke", messages.reset),
         ("late", messages.late),
     ];
-    let rows = all.into_iter().filter(|(name, n)| *n > 0 || *name == "sent");
-    let rows = rows.map(|(name, n)| vec![name.to_owned(), n.to_string()]).collect();
-    let table = terminal::table(&[("messages", Align::Left), ("count", Align::Right)], rows);
-    if report.faults.is_empty() {
-        return table;
-    }
-    let fault = |(name, count): (&&str, &u64)| format!("{count} {name}");
-    let faults: Vec<String> = report.faults.iter().map(fault).collect();
-    format!("{table}\nfaults: {}", faults.join(", "))
+    let all = all.into_iter().filter(|(name, count)| *count > 0 || *name == "sent");
+    telling::counts("messages", all, &report.faults)
 }
 
 fn grants(report: &Report) -> String {
@@ -55,21 +47,14 @@ fn grants(report: &Report) -> String {
 }
 
 fn checkers(report: &Report) -> String {
-    let row = |verdict: &Verdict| {
-        let says = match verdict.violations {
-            0 => "ok".to_owned(),
-            count => format!("{count} VIOLATIONS"),
-        };
-        vec![verdict.checker.name().to_owned(), verdict.checks.to_string(), says]
-    };
-    let columns = [("checker", Align::Left), ("checks", Align::Right), ("verdict", Align::Left)];
-    terminal::table(&columns, report.verdicts.iter().map(row).collect())
+    let verdicts = report.verdicts.iter();
+    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
 /// One line for something that must not have happened.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    format!("{}, at {}: {what}", checker.name(), time(*at_ns))
+    telling::violation(checker.name(), *at_ns, what)
 }
 
 /// The sum of many seeds.

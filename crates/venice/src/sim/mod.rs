@@ -3,7 +3,9 @@
 mod arguments;
 mod control;
 mod control_sheet;
+mod failure;
 mod sheet;
+mod telling;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -18,7 +20,8 @@ use venice_sim::scenario::Scenario;
 
 pub use self::arguments::RackArgs;
 pub use self::control::{ControlArgs, HELP as HELP_CONTROL, control};
-use crate::failure::{EXIT_FAILURE, Usage};
+use self::failure::{MINIMISE_TRIES, Smallest};
+use crate::failure::Usage;
 use crate::terminal;
 
 /// Examples of `venice sim`.
@@ -41,9 +44,6 @@ EXAMPLES:
 The same scenario and seed give the same run: the reports have the same trace hash. Nodes are
 numbered from 0. When a checker finds something, the smallest scenario that still fails is printed
 (or written with --save), and the exit code is 1.";
-
-/// Runs of so many tries at most are spent on making a failure smaller.
-const MINIMISE_TRIES: u32 = 300;
 
 /// Runs the racks the command line asks for.
 pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
@@ -130,50 +130,14 @@ fn rack_seeds(args: &RackArgs, first: &Scenario) -> anyhow::Result<i32> {
     }
 }
 
-/// How to see a failure again, and the smallest scenario found that still fails.
 fn tell_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    terminal::remark(format!("replay it with: {}", replay_command(scenario.seed)));
-    terminal::remark("making it smaller ...");
-    let Some((smallest, report)) = minimise(scenario, args.sabotage, MINIMISE_TRIES) else {
-        return Ok(EXIT_FAILURE);
-    };
-    for violation in &report.violations {
-        terminal::remark(sheet::violation(violation));
-    }
-    match &args.save {
-        Some(path) => {
-            std::fs::write(path, smallest.to_toml())
-                .with_context(|| format!("writing {path:?}"))?;
-            terminal::remark(format!(
-                "the smallest that still fails: venice sim rack --scenario {}",
-                path.display()
-            ));
-        }
-        None => terminal::remark(format!(
-            "the smallest that still fails (write it to a file with --save):\n{}",
-            smallest.to_toml()
-        )),
-    }
-    Ok(EXIT_FAILURE)
+    failure::tell_failure(("rack", scenario.seed), args.save.as_deref(), || {
+        let (smallest, report) = minimise(scenario, args.sabotage, MINIMISE_TRIES)?;
+        let violations = report.violations.iter().map(sheet::violation).collect();
+        Some(Smallest { toml: smallest.to_toml(), violations })
+    })
 }
 
 fn usage(error: impl std::fmt::Display) -> anyhow::Error {
     Usage(error.to_string()).into()
-}
-
-/// The command that runs a seed again.
-fn replay_command(seed: u64) -> String {
-    let mut words: Vec<String> = std::env::args().collect();
-    words[0] = "venice".to_string();
-    let mut kept = Vec::new();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--seed" | "--seeds" => drop(words.next()),
-            "--keep-going" | "--json" => {}
-            _ if word.starts_with("--seed=") || word.starts_with("--seeds=") => {}
-            _ => kept.push(word),
-        }
-    }
-    format!("{} --seed {seed}", kept.join(" "))
 }

@@ -2,9 +2,9 @@
 
 use venice_sim::checkers::Violation;
 use venice_sim::report::Report;
-use venice_sim::units::Nanos;
 
 use super::Seeds;
+use super::telling::{self, time};
 use crate::terminal::{self, Align};
 
 /// The report of one run.
@@ -46,12 +46,8 @@ fn accesses(report: &Report) -> String {
 
 fn frames(report: &Report) -> String {
     let (frames, links) = (&report.frames, &report.links);
-    let count = |name: &str, count: u64| vec![name.to_string(), count.to_string()];
-    let mut rows = vec![
-        count("sent", frames.sent),
-        count("delivered", frames.delivered),
-        count("sent again", links.replayed),
-    ];
+    let usual =
+        [("sent", frames.sent), ("delivered", frames.delivered), ("sent again", links.replayed)];
     let odd = [
         ("lost", frames.lost),
         ("lost to cuts", frames.cut),
@@ -61,32 +57,19 @@ fn frames(report: &Report) -> String {
         ("delayed", frames.delayed),
         ("old ones again", frames.stale),
     ];
-    rows.extend(odd.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| count(name, n)));
-    let table = terminal::table(&[("frames", Align::Left), ("count", Align::Right)], rows);
-    if report.faults.is_empty() {
-        return table;
-    }
-    let fault = |(name, count): (&&str, &u64)| format!("{count} {name}");
-    let faults: Vec<String> = report.faults.iter().map(fault).collect();
-    format!("{table}\nfaults: {}", faults.join(", "))
+    let odd = odd.into_iter().filter(|(_, count)| *count > 0);
+    telling::counts("frames", usual.into_iter().chain(odd), &report.faults)
 }
 
 fn checkers(report: &Report) -> String {
-    let row = |verdict: &venice_sim::checkers::Verdict| {
-        let says = match verdict.violations {
-            0 => "ok".to_string(),
-            count => format!("{count} VIOLATIONS"),
-        };
-        vec![verdict.checker.name().to_string(), verdict.checks.to_string(), says]
-    };
-    let columns = [("checker", Align::Left), ("checks", Align::Right), ("verdict", Align::Left)];
-    terminal::table(&columns, report.verdicts.iter().map(row).collect())
+    let verdicts = report.verdicts.iter();
+    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
 /// One line for something that must not have happened.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    format!("{}, at {}: {what}", checker.name(), time(*at_ns))
+    telling::violation(checker.name(), *at_ns, what)
 }
 
 /// The sum of many seeds.
@@ -98,11 +81,4 @@ pub fn seeds(sum: &Seeds) -> String {
         failed.len(),
         time(*virtual_ns)
     )
-}
-
-/// Three digits are enough for people.
-pub(super) fn time(ns: u64) -> String {
-    let digits = ns.checked_ilog10().unwrap_or(0);
-    let unit = 10u64.pow(digits.saturating_sub(2));
-    Nanos(ns / unit * unit).to_string()
 }

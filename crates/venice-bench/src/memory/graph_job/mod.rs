@@ -16,12 +16,12 @@ use clap::Args;
 pub use report::{JobCell, JobReport};
 
 use super::RunArgs;
+use super::closing::Pictured;
 use super::ground::Ground;
 use super::mode::Mode;
 use super::work::Shape;
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::page::Page;
 use crate::progress::note;
 
 const QUICK: Shape = Shape { vertices: 400_000, edges: 3_200_000 };
@@ -89,24 +89,17 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
     let mut ground = Ground::new(args.run.swap_dir.clone());
     let report = run::run(&plan, &mut ground)?;
     drop(ground);
-    if let Some(folder) = &args.run.output.plots {
-        publish_page(&report, folder)?;
-    }
-    crate::report::publish(&tables::text(&report), args.run.output.json.as_deref(), &report)?;
-    tables::closing(&report).verdict()
+    let text = tables::text(&report);
+    tables::closing(&report).tell(&args.run.output, (&report, &text), || pictured(&report))
 }
 
-fn publish_page(report: &JobReport, folder: &std::path::Path) -> Result<()> {
-    let plots = tables::plots(report)?;
-    let closing = tables::closing(report).line();
-    let page = Page {
+fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
         legend: "The heat map is of the run on local memory. Bars in colour: pooled memory. Grey: \
                  what else this machine has, and what the paper tells.",
-        plots: &plots,
+        plots: tables::plots(report)?,
         sheets: tables::all(report),
-        closing: closing.lines().map(str::to_owned).collect(),
-    };
-    page.publish(folder)
+    })
 }

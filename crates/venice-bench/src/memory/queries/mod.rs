@@ -21,12 +21,12 @@ use venice_wire::ByteSize;
 
 pub use report::{DonorRow, QueryCell, QueryReport};
 
+use super::closing::Pictured;
 use super::ground::Ground;
 use super::mode::Mode;
 use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::page::Page;
 use crate::progress::note;
 use entries::Entries;
 
@@ -114,11 +114,8 @@ pub fn execute_queries(args: QueryArgs) -> Result<()> {
     let mut ground = Ground::new(args.database_dir.clone());
     let report = run::run(&plan, &mut ground)?;
     drop(ground);
-    if let Some(folder) = &args.output.plots {
-        publish_page(&report, folder)?;
-    }
-    crate::report::publish(&tables::text(&report), args.output.json.as_deref(), &report)?;
-    tables::closing(&report).verdict()
+    let text = tables::text(&report);
+    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &QueryArgs) -> Result<Plan> {
@@ -176,18 +173,14 @@ fn check(memories: &[u64], local_bytes: u64) -> Result<()> {
     super::check_room("a cache", most)
 }
 
-fn publish_page(report: &QueryReport, folder: &std::path::Path) -> Result<()> {
-    let plots = tables::plots(report)?;
-    let closing = tables::closing(report).line();
-    let page = Page {
+fn pictured(report: &QueryReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
         legend: "Bars in colour: borrowed memory. Grey: local memory, and what the paper tells.",
-        plots: &plots,
+        plots: tables::plots(report)?,
         sheets: tables::all(report),
-        closing: closing.lines().map(str::to_owned).collect(),
-    };
-    page.publish(folder)
+    })
 }
 
 #[cfg(test)]

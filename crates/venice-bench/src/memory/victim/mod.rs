@@ -26,11 +26,11 @@ pub use proxy::{ProxyArgs, VictimMemory, execute_proxy};
 pub use report::{VictimCell, VictimReport};
 
 use super::MAX_VALUE_BYTES;
+use super::closing::Pictured;
 use super::ground::Ground;
 use crate::arguments::{OutputArgs, nonsense};
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::page::Page;
 use crate::progress::note;
 
 /// The paper's, in KiB: from the smallest values to the largest.
@@ -120,11 +120,8 @@ pub fn execute_victim(args: VictimArgs) -> Result<()> {
     let mut ground = Ground::new(std::env::temp_dir());
     let report = run::run(&plan, &mut ground)?;
     drop(ground);
-    if let Some(folder) = &args.output.plots {
-        publish_page(&report, folder)?;
-    }
-    crate::report::publish(&tables::text(&report), args.output.json.as_deref(), &report)?;
-    tables::closing(&report).verdict()
+    let text = tables::text(&report);
+    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &VictimArgs) -> Result<Plan> {
@@ -198,19 +195,15 @@ fn check(plan: &Plan) -> Result<()> {
     super::check_room("data", plan.data_bytes.saturating_mul(2))
 }
 
-fn publish_page(report: &VictimReport, folder: &std::path::Path) -> Result<()> {
-    let plots = tables::plots(report)?;
-    let closing = tables::closing(report).line();
-    let page = Page {
+fn pictured(report: &VictimReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
         legend: "Bars in colour: borrowed memory. Grey: a victim store in local memory, and what the \
                  paper tells.",
-        plots: &plots,
+        plots: tables::plots(report)?,
         sheets: tables::all(report),
-        closing: closing.lines().map(str::to_owned).collect(),
-    };
-    page.publish(folder)
+    })
 }
 
 #[cfg(test)]

@@ -175,17 +175,25 @@ impl Waiter {
         }
     }
 
+    /// It asks, or is asked for again: whoever waits for an answer has waited since it asked first.
     pub(in crate::monitor) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
         let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
         let waited_ms = waited_ms.max(self.waited_ms(now_ns));
         let priority = self.wanted.queueing().priority;
         *self.wanted.queueing_mut() = Queueing { wait_ms, waited_ms, priority, preempt };
-        (self.asked_ns, self.heard_ns, self.is_asking) = (now_ns, now_ns, true);
-        self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
+        (self.asked_ns, self.heard_ns) = (now_ns, now_ns);
+        if !std::mem::replace(&mut self.is_asking, true) {
+            self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
+        }
     }
 
     pub(super) fn answered(&mut self, now_ns: u64) {
         (self.heard_ns, self.is_asking) = (now_ns, false);
+    }
+
+    /// Not now: it is looked at again soon.
+    pub(super) fn put_off(&mut self, now_ns: u64) {
+        self.answer_ns = now_ns.saturating_add(FIRST_ANSWER_NS);
     }
 
     pub(super) fn may_use(&self, donor: NodeId) -> bool {
@@ -245,6 +253,11 @@ impl Waiter {
     /// It is to be answered now.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.is_asking && self.answer_ns <= now_ns
+    }
+
+    /// When it is to be answered, where it has no answer yet.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.is_asking.then_some(self.answer_ns)
     }
 
     /// Nobody is there any more who waits.

@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use venice_rack::attention::{Attention, TICK_NS};
-use venice_rack::caller::Owner;
 use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
-use venice_rack::types::{
-    DeviceRequest, DonorStatus, Identity, MemoryRequest, NodeRegistration, RackError,
-};
+use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
 
 use super::company::Company;
+use super::waiting::{Asking, Wanted};
 use super::{Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Batch, Broken, CallId, Leases, Request, Response};
@@ -53,19 +51,6 @@ pub(super) struct Behind {
     pub(super) news: Vec<Change>,
     pub(super) sights: Vec<venice_rack::monitor::Sight>,
     pub(super) found: BTreeMap<venice_rack::monitor::RecordKey, u64>,
-}
-
-/// Who waits for the answer to a request.
-pub(super) struct Asking {
-    owner: Owner,
-    wanted: Wanted,
-    pub(super) calls: Vec<CallId>,
-}
-
-#[derive(Clone)]
-enum Wanted {
-    Memory(MemoryRequest),
-    Device(DeviceRequest),
 }
 
 struct Returned {
@@ -287,30 +272,6 @@ impl Driver {
         }
     }
 
-    fn request(
-        &mut self,
-        desk: &mut Desk<'_>,
-        now_ns: u64,
-        (owner, wanted): (Owner, Wanted),
-        call: CallId,
-    ) {
-        let client_id = wanted.client_id();
-        if let Err(error) = self.ask(now_ns, &owner, &wanted) {
-            return desk.reply(call, Response::Asked(Err(error)));
-        }
-        let asking = Asking { owner, wanted, calls: Vec::new() };
-        self.requests.entry(client_id).or_insert(asking).calls.push(call);
-    }
-
-    fn ask(&mut self, now_ns: u64, owner: &Owner, wanted: &Wanted) -> Result<(), RackError> {
-        match wanted.clone() {
-            Wanted::Memory(request) => self.core.handle_request(now_ns, owner.clone(), request),
-            Wanted::Device(request) => {
-                self.core.handle_device_request(now_ns, owner.clone(), request)
-            }
-        }
-    }
-
     /// What came of a call to a donor.
     fn hear(&mut self, now_ns: u64, returned: Returned) {
         let Returned { donor, request, result } = returned;
@@ -354,48 +315,13 @@ impl Driver {
         self.core.handle_silent_elsewhere(company.silent_elsewhere());
         self.core.handle_conflict(now_ns, behind.failed, &company.view, behind.news);
         self.core.handle_certificate_life(30 * 86_400_000);
-        for (token, (node, _)) in &self.registrations {
-            self.core.handle_register(now_ns, *token, node.clone());
-        }
-        for (token, (leases, _)) in &self.releases {
-            self.core.handle_release(*token, leases);
-        }
-        for (token, ((name, undo), _)) in &self.orders {
-            self.core.handle_drain(now_ns, *token, name, !undo);
-        }
-        let asking: Vec<(u128, Owner, Wanted)> = self
-            .requests
-            .iter()
-            .map(|(id, asking)| (*id, asking.owner.clone(), asking.wanted.clone()))
-            .collect();
-        for (client_id, owner, wanted) in asking {
-            if let Err(error) = self.ask(now_ns, &owner, &wanted) {
-                self.answer(desk, client_id, Response::Asked(Err(error)));
-            }
-        }
-    }
-
-    /// Answers all who wait for a request.
-    pub(super) fn answer(&mut self, desk: &mut Desk<'_>, client_id: u128, response: Response) {
-        let asking = self.requests.remove(&client_id);
-        for call in asking.into_iter().flat_map(|asking| asking.calls) {
-            desk.reply(call, response.clone());
-        }
+        self.ask_anew(desk, now_ns);
     }
 
     /// Whom a call to that donor goes to: its address says it.
     pub(super) fn party_of(&self, donor: Identity) -> Party {
         let name = self.core.name_of(donor.node);
         Party::Donor(crate::control::agent::number_of(&name).unwrap_or_default())
-    }
-}
-
-impl Wanted {
-    fn client_id(&self) -> u128 {
-        match self {
-            Self::Memory(request) => request.client_id,
-            Self::Device(request) => request.client_id,
-        }
     }
 }
 

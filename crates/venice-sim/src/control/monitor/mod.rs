@@ -9,6 +9,7 @@ mod company;
 mod driver;
 mod opening;
 mod performing;
+mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -147,6 +148,13 @@ impl Monitor {
         if let Some(driver) = self.driver_mut() {
             driver.inputs.push_back((call, request));
             self.pump(desk);
+        }
+    }
+
+    /// Who called waits no longer.
+    pub(super) fn hangs_up(&mut self, call: CallId) {
+        if let Some(driver) = self.driver_mut() {
+            driver.hangs_up(call);
         }
     }
 

@@ -54,7 +54,9 @@ impl Monitor {
             Action::SendRelease { donor, grants, .. } => (donor, Request::Release(grants)),
             Action::SendPing { donor, .. } => (donor, Request::Ping),
             Action::ReplyRequest { client_id, result } => {
-                if let (Ok(grants), true) = (&result, driver.requests.contains_key(&client_id)) {
+                let is_heard =
+                    driver.requests.get(&client_id).is_some_and(|asking| !asking.calls.is_empty());
+                if let (Ok(grants), true) = (&result, is_heard) {
                     desk.fact(Fact::Tells { client_id, grants: grants.clone() });
                 }
                 let asked = result.map(Asked::Granted);

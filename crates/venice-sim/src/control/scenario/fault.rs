@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BadScenario, Impairment, Party, Scenario};
+use crate::scenario::text::{no_fault, place_and_times};
 use crate::units::Nanos;
 
 /// One thing that goes wrong and is right again after a while.
@@ -160,11 +161,6 @@ impl Fault {
 }
 
 fn parts(text: &str) -> Result<(&str, Nanos, Nanos), BadScenario> {
-    let parse = || {
-        let (place, times) = text.split_once('@')?;
-        let (at, lasts) = times.split_once('+')?;
-        Some((place, at.parse().ok()?, lasts.parse().ok()?))
-    };
     let example = "WHO@FROM+FOR, for example donor2@1s+20s; for a cut A-B@FROM+FOR";
-    parse().ok_or_else(|| BadScenario(format!("'{text}' is no fault: write {example}")))
+    place_and_times(text).ok_or_else(|| no_fault(text, example))
 }

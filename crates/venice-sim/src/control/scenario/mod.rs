@@ -10,6 +10,7 @@ pub use self::draw::Bounds;
 pub use self::fault::{Fault, FaultKind};
 use super::party::Party;
 pub use crate::scenario::BadScenario;
+use crate::scenario::text;
 use crate::units::{Nanos, Share};
 
 /// Most donors and recipients.
@@ -110,15 +111,12 @@ impl Scenario {
     /// # Errors
     /// Says what is wrong with it.
     pub fn from_toml(text: &str) -> Result<Self, BadScenario> {
-        let scenario: Self =
-            toml::from_str(text).map_err(|error| BadScenario(error.to_string()))?;
-        scenario.check()?;
-        Ok(scenario)
+        text::from_toml(text, Self::check)
     }
 
     /// Writes the scenario as TOML, which [`Scenario::from_toml`] reads back.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("plain data")
+        text::to_toml(self)
     }
 
     /// Whether the scenario can be run.

@@ -1,10 +1,8 @@
 //! A thread with a ring, at which the kernel leaves the requests of one or some processors.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -18,13 +16,12 @@ use crate::fuse::carry_out::{Exchange, carry_out};
 use crate::fuse::protocol::{ANSWER_HEADER_BYTES, Answer, Call, MAX_TRANSFER_BYTES, Request};
 use crate::mapping::Mapping;
 use crate::outside::monotonic_ns;
+use crate::ring_places::{Places, serve_places};
 use crate::store::Store;
 
 /// A place is a page with the [`Head`], and the bytes.
 const HEAD_BYTES: usize = 4096;
 const PLACE_BYTES: usize = HEAD_BYTES + MAX_TRANSFER_BYTES;
-/// Before the kernel is asked again for what it could not do.
-const PAUSE: Duration = Duration::from_millis(1);
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
@@ -96,41 +93,16 @@ impl Queue {
 
     /// Serves until the file system is gone.
     pub(super) fn serve(mut self) {
-        // A place that comes back with an error is not given to the kernel again.
-        let mut places = self.processors.len();
-        while places > 0 {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_short_of_something(&error) => std::thread::sleep(PAUSE),
-                Err(error) => {
-                    eprintln!("venice: a queue of the swap device has failed: {error}");
-                    return;
-                }
-            }
-            while let Some((place, result)) = self.next_completion() {
-                if result != 0 {
-                    places -= 1;
-                    continue;
-                }
-                self.answer(place);
-                // The next request takes its time: this one is not to wait for it.
-                if !self.ring.completion().is_empty() {
-                    let _ = self.ring.submit();
-                }
-            }
+        let places = self.processors.len();
+        if serve_places(&mut self, places).is_err() {
+            return;
         }
         // Not where the kernel may have a place still: then it may write there.
         self.places.unmap();
     }
 
-    fn next_completion(&mut self) -> Option<(usize, i32)> {
-        let completion = self.ring.completion().next()?;
-        Some((completion.user_data() as usize, completion.result()))
-    }
-
     /// Carries out the request in a place and answers it.
-    fn answer(&mut self, place: usize) {
+    fn answer_at(&mut self, place: usize) {
         let started_ns = monotonic_ns();
         // SAFETY: the place has come back, so that the kernel leaves it alone until it is pushed again,
         // and this is the only reference to it.
@@ -174,6 +146,18 @@ impl Queue {
     }
 }
 
+impl Places for Queue {
+    type Entry = squeue::Entry128;
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    fn answer(&mut self, place: u64) {
+        self.answer_at(place as usize);
+    }
+}
+
 /// A place that has come back with a request.
 struct Place<'a> {
     header: &'a mut [u8],
@@ -213,9 +197,4 @@ fn stay_on(processors: &[u16]) {
         set.set(usize::from(*processor));
     }
     let _ = sched_setaffinity(None, &set);
-}
-
-/// What passes while the machine has no memory to spare.
-fn is_short_of_something(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
 }

@@ -1,0 +1,105 @@
+//! Who waits for an answer: asked again for where others were first at the store, as long as anybody
+//! does wait.
+
+use venice_rack::caller::Owner;
+use venice_rack::types::{DeviceRequest, MemoryRequest, RackError};
+
+use super::driver::Driver;
+use crate::control::desk::Desk;
+use crate::control::messages::{CallId, Request, Response};
+
+/// Who waits for the answer to a request.
+pub(super) struct Asking {
+    owner: Owner,
+    wanted: Wanted,
+    pub(super) calls: Vec<CallId>,
+}
+
+#[derive(Clone)]
+pub(super) enum Wanted {
+    Memory(MemoryRequest),
+    Device(DeviceRequest),
+}
+
+impl Driver {
+    pub(super) fn request(
+        &mut self,
+        desk: &mut Desk<'_>,
+        now_ns: u64,
+        (owner, wanted): (Owner, Wanted),
+        call: CallId,
+    ) {
+        let client_id = wanted.client_id();
+        if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+            return desk.reply(call, Response::Asked(Err(error)));
+        }
+        let asking = Asking { owner, wanted, calls: Vec::new() };
+        self.requests.entry(client_id).or_insert(asking).calls.push(call);
+    }
+
+    fn ask(&mut self, now_ns: u64, owner: &Owner, wanted: &Wanted) -> Result<(), RackError> {
+        match wanted.clone() {
+            Wanted::Memory(request) => self.core.handle_request(now_ns, owner.clone(), request),
+            Wanted::Device(request) => {
+                self.core.handle_device_request(now_ns, owner.clone(), request)
+            }
+        }
+    }
+
+    /// On behalf of those who have no answer yet.
+    pub(super) fn ask_anew(&mut self, desk: &mut Desk<'_>, now_ns: u64) {
+        for (token, (node, _)) in &self.registrations {
+            self.core.handle_register(now_ns, *token, node.clone());
+        }
+        for (token, (leases, _)) in &self.releases {
+            self.core.handle_release(*token, leases);
+        }
+        for (token, ((name, undo), _)) in &self.orders {
+            self.core.handle_drain(now_ns, *token, name, !undo);
+        }
+        self.requests.retain(|_, asking| !asking.calls.is_empty());
+        let asking: Vec<(u128, Owner, Wanted)> = self
+            .requests
+            .iter()
+            .map(|(id, asking)| (*id, asking.owner.clone(), asking.wanted.clone()))
+            .collect();
+        for (client_id, owner, wanted) in asking {
+            if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+                self.answer(desk, client_id, Response::Asked(Err(error)));
+            }
+        }
+    }
+
+    /// Its caller waits no longer, and may ask another Monitor Node by now: what has not been begun is not
+    /// begun, and nothing is asked again for it. What is given back is, whoever waits for that.
+    pub(super) fn hangs_up(&mut self, call: CallId) {
+        self.inputs.retain(|(of, request)| *of != call || is_for_anybody(request));
+        self.registrations.retain(|_, (_, of)| *of != call);
+        self.orders.retain(|_, (_, of)| *of != call);
+        for asking in self.requests.values_mut() {
+            asking.calls.retain(|of| *of != call);
+        }
+    }
+
+    /// Answers all who wait for a request.
+    pub(super) fn answer(&mut self, desk: &mut Desk<'_>, client_id: u128, response: Response) {
+        let asking = self.requests.remove(&client_id);
+        for call in asking.into_iter().flat_map(|asking| asking.calls) {
+            desk.reply(call, response.clone());
+        }
+    }
+}
+
+/// Whether it is right to do whoever waits for it: what is reported, called off or given back is so.
+fn is_for_anybody(request: &Request) -> bool {
+    matches!(request, Request::Heartbeat(_) | Request::Leave(..) | Request::GiveBack(_))
+}
+
+impl Wanted {
+    fn client_id(&self) -> u128 {
+        match self {
+            Self::Memory(request) => request.client_id,
+            Self::Device(request) => request.client_id,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Scenarios as text: a TOML file, and faults as they are written on a command line.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::BadScenario;
+use crate::units::Nanos;
+
+/// Reads a scenario from TOML.
+pub(crate) fn from_toml<S: DeserializeOwned>(
+    text: &str,
+    check: impl FnOnce(&S) -> Result<(), BadScenario>,
+) -> Result<S, BadScenario> {
+    let scenario: S = toml::from_str(text).map_err(|error| BadScenario(error.to_string()))?;
+    check(&scenario)?;
+    Ok(scenario)
+}
+
+/// Writes one as TOML.
+pub(crate) fn to_toml(scenario: &impl Serialize) -> String {
+    toml::to_string(scenario).expect("plain data")
+}
+
+/// What comes before the times of a fault, and these: `PLACE@FROM+FOR`.
+pub(crate) fn place_and_times(text: &str) -> Option<(&str, Nanos, Nanos)> {
+    let (place, times) = text.split_once('@')?;
+    let (at, lasts) = times.split_once('+')?;
+    Some((place, at.parse().ok()?, lasts.parse().ok()?))
+}
+
+/// It cannot be read as one.
+pub(crate) fn no_fault(text: &str, example: &str) -> BadScenario {
+    BadScenario(format!("'{text}' is no fault: write {example}"))
+}
