@@ -106,6 +106,8 @@ impl Member {
             return Ok(());
         }
         match error {
+            // Of its machine, not of this one: it is waited for.
+            ControlError::Rack(RackError::StoreFull(_)) => Ok(()),
             ControlError::Rack(RackError::NameTaken { name, control_addr }) => {
                 Err(AgentError::NameTaken { name, control_addr })
             }

@@ -241,6 +241,9 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::HandshakeFailed => {
             (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
+        RackError::StoreFull(why) => {
+            (Code::ResourceExhausted, Kind::StoreFull(error_detail::StoreFull { why }))
+        }
         // To its caller it is as if nobody answered any more.
         RackError::Forbidden(reason) => return Status::permission_denied(reason.clone()),
         RackError::BadToken(why) => return Status::unauthenticated(why.clone()),
@@ -309,6 +312,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         Kind::NotRegistered(_) => RackError::NotRegistered,
         Kind::BadRequest(bad) => RackError::BadRequest(bad.reason),
         Kind::HandshakeFailed(_) => RackError::HandshakeFailed,
+        Kind::StoreFull(full) => RackError::StoreFull(full.why),
         Kind::Refused(refused) => {
             let refusal = match refused.reason? {
                 Reason::NoRoomFreeSlabs(free_slabs) => Refusal::NoRoom { free_slabs },

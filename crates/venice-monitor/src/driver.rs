@@ -1,13 +1,14 @@
 //! Drives the core: calls and the time go in, what it wants done is done.
 
 mod anew;
+mod writing;
 
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::inputs::{AskedReply, Asking, Done, Input, Listing, Order, Report, Waiting, Wanted};
 use crate::log::log;
-use crate::records::{Applied, RecordStore};
+use crate::records::RecordStore;
 use crate::tenure::Tenure;
 use crate::wardens::Wardens;
 use std::collections::BTreeMap;
@@ -51,6 +52,8 @@ pub(crate) struct Driver {
     tenure: Tenure,
     /// What no certificate outlives.
     certificate_life_ms: u64,
+    inputs: mpsc::Receiver<Input>,
+    is_stopping: bool,
 }
 
 impl Driver {
@@ -78,23 +81,27 @@ impl Driver {
             wardens,
             tenure,
             certificate_life_ms,
+            // Until it runs.
+            inputs: mpsc::channel(1).1,
+            is_stopping: false,
         }
     }
 
     /// Runs until it is told to stop or the store fails.
-    pub(crate) async fn run(
-        mut self,
-        mut inputs: mpsc::Receiver<Input>,
-    ) -> Result<(), MonitorError> {
+    pub(crate) async fn run(mut self, inputs: mpsc::Receiver<Input>) -> Result<(), MonitorError> {
+        self.inputs = inputs;
         self.core.handle_certificate_life(self.certificate_life_ms);
         let mut batch = Vec::with_capacity(INPUTS_AT_ONCE);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.perform_all().await?;
+            if self.is_stopping {
+                return Ok(());
+            }
             let wait = self.clock.until(self.core.poll_timeout());
             tokio::select! {
-                count = inputs.recv_many(&mut batch, INPUTS_AT_ONCE) => {
+                count = self.inputs.recv_many(&mut batch, INPUTS_AT_ONCE) => {
                     let stop = count == 0 || batch.iter().any(|input| matches!(input, Input::Stop));
                     if stop {
                         return Ok(());
@@ -193,7 +200,7 @@ impl Driver {
             }
             Input::Order(order, reply) => self.take_order(order, reply),
             Input::List(listing) => self.list(now_ns, listing),
-            Input::Stop => {}
+            Input::Stop => self.is_stopping = true,
         }
     }
 
@@ -285,10 +292,7 @@ impl Driver {
                 Action::Store(changes) if self.store.shared().is_none() => {
                     self.store_at_one_go(changes).await?;
                 }
-                Action::Store(changes) => match self.store.apply(changes).await? {
-                    Applied::Made => {}
-                    Applied::Conflict { failed, news } => self.yield_to_others(failed, news),
-                },
+                Action::Store(changes) => self.write(changes).await?,
                 action => self.perform(action),
             }
         }
@@ -304,11 +308,11 @@ impl Driver {
                 Action::Store(more) if changes.len() + more.len() <= CHANGES_AT_ONCE => {
                     changes.extend(more);
                 }
-                Action::Store(more) => drop(self.store.apply(replace(&mut changes, more)).await?),
+                Action::Store(more) => self.write(replace(&mut changes, more)).await?,
                 action => behind.push(action),
             }
         }
-        self.store.apply(changes).await?;
+        self.write(changes).await?;
         behind.into_iter().for_each(|action| self.perform(action));
         Ok(())
     }

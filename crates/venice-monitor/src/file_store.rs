@@ -1,19 +1,12 @@
 //! The records in a file that nobody else has.
 //!
-//! While its disk is full nothing can be changed, and what is to be changed waits: a Monitor Node that
-//! ended instead would not come up again, and one that went on would have granted what it may forget.
-//! The data plane goes on meanwhile.
 
 use crate::error::MonitorError;
 use crate::records::{self, Applied};
 use std::path::PathBuf;
-use std::time::Duration;
 use tokio::task::spawn_blocking;
 use venice_rack::monitor::{Change, Record};
 use venice_store::{Outcome, RedbStore, Snapshot, Store, StoreError, Transaction};
-
-/// How often it is tried whether there is room.
-const TRY_EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) struct FileStore {
     path: PathBuf,
@@ -30,26 +23,15 @@ impl FileStore {
         Ok((file, records))
     }
 
-    /// Makes the changes durable, however long that takes.
+    /// Makes the changes durable, or says that there is no room.
     pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
-        let transaction = transaction(changes);
-        let mut has_waited = false;
-        loop {
-            match self.commit(transaction.clone()).await {
-                Ok(_) if has_waited => {
-                    tracing::info!("there is room for the store again: the Monitor Node goes on");
-                    return Ok(Applied::Made);
-                }
-                Ok(_) => return Ok(Applied::Made),
-                Err(error @ StoreError::Full { .. }) => {
-                    if !std::mem::replace(&mut has_waited, true) {
-                        tracing::error!(%error, "nothing can be granted or changed until then");
-                    }
-                    self.store = None;
-                    tokio::time::sleep(TRY_EVERY).await;
-                }
-                Err(error) => return Err(error.into()),
+        match self.commit(transaction(changes.clone())).await {
+            Ok(_) => Ok(Applied::Made),
+            Err(error @ StoreError::Full { .. }) => {
+                self.store = None;
+                Ok(Applied::NoRoom { unmade: changes, why: error.to_string() })
             }
+            Err(error) => Err(error.into()),
         }
     }
 

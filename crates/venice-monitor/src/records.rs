@@ -28,6 +28,11 @@ pub(crate) enum Applied {
         failed: Vec<Change>,
         news: Vec<Change>,
     },
+    /// The disk is full: these changes were not made.
+    NoRoom {
+        unmade: Vec<Change>,
+        why: String,
+    },
 }
 
 impl RecordStore {

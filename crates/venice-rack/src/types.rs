@@ -587,6 +587,9 @@ pub enum RackError {
     /// The caller is known and may not do this, for the reason given.
     #[error("{0}")]
     Forbidden(String),
+    /// The disk of the Monitor Node's store is full, for which this says more.
+    #[error("the Monitor Node can grant and change nothing: {0}")]
+    StoreFull(String),
     /// The Monitor Node is being shut down.
     #[error("the Monitor Node is stopping")]
     Stopping,

@@ -106,6 +106,11 @@ fn a_full_disk_is_waited_for() {
     disk.fill();
     let (set, mut waiting) = monitor.set_until_full("first");
     assert!(daemon.0.try_wait().unwrap().is_none(), "it ended");
+    // Meanwhile whoever only asks is answered, and whoever wants a change is told what is wrong.
+    assert!(monitor.quotas("first") >= set);
+    let words = ["quota", "set", "another", "1GiB", "--monitor", &monitor.addr];
+    let said = place.venice(&words).expect(1).err;
+    assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
     disk.make_room();
     wait_until("it goes on", || monitor.log().contains("there is room for the store again"));
     // Whoever waited may have given up before.

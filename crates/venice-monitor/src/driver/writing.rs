@@ -1,0 +1,69 @@
+//! Makes changes durable, and serves whom it can while there is no room for them.
+//!
+//! While the disk of the store is full nothing can be changed: a Monitor Node that ended instead would not
+//! come up again, and one that went on would have granted what it may forget. What has been begun waits.
+//! Whoever only asks is answered, whoever wants something changed is told why not, and the data plane goes
+//! on meanwhile.
+
+use super::Driver;
+use crate::error::MonitorError;
+use crate::inputs::{Input, Order};
+use crate::records::Applied;
+use std::mem::replace;
+use std::time::Duration;
+use tokio::time::sleep;
+use venice_control::RackError;
+use venice_rack::monitor::Change;
+
+/// How often it is tried whether there is room.
+const TRY_EVERY: Duration = Duration::from_millis(500);
+
+impl Driver {
+    /// Makes the changes durable, however long that takes, or hears that others were first.
+    pub(super) async fn write(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
+        let mut has_waited = false;
+        loop {
+            match self.store.apply(changes).await? {
+                Applied::NoRoom { unmade, why } => {
+                    if !replace(&mut has_waited, true) {
+                        tracing::error!("{why}: nothing can be granted or changed until then");
+                    }
+                    changes = unmade;
+                    self.serve_without_room(&why).await;
+                    continue;
+                }
+                Applied::Conflict { failed, news } => self.yield_to_others(failed, news),
+                Applied::Made => {}
+            }
+            if has_waited {
+                tracing::info!("there is room for the store again: the Monitor Node goes on");
+            }
+            return Ok(());
+        }
+    }
+
+    /// Until it is worth another try.
+    async fn serve_without_room(&mut self, why: &str) {
+        let mut again = std::pin::pin!(sleep(TRY_EVERY));
+        loop {
+            tokio::select! {
+                () = &mut again => return,
+                Some(input) = self.inputs.recv() => self.take_without_room(input, why),
+            }
+        }
+    }
+
+    /// What gives back, or turns somebody out, is begun all the same.
+    fn take_without_room(&mut self, input: Input, why: &str) {
+        let refused = || RackError::StoreFull(why.to_owned());
+        match input {
+            Input::Register(_, reply) => drop(reply.send(Err(refused()))),
+            Input::Request(_, _, reply) | Input::RequestDevice(_, _, reply) => {
+                drop(reply.send(Err(refused())));
+            }
+            Input::Order(Order::Revoke { .. }, _) => self.take(input),
+            Input::Order(_, reply) => drop(reply.send(Err(refused()))),
+            input => self.take(input),
+        }
+    }
+}
