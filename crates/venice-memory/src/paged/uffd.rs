@@ -344,14 +344,14 @@ fn new_descriptor() -> SysResult<i32> {
     Ok(fd as i32)
 }
 
-/// By the device, which whoever may open it may use.
+/// By the device, which whoever may open it may use. `EPERM` where there is none to be had.
 fn new_of_device() -> SysResult<i32> {
     let device = sys::open_readonly(b"/dev/userfaultfd\0").map_err(|_| Errno::EPERM)?;
     // SAFETY: the request takes flags and touches no memory of ours.
     let fd =
         unsafe { sys::syscall(nr::IOCTL, [device as usize, IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0]) };
     sys::close(device);
-    fd.map(|fd| fd as i32)
+    fd.map(|fd| fd as i32).map_err(|_| Errno::EPERM)
 }
 
 /// Bytes from the start on that are at `dst` and no longer at `src`; at most [`MOST_PAGES`] pages,
