@@ -240,7 +240,7 @@ impl Builder<'_> {
         nodes: &BTreeSet<String>,
         slabs: &mut Slabs<'_>,
     ) -> Result<(), RecipientError> {
-        while slabs.len() > 0 && !self.stop.load(Ordering::Acquire) {
+        while self.are_wanted(slabs) && !self.stop.load(Ordering::Acquire) {
             let asked = borrow_elsewhere(self.holding, nodes, slabs.len() as u64);
             let grants = self.runtime.block_on(asked)?;
             let before = slabs.len();
@@ -250,6 +250,14 @@ impl Builder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Is there still a reason to build copies of these? A donor may want its memory back no longer,
+    /// or have been told that it cannot have it.
+    fn are_wanted(&self, slabs: &Slabs<'_>) -> bool {
+        let block = self.holding.block();
+        self.holding.anchored().is_none()
+            && slabs.as_slice().iter().any(|&(slab, at)| need(block, slab, at).is_some())
     }
 
     /// Builds copies in what was just borrowed. A grant in which there is nothing afterwards, for

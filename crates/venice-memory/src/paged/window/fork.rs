@@ -65,8 +65,8 @@ impl Window {
 
     /// Whether a child gets the mapped slabs.
     pub(super) fn fork_with_slabs(&self, does: bool) {
-        // SAFETY: advice about our own mapping that changes no contents.
         let (base, len_bytes) = self.slabs.reserved();
+        // SAFETY: advice about our own mapping that changes no contents.
         let _ = unsafe { sys::madvise(base, len_bytes, fork_advice(does)) };
     }
 
@@ -111,8 +111,8 @@ impl WindowStructure {
                 }
             }
         }
-        // SAFETY: nothing of this process lies in the slabs any more.
         let (base, reserved_bytes) = window.slabs.reserved();
+        // SAFETY: nothing of this process lies in the slabs any more.
         unsafe { sys::syscall(nr::MUNMAP, [base, reserved_bytes, 0, 0, 0, 0])? };
         *self.ledger() = Ledger {
             slots: Slots::new(window.process),
