@@ -131,6 +131,40 @@ fn nodes_are_drained_under_a_window_that_forks() {
     two_nodes_are_drained(test, "fork_over_and_over", &["48", "ready", "stop"]);
 }
 
+/// Of two processes that have memory there, each moves its own; one that runs a static program now has
+/// none, and holds nobody up.
+#[test]
+fn processes_move_each_their_own() {
+    if moving_is_missing("processes_move_each_their_own") {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, 128);
+    let (program, is_static) =
+        (CProgram::compile("keep_busy"), CProgram::compile_with("keep_busy", &["-static"]));
+    let static_one = is_static.command(&[]).get_program().display().to_string();
+    let script = format!(
+        "sh -c 'exec {static_one} 1 ready-static stop' > said-static & \
+         ./keep_busy 24 ready-first stop > said-first & \
+         while ! [ -e ready-first -a -e ready-static ]; do sleep 0.05; done; \
+         ./keep_busy 24 ready stop && wait && cat said-first said-static > said"
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(program.dir());
+    let mut mapped = Mapped::start_as(&rack, program, &command, &[]);
+    for name in ["node1", "node2", "node3"] {
+        drain(&rack, name);
+        mapped.expect_running();
+    }
+    let said = mapped.program.dir().join("said");
+    File::create(mapped.program.dir().join("stop")).expect("a file");
+    wait_for("all to have checked what they have", LIMIT, || {
+        (fs::read_to_string(&said).ok()?.lines().count() == 2).then_some(())
+    });
+    let all = fs::read_to_string(&said).unwrap();
+    assert_eq!(all, "every byte right\nevery byte right\n");
+    mapped.stop();
+}
+
 /// Nobody else has room: it comes home.
 #[test]
 fn the_only_node_is_drained_under_a_window() {
