@@ -55,7 +55,9 @@ impl RunBlock {
         self.processes[index].overhead_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].set_mobility(Mobility::Unknown);
-        self.clear_homes(index);
+        if self.is_window() {
+            self.clear_homes(index);
+        }
         self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);
         Some(index)
