@@ -67,8 +67,7 @@ fn unpatched((name, why): (&str, patch::PatchError)) -> String {
 
 /// Without a pager: the slabs become the program's memory themselves.
 fn start_window(block: RunBlockMap, process: usize, supervisor: OwnedFd) -> Result<(), String> {
-    let window = Window::start(block, process, &supervisor)
-        .ok_or("the donors' memory cannot be mapped into this process")?;
+    let window = Window::start(block, process, supervisor).map_err(|e| e.to_string())?;
     // SAFETY: this runs before the program, and nothing else runs.
     unsafe { window_calls::install(window).map_err(unpatched)? };
     if !fork::install() {

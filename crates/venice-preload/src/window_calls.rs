@@ -37,7 +37,11 @@ pub unsafe fn install(window: &'static Window) -> Result<(), (&'static str, patc
         brk: brk as *const () as usize,
     };
     // SAFETY: each takes and returns what the function it stands for does.
-    unsafe { mappings::put(&calls)? };
+    unsafe {
+        mappings::put(&calls)?;
+        let mprotect = mprotect as *const () as usize;
+        patch::replace(c"mprotect", mprotect).map_err(|e| ("mprotect", e))?;
+    }
     WINDOW.store(std::ptr::from_ref(window).cast_mut(), Ordering::Release);
     Ok(())
 }
@@ -79,6 +83,15 @@ extern "C" fn mmap(
         }
     };
     answer(outcome, usize::MAX) as *mut c_void
+}
+
+/// What is being moved keeps the protection it has, so it has to be known.
+extern "C" fn mprotect(addr: *mut c_void, len_bytes: usize, protection: c_int) -> c_int {
+    let _structure = window().map(Window::hold);
+    let arguments = [addr as usize, len_bytes, protection as usize, 0, 0, 0];
+    // SAFETY: what the program asked for.
+    let outcome = unsafe { sys::syscall(nr::MPROTECT, arguments) };
+    answer(outcome, usize::MAX) as c_int
 }
 
 fn unmap(addr: usize, len_bytes: usize) {

@@ -1,10 +1,10 @@
 //! A process being watched: output, time limit, resident memory.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::proc_tree::{descendants, rss_anon_bytes, threads_report};
 pub struct Running {
     child: Child,
     what: String,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stdout: Option<Collected>,
+    stderr: Option<Collected>,
     sampler: Option<Sampler>,
 }
 
@@ -106,6 +106,12 @@ impl Running {
         String::from_utf8_lossy(&self.stderr.take().map(join).unwrap_or_default()).into_owned()
     }
 
+    /// What it has written to its standard error so far.
+    pub fn says_on_stderr(&self) -> String {
+        let all = self.stderr.as_ref().map(Collected::so_far).unwrap_or_default();
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
@@ -172,16 +178,42 @@ impl Drop for Running {
     }
 }
 
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut all = Vec::new();
-        let _ = pipe.read_to_end(&mut all);
-        all
-    })
+/// What comes out of a pipe.
+struct Collected {
+    all: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
 }
 
-fn join(reader: JoinHandle<Vec<u8>>) -> Vec<u8> {
-    reader.join().expect("reading a pipe does not panic")
+impl Collected {
+    fn so_far(&self) -> Vec<u8> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> Collected {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let collected = all.clone();
+    let reader = std::thread::spawn(move || {
+        let mut some = [0; 4096];
+        loop {
+            match pipe.read(&mut some) {
+                Ok(0) => return,
+                Ok(len) => {
+                    collected.lock().unwrap_or_else(PoisonError::into_inner).extend(&some[..len]);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    });
+    Collected { all, reader }
+}
+
+fn join(collected: Collected) -> Vec<u8> {
+    let all = collected.all.clone();
+    collected.reader.join().expect("reading a pipe does not panic");
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::take(&mut *all)
 }
 
 /// The last 40 lines, for messages.

@@ -34,8 +34,8 @@ impl Freeing {
     pub(crate) fn turn(&mut self, holding: &Holding) {
         let block = holding.block();
         self.waiting.extend(holding.take_unused());
-        // A window is read without a word. And where not all readers are known, it is freed when
-        // these end.
+        // What a window let go of no process has mapped any more; what it lost, the program still
+        // uses. And where not all readers are known, it is freed when these end.
         if block.is_window() || !block.knows_all_visitors() {
             *self = Freeing::default();
         }

@@ -117,7 +117,7 @@ impl Holding {
     /// for this holding's end; `None`: it can.
     pub(crate) fn anchored(&self) -> Option<&'static str> {
         if self.block.is_window() {
-            return Some("it is mapped into the program");
+            return self.block.window_never_moves();
         }
         let is_verbs = self.block.port() == PortKind::Verbs;
         is_verbs.then_some("over verbs no donor can be added while the program runs")

@@ -1,7 +1,8 @@
 //! Giving slabs copies elsewhere, for those that they lost and for those whose donors want their
 //! memory back: memory is borrowed on nodes that have none of the slab, and the slab copied there
 //! while its program goes on ([`venice_memory::paged::rebuild`]). Coded slabs get fragments in the
-//! same way, which are computed where they cannot be copied.
+//! same way, which are computed where they cannot be copied. Slabs that are mapped into the program are
+//! moved by its processes ([`venice_memory::paged::rehoming`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
@@ -15,6 +16,7 @@ use venice_control::Grant;
 use venice_control::client::MonitorClient;
 use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::rebuild::{BuildError, Copier};
+use venice_memory::paged::rehoming::{RehomeError, rehome};
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_wire::SLAB_BYTES;
 
@@ -175,7 +177,10 @@ struct Builder<'a> {
     stop: &'a AtomicBool,
     news: &'a Sender<News>,
     runtime: Runtime,
-    copier: Copier,
+    /// `None`: what is mapped into the program its processes move themselves.
+    copier: Option<Copier>,
+    /// What was told last of what these wait for.
+    waits: Option<&'static str>,
 }
 
 impl Builder<'_> {
@@ -188,13 +193,20 @@ impl Builder<'_> {
             return Err(RecipientError::NoRebuild);
         }
         let runtime = crate::loan::runtime()?;
+        let (copier, waits) = (Builder::copier(holding)?, None);
+        Ok(Builder { holding, stop, news, runtime, copier, waits })
+    }
+
+    fn copier(holding: &Arc<Holding>) -> Result<Option<Copier>, RecipientError> {
+        if holding.block().is_window() {
+            return Ok(None);
+        }
         let slabs = holding.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory =
             FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
         let file = holding.wish.write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
-        let copier = Copier::new(&memory)?.with_disk(file);
-        Ok(Builder { holding, stop, news, runtime, copier })
+        Ok(Some(Copier::new(&memory)?.with_disk(file)))
     }
 
     /// Builds a copy of each of `slabs` on a node that is none of `nodes`; of what a donor wants
@@ -228,7 +240,7 @@ impl Builder<'_> {
         nodes: &BTreeSet<String>,
         slabs: &mut Slabs<'_>,
     ) -> Result<(), RecipientError> {
-        while slabs.len() > 0 && !self.stop.load(Ordering::Acquire) {
+        while self.are_wanted(slabs) && !self.stop.load(Ordering::Acquire) {
             let asked = borrow_elsewhere(self.holding, nodes, slabs.len() as u64);
             let grants = self.runtime.block_on(asked)?;
             let before = slabs.len();
@@ -238,6 +250,14 @@ impl Builder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Is there still a reason to build copies of these? A donor may want its memory back no longer,
+    /// or have been told that it cannot have it.
+    fn are_wanted(&self, slabs: &Slabs<'_>) -> bool {
+        let block = self.holding.block();
+        self.holding.anchored().is_none()
+            && slabs.as_slice().iter().any(|&(slab, at)| need(block, slab, at).is_some())
     }
 
     /// Builds copies in what was just borrowed. A grant in which there is nothing afterwards, for
@@ -285,17 +305,47 @@ impl Builder<'_> {
             && let Some(replica) = self.holding.add_copy(part, &mut new)?
         {
             slabs.next();
-            match self.copier.build(replica, self.stop) {
-                Ok(()) if need == Need::Lost => {
+            match self.build_one(replica) {
+                Built::Done if need == Need::Lost => {
                     self.holding.block().rebuilt.fetch_add(1, Ordering::Relaxed);
                 }
                 // It is looked for again.
-                Ok(()) | Err(BuildError::NoSource | BuildError::Stopped) => {}
-                Err(BuildError::Lost) => break,
+                Built::Done | Built::Not => {}
+                Built::NoMore => break,
             }
         }
         Ok(())
     }
+
+    fn build_one(&mut self, replica: usize) -> Built {
+        if let Some(copier) = &mut self.copier {
+            return match copier.build(replica, self.stop) {
+                Ok(()) => Built::Done,
+                Err(BuildError::NoSource | BuildError::Stopped) => Built::Not,
+                Err(BuildError::Lost) => Built::NoMore,
+            };
+        }
+        let rehomed = rehome(self.holding.block(), replica, self.stop, |why| {
+            if self.waits.replace(why) != Some(why) {
+                let _ = self.news.send(News::NotMoved { why: why.to_owned() });
+            }
+        });
+        match rehomed {
+            Ok(()) => Built::Done,
+            Err(RehomeError::Stopped) => Built::Not,
+            Err(RehomeError::Lost | RehomeError::Unmovable | RehomeError::Unwanted) => {
+                Built::NoMore
+            }
+        }
+    }
+}
+
+/// What came of building a copy.
+enum Built {
+    Done,
+    Not,
+    /// The grant it was to be in is of no more use.
+    NoMore,
 }
 
 /// Asks for so many slabs on other nodes than `nodes`, or for as many as these have.

@@ -7,12 +7,12 @@ use std::process::{Child, Stdio};
 use common::{Place, kill, pid, wait, wait_until};
 use serde_json::Value;
 
-/// A program that holds 16 MiB of `donor`'s memory until it is killed.
+/// A program that holds 16 MiB of `donor`'s memory until it is killed: it may go nowhere else.
 fn borrower(place: &Place, donor: &str) -> Child {
     let before = grants(place);
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
     let mut command = place.command(&words);
-    command.args(["--donor", donor, "--", "sleep", "600"]);
+    command.args(["--reclaim-to", "donors", "--donor", donor, "--", "sleep", "600"]);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     wait_until("the memory is lent", || {
         let ended = child.try_wait().unwrap();

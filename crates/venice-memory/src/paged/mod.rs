@@ -20,7 +20,8 @@
 //! memory. `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
-//! regions; `window` maps the slabs into the program, with no pager at all.
+//! regions; `window` maps the slabs into the program, with no pager at all, and `rehoming` is the
+//! supervisor's half of moving what lies there.
 //!
 //! The rules that keep this from waiting for itself: the handler waits for threads that serve themselves only
 //! for a system call's time, and for no other thread of the program; those wait for the handler only
@@ -59,6 +60,7 @@ mod presence;
 mod read_ahead;
 pub mod rebuild;
 mod regions;
+pub mod rehoming;
 mod requests;
 pub mod run_block;
 mod shm_far;
@@ -93,7 +95,7 @@ pub use slab_window::SlabSource;
 pub use space::{LEAST_LOCAL_BYTES_HUGE, Region, Space, SpaceError};
 pub use start::start;
 pub use uffd::Uffd;
-pub use window::{Window, WindowFork, WindowStructure};
+pub use window::{Window, WindowError, WindowFork, WindowStructure};
 
 /// Bytes of a page.
 pub const PAGE: usize = venice_wire::PAGE_BYTES as usize;

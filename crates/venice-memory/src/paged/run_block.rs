@@ -9,6 +9,7 @@ mod behind;
 mod compression;
 mod donor;
 mod fault_times;
+mod homes;
 mod layout;
 mod leaving;
 mod page_sizes;
@@ -33,6 +34,8 @@ use venice_fabric::LinkModel;
 pub use self::behind::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate};
 pub use self::fault_times::FaultTimes;
+use self::homes::Homes;
+pub use self::homes::Mobility;
 pub use self::port_kind::PortKind;
 pub use self::processes::Process;
 pub use self::replicas::{
@@ -63,7 +66,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN17");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN18");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -183,6 +186,8 @@ pub struct RunBlock {
     pub slots_used: AtomicU64,
     /// 1: the slabs are mapped into the program, and nobody pages.
     is_window: AtomicU32,
+    /// How often the movers of windows were called.
+    mover_calls: AtomicU32,
     /// 1: faults on large mappings are served in the thread that touches them.
     faults_in_thread: AtomicU32,
     /// The [`PageSize`](super::PageSize) of what nobody says anything else of.
@@ -197,6 +202,8 @@ pub struct RunBlock {
     link: [AtomicU64; 3],
     /// The processes.
     pub processes: [Process; MAX_PROCESSES],
+    /// Where each of them has the slabs of a window.
+    homes: [Homes; MAX_PROCESSES],
     donors: [Donor; MAX_DONORS],
     slabs: [Slab; MAX_SLABS],
     replicas: [Replica; MAX_REPLICAS],

@@ -59,7 +59,8 @@ impl SlabWindow {
         Some(self.base + replica * SLAB + offset)
     }
 
-    fn is_mapped(&self, replica: usize) -> bool {
+    /// Is it mapped now?
+    pub fn is_mapped(&self, replica: usize) -> bool {
         self.mapped[replica / 64].load(Ordering::Acquire) & 1 << (replica % 64) != 0
     }
 
@@ -84,14 +85,34 @@ impl SlabWindow {
         unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab, 0) }.map(drop)
     }
 
-    /// Maps the slabs of `block`, which has one copy of each, and lets go of them: they lie one after
-    /// the other from the address returned on, for as long as the process lives. `None`: one cannot
-    /// be mapped here.
-    pub fn into_row(self, block: &RunBlockMap) -> Option<usize> {
-        let slabs = block.slab_count();
-        assert_eq!(block.replicas().len(), slabs, "replica n is slab n's only one");
-        let all = (0..slabs).all(|replica| self.address(replica, 0).is_some());
-        all.then(|| std::mem::ManuallyDrop::new(self).base)
+    /// The address of a byte of a replica that is mapped.
+    pub fn mapped_address(&self, replica: usize, offset: usize) -> usize {
+        debug_assert!(self.is_mapped(replica), "replica {replica} is mapped");
+        self.base + replica * SLAB + offset
+    }
+
+    /// All addresses that are reserved for replicas, and how many bytes they are.
+    pub fn reserved(&self) -> (usize, usize) {
+        (self.base, self.len_bytes)
+    }
+
+    /// Maps a replica no longer; its addresses stay reserved.
+    ///
+    /// # Errors
+    /// The kernel's; it is still mapped then.
+    ///
+    /// # Safety
+    /// Nobody may use it any more, nor look its address up meanwhile.
+    pub unsafe fn unmap(&self, replica: usize) -> Result<(), Errno> {
+        let at = (self.base + replica * SLAB) as *mut std::ffi::c_void;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        self.mapped[replica / 64].fetch_and(!(1 << (replica % 64)), Ordering::AcqRel);
+        // SAFETY: within the reservation, at a place that only this replica has, and nobody uses.
+        let reserved = unsafe { rustix::mm::mmap_anonymous(at, SLAB, ProtFlags::empty(), flags) };
+        if reserved.is_err() {
+            self.mapped[replica / 64].fetch_or(1 << (replica % 64), Ordering::AcqRel);
+        }
+        reserved.map(drop)
     }
 
     /// In a forked child, where the thread that may have been mapping one does not exist.

@@ -15,6 +15,8 @@ pub use venice_ports::monotonic_ns;
 pub struct Errno(pub i32);
 
 impl Errno {
+    /// Not for this process.
+    pub const EPERM: Errno = Errno(1);
     /// Try again: for userfaultfd, the address space is changing under the call.
     pub const EAGAIN: Errno = Errno(11);
     /// Page pinned or shared.
@@ -80,6 +82,8 @@ pub mod nr {
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const FUTEX: usize = 202;
     pub const OPENAT: usize = 257;
+    pub const READLINKAT: usize = 267;
+    pub const GETDENTS64: usize = 217;
     pub const EVENTFD2: usize = 290;
     pub const USERFAULTFD: usize = 323;
     pub const MLOCK2: usize = 325;

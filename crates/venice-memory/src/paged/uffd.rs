@@ -37,12 +37,17 @@ pub enum Event {
 }
 
 const API: u64 = 0xAA;
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+/// Linux 5.19.
+const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_POISON: u64 = 1 << 14;
 const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
+const MODE_WP: u64 = 1 << 1;
+const MODE_WRITEPROTECT_WP: u64 = 1;
 const MODE_DONTWAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 
@@ -53,7 +58,11 @@ const UFFDIO_WAKE: usize = ioc(2, 0x02, 16);
 const UFFDIO_COPY: usize = ioc(3, 0x03, 40);
 const UFFDIO_ZEROPAGE: usize = ioc(3, 0x04, 32);
 const UFFDIO_MOVE: usize = ioc(3, 0x05, 40);
+const UFFDIO_WRITEPROTECT: usize = ioc(3, 0x06, 24);
 const UFFDIO_POISON: usize = ioc(3, 0x08, 32);
+/// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd` (Linux 6.1).
+const IOC_NEW: usize = 0xAA00;
+const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
 
 const fn ioc(direction: usize, number: usize, size: usize) -> usize {
     direction << 30 | size << 16 | 0xAA << 8 | number
@@ -89,6 +98,12 @@ struct TransferArg {
     done: i64,
 }
 
+#[repr(C)]
+struct WriteProtectArg {
+    range: Range,
+    mode: u64,
+}
+
 /// `uffdio_zeropage` and `uffdio_poison` look alike.
 #[repr(C)]
 struct FillArg {
@@ -115,12 +130,26 @@ impl Uffd {
         Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS)
     }
 
+    /// Opens one that holds up writes to shared memory, the kernel's own for the program too. Forks
+    /// are not told of.
+    ///
+    /// # Errors
+    /// `EPERM` where this process may not; `EINVAL` where the kernel cannot write-protect shared memory.
+    pub fn open_for_writes() -> SysResult<Uffd> {
+        let fd = match new_descriptor() {
+            Err(Errno::EPERM) => new_of_device()?,
+            fd => fd?,
+        };
+        Uffd { fd }.with(FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM)
+    }
+
     fn open_with(features: u64) -> SysResult<Uffd> {
-        const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
-        // SAFETY: touches no memory of ours.
-        let fd = unsafe { sys::syscall(nr::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0])? };
-        let uffd = Uffd { fd: fd as i32 };
-        let features = features | FEATURE_POISON | FEATURE_MOVE;
+        Uffd { fd: new_descriptor()? }.with(features | FEATURE_POISON | FEATURE_MOVE)
+    }
+
+    /// Agrees on what it is to do.
+    fn with(self, features: u64) -> SysResult<Uffd> {
+        let uffd = self;
         let mut arg = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: the structure is the one the request expects.
         if let Err(errno) = unsafe { sys::ioctl(uffd.fd, UFFDIO_API, &mut arg) } {
@@ -136,11 +165,39 @@ impl Uffd {
     /// `EINVAL` where the range holds a mapping that cannot be served, `EBUSY` where another
     /// userfaultfd serves it.
     pub fn register(self, addr: usize, len_bytes: usize) -> SysResult<()> {
-        let mut arg = RegisterArg {
-            range: Range { start: addr as u64, len: len_bytes as u64 },
-            mode: MODE_MISSING,
-            ioctls: 0,
-        };
+        self.register_for(MODE_MISSING, addr, len_bytes)
+    }
+
+    /// Holds up who writes to the range, until it is unregistered or mapped anew, and they are woken.
+    ///
+    /// # Errors
+    /// As for [`Uffd::register`]; `ENOMEM`. Then nobody is held up.
+    pub fn hold_writes(self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        self.register_for(MODE_WP, addr, len_bytes)?;
+        let range = Range { start: addr as u64, len: len_bytes as u64 };
+        let mut arg = WriteProtectArg { range, mode: MODE_WRITEPROTECT_WP };
+        loop {
+            // SAFETY: the structure is the one the request expects.
+            match unsafe { sys::ioctl(self.fd, UFFDIO_WRITEPROTECT, &mut arg) } {
+                Ok(_) => return Ok(()),
+                Err(Errno::EAGAIN | Errno::EINTR) => sys::yield_now(),
+                Err(errno) => {
+                    self.let_write(addr, len_bytes);
+                    return Err(errno);
+                }
+            }
+        }
+    }
+
+    /// Holds them up no longer.
+    pub fn let_write(self, addr: usize, len_bytes: usize) {
+        let _ = self.unregister(addr, len_bytes);
+        self.wake(addr, len_bytes);
+    }
+
+    fn register_for(self, mode: u64, addr: usize, len_bytes: usize) -> SysResult<()> {
+        let range = Range { start: addr as u64, len: len_bytes as u64 };
+        let mut arg = RegisterArg { range, mode, ioctls: 0 };
         // SAFETY: the structure is the one the request expects.
         unsafe { sys::ioctl(self.fd, UFFDIO_REGISTER, &mut arg).map(drop) }
     }
@@ -281,6 +338,22 @@ impl Uffd {
     }
 }
 
+fn new_descriptor() -> SysResult<i32> {
+    // SAFETY: touches no memory of ours.
+    let fd = unsafe { sys::syscall(nr::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0])? };
+    Ok(fd as i32)
+}
+
+/// By the device, which whoever may open it may use. `EPERM` where there is none to be had.
+fn new_of_device() -> SysResult<i32> {
+    let device = sys::open_readonly(b"/dev/userfaultfd\0").map_err(|_| Errno::EPERM)?;
+    // SAFETY: the request takes flags and touches no memory of ours.
+    let fd =
+        unsafe { sys::syscall(nr::IOCTL, [device as usize, IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0]) };
+    sys::close(device);
+    fd.map(|fd| fd as i32).map_err(|_| Errno::EPERM)
+}
+
 /// Bytes from the start on that are at `dst` and no longer at `src`; at most [`MOST_PAGES`] pages,
 /// none where one side is mapped no more.
 fn moved_untold(dst: usize, src: usize, len_bytes: usize) -> usize {
@@ -318,6 +391,7 @@ mod tests {
         assert_eq!(UFFDIO_WAKE, 0x8010_aa02);
         assert_eq!(UFFDIO_COPY, 0xc028_aa03);
         assert_eq!(UFFDIO_MOVE, 0xc028_aa05);
+        assert_eq!(UFFDIO_WRITEPROTECT, 0xc018_aa06);
     }
 
     /// The state that the kernel's second try leaves behind: it answers `EEXIST` for what it has moved.

@@ -102,25 +102,20 @@ fn attend(
     let mut watched = BTreeMap::new();
     // Held open for as long as the processes are: their end of a connection that closes tells
     // them that this process is gone.
-    let mut connections: Vec<OwnedFd> = Vec::new();
+    let mut connections: Vec<Connection> = Vec::new();
     let mut told = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let ready = wait(listener, &connections);
-        if ready.first() == Some(&true)
-            && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
-        {
+        let has_come = ready.first() == Some(&true);
+        let mut ready = ready.into_iter().skip(1);
+        // Before whoever comes: a process that runs another program now ends one and begins another.
+        connections.retain(|connection| ready.next() != Some(true) || connection.goes_on(holding));
+        if has_come && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             // A process that is killed half way is found dead below.
-            if attach::welcome(socket.as_fd(), block, block_fd.as_fd()).is_ok() {
-                connections.push(socket);
+            if let Ok(pid) = attach::welcome(socket.as_fd(), block, block_fd.as_fd()) {
+                connections.push(Connection { socket, place: place_of(block, pid) });
             }
         }
-        let mut ready = ready.into_iter().skip(1);
-        connections.retain(|connection| {
-            let has_word = ready.next() == Some(true);
-            !has_word
-                || attach::answer(connection.as_fd(), |replica| holding.slab(replica))
-                    == Heard::Question
-        });
         watch(block, &mut watched);
         if let Some(file) = file
             && told.elapsed() > TELL_EVERY
@@ -133,10 +128,36 @@ fn attend(
     watch(block, &mut watched);
 }
 
+/// That of a process that attached.
+struct Connection {
+    socket: OwnedFd,
+    /// Where it is in the run block.
+    place: Option<usize>,
+}
+
+impl Connection {
+    /// Answers what it has to say; `false`: it is at its end.
+    fn goes_on(&self, holding: &Holding) -> bool {
+        if attach::answer(self.socket.as_fd(), |replica| holding.slab(replica)) == Heard::Question {
+            return true;
+        }
+        let block = holding.block();
+        if let Some(place) = self.place.filter(|_| block.is_window()) {
+            block.processes[place].end_window();
+        }
+        false
+    }
+}
+
+fn place_of(block: &RunBlockMap, pid: u32) -> Option<usize> {
+    let mut processes = block.live_processes();
+    processes.find(|(_, it)| it.pid.load(Ordering::Acquire) == pid).map(|(place, _)| place)
+}
+
 /// Waits for somebody to have something to say; whether the listener has, and each connection.
-fn wait(listener: &OwnedFd, connections: &[OwnedFd]) -> Vec<bool> {
+fn wait(listener: &OwnedFd, connections: &[Connection]) -> Vec<bool> {
     let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
-    let all = std::iter::once(listener).chain(connections);
+    let all = std::iter::once(listener).chain(connections.iter().map(|it| &it.socket));
     let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),

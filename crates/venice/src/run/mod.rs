@@ -74,7 +74,7 @@ pub struct RunArgs {
     coding: Option<Coding>,
     /// Where to put what a node wants back while the program runs, in this order: donors (other
     /// nodes), local (this machine's memory, beyond --local, as far as it is available), disk
-    /// (files in /var/tmp) or disk:DIR [default: donors,local]
+    /// (files in /var/tmp) or disk:DIR, not with --mode window [default: donors,local]
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<ReclaimTo>)]
     reclaim_to: Option<Vec<ReclaimTo>>,
     /// Write what goes far to a file in DIR too, in the background: a node that dies takes nothing
@@ -358,8 +358,12 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     if args.page_size.is_some() {
         return usage("--page-size is of --mode paged: in a window nothing is brought in".into());
     }
-    if args.reclaim_to.is_some() {
-        return usage("--reclaim-to is of --mode paged: mapped memory stays where it is".into());
+    if args.reclaim_to.iter().flatten().any(|place| matches!(place, ReclaimTo::Disk(_))) {
+        return usage(
+            "--reclaim-to disk is of --mode paged: what a window has mapped moves to other donors' \
+             memory, or to this machine's"
+                .into(),
+        );
     }
     if args.copies.is_some_and(|copies| copies > 1) {
         return usage(

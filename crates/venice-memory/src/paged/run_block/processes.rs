@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::RunBlock;
+use super::{Mobility, RunBlock};
 
 /// A process of this run.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Process {
     pub lost_region_start: AtomicU64,
     /// End of the mapping around it.
     pub lost_region_end: AtomicU64,
+    /// Its [`Mobility`](super::Mobility), in a window.
+    pub(super) mobility: AtomicU32,
 }
 
 impl Process {
@@ -52,6 +54,10 @@ impl RunBlock {
         self.processes[index].pool_pages.store(0, Ordering::Relaxed);
         self.processes[index].overhead_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
+        self.processes[index].set_mobility(Mobility::Unknown);
+        if self.is_window() {
+            self.clear_homes(index);
+        }
         self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);
         Some(index)

@@ -1,0 +1,117 @@
+//! The thread that moves what a process has in the window, when it is called.
+//!
+//! It takes no part in the program: signals are blocked, and its descriptors are a table of its own,
+//! where the program does not close them. Where it may not hold writes up there is none.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::run_block::Mobility;
+use super::super::sys::{self, Errno, SysResult, nr};
+use super::super::thread;
+use super::super::uffd::Uffd;
+use super::Window;
+use super::mapped::Mapped;
+
+/// How long it waits before it tries again what could not move.
+const RETRY_AFTER_NS: u64 = 200_000_000;
+
+/// What the thread begins with.
+struct Start {
+    window: &'static Window,
+    /// The connection to the supervisor.
+    socket: i32,
+    /// 0: it has not begun; else one more than the error it ended with, or 1.
+    outcome: AtomicU32,
+}
+
+/// Starts the thread, which keeps `socket` for itself, or says why nothing moves.
+///
+/// # Errors
+/// The kernel's: no memory, or too many threads.
+pub(super) fn start(window: &'static Window, socket: i32) -> SysResult<()> {
+    let process = &window.block.processes[window.process];
+    match Uffd::open_for_writes() {
+        Ok(uffd) => sys::close(uffd.fd),
+        Err(error) => {
+            process.set_mobility(why_never(error));
+            return Ok(());
+        }
+    }
+    let start = Box::leak(Box::new(Start { window, socket, outcome: AtomicU32::new(0) }));
+    thread::spawn(run, std::ptr::from_ref(start) as usize)?;
+    while start.outcome.load(Ordering::Acquire) == 0 {
+        sys::futex_wait(&start.outcome, 0, None, false);
+    }
+    match start.outcome.load(Ordering::Acquire) {
+        1 => window.has_mover.store(true, Ordering::Relaxed),
+        failed => process.set_mobility(why_never(Errno(failed as i32 - 1))),
+    }
+    Ok(())
+}
+
+fn why_never(error: Errno) -> Mobility {
+    match error {
+        Errno::EPERM => Mobility::NoUserfaultfd,
+        _ => Mobility::NoWriteProtection,
+    }
+}
+
+extern "C" fn run(argument: usize) -> ! {
+    // SAFETY: `start` passes the address of one that lives as long as the process.
+    let start = unsafe { &*(argument as *const Start) };
+    let window = start.window;
+    let uffd = keep_only(start.socket).and_then(|()| Uffd::open_for_writes());
+    if uffd.is_ok() {
+        window.block.processes[window.process].set_mobility(Mobility::Moves);
+    }
+    let outcome = uffd.err().map_or(1, |error| error.0 as u32 + 1);
+    start.outcome.store(outcome, Ordering::Release);
+    sys::futex_wake(&start.outcome, 1, false);
+    let Ok(uffd) = uffd else { thread_exit() };
+    let mut mapped = Mapped::default();
+    loop {
+        let seen = window.block.mover_calls();
+        let mobility = window.follow(uffd, &mut mapped).err().unwrap_or(Mobility::Moves);
+        window.block.processes[window.process].set_mobility(mobility);
+        let is_done = mobility == Mobility::Moves;
+        window.block.await_mover_call(seen, (!is_done).then_some(RETRY_AFTER_NS));
+    }
+}
+
+/// A table of descriptors of this thread's own, with this one in it.
+fn keep_only(fd: i32) -> SysResult<()> {
+    const CLOSE_RANGE_UNSHARE: usize = 2;
+    let (fd, most) = (fd as usize, u32::MAX as usize);
+    // SAFETY: the table is a copy from here on, of which only this thread knows.
+    unsafe {
+        sys::syscall(nr::CLOSE_RANGE, [fd + 1, most, CLOSE_RANGE_UNSHARE, 0, 0, 0])?;
+        if fd > 0 {
+            sys::syscall(nr::CLOSE_RANGE, [0, fd - 1, 0, 0, 0, 0])?;
+        }
+    }
+    Ok(())
+}
+
+fn thread_exit() -> ! {
+    loop {
+        // SAFETY: ends this thread, which has nothing that another one uses but its stack.
+        let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
+    }
+}
+
+impl Window {
+    /// Takes every slab to the newest home there is for it.
+    ///
+    /// # Errors
+    /// Why some are still elsewhere.
+    pub(super) fn follow(&'static self, uffd: Uffd, mapped: &mut Mapped) -> Result<(), Mobility> {
+        for slab in 0..self.homes.len() {
+            if let Some(home) = self.block.newest_home(slab)
+                && !self.block.is_home(self.process, slab, home)
+            {
+                self.move_slab(slab, home, uffd, mapped)?;
+            }
+        }
+        Ok(())
+    }
+}
