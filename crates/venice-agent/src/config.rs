@@ -9,6 +9,7 @@ use venice_fabric::{LinkModel, Position, Topology};
 use venice_ports::udp::XdpInterface;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
+use crate::memory_watch::MemoryWatch;
 use crate::relay_host::Place;
 use crate::{AgentError, BadOffer, Offer, OnReady};
 
@@ -188,6 +189,13 @@ impl AgentConfig {
                  for never"
             ));
         }
+        let total = MemoryWatch::total_bytes(self);
+        if let Some((keep, total)) = self.keep_free.zip(total).filter(|(keep, all)| keep.0 > *all) {
+            let total = ByteSize(total);
+            return wrong(format!(
+                "keep_free is {keep}, and this machine has {total} in all: nothing could be lent"
+            ));
+        }
         self.xdp_interface()?;
         let control = address("listen", &self.listen)?;
         let udp = match &self.udp_listen {
@@ -310,6 +318,13 @@ mod tests {
 
     fn complaint(text: &str) -> String {
         config(text).validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn no_more_is_kept_free_than_there_is() {
+        let said = complaint("keep_free = \"7EiB\"");
+        assert!(said.starts_with("keep_free is 7EiB, and this machine has "), "{said}");
+        config("keep_free = 0").validate().unwrap();
     }
 
     #[test]

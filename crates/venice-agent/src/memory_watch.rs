@@ -48,6 +48,11 @@ impl MemoryWatch {
         Some((source.read()?.available_bytes, source.keep_free_bytes(config)))
     }
 
+    /// All the memory of the machine; `None` where the kernel does not say.
+    pub(crate) fn total_bytes(config: &AgentConfig) -> Option<u64> {
+        MemorySource::new(&config.proc_dir).total_bytes()
+    }
+
     /// Watches until dropped.
     pub(crate) async fn run(mut self, lender: Arc<Lender>) {
         let mut ticks = interval(LOOK_EVERY);
@@ -163,9 +168,12 @@ impl MemorySource {
         config.keep_free.map_or_else(|| self.default_keep_free_bytes(), |size| size.0)
     }
 
+    fn total_bytes(&self) -> Option<u64> {
+        meminfo_bytes(&fs::read_to_string(&self.meminfo).ok()?, "MemTotal:")
+    }
+
     fn default_keep_free_bytes(&self) -> u64 {
-        let meminfo = fs::read_to_string(&self.meminfo).unwrap_or_default();
-        let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(0);
+        let total = self.total_bytes().unwrap_or(0);
         (total / DEFAULT_KEEP_FREE_SHARE).clamp(DEFAULT_KEEP_FREE_MIN, DEFAULT_KEEP_FREE_MAX)
     }
 }

@@ -7,6 +7,7 @@ mod heartbeats;
 mod local;
 mod login;
 mod monitor;
+mod no_entry;
 
 pub use agent::AgentClient;
 pub use gate::{GateClient, MonitorIdentity, join};

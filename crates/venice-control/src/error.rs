@@ -46,10 +46,7 @@ pub enum ControlError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// This process has nothing to show: nobody here vouches for it.
-    #[error(
-        "this machine gives no way into the rack ({0}): run this on a machine of the rack, as root \
-         or as a member of the group venice; a machine joins with `venice join TOKEN`"
-    )]
+    #[error("this machine gives no way into the rack: {0}")]
     NoLogin(String),
     /// Who answers is not who was called.
     #[error("what answers at {addr} is not the rack's {peer}: {why}")]
@@ -130,9 +127,26 @@ pub(crate) enum Stranger {
 fn unreachable_text(peer: &PeerKind, addr: &str) -> String {
     match peer {
         PeerKind::MonitorNode => {
-            format!("no Monitor Node answers at {addr}: start one with `venice up`")
+            let advice = match is_this_machine(addr) {
+                true => "start one with `venice up`",
+                // That would make another rack.
+                false => "is `venice monitor` running there, and is the address right?",
+            };
+            format!("no Monitor Node answers at {addr}: {advice}")
         }
         PeerKind::Agent => format!("no agent answers at {addr}"),
+    }
+}
+
+/// Whether nobody but this machine has that address.
+fn is_this_machine(addr: &str) -> bool {
+    match addr.rsplit_once(':') {
+        Some(("localhost", _)) => true,
+        Some((host, _)) => {
+            let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+            ip.is_ok_and(|ip| ip.is_loopback())
+        }
+        None => false,
     }
 }
 
@@ -367,6 +381,17 @@ mod tests {
                 ControlError::Rack(back) => assert_eq!(back, error),
                 other => panic!("{error:?} came back as {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn another_machines_monitor_node_is_not_started_here() {
+        let said = |addr: &str| unreachable_text(&PeerKind::MonitorNode, addr);
+        for here in ["127.0.0.1:1", "[::1]:1", "localhost:1"] {
+            assert!(said(here).contains("venice up"), "{}", said(here));
+        }
+        for there in ["10.0.0.1:7470", "host1:1", "[fe80::1]:1"] {
+            assert!(said(there).contains("is `venice monitor` running there"), "{}", said(there));
         }
     }
 

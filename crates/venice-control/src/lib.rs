@@ -15,7 +15,7 @@ pub mod identity;
 pub mod proto;
 pub mod server;
 
-pub use error::ControlError;
+pub use error::{ControlError, PeerKind};
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::forecast::{LookAhead, Windows};

@@ -207,7 +207,7 @@ impl fmt::Display for LinkModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = format!("latency={}", show_time(self.latency_ns));
         if let Some(bandwidth_bps) = self.bandwidth_bps {
-            let units = [("Gbps", 9), ("Mbps", 6), ("Kbps", 3), ("bps", 0)];
+            let units = [("Tbps", 12), ("Gbps", 9), ("Mbps", 6), ("Kbps", 3), ("bps", 0)];
             text += &format!(",bandwidth={}", show_decimal(bandwidth_bps.get(), &units));
         }
         if self.router_ns > 0 {

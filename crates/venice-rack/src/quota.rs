@@ -213,10 +213,15 @@ impl Quotas {
 /// Says that a user may not borrow so much more, and what to do.
 pub fn over_quota_text(user: &str, asked_bytes: u64, used_bytes: u64, quota_bytes: u64) -> String {
     let [asked, used, quota] = [asked_bytes, used_bytes, quota_bytes].map(ByteSize);
+    // What by itself is more than all of it is not to be had by ending something.
+    let end = match asked_bytes > quota_bytes {
+        true => "",
+        false => ", end what is no longer needed (`venice grants` lists it)",
+    };
     format!(
         "{user} has borrowed {used} of a quota of {quota}, and {asked} more is too much (copies \
-         count): ask for less, end what is no longer needed (`venice grants` lists it), or have \
-         root on the Monitor Node's machine allow more (`venice quota set {user} SIZE`)"
+         count): ask for less{end}, or have root on the Monitor Node's machine allow more (`venice \
+         quota set {user} SIZE`)"
     )
 }
 
@@ -263,10 +268,18 @@ impl fmt::Display for OverDevices {
             ResourceKind::Nic => "--nics N",
             _ => "--accelerators N",
         };
+        let help = match (asked > quota, kind) {
+            // Nothing that ends makes room for it.
+            (true, ResourceKind::Storage) => "ask for less, or ",
+            (true, _) => "",
+            (false, _) => {
+                "end what is no longer needed (`venice grants` lists it), wait for it (--wait), or "
+            }
+        };
         write!(
             f,
-            ": end what is no longer needed (`venice grants` lists it), wait for it (--wait), or have \
-             root on the Monitor Node's machine allow more (`venice quota set {user} {flag}`)"
+            ": {help}have root on the Monitor Node's machine allow more (`venice quota set {user} \
+             {flag}`)"
         )
     }
 }
@@ -292,6 +305,19 @@ mod tests {
         assert_eq!(quotas.bytes_of("ada"), Some(5));
         quotas.remove(&QuotaFor::Others);
         assert_eq!(quotas.bytes_of("ada"), None);
+    }
+
+    #[test]
+    fn what_cannot_help_is_not_proposed() {
+        let over = |kind, asked, used, quota| {
+            let user = "ada".to_owned();
+            OverDevices { user, kind, asked, used, quota }.to_string()
+        };
+        let none = over(ResourceKind::Accelerator, 1, 0, 0);
+        assert!(!none.contains("--wait") && !none.contains("end what"), "{none}");
+        assert!(none.contains("venice quota set ada --accelerators N"), "{none}");
+        assert!(over(ResourceKind::Accelerator, 1, 2, 2).contains("--wait"));
+        assert!(over(ResourceKind::Storage, 9, 0, 8).contains("ask for less"));
     }
 
     #[test]

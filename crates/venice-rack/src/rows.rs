@@ -388,7 +388,9 @@ pub struct ResourceForecast {
 
 /// A bandwidth as people write it, to three digits: `1.25Gbps`.
 pub fn bandwidth_text(bps: u64) -> String {
-    let units = [(1_000_000_000, "Gbps"), (1_000_000, "Mbps"), (1000, "kbps"), (1, "bps")];
+    const T: u64 = 1_000_000_000_000;
+    let units =
+        [(T, "Tbps"), (1_000_000_000, "Gbps"), (1_000_000, "Mbps"), (1000, "Kbps"), (1, "bps")];
     let (unit_bps, unit) = units.into_iter().find(|(it, _)| bps >= *it).unwrap_or((1, "bps"));
     let number = bps as f64 / unit_bps as f64;
     let places = if number < 10.0 { 2 } else { usize::from(number < 100.0) };

@@ -230,8 +230,9 @@ fn a_plan_that_would_be_refused_says_why() {
     let (mut core, _) = row();
     let refusal = |core: &MonitorCore, request| core.plan(&owner(), &request).unwrap().refusal;
     assert!(refusal(&core, wish("", 200, 1)).contains("no room for"));
-    // 4 donors of 32 slabs have no room for 4 copies of 40, nor for 5 of anything.
-    assert!(refusal(&core, wish("", 20, 5)).contains("no node gives more than one copy"));
+    // 4 donors of 32 slabs have no room for 3 copies of 40, nor for 5 of anything.
+    assert!(refusal(&core, wish("", 20, 5)).contains("it needs 5 nodes with room"));
+    assert!(refusal(&core, wish("", 40, 3)).contains("no node gives more than one share"));
     let of = QuotaFor::User(owner().user);
     core.handle_set_quota(
         Token(9),
@@ -374,10 +375,38 @@ fn the_way_names_every_relay_between() {
         pressure: Default::default(),
         port: PortReport { flows, ..PortReport::default() },
     };
-    core.handle_heartbeat(0, report).unwrap();
+    core.handle_heartbeat(0, report.clone()).unwrap();
     let row = core.link_rows().remove(0);
     assert_eq!(
         (row.hops, row.via),
         (Some(3), ["node1", "node2", "node3"].map(String::from).into())
     );
+
+    // Round a link that is down they go some other way, which nobody here knows.
+    let hop = |state| LinkReport {
+        to: nodes[2].node,
+        port: LinkPort::Hop,
+        state,
+        latency_us: 9.0,
+        loss_ratio: 0.0,
+        bandwidth_mbps: None,
+        bytes_per_s: None,
+        protection: LinkProtection::Plain,
+    };
+    let heard = |core: &mut MonitorCore, state| {
+        let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision: 1 };
+        let report = HeartbeatReport {
+            identity: nodes[1],
+            instance: 1,
+            memory: DonorReport { status, held: vec![], devices: vec![] },
+            links: vec![hop(state)],
+            port: PortReport::default(),
+            ..report.clone()
+        };
+        core.handle_heartbeat(0, report).unwrap();
+        core.link_rows().into_iter().find(|row| row.to == "node4").unwrap()
+    };
+    let row = heard(&mut core, LinkState::Down);
+    assert_eq!((row.hops, row.via), (None, vec![]));
+    assert_eq!(heard(&mut core, LinkState::Up).hops, Some(3));
 }

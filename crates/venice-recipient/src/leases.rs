@@ -24,6 +24,7 @@ use crate::holding::Holding;
 use crate::leaving::Leaving;
 use crate::loan::{agent_of, runtime};
 use crate::news::{LostDonor, News};
+use crate::oversleep::{Overslept, Wakefulness};
 use crate::rebuild;
 use crate::silence::Silences;
 
@@ -60,7 +61,8 @@ impl Leases {
         let mut leases =
             Leases { stop: stop.clone(), rebuilder: Some(rebuilder), writer, keeper: None };
         let keeper = thread("venice-leases", move || {
-            let mut telling = Telling { told: Vec::new(), rebuilder: told, tell: Box::new(tell) };
+            let (rebuilder, tell) = (told, Box::new(tell));
+            let mut telling = Telling { told: Vec::new(), overslept: None, rebuilder, tell };
             keep(&runtime, &holding, &stop, &mut telling);
             // What does not get through ends with its lease.
             let _ = runtime.block_on(async {
@@ -120,6 +122,7 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
     let mut silences = Silences::default();
     let mut renewals = Renewals::new(block.lease());
     let mut leaving = Leaving::default();
+    let mut awake = Wakefulness::new(block.lease(), Instant::now());
     while !stop.load(Ordering::Acquire) {
         // A donor that does not answer must hold up neither the others nor what is told.
         runtime.block_on(async {
@@ -128,6 +131,7 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
             renewals.take_answers(block, |donor, notice| leaving.heed(holding, donor, notice));
             leaving.give_back(holding);
         });
+        telling.overslept = awake.look(Instant::now());
         // What is found is told at once: who it ends asks for the reason next.
         for held in holding.lock_held().iter() {
             if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
@@ -247,6 +251,8 @@ pub(crate) async fn renew(
 /// Who hears the news, and of which donors that is known.
 struct Telling {
     told: Vec<bool>,
+    /// Why what is lost at the moment is, if that is why.
+    overslept: Option<Overslept>,
     rebuilder: Receiver<News>,
     tell: Box<dyn FnMut(News)>,
 }
@@ -265,7 +271,7 @@ impl Telling {
                     .filter(|&other| block.donors()[other].name() == donor.name())
                     .collect();
                 same.iter().for_each(|&other| self.told[other] = true);
-                (self.tell)(News::Lost(LostDonor::of(block, &same, fate)));
+                (self.tell)(News::Lost(LostDonor::of(block, &same, fate, self.overslept)));
             }
         }
         self.rebuilder.try_iter().for_each(&mut self.tell);

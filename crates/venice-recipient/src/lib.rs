@@ -34,6 +34,7 @@ mod leaving;
 mod loan;
 pub mod local_rack;
 mod news;
+mod oversleep;
 mod pairing;
 mod rebuild;
 mod remote_memory;
@@ -53,6 +54,7 @@ pub use loan::{
     COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, borrow_in_line, free_bytes, plan,
 };
 pub use news::{LostDonor, News};
+pub use oversleep::Overslept;
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, NoSuchCoding};

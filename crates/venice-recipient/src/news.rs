@@ -7,6 +7,7 @@ use venice_control::NoticeReason;
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::at_home::ReclaimTo;
+use crate::oversleep::Overslept;
 
 /// What the keepers of a holding have to tell, each thing once. It reads as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,11 +99,18 @@ pub struct LostDonor {
     pub disk_slabs: usize,
     /// They are coded.
     pub is_coded: bool,
+    /// It was not the donor's doing: nobody renewed its lease.
+    pub overslept: Option<Overslept>,
 }
 
 impl LostDonor {
     /// What a node takes with it, being lost: `donors` are its entries in the run block.
-    pub(crate) fn of(block: &RunBlockMap, donors: &[usize], fate: Fate) -> LostDonor {
+    pub(crate) fn of(
+        block: &RunBlockMap,
+        donors: &[usize],
+        fate: Fate,
+        overslept: Option<Overslept>,
+    ) -> LostDonor {
         let (mut slabs, mut lost_slabs, mut disk_slabs) = (0, 0, 0);
         for slab in 0..block.slab_count() {
             if block.replicas_of(slab).any(|(_, replica)| donors.contains(&replica.donor())) {
@@ -115,7 +123,19 @@ impl LostDonor {
             }
         }
         let (name, is_coded) = (block.donors()[donors[0]].name(), block.coding().is_some());
-        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded }
+        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded, overslept }
+    }
+
+    /// What has happened, as the beginning of a sentence.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let LostDonor { name, fate, overslept, .. } = self;
+        match (overslept, fate) {
+            (Some(slept), _) => format!("the lease of what node {name} lent has ended: {slept}"),
+            (None, Fate::Died) => format!("node {name} died"),
+            (None, Fate::TookBack) => format!("node {name} took its memory back"),
+            (None, Fate::Silent) => format!("node {name} stopped answering"),
+        }
     }
 }
 
@@ -196,28 +216,21 @@ impl std::fmt::Display for News {
 
 impl std::fmt::Display for LostDonor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded } = self;
-        let what = match fate {
-            Fate::Died => "died",
-            Fate::TookBack => "took its memory back",
-            Fate::Silent => "stopped answering",
-        };
+        let LostDonor { slabs, lost_slabs, disk_slabs, is_coded, .. } = self;
+        let what = self.what();
         match lost_slabs {
-            0 if *slabs == 0 => write!(f, "node {name} {what}"),
+            0 if *slabs == 0 => write!(f, "{what}"),
             0 if *is_coded => {
-                write!(
-                    f,
-                    "node {name} {what}; its fragments of {slabs} slabs are computed of others"
-                )
+                write!(f, "{what}; its fragments of {slabs} slabs are computed of others")
             }
             0 if *disk_slabs > 0 => {
-                write!(f, "node {name} {what}; what only it held is on this machine's disk")
+                write!(f, "{what}; what only it held is on this machine's disk")
             }
-            0 => write!(f, "node {name} {what}; of its {slabs} slabs other nodes have copies"),
+            0 => write!(f, "{what}; of its {slabs} slabs other nodes have copies"),
             _ if *is_coded => {
-                write!(f, "node {name} {what}; of {lost_slabs} slabs too few fragments are left")
+                write!(f, "{what}; of {lost_slabs} slabs too few fragments are left")
             }
-            _ => write!(f, "node {name} {what}; what only it held is lost"),
+            _ => write!(f, "{what}; what only it held is lost"),
         }
     }
 }

@@ -65,6 +65,11 @@ impl FromStr for StoreLocation {
                 return Err(bad(text, format!("{scheme}:// is no store: etcd:// or etcds://")));
             }
             None if text.is_empty() => return Err(bad(text, "no file is named".to_owned())),
+            // A slip of the pen is not to become a file wherever this was started.
+            None if !text.contains('/') => {
+                let said = format!("a file's path has a slash (./{text}), and etcd a scheme");
+                return Err(bad(text, format!("{said} (etcd://{text})")));
+            }
             None => return Ok(StoreLocation::File(PathBuf::from(text))),
         };
         let (members, prefix) = rest.split_once('/').unwrap_or((rest, DEFAULT_PREFIX));
@@ -110,7 +115,7 @@ mod tests {
     fn stores_are_read_as_they_are_written() {
         for (text, means) in [
             ("/var/lib/venice/rack.redb", "/var/lib/venice/rack.redb"),
-            ("rack.redb", "rack.redb"),
+            ("./rack.redb", "./rack.redb"),
             ("etcd://a", "etcd://a:2379/venice"),
             ("etcd://a,b:4001/rack1", "etcd://a:2379,b:4001/rack1"),
             ("etcds://10.0.0.1:2379/x/y/", "etcds://10.0.0.1:2379/x/y"),
@@ -125,6 +130,7 @@ mod tests {
     fn nonsense_is_refused() {
         for text in [
             "",
+            "etcd",
             "http://a",
             "etcd://",
             "etcd://a,,b",

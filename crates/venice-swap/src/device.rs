@@ -6,7 +6,7 @@ use crate::backing::Backing;
 use crate::block::{BlockDevice, BlockKind};
 use crate::store::Store;
 use crate::swap_area::SwapArea;
-use crate::{SwapError, home_room, ublk};
+use crate::{SwapError, home_room, shield, ublk};
 
 /// A swap device in use. [`SwapDevice::detach`] ends it.
 #[derive(Debug)]
@@ -84,11 +84,13 @@ pub fn abandon(device: &Path) -> Result<(), SwapError> {
     SwapArea::of(device).switch_off()
 }
 
-/// Takes away the devices that a server has left which outlive it (ublk), swapped to or not. Nothing
-/// happens while that process lives.
+/// Takes away what a server has left that outlives it: devices (ublk), swapped to or not, and the
+/// servers' cgroup, where no other is in it. Nothing happens while that process lives.
 ///
 /// # Errors
 /// The kernel's, when it does not let go.
 pub fn clear_after(server_pid: u32) -> Result<(), SwapError> {
-    ublk::remove_orphans(server_pid)
+    ublk::remove_orphans(server_pid)?;
+    shield::remove_group_after(server_pid);
+    Ok(())
 }

@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -20,6 +21,9 @@ use crate::{SwapError, require_root};
 
 /// The cgroup of all swap servers of a machine.
 const GROUP: &str = "venice-swap";
+/// How long a server that was killed may take to leave it.
+const DYING_PATIENCE: Duration = Duration::from_secs(1);
+const DYING_POLL: Duration = Duration::from_millis(10);
 /// The least a process can have: it is never chosen.
 const NEVER_KILLED: &str = "-1000";
 
@@ -78,6 +82,25 @@ impl Drop for Shield {
         // Fails while another server is in it.
         let _ = fs::remove_dir(group);
     }
+}
+
+/// Takes the cgroup of the swap servers away, unless one is in it other than `dead_pid`, which was
+/// killed and had no time for it.
+pub(crate) fn remove_group_after(dead_pid: u32) {
+    let Some(group) = Hierarchy::find().map(|it| it.mount().join(GROUP)) else { return };
+    let deadline = Instant::now() + DYING_PATIENCE;
+    // The kernel refuses while anybody is in it, if only on the way out.
+    while fs::remove_dir(&group).is_err() && !has_others(&group, dead_pid) {
+        if !group.exists() || Instant::now() > deadline {
+            return;
+        }
+        std::thread::sleep(DYING_POLL);
+    }
+}
+
+fn has_others(group: &Path, pid: u32) -> bool {
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    members.lines().any(|member| member != pid.to_string())
 }
 
 /// Joins a memory cgroup without a limit, so that whoever's limit this process was started under

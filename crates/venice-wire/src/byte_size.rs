@@ -22,7 +22,7 @@ pub enum ParseByteSizeError {
     #[error("{0:?} is not a size: write a number and a unit, for example 256MiB or 1.5GiB")]
     NotANumber(String),
     /// The number is followed by something that is no unit.
-    #[error("{unit:?} in {text:?} is not a unit of size: use B, KiB, MiB, GiB, TiB or PiB")]
+    #[error("{unit:?} in {text:?} is not a unit of size: use B, KiB, MiB, GiB, TiB, PiB or EiB")]
     UnknownUnit {
         /// The whole text.
         text: String,
@@ -30,7 +30,7 @@ pub enum ParseByteSizeError {
         unit: String,
     },
     /// More bytes than 64 bits can count.
-    #[error("{0:?} is more than 16 EiB")]
+    #[error("{0:?} is more than 16EiB, the most there can be")]
     TooLarge(String),
 }
 
@@ -113,7 +113,7 @@ fn parse_unit(unit: &str) -> Option<u64> {
         _ if unit.ends_with('b') => (unit.strip_suffix('b')?, 1000),
         _ => (unit.as_str(), 1024),
     };
-    let power = ["k", "m", "g", "t", "p"].iter().position(|&known| known == letter)?;
+    let power = ["k", "m", "g", "t", "p", "e"].iter().position(|&known| known == letter)?;
     Some(base.pow(power as u32 + 1))
 }
 

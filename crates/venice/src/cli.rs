@@ -1,8 +1,9 @@
 //! The command line: what there is to say, and who does it.
 
 mod examples;
+mod numbers;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use venice_bench::{
     channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load, placement,
@@ -245,7 +246,8 @@ enum Paper {
 
 /// Does what the command line says; the exit code.
 pub fn main() -> i32 {
-    let cli = match Cli::try_parse() {
+    let parsed = numbers::with_signs(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return failure::report_clap(&error),
     };

@@ -5,12 +5,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use thiserror::Error;
 
 /// Longest question, in bytes.
 const LONGEST_QUESTION: u64 = 256;
+
+/// It was asked, and says nothing, though somebody has its socket open.
+#[derive(Debug, Error)]
+#[error("it does not answer: is it stopped?")]
+pub struct Silent;
 
 /// Listens at `path`; what a dead process left there is replaced.
 pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
@@ -34,7 +40,7 @@ pub fn ask<Q: Serialize, A: DeserializeOwned>(
     stream.write_all(line.as_bytes()).context("it cannot be asked")?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => anyhow!("it does not answer: is it stopped?"),
+        ErrorKind::WouldBlock => anyhow::Error::new(Silent),
         _ => anyhow::Error::new(error).context("it does not answer"),
     })?;
     if text.is_empty() {

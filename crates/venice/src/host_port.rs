@@ -1,11 +1,32 @@
 //! Addresses as arguments.
 
+use std::net::IpAddr;
+
 /// `HOST:PORT`, checked while arguments are read, so that a slip of the pen is a usage error.
 pub fn check(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(','));
     match port.map(|(_, port)| port.parse::<u16>()) {
         Some(Ok(_)) => Ok(text.to_string()),
         _ => Err("write HOST:PORT, for example 127.0.0.1:7470".to_string()),
+    }
+}
+
+/// The same, of an address that other machines are told: a wildcard is none, nor a port to be drawn.
+pub fn check_reachable(text: &str) -> Result<String, String> {
+    let text = check(text)?;
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    if ip.is_ok_and(|ip| ip.is_unspecified()) {
+        return Err(format!(
+            "nobody reaches a machine at {host}: write one of this machine's own addresses, for \
+             example 10.0.0.1:{port}"
+        ));
+    }
+    match port.parse() {
+        Ok(0_u16) => {
+            Err("nobody reaches a machine at port 0: write the Monitor Node's".to_string())
+        }
+        _ => Ok(text),
     }
 }
 
@@ -23,6 +44,16 @@ pub fn check_list(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_machines_are_told_is_where_they_get() {
+        for wrong in ["0.0.0.0:7470", "[::]:7470", "10.0.0.1:0", "host"] {
+            assert!(check_reachable(wrong).is_err(), "{wrong}");
+        }
+        for right in ["10.0.0.1:7470", "[fd00::1]:7470", "host1:1", "127.0.0.1:7470"] {
+            assert_eq!(check_reachable(right).as_deref(), Ok(right));
+        }
+    }
 
     #[test]
     fn addresses_are_checked() {

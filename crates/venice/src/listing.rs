@@ -270,7 +270,7 @@ fn links_table(rows: &[LinkRow]) -> String {
             row.state.clone(),
             row.latency_us.map_or_else(dash, |us| format!("{us:.1} µs")),
             row.loss_ratio.map_or_else(dash, |ratio| format!("{:.1} %", ratio * 100.0)),
-            row.bandwidth_mbps.map_or_else(dash, |mbps| format!("{mbps:.0} Mb/s")),
+            row.bandwidth_mbps.map_or_else(dash, |mbps| bandwidth_text((mbps * 1e6) as u64)),
             row.bytes_per_s.map_or_else(dash, |rate| format!("{}/s", terminal::bytes(rate as u64))),
             row.protection.clone(),
             named(&row.emulated),

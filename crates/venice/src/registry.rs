@@ -3,10 +3,12 @@
 use anyhow::anyhow;
 use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{
-    ControlError, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaFor, QuotaRecord,
-    QuotaTable, ResourceRow,
+    ControlError, ForecastRow, GrantRow, LinkRow, NodeRow, PeerKind, QueueRow, QuotaFor,
+    QuotaRecord, QuotaTable, ResourceRow,
 };
 use venice_recipient::local_rack::access;
+
+use crate::rack;
 
 /// A connection to a Monitor Node.
 pub struct Registry(MonitorClient);
@@ -75,7 +77,21 @@ impl Registry {
 
 /// The error's own text says all a user needs; what the transport adds below it does not help.
 pub fn told(error: ControlError) -> anyhow::Error {
-    anyhow!("{error}")
+    match &error {
+        ControlError::Unreachable { peer: PeerKind::MonitorNode, addr, .. } => {
+            anyhow!(nobody_at(addr, rack::is_of_this_rack(addr)))
+        }
+        _ => anyhow!("{error}"),
+    }
+}
+
+/// `venice up` starts the Monitor Node of its own rack; in place of another's it would make one more.
+fn nobody_at(addr: &str, is_of_this_rack: bool) -> String {
+    let advice = match is_of_this_rack {
+        true => "start it again with `venice up`",
+        false => "is `venice monitor` running there, and is the address right?",
+    };
+    format!("no Monitor Node answers at {addr}: {advice}")
 }
 
 /// Runs `work` on a small runtime of its own.

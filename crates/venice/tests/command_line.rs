@@ -10,10 +10,14 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 21] = [
+    let mistakes: [&[&str]; 25] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
+        &["init", "--address", "0.0.0.0:7470"],
+        &["init", "--address", "10.0.0.1:0"],
+        &["get", "io"],
+        &["agent", "--lend", "16MiB", "--shm-socket", "/no/such/s"],
         &["up", "--nodes", "0"],
         &["up", "--nodes", "251"],
         &["up", "--nodes", "four"],
@@ -40,6 +44,30 @@ fn mistakes_are_one_line_and_exit_code_two() {
         assert!(said.out.is_empty(), "{words:?}: {}", said.out);
     }
     assert!(!place.run_dir().exists(), "a mistake makes no run directory");
+}
+
+#[test]
+fn mistakes_are_told_in_our_own_words() {
+    let place = Place::new();
+    let told: [(&[&str], &str); 6] = [
+        (&["up", "--lend", "-1"], "is not a size"),
+        (&["drain", "node1", "--wait-s", "-1"], "--wait-s"),
+        (&["run", "--local", "-1MiB", "--", "true"], "is not a size"),
+        (&["get", "io"], "--storage <SIZE>|--nic"),
+        (&["quota", "set", "ada", "99999PiB"], "is more than 16EiB"),
+        (&["monitor", "--store", "foo"], "./foo"),
+    ];
+    for (words, what) in told {
+        let said = place.venice(words).expect(2);
+        assert!(said.err.contains(what), "{words:?}: {}", said.err);
+        assert!(!said.err.contains("unexpected argument"), "{words:?}: {}", said.err);
+    }
+    // A flag that is none is still told as such.
+    assert!(place.venice(&["place", "--frob"]).expect(2).err.contains("--frob"));
+    let mut command = place.command(&["nodes"]);
+    command.env("VENICE_MONITOR", "garbage");
+    let said = common::finish(command, &["nodes"]).expect(2);
+    assert!(said.complaint().contains("VENICE_MONITOR is \"garbage\""), "{}", said.err);
 }
 
 #[test]

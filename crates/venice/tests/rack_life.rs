@@ -162,6 +162,37 @@ fn a_killed_agent_is_started_again_and_only_it() {
 }
 
 #[test]
+fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
+    let place = Place::new();
+    place.up(2);
+    let state = || agents(&place.status())[1]["state"].clone();
+    let hung = pid(&agents(&place.status())[1]);
+    common::signal(hung, rustix::process::Signal::STOP);
+    common::wait_until("it is missed", || state() == "silent");
+    let advice = format!("kill -9 {hung}");
+    let said = place.venice(&["status"]).expect(0);
+    assert!(said.out.contains(&advice) && !said.out.contains("what is dead"), "{said:?}");
+    let said = place.venice(&["up"]).expect(1);
+    assert!(said.complaint().contains(&advice), "{said:?}");
+    common::signal(hung, rustix::process::Signal::CONT);
+    common::wait_until("it reports again", || state() == "up");
+
+    let said = place.venice(&["node", "revoke", "node2"]).expect(0);
+    assert!(said.out.contains("until they end"), "{said:?}");
+    common::wait_until("it is out", || state() == "turned out");
+    for (words, code) in [(&["status"], 0), (&["up"], 1)] {
+        let said = place.venice(words).expect(code);
+        let all = said.out.clone() + &said.err;
+        assert!(all.contains("venice token new --node node2"), "{said:?}");
+    }
+    let token = place.venice(&["token", "new", "--node", "node2"]).expect(0).out;
+    let identity = place.run_dir().join("node2/identity");
+    let identity = identity.to_str().unwrap();
+    place.venice(&["join", "--name", "node2", "--identity", identity, token.trim()]).expect(0);
+    common::wait_until("it is in again", || state() == "up");
+}
+
+#[test]
 fn a_killed_monitor_is_started_again_where_it_was() {
     let place = Place::new();
     place.up(2);

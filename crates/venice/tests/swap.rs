@@ -474,13 +474,24 @@ fn what_the_dead_left_is_cleared_away() {
     let Some(_alone) = can_swap("what_the_dead_left_is_cleared_away") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
-    // A server.
+    // A server; one that only stands still is not waited for.
     place.venice(&["swap", "attach", "16MiB"]).expect(0);
-    kill(pid(&list(&place)[0]));
+    let server = pid(&list(&place)[0]);
+    common::signal(server, rustix::process::Signal::STOP);
+    assert_eq!(list(&place)[0]["state"], "silent");
+    let advice = format!("kill -CONT {server}");
+    for words in [&["swap", "detach", "swap0"][..], &["down"]] {
+        let said = place.venice(words).expect(1);
+        assert!(said.complaint().contains(&advice), "{said:?}");
+    }
+    kill(server);
     assert_eq!(list(&place)[0]["state"], "dead");
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
     assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
     assert_eq!(list(&place).len(), 0);
+    let group = Hierarchy::find().unwrap().mount().join("venice-swap");
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    assert!(!group.exists() || !members.is_empty(), "its cgroup is left, with nobody in it");
     // `venice run`, with its program still at work.
     let program = pages().to_str().unwrap();
     let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];

@@ -1,5 +1,6 @@
 //! Coming in at a socket of this machine.
 
+use super::no_entry::{self, NoEntry};
 use crate::error::ControlError;
 use crate::identity::{Credential, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
@@ -41,39 +42,34 @@ pub(super) async fn enter_any(
         };
         match heard {
             Ok(Some(Ok((at, Ok(credential))))) => return Ok((at, credential)),
-            Ok(Some(Ok((at, Err(why))))) => failed.push(format!("{}: {why}", paths[at].display())),
-            Ok(Some(Err(broken))) => failed.push(broken.to_string()),
+            Ok(Some(Ok((at, Err(why))))) => failed.push((paths[at].clone(), why)),
+            // It panicked, which the log tells.
+            Ok(Some(Err(_))) => {}
             Ok(None) => break,
             Err(_) => {}
         }
     }
-    Err(ControlError::NoLogin(match failed.as_slice() {
-        [] => "no socket of a Monitor Node or an agent is known on this machine".to_owned(),
-        failed => failed.join("; "),
-    }))
+    Err(ControlError::NoLogin(no_entry::text(&failed)))
 }
 
 async fn enter_within(
     at: usize,
     path: PathBuf,
     end: Instant,
-) -> (usize, Result<Credential, String>) {
+) -> (usize, Result<Credential, NoEntry>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    let late = |_| Err("no answer in time".to_owned());
+    let late = |_| Err(NoEntry::Late);
     (at, timeout_at(until, enter(&path)).await.unwrap_or_else(late))
 }
 
-async fn enter(path: &Path) -> Result<Credential, String> {
+async fn enter(path: &Path) -> Result<Credential, NoEntry> {
+    let stream = UnixStream::connect(path).await.map_err(|error| NoEntry::connecting(&error))?;
+    enter_over(stream).await.map_err(NoEntry::Said)
+}
+
+async fn enter_over(stream: UnixStream) -> Result<Credential, String> {
     let key = KeyPem::generate().map_err(|error| error.to_string())?;
     let request = key.request().map_err(|error| error.to_string())?;
-    let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            "only root, its daemon's user and the group venice come in here".to_owned()
-        }
-        std::io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-        std::io::ErrorKind::ConnectionRefused => "its daemon does not run".to_owned(),
-        _ => error.to_string(),
-    })?;
     let mut stream = Some(TokioIo::new(stream));
     let connect = service_fn(move |_: Uri| {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("one connection"));

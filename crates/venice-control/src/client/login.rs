@@ -116,7 +116,9 @@ impl Login {
     async fn holder(&self) -> Result<Holder, ControlError> {
         let (paths, entered) = match &*self.0 {
             Source::Nobody(_) => {
-                return Err(ControlError::NoLogin("it has not joined".to_owned()));
+                return Err(ControlError::NoLogin(
+                    "it has not joined: that is done with `venice join TOKEN`".to_owned(),
+                ));
             }
             Source::Held(holder) => return Ok(holder.clone()),
             Source::Sockets { paths, entered } => (paths, entered),

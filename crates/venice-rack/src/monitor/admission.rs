@@ -3,6 +3,7 @@
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::types::{MAX_NAME_BYTES, RackError};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Tokens that are kept at a time, used ones included.
 const MAX_TOKENS: usize = 10_000;
@@ -36,7 +37,11 @@ impl MonitorCore {
                 format!("there are {MAX_TOKENS} join tokens already: wait until some expire");
             Err(RackError::BadRequest(reason))
         } else {
-            check_name(&record.node, true).map(|()| self.change(Change::PutToken(record)))
+            let checked = match record.node.is_empty() {
+                true => Ok(()),
+                false => self.check_new_name(&record.node),
+            };
+            checked.map(|()| self.change(Change::PutToken(record)))
         };
         self.actions.push_back(Action::ReplyDone { token, result });
     }
@@ -73,7 +78,7 @@ impl MonitorCore {
     ) -> Result<(), RackError> {
         const ANEW: &str = "make a new one with `venice token new` on the Monitor Node's machine";
         let bad = |why: String| Err(RackError::BadToken(format!("{why}: {ANEW}")));
-        check_name(name, false)?;
+        self.check_new_name(name)?;
         let known = self.tokens.get(&id).filter(|record| record.secret_hash == secret_hash);
         let Some(record) = known.filter(|record| record.expires_ms > wall_ms) else {
             return bad("the rack has no such join token (any more)".to_owned());
@@ -105,6 +110,23 @@ impl MonitorCore {
             )));
         }
         Ok(())
+    }
+
+    /// Whether a machine may have this name. One that the rack knows from before keeps it, whatever
+    /// it looks like.
+    fn check_new_name(&self, name: &str) -> Result<(), RackError> {
+        check_name(name)?;
+        let is_known = self.rrt.by_name(name).is_some() || self.has_joined(name);
+        // Some machines are called by their address.
+        let is_plain = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
+            || name.parse::<IpAddr>().is_ok();
+        match is_known || (is_plain && !name.starts_with('-')) {
+            true => Ok(()),
+            false => Err(RackError::BadRequest(format!(
+                "a node's name has letters, digits, `.`, `_` and `-`, and begins with no `-`: not \
+                 {name:?}"
+            ))),
+        }
     }
 
     /// A machine came in by this name, as far as the tokens that are kept say.
@@ -141,9 +163,10 @@ impl MonitorCore {
     }
 }
 
-pub(super) fn check_name(name: &str, may_be_empty: bool) -> Result<(), RackError> {
+/// What no node was ever called.
+pub(super) fn check_name(name: &str) -> Result<(), RackError> {
     let is_long = name.len() > MAX_NAME_BYTES;
-    if is_long || name.contains(char::is_control) || (name.is_empty() && !may_be_empty) {
+    if is_long || name.contains(char::is_control) || name.is_empty() {
         return Err(RackError::BadRequest(format!(
             "a node's name has 1 to {MAX_NAME_BYTES} printable characters, not {name:?}"
         )));

@@ -1,7 +1,8 @@
 //! How far nodes are from each other, where they relay for each other.
 
 use super::MonitorCore;
-use crate::rrt::NodeRecord;
+use crate::rrt::{NodeEntry, NodeRecord};
+use crate::types::{LinkPort, LinkState};
 use venice_wire::NodeId;
 
 impl MonitorCore {
@@ -29,12 +30,41 @@ impl MonitorCore {
         (self.settings.way)(&here.topology, here.position, there.position)
     }
 
+    /// Whether nothing is known to be down on that way: neither a node nor a link between two of
+    /// them. Where something is, packets go another way, which the relays know and nobody here.
+    pub(super) fn is_way_open(&self, from: NodeId, to: NodeId) -> bool {
+        let (Some(way), Some(entry)) = (self.way(from, to), self.rrt.get(from)) else {
+            return false;
+        };
+        let Some(place) = &entry.record.relay else { return false };
+        let stops = way.iter().map(|position| self.node_at(&place.topology, *position));
+        let stops: Vec<_> = std::iter::once(Some((from, entry))).chain(stops).collect();
+        let is_up = |stop: &Option<(NodeId, &NodeEntry)>| stop.is_some_and(|(_, it)| it.up);
+        stops.iter().all(is_up) && stops.windows(2).all(|hop| self.is_hop_open(hop[0], hop[1]))
+    }
+
+    fn is_hop_open(
+        &self,
+        a: Option<(NodeId, &NodeEntry)>,
+        b: Option<(NodeId, &NodeEntry)>,
+    ) -> bool {
+        let (Some((a, _)), Some((b, _))) = (a, b) else { return false };
+        !self.tst.iter().any(|(from, report)| {
+            let is_between = (from, report.to) == (a, b) || (from, report.to) == (b, a);
+            is_between && report.port == LinkPort::Hop && report.state == LinkState::Down
+        })
+    }
+
     fn name_at(&self, topology: &str, position: u32) -> String {
+        let found = self.node_at(topology, position);
+        found.map_or_else(|| format!("position {position}"), |(_, entry)| entry.record.name.clone())
+    }
+
+    fn node_at(&self, topology: &str, position: u32) -> Option<(NodeId, &NodeEntry)> {
         let is_there = |record: &NodeRecord| {
             let place = record.relay.as_ref();
             place.is_some_and(|place| place.topology == topology && place.position == position)
         };
-        let found = self.rrt.iter().find(|(_, entry)| is_there(&entry.record));
-        found.map_or_else(|| format!("position {position}"), |(_, entry)| entry.record.name.clone())
+        self.rrt.iter().find(|(_, entry)| is_there(&entry.record))
     }
 }

@@ -1,7 +1,6 @@
 //! The Topology Status Table as people are shown it.
 
 use super::MonitorCore;
-use crate::rat::GrantRecord;
 use crate::rows::LinkRow;
 use crate::rrt::NodeEntry;
 use crate::types::{
@@ -65,14 +64,16 @@ impl MonitorCore {
             FlowPeer::Anybody if flow.bytes_per_s > 0.0 => None,
             FlowPeer::Anybody | FlowPeer::Node(_) => return None,
         };
+        let way = grant.and_then(|grant| Some((grant.home?, grant.donor)));
+        let way = way.filter(|(from, to)| self.is_way_open(*from, *to));
         Some(LinkRow {
             from: grant.map_or_else(|| "*".to_owned(), |grant| grant.recipient.clone()),
             to: entry.record.name.clone(),
             port: "udp".to_owned(),
             bytes_per_s: Some(flow.bytes_per_s),
             protection: self.protection_of(donor, entry).name().to_owned(),
-            via: grant.and_then(|grant| self.relays_of(grant)).unwrap_or_default(),
-            hops: grant.and_then(|grant| self.hops(grant.home?, grant.donor)),
+            via: way.and_then(|(from, to)| self.relays_between(from, to)).unwrap_or_default(),
+            hops: way.and_then(|(from, to)| self.hops(from, to)),
             ..bare_row(Some(entry))
         })
     }
@@ -97,10 +98,6 @@ impl MonitorCore {
             (Some(_), Some((_, report))) => report.protection,
             (Some(_), None) => LinkProtection::Aes256Gcm,
         }
-    }
-
-    fn relays_of(&self, grant: &GrantRecord) -> Option<Vec<String>> {
-        self.relays_between(grant.home?, grant.donor)
     }
 
     pub(super) fn link_of(&self, node: NodeId) -> String {

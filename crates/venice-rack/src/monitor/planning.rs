@@ -130,11 +130,19 @@ impl MonitorCore {
     }
 
     fn why_no_room(&self, slabs: u32, of_copy: u32, donors: &[Donor]) -> String {
+        let shares = slabs.div_ceil(of_copy.max(1)) as usize;
+        let with_room = donors.iter().filter(|donor| donor.free_slabs > 0).count();
+        if (1..shares).contains(&with_room) {
+            return format!(
+                "it needs {shares} nodes with room, one for each share: there are {with_room} \
+                 (`venice nodes` lists them)"
+            );
+        }
         let free: u64 = donors.iter().map(|donor| u64::from(donor.free_slabs)).sum();
         if free >= u64::from(slabs) {
             let apart = room(donors.iter().copied());
             return format!(
-                "no node gives more than one copy ({of_copy} slabs): so there is room for {apart} \
+                "no node gives more than one share ({of_copy} slabs): so there is room for {apart} \
                  slabs of {slabs}"
             );
         }

@@ -46,7 +46,7 @@ impl MonitorCore {
     }
 
     fn check_revoke(&self, name: &str, is_sure: bool) -> Result<(), RackError> {
-        check_name(name, false)?;
+        check_name(name)?;
         let is_known = self.rrt.by_name(name).is_some()
             || self.tokens.values().any(|record| record.used_by == name || record.node == name)
             || self.revoked.until_ms(name).is_some();

@@ -60,8 +60,9 @@ EXAMPLES:
   venice status
   venice status --json | jq '.agents[] | {name, pid, state}'
 
-States: up, dead (no such process), starting (not registered yet), unresponsive (the Monitor Node
-runs but does not answer), unknown (there is no Monitor Node to ask). Exit code 1 without a rack.";
+States: up, dead (no such process), starting (not registered yet), silent (the agent runs and is not
+heard of), turned out (`venice node revoke`), unresponsive (the Monitor Node runs but does not
+answer), unknown (there is no Monitor Node to ask). Exit code 1 without a rack.";
 
 pub(super) const HELP_DOWN: &str = "\
 EXAMPLES:

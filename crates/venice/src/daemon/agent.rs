@@ -11,7 +11,7 @@ use venice_recipient::local_rack::AGENT_SOCKET;
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
-use super::local_socket::{local_socket, make_socket_dir};
+use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
 use super::{Ready, config_file, lend_size, run_daemon, start_log};
 use crate::failure::Usage;
 use crate::rack::explicit_address;
@@ -123,7 +123,7 @@ pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.return_blocks {
         return return_blocks(&merged(args, None)?.state_dir);
     }
-    serve(args, configuration(args, explicit_address(monitor))?)
+    serve(args, configuration(args, explicit_address(monitor)?)?)
 }
 
 fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
@@ -138,7 +138,7 @@ fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
 
 /// Runs the external router of a rack, which lends nothing, until it is told to stop.
 pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let mut config = merged(args, explicit_address(monitor))?;
+    let mut config = merged(args, explicit_address(monitor)?)?;
     if config.lend.0 != 0 {
         let said = "a router lends nothing: give no --lend, or start `venice agent`";
         return Err(Usage(said.to_string()).into());
@@ -160,13 +160,10 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
 }
 
 fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
+    config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
     start_log();
     make_socket_dir(config.local_socket.as_deref())?;
-    if let Some(dir) = config.shm_socket.as_deref().and_then(Path::parent) {
-        std::fs::create_dir_all(dir)
-            .map_err(|error| anyhow!("making the directory {}: {error}", dir.display()))?;
-    }
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |ready: AgentReady| {
         detach.tell_ready(&Ready {
@@ -199,7 +196,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     }
     config.identity = args.identity.clone().unwrap_or(config.identity);
     let socket = args.local_socket.clone().or(config.local_socket);
-    config.local_socket = local_socket(socket, AGENT_SOCKET);
+    config.local_socket = local_socket(socket, AGENT_SOCKET)?;
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);

@@ -120,7 +120,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.plain |= args.plain;
     config.placement = args.placement.unwrap_or(config.placement);
     let socket = args.local_socket.clone().or(config.local_socket);
-    config.local_socket = local_socket(socket, MONITOR_SOCKET);
+    config.local_socket = local_socket(socket, MONITOR_SOCKET)?;
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.certificate_s = args.certificate_s.unwrap_or(config.certificate_s);
     config.donor_timeout_s = args.donor_timeout_s.unwrap_or(config.donor_timeout_s);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::num::NonZeroU64;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use venice_control::{Policy, ResourceKind};
 use venice_fabric::parse_bandwidth;
 use venice_recipient::{DeviceWish, Wish};
@@ -80,13 +80,16 @@ enum What {
         common: Common,
     },
     /// Storage, by size, or a network card, whole
-    #[command(after_help = HELP)]
+    #[command(
+        after_help = HELP,
+        group(ArgGroup::new("device").required(true).args(["storage", "nic"]))
+    )]
     Io {
         /// So much storage, of one device
-        #[arg(long, value_name = "SIZE", required_unless_present = "nic")]
+        #[arg(long, value_name = "SIZE")]
         storage: Option<ByteSize>,
         /// A network card
-        #[arg(long, conflicts_with = "storage")]
+        #[arg(long)]
         nic: bool,
         /// It has to be able to do this; may be repeated
         #[arg(long, value_name = "X")]

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
+use venice_control::identity::Authority;
 
 use super::duration;
 use super::token::names_loopback;
@@ -20,13 +22,15 @@ EXAMPLES:
   venice token new                            for each further one
 
 The authority's key stays in the state directory, readable by its owner alone: whoever has it can
-make nodes of the rack. A rack of `venice up` does all this by itself.";
+make nodes of the rack. The token is in the tables of that directory: where the Monitor Node keeps
+them elsewhere (venice monitor --store etcd://...), it is worth nothing; make the first one too with
+`venice token new` once the Monitor Node runs. A rack of `venice up` does all this by itself.";
 
 /// `venice init`
 #[derive(Args, Debug)]
 pub struct InitArgs {
     /// Where the other machines will reach the Monitor Node
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7470", value_parser = crate::host_port::check)]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7470", value_parser = crate::host_port::check_reachable)]
     address: String,
     /// Where the Monitor Node keeps its tables [default: /var/lib/venice/monitor]
     #[arg(
@@ -55,6 +59,14 @@ struct Made {
 
 /// Makes the rack's authority and the first token.
 pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
+    if Authority::exists(&args.state_dir.join(venice_monitor::IDENTITY_DIR)) {
+        let dir = args.state_dir.display();
+        bail!(
+            "a rack is founded in {dir} already, and left as it is: start its Monitor Node with \
+             `venice monitor --state-dir {dir}`, make join tokens with `venice token new`, or found \
+             another rack in another --state-dir"
+        );
+    }
     let made = venice_monitor::init(&args.state_dir, &args.address, args.valid);
     let token = block_on(async { Ok(made.await?) })?;
     let made = Made {
@@ -76,7 +88,8 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     terminal::say(format!(
         "A new rack: its authority is in {}, fingerprint {}.\n\
          Start its Monitor Node:     venice monitor --listen {} --state-dir {}\n\
-         On its first machine:       venice join {}",
+         On its first machine:       venice join {}\n\
+         With --store etcd://... that token is not known: `venice token new` makes one there.",
         made.state_dir, made.authority, made.address, made.state_dir, made.token
     ))?;
     Ok(0)

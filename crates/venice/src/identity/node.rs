@@ -57,8 +57,14 @@ pub fn execute(command: &NodeCommand, monitor: Option<&str>) -> anyhow::Result<i
     })?;
     match json {
         true => terminal::say_json(&serde_json::json!({ "node": node, "revoked": true }))?,
+        // Of a name that the rack does not know nobody has anything.
+        false if *unknown => {
+            terminal::say(format!("{node} is turned out: its certificates are void."))?;
+        }
         false => terminal::say(format!(
-            "{node} is turned out: its certificates are void. What it lent is lost to its borrowers."
+            "{node} is turned out: its certificates are void, and nothing more is placed on it. \
+             Programs that have memory of it go on with that until they end: drain first to have \
+             them move."
         ))?,
     }
     Ok(0)

@@ -8,6 +8,8 @@ use venice_control::identity::JoinToken;
 
 use super::duration;
 use crate::admittance::left;
+use crate::failure::Usage;
+use crate::host_port::check_reachable;
 use crate::rack;
 use crate::registry::{self, block_on, told};
 use crate::terminal::{self, Align};
@@ -46,7 +48,7 @@ pub struct NewArgs {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     valid: Duration,
     /// Where machines reach the Monitor Node [default: as this command does]
-    #[arg(long, value_name = "ADDR", value_parser = crate::host_port::check)]
+    #[arg(long, value_name = "ADDR", value_parser = crate::host_port::check_reachable)]
     address: Option<String>,
     /// Print an object: token
     #[arg(long)]
@@ -112,15 +114,15 @@ fn delete(args: &DeleteArgs, addr: &str) -> anyhow::Result<i32> {
 }
 
 fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
+    let address = args.address.clone().unwrap_or_else(|| addr.to_string());
+    for one in address.split(',') {
+        check_reachable(one).map_err(|why| Usage(format!("{one}: {why} (--address ADDR)")))?;
+    }
     let made = block_on(async {
         registry::gate(addr).await?.new_token(args.valid, &args.node).await.map_err(told)
     })?;
-    let token = JoinToken {
-        id: made.id,
-        secret: made.secret,
-        authority: made.authority,
-        monitor: args.address.clone().unwrap_or_else(|| addr.to_string()),
-    };
+    let token =
+        JoinToken { id: made.id, secret: made.secret, authority: made.authority, monitor: address };
     if names_loopback(&token.monitor) {
         terminal::remark(format!(
             "{} is this machine's own address: no other machine joins by this token; give the one \

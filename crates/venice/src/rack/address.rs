@@ -4,10 +4,12 @@ use venice_recipient::local_rack::MONITOR_VARIABLE;
 
 use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
+use crate::failure::Usage;
+use crate::host_port;
 
 /// `flag`, else `VENICE_MONITOR`, else the local rack's.
 pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
-    if let Some(address) = explicit_address(flag) {
+    if let Some(address) = explicit_address(flag)? {
         return Ok(address);
     }
     let dir = RunDir::locate()?;
@@ -27,7 +29,19 @@ pub fn default_port() -> anyhow::Result<PortKind> {
 }
 
 /// `flag`, else `VENICE_MONITOR`.
-pub fn explicit_address(flag: Option<&str>) -> Option<String> {
-    let variable = || std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty());
-    flag.map(str::to_string).or_else(variable)
+pub fn explicit_address(flag: Option<&str>) -> anyhow::Result<Option<String>> {
+    if let Some(flag) = flag {
+        return Ok(Some(flag.to_string()));
+    }
+    let variable = std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty());
+    let wrong = |text: &str, why| Usage(format!("{MONITOR_VARIABLE} is {text:?}: {why}"));
+    variable
+        .map(|text| host_port::check_list(&text).map_err(|why| wrong(&text, why).into()))
+        .transpose()
+}
+
+/// Whether the Monitor Node at `addr` is that of the rack of `venice up` on this machine.
+pub fn is_of_this_rack(addr: &str) -> bool {
+    let record = RunDir::locate().and_then(|dir| Record::load(&dir));
+    record.is_ok_and(|record| record.is_some_and(|record| record.monitor.addr == addr))
 }

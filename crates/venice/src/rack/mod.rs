@@ -9,12 +9,13 @@ mod process;
 mod record;
 mod run_dir;
 mod runs;
+mod standing;
 mod start;
 mod status;
 mod subnet;
 mod up;
 
-pub use address::{default_port, explicit_address, monitor_address};
+pub use address::{default_port, explicit_address, is_of_this_rack, monitor_address};
 pub use down::{DownArgs, execute as down};
 pub use log::last_error;
 pub use network::namespace_path;

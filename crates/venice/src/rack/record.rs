@@ -152,7 +152,7 @@ impl Record {
     /// Writes the record so that a reader sees the old one or the new one, never half of one.
     pub fn save(&self, dir: &RunDir) -> anyhow::Result<()> {
         let path = dir.record_path();
-        let temporary = path.with_extension("json.new");
+        let temporary = dir.half_record_path();
         let write = || -> anyhow::Result<()> {
             let mut file = fs::File::create(&temporary)?;
             serde_json::to_writer_pretty(&mut file, self)?;
@@ -160,7 +160,10 @@ impl Record {
             fs::rename(&temporary, &path)?;
             Ok(())
         };
-        write().with_context(|| format!("writing {}", path.display()))
+        write().with_context(|| format!("writing {}", path.display())).inspect_err(|_| {
+            // Half of one, where the disk is full.
+            let _ = fs::remove_file(&temporary);
+        })
     }
 
     /// How many nodes it has, the external router not counted.

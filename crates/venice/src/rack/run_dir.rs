@@ -6,13 +6,17 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 
+use super::process::Identity;
+use super::runs::RunRow;
 use crate::terminal;
 
 /// How long one `venice up` or `venice down` waits for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);
+/// What `venice run` makes in the directory of the runs: its row, the half of one, its desk.
+const RUN_FILES: [&str; 3] = ["json", "new", "sock"];
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// One rack's directory.
@@ -58,6 +62,11 @@ impl RunDir {
     /// The rack's record.
     pub fn record_path(&self) -> PathBuf {
         self.root.join(venice_recipient::local_rack::RECORD_FILE)
+    }
+
+    /// Where it is written before it takes the place of the old one.
+    pub fn half_record_path(&self) -> PathBuf {
+        self.record_path().with_extension("json.new")
     }
 
     /// Where each `venice run` says how it is.
@@ -131,12 +140,10 @@ impl RunDir {
         let mut said = false;
         loop {
             self.create()?;
-            let file = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&path)
-                .with_context(|| format!("opening {}", path.display()))?;
+            let file =
+                File::options().create(true).truncate(false).write(true).open(&path).map_err(
+                    |error| self.not_ours(&error).context(format!("{}", path.display())),
+                )?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // `venice down` unlinks the file it holds: a lock on that one would guard nothing.
                 Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { file }),
@@ -157,12 +164,27 @@ impl RunDir {
         }
     }
 
+    /// Why its lock cannot be opened.
+    fn not_ours(&self, error: &io::Error) -> anyhow::Error {
+        let owner = fs::metadata(&self.root).map(|meta| meta.uid());
+        match owner {
+            Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
+                "the rack in {} is another user's (user id {uid}): do this as that user or as root, \
+                 or set VENICE_RUN_DIR for a rack of your own",
+                self.root.display()
+            ),
+            _ => anyhow!("it cannot be opened: {error}"),
+        }
+    }
+
     /// Removes what a rack with these processes made here, and the directory when nothing else is
     /// in it. The lock goes last, still held by `_lock`.
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
+        remove_file(&self.half_record_path())?;
         remove_file(&self.monitor_socket_path())?;
+        sweep_runs(&self.runs_dir());
         // Programs may still be there.
         let _ = fs::remove_dir(self.runs_dir());
         remove_file(&self.root.join("lock"))?;
@@ -200,12 +222,39 @@ pub fn is_node_name(name: &str) -> bool {
         .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// Not the directories above it: nobody would take those away again.
 fn make_private_dir(path: &Path) -> anyhow::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .with_context(|| format!("making the directory {}", path.display()))
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(_) if path.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().unwrap_or(path).display();
+            bail!("{above}: no such directory, for {}: make it (mkdir -p)", path.display())
+        }
+        made => made.with_context(|| format!("making the directory {}", path.display())),
+    }
+}
+
+/// Removes what each `venice run` that was killed left there: files named after its process.
+fn sweep_runs(runs_dir: &Path) {
+    let Ok(entries) = fs::read_dir(runs_dir) else { return };
+    let is_left = |path: &PathBuf| {
+        let is_ours = path.extension().is_some_and(|kind| RUN_FILES.iter().any(|it| kind == *it));
+        let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        is_ours && pid.is_some_and(|pid| !is_run(pid, path))
+    };
+    // All are looked at before the first goes: one tells about another.
+    let left: Vec<PathBuf> = entries.flatten().map(|it| it.path()).filter(is_left).collect();
+    for path in left {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whether the process `pid` lives and is who wrote the file at `path`: a number is given again.
+fn is_run(pid: u32, path: &Path) -> bool {
+    let Some(now) = Identity::of(pid).filter(|process| process.exists()) else { return false };
+    let row = path.with_extension("json");
+    let written = fs::read(row).ok().and_then(|text| serde_json::from_slice::<RunRow>(&text).ok());
+    written.is_none_or(|row| row.process == now)
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {
@@ -272,6 +321,37 @@ mod tests {
         fs::remove_file(dir.path().join("mine.txt")).unwrap();
         dir.remove(&[], &lock).unwrap();
         assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn what_killed_runs_left_goes_and_what_lives_stays() {
+        let (_temp, dir) = in_temp();
+        let lock = dir.lock().unwrap();
+        dir.create_runs_dir().unwrap();
+        // Process ids end at 4194304.
+        for name in ["4194305.json", "4194305.sock", "4194306.new"] {
+            fs::write(dir.runs_dir().join(name), "").unwrap();
+        }
+        let living = dir.runs_dir().join(format!("{}.sock", std::process::id()));
+        fs::write(&living, "").unwrap();
+        dir.remove(&[], &lock).unwrap();
+        let left: Vec<_> = fs::read_dir(dir.runs_dir()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        fs::remove_file(living).unwrap();
+        dir.remove(&[], &lock).unwrap();
+        assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn directories_above_are_not_made() {
+        let (_temp, dir) = in_temp();
+        let nested = RunDir::at(&dir.path().join("deep"));
+        let refused = nested.create().unwrap_err().to_string();
+        assert!(refused.contains("make it"), "{refused}");
+        assert!(!dir.path().exists());
+        dir.create().unwrap();
+        nested.create().unwrap();
+        nested.create().unwrap();
     }
 
     #[test]

@@ -13,8 +13,9 @@ use venice_control::identity::Authority;
 
 use super::network::{INTERFACE, Network};
 use super::process::{self, Identity};
-use super::record::{PortKind, Record};
+use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::{RunDir, remove_file};
+use super::standing::{Register, Standing};
 use super::{log, process::spawn};
 use crate::daemon::Ready;
 use crate::registry;
@@ -24,6 +25,9 @@ use crate::terminal;
 /// what they lend before they say so.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 const REGISTERED_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an agent that was there before may take to report, to a Monitor Node that has just
+/// started, say.
+const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(25);
 
 /// Starts processes of one rack.
@@ -262,23 +266,36 @@ impl Starter<'_> {
     }
 
     async fn wait_registered(&self, bar: &ProgressBar) -> anyhow::Result<()> {
-        let deadline = Instant::now() + REGISTERED_PATIENCE;
+        let begin = Instant::now();
         loop {
             let missing = self.unregistered().await?;
             let registered = self.record.agents.len() - missing.len();
             bar.set_position((1 + self.record.agents.len() + registered) as u64);
-            let Some(first) = missing.first() else { return Ok(()) };
+            let Some((first, _)) = missing.first() else { return Ok(()) };
             if let Some(dead) = self.record.agents.iter().find(|a| !self.lives(a.process)) {
                 terminal::remark(log::tail(self.dir, &dead.name));
                 let why = log::last_error(self.dir, &dead.name);
                 bail!("{} ended: {}", dead.name, why.unwrap_or_else(|| "see its log".into()));
             }
-            if Instant::now() > deadline {
-                terminal::remark(log::tail(self.dir, first));
+            for (agent, standing) in &missing {
+                let patience = match standing {
+                    Standing::TurnedOut => Duration::ZERO,
+                    _ => REPORT_PATIENCE,
+                };
+                let pid = agent.process.map_or(0, |process| process.pid);
+                let advice = standing.advice(self.dir, &agent.name, pid);
+                if let Some(advice) = advice.filter(|_| begin.elapsed() >= patience) {
+                    bail!(advice);
+                }
+            }
+            if begin.elapsed() > REGISTERED_PATIENCE {
+                terminal::remark(log::tail(self.dir, &first.name));
+                let names: Vec<_> = missing.iter().map(|(agent, _)| &*agent.name).collect();
                 bail!(
-                    "{} did not register with the Monitor Node within {} s",
-                    missing.join(", "),
-                    REGISTERED_PATIENCE.as_secs()
+                    "{} did not register with the Monitor Node within {} s: the log {} may say why",
+                    names.join(", "),
+                    REGISTERED_PATIENCE.as_secs(),
+                    self.dir.log_path(&first.name).display()
                 );
             }
             tokio::time::sleep(POLL).await;
@@ -286,16 +303,21 @@ impl Starter<'_> {
     }
 
     /// The nodes that the Monitor Node does not know as up, in their present process.
-    async fn unregistered(&self) -> anyhow::Result<Vec<String>> {
-        let rows = registry::connect(&self.record.monitor.addr).await?.nodes().await?;
-        let known = |name: &str, pid: Option<u32>| {
-            rows.iter().any(|row| {
-                row.name == name && row.state == "up" && (row.pid.is_none() || row.pid == pid)
-            })
+    async fn unregistered(&self) -> anyhow::Result<Vec<(&AgentRecord, Standing)>> {
+        let addr = &self.record.monitor.addr;
+        let rows = registry::connect(addr).await?.nodes().await?;
+        let revoked = match rows.iter().all(|row| row.state == "up") {
+            true => Vec::new(),
+            false => registry::gate(addr).await?.show().await.map_err(registry::told)?.revoked,
+        };
+        let register = Register::new(rows, revoked);
+        let standing = |agent: &AgentRecord| {
+            let process = agent.process?;
+            Some(register.standing(self.dir, agent, process))
         };
         let agents = self.record.agents.iter();
-        let missing = agents.filter(|a| !known(&a.name, a.process.map(|p| p.pid)));
-        Ok(missing.map(|agent| agent.name.clone()).collect())
+        let agents = agents.map(|it| (it, standing(it).unwrap_or(Standing::Starting)));
+        Ok(agents.filter(|(_, standing)| *standing != Standing::Up).collect())
     }
 
     /// Stops everything this starter started.

@@ -2,13 +2,14 @@
 
 use clap::Args;
 use serde::Serialize;
+use venice_control::RefusedCounts;
 use venice_control::client::MonitorIdentity;
-use venice_control::{NodeRow, RefusedCounts};
 use venice_fabric::LinkModel;
 
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
 use super::runs::{RunRow, lines, runs};
+use super::standing::Register;
 use crate::admittance::refused_text;
 use crate::failure::EXIT_FAILURE;
 use crate::registry::{self, block_on};
@@ -46,8 +47,9 @@ struct Status {
 }
 
 /// How a process is: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but does
-/// not answer); `starting` (the agent runs, but the Monitor Node does not know it as up); `unknown`
-/// (the agent runs, and there is no Monitor Node to ask).
+/// not answer); `starting` (the agent runs, and has not registered yet); `silent` (it has, and does
+/// not report any more); `turned out` (its certificate was revoked); `unknown` (the agent runs, and
+/// there is no Monitor Node to ask).
 type StateWord = &'static str;
 
 #[derive(Debug, Serialize)]
@@ -67,6 +69,9 @@ struct AgentStatus {
     name: String,
     pid: Option<u32>,
     state: StateWord,
+    /// What is wrong with it and what to do, for people.
+    #[serde(skip)]
+    advice: Option<String>,
     lent_bytes: u64,
     free_bytes: Option<u64>,
     granted_bytes: Option<u64>,
@@ -128,11 +133,11 @@ fn nothing(dir: &RunDir) -> Status {
 fn gather(dir: &RunDir, record: &Record) -> Status {
     let lives = record.monitor.process.is_some_and(|process| process.is_alive(dir));
     let asked = lives.then(|| block_on(ask(&record.monitor.addr)).ok()).flatten();
-    let (rows, identity) = asked.unzip();
+    let (register, identity) = asked.unzip();
     let monitor = MonitorStatus {
         name: "monitor",
         pid: record.monitor.process.filter(|_| lives).map(|process| process.pid),
-        state: match (lives, &rows) {
+        state: match (lives, &register) {
             (false, _) => "dead",
             (true, None) => "unresponsive",
             (true, Some(_)) => "up",
@@ -141,7 +146,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         refused: identity.as_ref().map(|identity| identity.refused),
         certificate_expires_s: identity.as_ref().map(|identity| identity.expires_s),
     };
-    let agents = record.agents.iter().map(|agent| agent_status(dir, agent, rows.as_deref()));
+    let agents = record.agents.iter().map(|agent| agent_status(dir, agent, register.as_ref()));
     Status {
         monitor: Some(monitor),
         agents: agents.collect(),
@@ -158,25 +163,26 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
     }
 }
 
-async fn ask(addr: &str) -> anyhow::Result<(Vec<NodeRow>, MonitorIdentity)> {
+async fn ask(addr: &str) -> anyhow::Result<(Register, MonitorIdentity)> {
     let nodes = registry::connect(addr).await?.nodes().await?;
-    Ok((nodes, registry::gate(addr).await?.show().await.map_err(registry::told)?))
+    let identity = registry::gate(addr).await?.show().await.map_err(registry::told)?;
+    Ok((Register::new(nodes, identity.revoked.clone()), identity))
 }
 
-fn agent_status(dir: &RunDir, agent: &AgentRecord, rows: Option<&[NodeRow]>) -> AgentStatus {
-    let lives = agent.process.is_some_and(|process| process.is_alive(dir));
-    let row = rows.and_then(|rows| rows.iter().find(|row| row.name == agent.name));
-    let registered = row.is_some_and(|row| row.state == "up");
-    let row = row.filter(|_| lives);
+fn agent_status(dir: &RunDir, agent: &AgentRecord, register: Option<&Register>) -> AgentStatus {
+    let process = agent.process.filter(|process| process.is_alive(dir));
+    let lives = process.is_some();
+    let row = register.and_then(|register| register.row(&agent.name)).filter(|_| lives);
+    let standing = process.zip(register).map(|(it, rack)| rack.standing(dir, agent, it));
     AgentStatus {
         name: agent.name.clone(),
-        pid: agent.process.filter(|_| lives).map(|process| process.pid),
-        state: match (lives, rows) {
+        pid: process.map(|process| process.pid),
+        state: match (lives, standing) {
             (false, _) => "dead",
             (true, None) => "unknown",
-            (true, Some(_)) if registered => "up",
-            (true, Some(_)) => "starting",
+            (true, Some(standing)) => standing.word(),
         },
+        advice: process.zip(standing).and_then(|(it, how)| how.advice(dir, &agent.name, it.pid)),
         lent_bytes: row.map_or(agent.lend_bytes, |row| row.lent_bytes),
         // A dead node has nothing to give; one nobody can be asked about may have.
         free_bytes: if lives { row.map(|row| row.free_bytes) } else { Some(0) },
@@ -219,9 +225,7 @@ fn sheet(status: &Status) -> String {
         Some(subnet) => format!(", network namespaces joined by {subnet}"),
         None => String::new(),
     };
-    let hurt = status.agents.iter().any(|a| a.state != "up")
-        || status.monitor.as_ref().is_some_and(|m| m.state != "up");
-    let hint = if hurt { "\n`venice up` starts what is dead." } else { "" };
+    let hints = hints(status);
     let protection =
         if status.plain { "UDP without protection (--plain)" } else { "UDP protected" };
     let xdp = if status.xdp { ", single packets past the kernel" } else { "" };
@@ -232,9 +236,26 @@ fn sheet(status: &Status) -> String {
     let runs = lines(&status.runs);
     format!(
         "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}{xdp}, run directory \
-         {}{dropped}{refused}{runs}{hint}",
+         {}{dropped}{refused}{runs}{hints}",
         status.topology, status.run_dir
     )
+}
+
+/// What to do about those that are not well, a line each.
+fn hints(status: &Status) -> String {
+    let is_dead = |state: StateWord| state == "dead";
+    let any_dead = status.agents.iter().any(|agent| is_dead(agent.state))
+        || status.monitor.iter().any(|monitor| is_dead(monitor.state));
+    let dead = any_dead.then(|| "`venice up` starts what is dead.".to_string());
+    let hangs = status.monitor.iter().filter(|monitor| monitor.state == "unresponsive");
+    let hangs = hangs.filter_map(|monitor| monitor.pid).map(|pid| {
+        format!(
+            "The Monitor Node (pid {pid}) does not answer: let it go on (kill -CONT {pid}), or \
+             kill -9 {pid}, then `venice up`."
+        )
+    });
+    let agents = status.agents.iter().filter_map(|agent| agent.advice.clone());
+    dead.into_iter().chain(hangs).chain(agents).map(|hint| format!("\n{hint}")).collect()
 }
 
 /// Who has dropped datagrams, and how many: damage on the way, or somebody who should not be there.

@@ -26,9 +26,7 @@ use venice_control::Policy;
 use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
-use venice_recipient::{
-    Coding, Fate, Holding, Leases, Loan, LostDonor, News, ReclaimTo, Wish, WriteBehind, home,
-};
+use venice_recipient::{Coding, Holding, Leases, Loan, News, ReclaimTo, Wish, WriteBehind, home};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 pub use child::{Child, Ended};
@@ -263,14 +261,10 @@ fn tell(news: News) {
 
 /// Mapped memory stays with who has mapped it, whatever becomes of the process that made it.
 fn tell_of_mapped(news: News) {
-    let News::Lost(LostDonor { name, fate, .. }) = news else { return tell(news) };
-    let what = match fate {
-        Fate::Died => "died",
-        Fate::TookBack => "took its memory back",
-        Fate::Silent => "stopped answering",
-    };
+    let News::Lost(lost) = news else { return tell(news) };
     remark(format!(
-        "venice: node {name} {what}; what of it is mapped here stays, and nothing is lost"
+        "venice: {}; what of it is mapped here stays, and nothing is lost",
+        lost.what()
     ));
 }
 

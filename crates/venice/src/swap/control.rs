@@ -8,11 +8,13 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::status::Status;
-use crate::conversation;
+use crate::conversation::{self, Silent};
 
-/// How long a server may take to tell how it does. It may be short of processor time, not of
-/// memory.
+/// How long a server may take to tell that its device is in use. It may be short of processor time,
+/// not of memory.
 const STATUS_WITHIN: Duration = Duration::from_secs(20);
+/// One that serves answers within its look at the signals; after this long it counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(4);
 
 /// What a server can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,12 +48,41 @@ pub fn listen(folder: &Path) -> anyhow::Result<UnixListener> {
 
 /// Asks the server in `folder`; `None` when there is none.
 pub fn ask(folder: &Path, question: Question) -> anyhow::Result<Option<Answer>> {
-    let Ok(stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
     let patience = match question {
         Question::Status => Some(STATUS_WITHIN),
+        // As long as the kernel needs to read everything back.
         Question::Detach => None,
     };
-    conversation::ask(stream, &question, patience).context("the server of the swap device")
+    ask_within(folder, question, patience).context("the server of the swap device")
+}
+
+/// Looks whether the server in `folder` answers, with little patience.
+pub fn look(folder: &Path) -> Look {
+    match ask_within(folder, Question::Status, Some(SILENT_AFTER)) {
+        Ok(Some(Answer::Status(status))) => Look::Serves(status),
+        Err(error) if error.is::<Silent>() => Look::Silent,
+        _ => Look::Dead,
+    }
+}
+
+/// What is seen of a server from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Look {
+    /// It says how it does.
+    Serves(Box<Status>),
+    /// Its process is there (its socket is open) and does not answer.
+    Silent,
+    /// It has ended.
+    Dead,
+}
+
+fn ask_within(
+    folder: &Path,
+    question: Question,
+    patience: Option<Duration>,
+) -> anyhow::Result<Option<Answer>> {
+    let Ok(stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
+    conversation::ask(stream, &question, patience)
 }
 
 #[cfg(test)]
@@ -76,5 +107,15 @@ mod tests {
             assert_eq!(ask(folder.path(), question).unwrap(), Some(wanted));
         }
         server.join().unwrap();
+    }
+
+    #[test]
+    fn who_listens_and_says_nothing_is_silent_and_who_is_gone_is_dead() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path()).unwrap();
+        let heard = ask_within(folder.path(), Question::Status, Some(Duration::from_millis(1)));
+        assert!(heard.unwrap_err().is::<Silent>());
+        drop(listener);
+        assert_eq!(look(folder.path()), Look::Dead);
     }
 }

@@ -9,7 +9,7 @@ use super::DetachArgs;
 use super::control::{Answer, Question, ask};
 use super::list::of_device;
 use super::plan::{names, process_name};
-use super::status::Status;
+use super::status::{DEAD, SILENT, Status};
 use crate::rack::RunDir;
 use crate::terminal;
 
@@ -43,6 +43,13 @@ pub fn detach(dir: &RunDir, name: &str) -> anyhow::Result<String> {
     }
     let folder = dir.process_dir(&process_name(name));
     let before = of_device(dir, name);
+    if let Some(Status { pid, .. }) = before.as_ref().filter(|it| it.state == SILENT) {
+        // Nobody could say how long it would take.
+        bail!(
+            "the server of {name} (pid {pid}) does not answer: let it go on (kill -CONT {pid}), or \
+             end it (kill -9 {pid}; what is on the device is lost) and detach again"
+        );
+    }
     let answer = {
         let _bar = before.as_ref().map(Homecoming::watch);
         ask(&folder, Question::Detach)?
@@ -61,7 +68,7 @@ fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Resul
     if let Some(status) = status {
         // The number of a device that is gone may be that of another one by now.
         let is_anothers = names(dir).iter().any(|other| {
-            let same = |it: Status| it.device == status.device && it.state != "dead";
+            let same = |it: Status| it.device == status.device && it.state != DEAD;
             other != name && of_device(dir, other).is_some_and(same)
         });
         let used = venice_swap::used_bytes(&status.device).filter(|_| !is_anothers);

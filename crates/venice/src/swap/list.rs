@@ -5,9 +5,9 @@ use std::fs;
 use venice_recipient::Copies;
 
 use super::ListArgs;
-use super::control::{Answer, Question, ask};
+use super::control::{Look, look};
 use super::plan::{names, process_name};
-use super::status::Status;
+use super::status::{DEAD, SILENT, Status};
 use crate::rack::RunDir;
 use crate::terminal::{self, Align};
 
@@ -26,13 +26,15 @@ pub fn execute(args: &ListArgs) -> anyhow::Result<i32> {
 /// How the device `name` does: what its server says, or what it last left in a file.
 pub fn of_device(dir: &RunDir, name: &str) -> Option<Status> {
     let folder = dir.process_dir(&process_name(name));
-    if let Ok(Some(Answer::Status(status))) = ask(&folder, Question::Status) {
-        return Some(*status);
-    }
+    let state = match look(&folder) {
+        Look::Serves(status) => return Some(*status),
+        Look::Silent => SILENT,
+        Look::Dead => DEAD,
+    };
     let text = fs::read_to_string(folder.join("ready.json")).ok()?;
     let status: Status = serde_json::from_str(&text).ok()?;
     let used_bytes = venice_swap::used_bytes(&status.device).unwrap_or(0);
-    Some(Status { state: "dead".into(), used_bytes, ..status })
+    Some(Status { state: state.into(), used_bytes, ..status })
 }
 
 fn table(rows: &[Status]) -> String {

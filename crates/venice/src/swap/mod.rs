@@ -176,8 +176,8 @@ EXAMPLES:
   venice swap list
   venice swap list --json | jq '.[] | {name, device, used_bytes, request_p99_us}'
 
-States: up, detaching, dead (its server ended; `venice swap detach` clears it away). Used is what
-the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Copies are how many there are of each page
+States: up, detaching, silent (its server is there and does not answer: it is stopped, or hangs),
+dead (its server ended; `venice swap detach` clears it away). Used is what the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Copies are how many there are of each page
 on different nodes; a device that lost some says how far copying them anew is, and lost names the
 nodes. Read and write are rates at present, p50 and p99 times of requests since the device was
 attached.";

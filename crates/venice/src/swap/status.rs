@@ -7,12 +7,17 @@ use venice_recipient::Copies;
 
 use crate::rack::PortKind;
 
+/// The state of a device whose server has ended.
+pub const DEAD: &str = "dead";
+/// The state of one whose server is there and does not answer.
+pub const SILENT: &str = "silent";
+
 /// One row of `venice swap list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub name: String,
-    /// `up`, `detaching` or `dead`.
+    /// `up`, `detaching`, `silent` or `dead`.
     pub state: String,
     /// The block device.
     pub device: PathBuf,

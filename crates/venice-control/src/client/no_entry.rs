@@ -1,0 +1,119 @@
+//! Why no socket of this machine lets a program into the rack, and what to do about it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Why one of them does not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NoEntry {
+    /// Somebody listens, and says nothing.
+    Late,
+    /// This user may not connect.
+    NotAllowed,
+    /// The socket is there, and nobody listens.
+    NobodyListens,
+    /// Something else, which the daemon there said itself.
+    Said(String),
+    /// There is no such socket.
+    Missing,
+}
+
+impl NoEntry {
+    /// Why a socket could not be connected to.
+    pub(super) fn connecting(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::PermissionDenied => NoEntry::NotAllowed,
+            std::io::ErrorKind::NotFound => NoEntry::Missing,
+            std::io::ErrorKind::ConnectionRefused => NoEntry::NobodyListens,
+            _ => NoEntry::Said(error.to_string()),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            NoEntry::Late => "no answer in time",
+            NoEntry::NotAllowed => "this user may not come in here",
+            NoEntry::NobodyListens => "nobody listens there",
+            NoEntry::Said(why) => why,
+            NoEntry::Missing => "there is no such socket",
+        }
+    }
+}
+
+/// All of it in one line. Of sockets that are not there only if there is none: a machine has one or
+/// two of all those that are looked for.
+pub(super) fn text(failed: &[(PathBuf, NoEntry)]) -> String {
+    let there: Vec<_> = failed.iter().filter(|(_, why)| *why != NoEntry::Missing).collect();
+    let Some((path, worst)) = there.iter().min_by_key(|(_, why)| why) else {
+        return format!(
+            "no socket of a Monitor Node or an agent is here{}: run this on a machine of the rack; \
+             a machine joins with `venice join TOKEN`",
+            looked_in(failed)
+        );
+    };
+    let said = there.iter().map(|(path, why)| format!("{}: {}", path.display(), why.text()));
+    let said = said.collect::<Vec<_>>().join("; ");
+    match advice(path, worst) {
+        Some(advice) => format!("{said}: {advice}"),
+        None => said,
+    }
+}
+
+fn looked_in(failed: &[(PathBuf, NoEntry)]) -> String {
+    let dirs: BTreeSet<_> = failed.iter().filter_map(|(path, _)| path.parent()).collect();
+    let dirs: Vec<_> = dirs.into_iter().map(|dir| dir.display().to_string()).collect();
+    match dirs.is_empty() {
+        true => String::new(),
+        false => format!(" (looked in {})", dirs.join(", ")),
+    }
+}
+
+fn advice(path: &Path, worst: &NoEntry) -> Option<String> {
+    let name = path.file_stem().and_then(|name| name.to_str());
+    let (who, command) = match name {
+        Some("monitor") => ("the Monitor Node", "`venice monitor`"),
+        Some("agent") => ("the agent", "`venice agent`"),
+        _ => ("the daemon", "it"),
+    };
+    Some(match worst {
+        NoEntry::Late => format!(
+            "{who} there hangs, or is stopped: let it go on (kill -CONT), or end it (kill -9) and \
+             start it again"
+        ),
+        NoEntry::NotAllowed => {
+            "run this as root, as its daemon's user, or as a member of the group venice".to_owned()
+        }
+        NoEntry::NobodyListens => {
+            format!("start {who} again, with {command}, or `venice up` for a rack on one machine")
+        }
+        NoEntry::Said(_) | NoEntry::Missing => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(found: &[(&str, NoEntry)]) -> String {
+        let found: Vec<_> = found.iter().map(|(path, why)| (path.into(), why.clone())).collect();
+        text(&found)
+    }
+
+    #[test]
+    fn only_sockets_that_are_there_are_told_of_and_the_advice_is_for_the_cause() {
+        let missing = ("/run/venice/monitor.sock", NoEntry::Missing);
+        let hangs = ("/tmp/x/monitor.sock", NoEntry::Late);
+        let said = of(&[missing.clone(), hangs.clone(), ("/tmp/x/agent.sock", NoEntry::Missing)]);
+        assert!(said.starts_with("/tmp/x/monitor.sock: no answer in time: the Monitor Node there"));
+        assert!(!said.contains("no such socket") && !said.contains("group"), "{said}");
+        let said = of(&[("/x/agent.sock", NoEntry::NobodyListens), hangs]);
+        assert!(said.contains("agent.sock: nobody listens") && said.contains("hangs"), "{said}");
+        let said = of(&[("/x/agent.sock", NoEntry::NotAllowed), missing.clone()]);
+        assert!(said.contains("group venice"), "{said}");
+        let said = of(&[("/x/agent.sock", NoEntry::NobodyListens)]);
+        assert!(said.contains("start the agent again"), "{said}");
+        let said = of(&[missing]);
+        assert!(said.contains("looked in /run/venice)") && said.contains("venice join"), "{said}");
+        assert_eq!(of(&[("/x/s", NoEntry::Said("no".into()))]), "/x/s: no");
+    }
+}
