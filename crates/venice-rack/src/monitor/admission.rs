@@ -3,7 +3,6 @@
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::types::{MAX_NAME_BYTES, RackError};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 
 /// Tokens that are kept at a time, used ones included.
 const MAX_TOKENS: usize = 10_000;
@@ -118,8 +117,9 @@ impl MonitorCore {
         check_name(name)?;
         let is_known = self.rrt.by_name(name).is_some() || self.has_joined(name);
         // Some machines are called by their address.
+        let is_address = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
         let is_plain = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
-            || name.parse::<IpAddr>().is_ok();
+            || name.chars().all(is_address);
         match is_known || (is_plain && !name.starts_with('-')) {
             true => Ok(()),
             false => Err(RackError::BadRequest(format!(
