@@ -11,7 +11,7 @@ use crate::quota::{OverDevices, over_quota_text};
 use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret};
+use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 
 pub use peers::{Peer, PeerList, RelayPeer, RelayPlace};
 
