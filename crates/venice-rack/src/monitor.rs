@@ -186,7 +186,6 @@ impl MonitorCore {
         deadlines
             .chain(of_devices)
             .chain(self.line.next_ns())
-            .chain(self.next_in_handshake_ns())
             .min()
             .map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
     }

@@ -65,16 +65,6 @@ pub(super) struct Sought<'a> {
 }
 
 impl PendingDevice {
-    /// Who waits for it, where its donor has not been asked to lend it yet.
-    pub(super) fn waiter_unlent(&self) -> Option<&Waiter> {
-        let is_lent = self.part.as_ref().is_some_and(|part| part.is_committing);
-        self.waiter.as_deref().filter(|_| !is_lent)
-    }
-
-    pub(super) fn waiter_mut(&mut self) -> Option<&mut Waiter> {
-        self.waiter.as_deref_mut()
-    }
-
     fn sought(&self) -> Sought<'_> {
         let Self { request, named, place, tried, .. } = self;
         Sought { request, named: named.as_ref(), place: *place, tried }

@@ -103,11 +103,6 @@ impl PendingRequest {
         self.parts.values().any(|part| part.state == state)
     }
 
-    /// A donor has lent for it, or has been asked to.
-    pub(super) fn is_any_lent(&self) -> bool {
-        self.any_part(PartState::Committing) || self.any_part(PartState::Committed)
-    }
-
     pub(super) fn may_use(&self, donor: NodeId) -> bool {
         self.named.as_ref().is_none_or(|named| named.contains(&donor))
     }

@@ -200,25 +200,6 @@ fn who_waits_hears_how_it_stands_whatever_others_do() {
     assert_eq!(told_after_ns(&mut rack), Some(S));
 }
 
-#[test]
-fn who_is_in_one_handshake_after_the_other_hears_that_it_waits() {
-    let (mut rack, (donor, first)) = one_waits_behind_another();
-    rack.core.handle_leave(S / 10, &owner(), 1).unwrap();
-    rack.actions();
-    rack.core.handle_prepared(S / 10, donor, first.grant, Err(CallError::NoAnswer));
-    rack.core.handle_aborted(S / 10, donor, Ok(status(8, 3)));
-    let (_, its) = prepares(rack.actions()).remove(0);
-    assert!(rack.core.queue_rows(S / 10).is_empty(), "it is in its handshake");
-    assert_eq!(told_after_ns(&mut rack), Some(S));
-
-    // A donor that is about to lend has its lease begin: who asks is told nothing but what comes of it.
-    rack.core.handle_prepared(2 * S, donor, its.grant, Ok(status(0, 4)));
-    rack.actions();
-    rack.core.handle_request(2 * S, owner(), waiting(7)).unwrap();
-    rack.core.handle_timeout(3 * S + S / 2);
-    assert_eq!(standings(&mut rack), []);
-}
-
 /// It counts its lease from when it last heard that it waits.
 #[test]
 fn nobody_hears_that_it_waits_while_another_has_it_lent() {

@@ -97,8 +97,10 @@ pub(super) enum Fact {
     Line(Vec<QueueRow>),
     /// A Monitor Node tells what a request was granted.
     Tells { client_id: u128, grants: Vec<Grant> },
-    /// A donor sets slabs aside for a grant.
-    SetsAside { donor: u16, grant: GrantId, slabs: Vec<u32> },
+    /// A donor sets slabs aside for a grant, as it was asked to under that epoch.
+    SetsAside { donor: u16, grant: GrantId, slabs: Vec<u32>, epoch: u64 },
+    /// It lends them, likewise.
+    Lends { donor: u16, grant: GrantId, epoch: u64 },
     /// A donor ends a grant.
     Ends { donor: u16, grant: GrantId, reason: EndReason },
     /// A donor has nothing any more: its agent died.

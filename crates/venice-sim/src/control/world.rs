@@ -142,7 +142,7 @@ impl<'a> World<'a> {
             watches: vec![VecDeque::new(); usize::from(scenario.monitors)],
             operator: Operator::default(),
             out: Outbox::default(),
-            judge: Judge::new(scenario.lease.0, scenario.monitors == 1),
+            judge: Judge::new(scenario),
             trace: Trace::default(),
             faults: BTreeMap::new(),
         };

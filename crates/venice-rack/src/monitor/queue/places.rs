@@ -255,11 +255,6 @@ impl Waiter {
         self.is_asking && self.answer_ns <= now_ns
     }
 
-    /// When it is to be answered, where it has no answer yet.
-    pub(super) fn due_ns(&self) -> Option<u64> {
-        self.is_asking.then_some(self.answer_ns)
-    }
-
     /// Nobody is there any more who waits.
     pub(super) fn is_gone(&self, now_ns: u64) -> bool {
         !self.is_asking && self.heard_ns.saturating_add(GONE_AFTER_NS) <= now_ns

@@ -37,57 +37,12 @@ impl MonitorCore {
                 self.actions.push_back(Action::ReplyStanding { client_id, standing });
             }
         }
-        self.tell_those_in_handshake(now_ns);
     }
 
     /// Another Monitor Node may be having donors lend for it, or have had them: its caller counts the lease
     /// from when it last heard that it waits, and so hears of nothing before it is known what comes of that.
     fn is_being_lent(&self, client_id: u128) -> bool {
         self.rat.of_client(client_id).any(|grant| grant.state != GrantState::Releasing)
-    }
-
-    /// Those in their handshake too, which begins anew each time that others are first at the store: where
-    /// nothing is lent for them, they hear that they wait.
-    fn tell_those_in_handshake(&mut self, now_ns: u64) {
-        let due: Vec<u128> = self
-            .in_handshake_unlent()
-            .filter(|(_, _, waiter)| waiter.is_due(now_ns))
-            .map(|(client_id, ..)| client_id)
-            .collect();
-        for client_id in due {
-            let its = self.in_handshake_unlent().find(|(id, ..)| *id == client_id);
-            let Some((_, place, waiter)) = its else { continue };
-            let rank = self.line.before(place).count() as u32 + 1;
-            let standing = self.standing(now_ns, (rank, place), waiter);
-            if let Some(waiter) = self.waiter_in_handshake(client_id) {
-                waiter.answered(now_ns);
-            }
-            self.actions.push_back(Action::ReplyStanding { client_id, standing });
-        }
-    }
-
-    /// Requests that waited, and are in a handshake in which no donor has been asked to lend anything yet.
-    fn in_handshake_unlent(&self) -> impl Iterator<Item = (u128, Place, &Waiter)> {
-        let of_memory = self.requests.iter().filter_map(|(client_id, pending)| {
-            let waiter = pending.waiter.as_deref().filter(|_| !pending.is_any_lent())?;
-            Some((*client_id, pending.place, waiter))
-        });
-        let of_devices = self.device_requests.iter().filter_map(|(client_id, pending)| {
-            Some((*client_id, pending.place, pending.waiter_unlent()?))
-        });
-        of_memory.chain(of_devices).filter(|(client_id, ..)| !self.is_being_lent(*client_id))
-    }
-
-    fn waiter_in_handshake(&mut self, client_id: u128) -> Option<&mut Waiter> {
-        if let Some(pending) = self.requests.get_mut(&client_id) {
-            return pending.waiter.as_deref_mut();
-        }
-        self.device_requests.get_mut(&client_id)?.waiter_mut()
-    }
-
-    /// When the first of them is to be told.
-    pub(in crate::monitor) fn next_in_handshake_ns(&self) -> Option<u64> {
-        self.in_handshake_unlent().filter_map(|(_, _, waiter)| waiter.due_ns()).min()
     }
 
     /// It came here from another Monitor Node, which has had it granted all the same.

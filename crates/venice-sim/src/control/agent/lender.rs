@@ -33,7 +33,7 @@ impl Agent {
     ) -> Result<DonorStatus, Refusal> {
         let local_ns = self.now_ns(desk);
         let Some(life) = &mut self.life else { unreachable!("it was called") };
-        let (grant, slabs) = (request.grant, request.slabs as usize);
+        let (grant, slabs, epoch) = (request.grant, request.slabs as usize, request.donor_epoch);
         match life.core.handle_prepare(local_ns, request)? {
             Prepared::Repeated(status) => Ok(status),
             Prepared::New(status) => {
@@ -44,7 +44,7 @@ impl Agent {
                 };
                 let slabs = life.pool.split_off(left);
                 life.of_grants.insert(grant, slabs.clone());
-                desk.fact(Fact::SetsAside { donor: self.number, grant, slabs });
+                desk.fact(Fact::SetsAside { donor: self.number, grant, slabs, epoch });
                 Ok(status)
             }
         }
@@ -59,6 +59,9 @@ impl Agent {
         let local_ns = self.now_ns(desk);
         let Some(life) = &mut self.life else { unreachable!("it was called") };
         let result = life.core.handle_commit(local_ns, grant, epoch);
+        if result.is_ok() {
+            desk.fact(Fact::Lends { donor: self.number, grant, epoch });
+        }
         self.carry_out(desk);
         self.look(desk);
         result

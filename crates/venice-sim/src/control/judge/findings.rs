@@ -20,6 +20,8 @@ pub enum Checker {
     Numbers,
     /// Nothing is asked of who is drained or dead.
     TurnedAway,
+    /// Nothing is done that an earlier process was asked.
+    Lives,
     /// The line keeps its order.
     Line,
     /// Everybody is served.
@@ -63,7 +65,7 @@ const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Owners,
         Self::Truth,
         Self::Record,
@@ -71,6 +73,7 @@ impl Checker {
         Self::Kept,
         Self::Numbers,
         Self::TurnedAway,
+        Self::Lives,
         Self::Line,
         Self::Served,
         Self::Agreement,
@@ -87,6 +90,7 @@ impl Checker {
             Self::Kept => "kept",
             Self::Numbers => "numbers",
             Self::TurnedAway => "turned-away",
+            Self::Lives => "lives",
             Self::Line => "line",
             Self::Served => "served",
             Self::Agreement => "agreement",

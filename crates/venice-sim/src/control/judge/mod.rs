@@ -10,6 +10,7 @@
 //! | kept | nothing ends at its donor while its recipient may go by it, unless that was announced |
 //! | numbers | a grant's number is given once |
 //! | turned-away | nothing is asked of a node that is known to be drained or dead |
+//! | lives | a donor does nothing that an earlier process of it was asked |
 //! | line | nobody is passed in line by more than it asks for itself |
 //! | served | two leases after the last fault everybody is served for whom there is room |
 //! | agreement | in peace recipients, donors, all tables and the store agree, and nothing is left over |
@@ -33,6 +34,7 @@ use super::agent::Agent;
 use super::desk::Fact;
 use super::monitor::Monitor;
 use super::recipient::Recipient;
+use super::scenario::Scenario;
 use super::store::SharedStore;
 
 /// What is looked at.
@@ -94,11 +96,11 @@ struct Told {
 }
 
 impl Judge {
-    pub(super) fn new(lease_ns: u64, is_alone: bool) -> Self {
+    pub(super) fn new(scenario: &Scenario) -> Self {
         Self {
             findings: Findings::default(),
-            lease_ns,
-            is_alone,
+            lease_ns: scenario.lease.0,
+            is_alone: scenario.monitors == 1,
             held: BTreeMap::new(),
             lent: BTreeMap::new(),
             taken_back: BTreeSet::new(),
@@ -120,9 +122,11 @@ impl Judge {
             Fact::Wants { recipient, priority } => self.line.wants(recipient, priority),
             Fact::Line(rows) => self.shows_line(scene.now_ns, rows),
             Fact::Tells { client_id, grants } => self.tells(scene, client_id, &grants),
-            Fact::SetsAside { donor, grant, slabs } => {
+            Fact::SetsAside { donor, grant, slabs, epoch } => {
+                self.check_life(scene, donor, grant, epoch);
                 self.lent.insert((donor, grant), slabs);
             }
+            Fact::Lends { donor, grant, epoch } => self.check_life(scene, donor, grant, epoch),
             Fact::Ends { donor, grant, reason } => self.ends(scene, donor, grant, reason),
             Fact::Dies { donor } => {
                 self.lent.retain(|(of, _), _| *of != donor);

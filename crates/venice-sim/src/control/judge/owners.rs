@@ -72,6 +72,15 @@ impl Judge {
             .check(Checker::Owners, scene.now_ns, result.is_none(), || result.unwrap_or_default());
     }
 
+    /// A donor does something for a grant that it was asked under that epoch.
+    pub(super) fn check_life(&mut self, scene: &Scene<'_>, donor: u16, grant: GrantId, epoch: u64) {
+        let identity = scene.agents[usize::from(donor)].identity();
+        let is_its = identity.is_some_and(|identity| identity.epoch == epoch);
+        self.findings.check(Checker::Lives, scene.now_ns, is_its, || {
+            format!("donor{donor} is {identity:?}, and lends {grant} as it was asked at {epoch}")
+        });
+    }
+
     /// A donor ends a grant: nobody goes by it, or it was announced.
     pub(super) fn ends(
         &mut self,
