@@ -27,7 +27,7 @@ pub struct DrainArgs {
     #[arg(long)]
     no_wait: bool,
     /// Wait so many seconds at most; then exit code 1, and the node goes on draining
-    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds)]
     wait_s: Option<u64>,
     /// Print an object: node, draining, granted_bytes, grants (those in the way, as `venice grants`)
     #[arg(long)]
@@ -41,6 +41,10 @@ struct Left {
     draining: bool,
     granted_bytes: u64,
     grants: Vec<GrantRow>,
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number of seconds: write as in 600"))
 }
 
 /// Drains it, or takes that back.

@@ -51,7 +51,7 @@ fn mistakes_are_told_in_our_own_words() {
     let place = Place::new();
     let told: [(&[&str], &str); 6] = [
         (&["up", "--lend", "-1"], "is not a size"),
-        (&["drain", "node1", "--wait-s", "-1"], "--wait-s"),
+        (&["drain", "node1", "--wait-s", "-1"], "is no number of seconds"),
         (&["run", "--local", "-1MiB", "--", "true"], "is not a size"),
         (&["get", "io"], "--storage <SIZE>|--nic"),
         (&["quota", "set", "ada", "99999PiB"], "is more than 16EiB"),
