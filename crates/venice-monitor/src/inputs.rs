@@ -38,13 +38,14 @@ pub(crate) enum Input {
 
 impl Input {
     /// Whoever asked that has hung up, and nobody else has anything of it. What is reported, called off or
-    /// given back is right whoever waits for that.
+    /// given back is right whoever waits for that, and so is turning somebody out.
     pub(crate) fn is_forsaken(&self) -> bool {
         match self {
             Self::Register(_, reply) => reply.is_closed(),
             Self::Request(_, _, reply) | Self::RequestDevice(_, _, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
             Self::PlanDevice(_, _, reply) => reply.is_closed(),
+            Self::Order(Order::Revoke { .. }, _) => false,
             Self::Order(_, reply) => reply.is_closed(),
             Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,

@@ -1,7 +1,7 @@
 //! Asks again for those who have no answer yet, where others were first at the store.
 
 use super::{Driver, ask};
-use crate::inputs::{Asking, Waiting};
+use crate::inputs::{Asking, Order, Waiting};
 
 impl Driver {
     /// On behalf of those who have no answer yet, and wait for one.
@@ -30,10 +30,13 @@ impl Driver {
 
     /// Callers that have hung up may ask another Monitor Node by now, and what they asked here is not to be
     /// done at any later time. What donors have lent for a request already stays until its lease is over,
-    /// for whoever asks under its number. Memory is given back for everybody's sake, whoever hears of it.
+    /// for whoever asks under its number. Memory is given back, and nodes are turned out, for everybody's
+    /// sake, whoever hears of it.
     fn forget_forsaken(&mut self) {
         self.registrations.retain(|_, waiting| !waiting.reply.is_closed());
-        self.orders.retain(|_, waiting| !waiting.reply.is_closed());
+        self.orders.retain(|_, waiting| {
+            matches!(waiting.asked, Order::Revoke { .. }) || !waiting.reply.is_closed()
+        });
         self.requests.retain(|_, asking| {
             asking.replies.retain(|reply| !reply.is_closed());
             !asking.replies.is_empty()
