@@ -20,13 +20,29 @@ pub(super) struct Line {
     places: BTreeMap<String, (u32, u64)>,
     /// Slabs that went past each of those in line, by its number.
     passed: BTreeMap<u64, u64>,
+    /// Of those in no line, the newest number there was when it was decided that each gets what it wants:
+    /// its donors hear of that once it is written down, and whoever came meanwhile is not passed.
+    decided: BTreeMap<String, u64>,
 }
 
 impl Line {
     pub(super) fn wants(&mut self, recipient: String, priority: u8) {
         // Behind all that are in line; it may be granted at once and never be seen there.
         let place = (255 - u32::from(priority), 2 * self.newest_id + 1);
-        self.places.entry(recipient).or_insert(place);
+        self.places.entry(recipient.clone()).or_insert(place);
+        if !self.rows.iter().any(|row| row.recipient == recipient) {
+            self.decided.entry(recipient).or_insert(self.newest_id);
+        }
+    }
+
+    /// Those that are in line now, and no longer.
+    fn note_decided(&mut self, rows: &[QueueRow]) {
+        for row in &self.rows {
+            self.decided.insert(row.recipient.clone(), self.newest_id);
+        }
+        for row in rows {
+            self.decided.remove(&row.recipient);
+        }
     }
 }
 
@@ -36,6 +52,7 @@ impl Judge {
         let is_in_order = rows.is_sorted_by_key(order);
         self.findings
             .check(Checker::Line, now_ns, is_in_order, || format!("out of order: {rows:?}"));
+        self.line.note_decided(&rows);
         for row in &rows {
             let place = (255 - row.priority, 2 * row.id);
             self.line.places.insert(row.recipient.clone(), place);
@@ -57,8 +74,9 @@ impl Judge {
             return;
         };
         let (donor, place) = (name_of(donor as u16), *place);
+        let decided = self.line.decided.get(&request.recipient).copied().unwrap_or(u64::MAX);
         for row in self.line.rows.iter().filter(|row| row.needs != "quota") {
-            let is_before = (255 - row.priority, 2 * row.id) < place;
+            let is_before = (255 - row.priority, 2 * row.id) < place && row.id <= decided;
             if !is_before || !(row.donors.is_empty() || row.donors.contains(&donor)) {
                 continue;
             }
