@@ -77,7 +77,12 @@ impl MemoryWatch {
             // Slabs take a millisecond each to make or to give back.
             let (lender, within) = (Arc::clone(&lender), self.take_back_after);
             let heeded = tokio::task::spawn_blocking(move || lender.heed(report, orders, within));
-            heeded.await.expect("no task panics with the slabs");
+            match heeded.await {
+                Ok(()) => {}
+                // The agent ends, and its threads take nothing more on.
+                Err(ended) if ended.is_cancelled() => return,
+                Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            }
         }
     }
 }
