@@ -43,7 +43,7 @@ fn control_planes_of_all_kinds_keep_every_promise() {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (grants, passes) = (grants.into_inner(), passes.into_inner());
     println!("{SEEDS} seeds, {grants} grants, {passes} passes in {:?}", started.elapsed());
-    assert!(grants > 10 * SEEDS && passes > SEEDS / 10, "too little happens: {grants}, {passes}");
+    assert!(grants > 10 * SEEDS && passes > SEEDS / 20, "too little happens: {grants}, {passes}");
 }
 
 fn run_large(seed: u64, (monitors, donors, recipients): (u16, u16, u16)) {
