@@ -1,7 +1,7 @@
 //! An agent's reports: one call that stays open, and in it an answer to each.
 
 use super::door::Door;
-use super::monitor::MonitorHandler;
+use super::monitor_handler::MonitorHandler;
 use super::visitor::{Visitor, visitor};
 use crate::convert;
 use crate::error::rack_status;
