@@ -45,8 +45,7 @@ impl Input {
             Self::Request(_, _, reply) | Self::RequestDevice(_, _, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
             Self::PlanDevice(_, _, reply) => reply.is_closed(),
-            Self::Order(Order::Revoke { .. }, _) => false,
-            Self::Order(_, reply) => reply.is_closed(),
+            Self::Order(order, reply) => !order.is_for_all() && reply.is_closed(),
             Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,
         }
@@ -82,6 +81,14 @@ pub(crate) enum Order {
         /// Also a name that the rack does not know.
         is_sure: bool,
     },
+}
+
+impl Order {
+    /// It is done for everybody's sake, whoever waits for it and whatever else cannot be done: a node is
+    /// turned out.
+    pub(crate) fn is_for_all(&self) -> bool {
+        matches!(self, Self::Revoke { .. })
+    }
 }
 
 /// A table asked for.

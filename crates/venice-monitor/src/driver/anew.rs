@@ -1,7 +1,7 @@
 //! Asks again for those who have no answer yet, where others were first at the store.
 
 use super::{Driver, ask};
-use crate::inputs::{Asking, Order, Waiting};
+use crate::inputs::{Asking, Waiting};
 
 impl Driver {
     /// On behalf of those who have no answer yet, and wait for one.
@@ -34,9 +34,7 @@ impl Driver {
     /// sake, whoever hears of it.
     fn forget_forsaken(&mut self) {
         self.registrations.retain(|_, waiting| !waiting.reply.is_closed());
-        self.orders.retain(|_, waiting| {
-            matches!(waiting.asked, Order::Revoke { .. }) || !waiting.reply.is_closed()
-        });
+        self.orders.retain(|_, waiting| waiting.asked.is_for_all() || !waiting.reply.is_closed());
         self.requests.retain(|_, asking| {
             asking.replies.retain(|reply| !reply.is_closed());
             !asking.replies.is_empty()

@@ -7,7 +7,7 @@
 
 use super::Driver;
 use crate::error::MonitorError;
-use crate::inputs::{Input, Order};
+use crate::inputs::Input;
 use crate::records::Applied;
 use std::mem::replace;
 use std::time::Duration;
@@ -61,8 +61,7 @@ impl Driver {
             Input::Request(_, _, reply) | Input::RequestDevice(_, _, reply) => {
                 drop(reply.send(Err(refused())));
             }
-            Input::Order(Order::Revoke { .. }, _) => self.take(input),
-            Input::Order(_, reply) => drop(reply.send(Err(refused()))),
+            Input::Order(order, reply) if !order.is_for_all() => drop(reply.send(Err(refused()))),
             input => self.take(input),
         }
     }

@@ -38,21 +38,19 @@ impl MonitorCore {
         };
         let Some(place) = &entry.record.relay else { return false };
         let stops = way.iter().map(|position| self.node_at(&place.topology, *position));
-        let stops: Vec<_> = std::iter::once(Some((from, entry))).chain(stops).collect();
-        let is_up = |stop: &Option<(NodeId, &NodeEntry)>| stop.is_some_and(|(_, it)| it.up);
-        stops.iter().all(is_up) && stops.windows(2).all(|hop| self.is_hop_open(hop[0], hop[1]))
+        let stops: Option<Vec<_>> = std::iter::once(Some((from, entry))).chain(stops).collect();
+        stops.is_some_and(|stops| {
+            stops.iter().all(|(_, entry)| entry.up)
+                && stops.windows(2).all(|hop| self.is_hop_open(hop[0].0, hop[1].0))
+        })
     }
 
-    fn is_hop_open(
-        &self,
-        a: Option<(NodeId, &NodeEntry)>,
-        b: Option<(NodeId, &NodeEntry)>,
-    ) -> bool {
-        let (Some((a, _)), Some((b, _))) = (a, b) else { return false };
-        !self.tst.iter().any(|(from, report)| {
-            let is_between = (from, report.to) == (a, b) || (from, report.to) == (b, a);
-            is_between && report.port == LinkPort::Hop && report.state == LinkState::Down
-        })
+    fn is_hop_open(&self, one: NodeId, other: NodeId) -> bool {
+        let is_down = |from, to| {
+            let tested = self.tst.get(from, to, LinkPort::Hop);
+            tested.is_some_and(|report| report.state == LinkState::Down)
+        };
+        !is_down(one, other) && !is_down(other, one)
     }
 
     fn name_at(&self, topology: &str, position: u32) -> String {

@@ -161,11 +161,7 @@ impl MonitorCore {
             .iter()
             .filter(|(id, _)| pending.may_use(*id) && !closed.has(*id))
             .filter(|(id, _)| with_excluded || !pending.excluded.contains(id))
-            .map(|(node, entry)| {
-                let given_slabs = pending.given(node);
-                let most_slabs = pending.most_slabs.saturating_sub(given_slabs);
-                Donor { most_slabs, given_slabs, ..weighing.donor(node, entry) }
-            })
+            .map(|(node, entry)| pending.as_asked(weighing.donor(node, entry)))
             .collect()
     }
 
@@ -177,12 +173,8 @@ impl MonitorCore {
         let open = self.rrt.with_room().filter(|(id, _)| {
             pending.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
         });
-        open.filter_map(|(node, room)| {
-            let given_slabs = pending.given(node);
-            let most_slabs = pending.most_slabs.saturating_sub(given_slabs);
-            Some(Donor { most_slabs, given_slabs, ..weighing.donor_with(node, room)? })
-        })
-        .collect()
+        let donors = open.filter_map(|(node, room)| weighing.donor_with(node, room));
+        donors.map(|donor| pending.as_asked(donor)).collect()
     }
 
     /// Who of `donors` gives how much of what is missing.

@@ -2,6 +2,7 @@
 
 use super::queue::{Place, Waiter};
 use crate::caller::Owner;
+use crate::placement::Donor;
 use crate::types::{Identity, MemoryRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
@@ -97,6 +98,13 @@ impl PendingRequest {
     pub(super) fn given(&self, donor: NodeId) -> u32 {
         let parts = self.parts.values().filter(|part| part.donor.node == donor);
         parts.map(|part| part.slabs).sum()
+    }
+
+    /// A donor, with what it has given to this request and may still give.
+    pub(super) fn as_asked(&self, donor: Donor) -> Donor {
+        let given_slabs = self.given(donor.node);
+        let most_slabs = self.most_slabs.saturating_sub(given_slabs);
+        Donor { most_slabs, given_slabs, ..donor }
     }
 
     pub(super) fn any_part(&self, state: PartState) -> bool {
