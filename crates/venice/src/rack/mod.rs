@@ -2,6 +2,7 @@
 
 mod address;
 mod down;
+mod left_runs;
 mod log;
 mod network;
 mod offers;

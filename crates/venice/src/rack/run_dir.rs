@@ -9,14 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 
-use super::process::Identity;
-use super::runs::RunRow;
+use super::left_runs::sweep_runs;
 use crate::terminal;
 
 /// How long one `venice up` or `venice down` waits for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);
-/// What `venice run` makes in the directory of the runs: its row, the half of one, its desk.
-const RUN_FILES: [&str; 3] = ["json", "new", "sock"];
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// One rack's directory.
@@ -232,29 +229,6 @@ fn make_private_dir(path: &Path) -> anyhow::Result<()> {
         }
         made => made.with_context(|| format!("making the directory {}", path.display())),
     }
-}
-
-/// Removes what each `venice run` that was killed left there: files named after its process.
-fn sweep_runs(runs_dir: &Path) {
-    let Ok(entries) = fs::read_dir(runs_dir) else { return };
-    let is_left = |path: &PathBuf| {
-        let is_ours = path.extension().is_some_and(|kind| RUN_FILES.iter().any(|it| kind == *it));
-        let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
-        is_ours && pid.is_some_and(|pid| !is_run(pid, path))
-    };
-    // All are looked at before the first goes: one tells about another.
-    let left: Vec<PathBuf> = entries.flatten().map(|it| it.path()).filter(is_left).collect();
-    for path in left {
-        let _ = fs::remove_file(path);
-    }
-}
-
-/// Whether the process `pid` lives and is who wrote the file at `path`: a number is given again.
-fn is_run(pid: u32, path: &Path) -> bool {
-    let Some(now) = Identity::of(pid).filter(|process| process.exists()) else { return false };
-    let row = path.with_extension("json");
-    let written = fs::read(row).ok().and_then(|text| serde_json::from_slice::<RunRow>(&text).ok());
-    written.is_none_or(|row| row.process == now)
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {

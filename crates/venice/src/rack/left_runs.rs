@@ -1,0 +1,40 @@
+//! What each `venice run` that was killed left in the directory of the runs: files named after its process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::process::Identity;
+
+/// What `venice run` makes in the directory of the runs: its row, the half of one, its desk.
+const RUN_FILES: [&str; 3] = ["json", "new", "sock"];
+
+/// Of a row, whose it is.
+#[derive(Deserialize)]
+struct Written {
+    process: Identity,
+}
+
+/// Removes it.
+pub fn sweep_runs(runs_dir: &Path) {
+    let Ok(entries) = fs::read_dir(runs_dir) else { return };
+    let is_left = |path: &PathBuf| {
+        let is_ours = path.extension().is_some_and(|kind| RUN_FILES.iter().any(|it| kind == *it));
+        let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        is_ours && pid.is_some_and(|pid| !is_run(pid, path))
+    };
+    // All are looked at before the first goes: one tells about another.
+    let left: Vec<PathBuf> = entries.flatten().map(|it| it.path()).filter(is_left).collect();
+    for path in left {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whether the process `pid` lives and is who wrote the file at `path`: a number is given again.
+fn is_run(pid: u32, path: &Path) -> bool {
+    let Some(now) = Identity::of(pid).filter(|process| process.exists()) else { return false };
+    let row = path.with_extension("json");
+    let written = fs::read(row).ok().and_then(|text| serde_json::from_slice::<Written>(&text).ok());
+    written.is_none_or(|row| row.process == now)
+}
