@@ -126,3 +126,23 @@ pub enum StoreError {
     #[error("the system gives no random numbers")]
     Random(#[source] std::io::Error),
 }
+
+/// What a store said when it failed, once more.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct SaidBefore(String);
+
+impl StoreError {
+    /// The failure of a store's file for one more who asks.
+    pub(crate) fn again(&self) -> Self {
+        let said = |source: &Source| Box::new(SaidBefore(source.to_string()));
+        match self {
+            Self::Full { path, source } => Self::Full { path: path.clone(), source: said(source) },
+            Self::Io { path, source } => Self::Io { path: path.clone(), source: said(source) },
+            Self::Corrupt { path, reason } => {
+                Self::Corrupt { path: path.clone(), reason: reason.clone() }
+            }
+            other => unreachable!("{other}: no failure of a file"),
+        }
+    }
+}

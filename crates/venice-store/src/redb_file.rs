@@ -1,32 +1,47 @@
-//! A store in one redb file, for one process at a time.
+//! A store in a redb file and the log beside it, for one process at a time.
 
-mod database;
 mod failed;
 mod file_guard;
+mod image;
+mod ledger;
+mod log;
+mod tables;
 
 use crate::error::StoreError;
 use crate::store::{Lease, Outcome, Revision, Snapshot, Store, Transaction, lease_s};
 use crate::watch::{Batch, Watch};
-use database::RedbDatabase;
+use ledger::Ledger;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+/// A wait for the disk that is shorter costs less than having another thread wait.
+const SHORT_WAIT: Duration = Duration::from_millis(1);
+
 type Watcher = mpsc::Sender<Result<Batch, StoreError>>;
 
-/// A [`Store`] in one file. Nobody but this process has it, so its leases end with the process.
+/// A [`Store`] in a file, `PATH`, and the log beside it, `PATH.wal`, which is there while it is open and
+/// after a crash. Nobody but this process has it, so its leases end with the process.
 #[derive(Debug, Clone)]
 pub struct RedbStore {
-    open: Arc<Mutex<Open>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    open: Mutex<Open>,
+    /// The last wait for the disk was not short.
+    is_slow: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Open {
-    database: RedbDatabase,
+    ledger: Ledger,
     watchers: Vec<Watcher>,
     /// Until when each lives.
     leases: BTreeMap<Lease, (Instant, Duration)>,
@@ -37,42 +52,59 @@ impl RedbStore {
     /// Opens the store at `path`; makes it, and the directory it lies in, where there is none. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::Corrupt`], [`StoreError::Format`], [`StoreError::Io`].
+    /// [`StoreError::Locked`], [`StoreError::Corrupt`] (also of a log that is missing, damaged or another
+    /// store's), [`StoreError::Format`], [`StoreError::Full`], [`StoreError::Io`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = RedbDatabase::open(path)?;
-        let open = Open { database, watchers: Vec::new(), leases: BTreeMap::new(), last_lease: 0 };
-        Ok(Self { open: Arc::new(Mutex::new(open)) })
+        let ledger = Ledger::open(path)?;
+        let open = Open { ledger, watchers: Vec::new(), leases: BTreeMap::new(), last_lease: 0 };
+        let shared = Shared { open: Mutex::new(open), is_slow: AtomicBool::new(false) };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Does what has to wait for the disk where that holds nobody up.
-    async fn with<T: Send + 'static>(
+    /// Does what waits for the disk: here where that is short, else where it holds nobody up.
+    async fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Open) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let open = Arc::clone(&self.open);
-        spawn_blocking(move || work(&mut lock(&open))).await.map_err(StoreError::BrokeOff)?
+        let shared = Arc::clone(&self.shared);
+        if shared.is_slow.load(Ordering::Relaxed) {
+            return spawn_blocking(move || shared.time(work))
+                .await
+                .map_err(StoreError::BrokeOff)?;
+        }
+        shared.time(work)
     }
 }
 
-fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    // A transaction that panicked was not made.
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn time<T>(&self, work: impl FnOnce(&mut Open) -> T) -> T {
+        let mut open = self.lock();
+        let began = std::time::Instant::now();
+        let result = work(&mut open);
+        self.is_slow.store(began.elapsed() > SHORT_WAIT, Ordering::Relaxed);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // A transaction that panicked was not made.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Store for RedbStore {
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        self.with(|open| open.database.load()).await
+        Ok(self.shared.lock().ledger.snapshot())
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
-        self.with(move |open| open.commit(&transaction)).await
+        self.wait_for(move |open| open.commit(&transaction)).await
     }
 
     fn watch(&self, after: Revision) -> Watch {
         let (watcher, watch) = Watch::new();
-        let mut open = lock(&self.open);
+        let mut open = self.shared.lock();
         // The file has no history.
-        if open.database.load().is_ok_and(|all| all.revision == after) {
+        if open.ledger.revision() == after {
             open.watchers.push(watcher);
         }
         watch
@@ -81,25 +113,25 @@ impl Store for RedbStore {
     async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease, StoreError> {
         let time_to_live = Duration::from_secs(lease_s(time_to_live));
         let lease = {
-            let mut open = lock(&self.open);
+            let mut open = self.shared.lock();
             open.last_lease += 1;
             let lease = Lease(open.last_lease);
             open.leases.insert(lease, (Instant::now() + time_to_live, time_to_live));
             lease
         };
-        tokio::spawn(end_when_over(Arc::downgrade(&self.open), lease));
+        tokio::spawn(end_when_over(Arc::downgrade(&self.shared), lease));
         Ok(lease)
     }
 
     async fn keep_alive(&self, lease: Lease) -> Result<(), StoreError> {
-        let mut open = lock(&self.open);
+        let mut open = self.shared.lock();
         let (until, time_to_live) = open.leases.get_mut(&lease).ok_or(StoreError::LeaseOver)?;
         *until = Instant::now() + *time_to_live;
         Ok(())
     }
 
     async fn end_lease(&self, lease: Lease) -> Result<(), StoreError> {
-        self.with(move |open| open.end(lease)).await
+        self.wait_for(move |open| open.end(lease)).await
     }
 }
 
@@ -109,7 +141,7 @@ impl Open {
         if leases.into_iter().any(|lease| !self.leases.contains_key(&lease)) {
             return Err(StoreError::LeaseOver);
         }
-        let (outcome, changes) = self.database.commit(transaction)?;
+        let (outcome, changes) = self.ledger.commit(transaction)?;
         if let Outcome::Committed(revision) = outcome {
             self.tell(Batch { revision, changes });
         }
@@ -125,27 +157,26 @@ impl Open {
 
     fn end(&mut self, lease: Lease) -> Result<(), StoreError> {
         self.leases.remove(&lease);
-        let batch = self.database.drop_leased(|of| of == lease)?;
+        let batch = self.ledger.end_leases(|of| of == lease)?;
         self.tell(batch);
         Ok(())
     }
 }
 
 /// Ends the lease once nobody has kept it alive.
-async fn end_when_over(open: Weak<Mutex<Open>>, lease: Lease) {
+async fn end_when_over(store: Weak<Shared>, lease: Lease) {
     loop {
         let until = {
-            let Some(open) = open.upgrade() else { return };
-            let Some((until, _)) = lock(&open).leases.get(&lease).copied() else { return };
+            let Some(shared) = store.upgrade() else { return };
+            let Some((until, _)) = shared.lock().leases.get(&lease).copied() else { return };
             until
         };
         if until > Instant::now() {
             tokio::time::sleep_until(until).await;
             continue;
         }
-        let Some(open) = open.upgrade() else { return };
-        let store = RedbStore { open };
-        match store.end_lease(lease).await {
+        let Some(shared) = store.upgrade() else { return };
+        match (RedbStore { shared }).end_lease(lease).await {
             Ok(()) => return,
             Err(error) => {
                 tracing::error!(%error, "the records of a lease that is over cannot be removed");

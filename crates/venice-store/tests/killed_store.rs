@@ -1,7 +1,7 @@
 //! A store whose owner is killed at any instant comes back with all that was acknowledged.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -93,10 +93,12 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
             assert!(found >= acknowledged, "kill {kill}: {found} of {acknowledged} batches");
             // As if this process were killed as well: nothing is closed.
             if kill % 4 == 1 {
-                let copy = directory.path().join("copy.redb");
-                std::fs::copy(&path, &copy).unwrap();
+                let both = [path.clone(), log_of(&path)];
+                let copies = both.each_ref().map(|file| std::fs::read(file).unwrap());
                 drop(store);
-                std::fs::rename(&copy, &path).unwrap();
+                both.iter()
+                    .zip(copies)
+                    .for_each(|(file, copy)| std::fs::write(file, copy).unwrap());
             }
         }
     }
@@ -104,6 +106,13 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
     let acknowledged = acknowledged.max(kill_owner(&path, Kill::AtBatch(acknowledged + 10)));
     let found = batches_in(&RedbStore::open(&path).unwrap()).unwrap();
     assert!(found >= acknowledged && acknowledged > 10, "{found} of {acknowledged} batches");
+}
+
+/// The log beside a store.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push(".wal");
+    log.into()
 }
 
 /// When an owner is killed.

@@ -21,6 +21,8 @@ const TRY_EVERY: Duration = Duration::from_millis(500);
 impl Driver {
     /// Makes the changes durable, however long that takes, or hears that others were first.
     pub(super) async fn write(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
+        // A file is waited for in this very thread: what others have ready goes out before.
+        tokio::task::yield_now().await;
         let mut has_waited = false;
         loop {
             match self.store.apply(changes).await? {
