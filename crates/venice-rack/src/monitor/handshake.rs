@@ -98,16 +98,20 @@ impl MonitorCore {
     /// True while there will be room with what is on its way back to the donors. Waiting is no
     /// attempt.
     fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128, missing: u32) -> bool {
+        // Who waits in line has no need to wait here; and this looks at every node.
+        if self.requests[&client_id].waiter.is_some() {
+            return false;
+        }
+        let prepared = self.prepared_slabs();
         let returning = |donor: Donor| {
-            let free_slabs = donor.free_slabs.saturating_add(self.returning_slabs(donor.node));
-            Donor { free_slabs, ..donor }
+            let returning = self.returning_slabs(donor.node, &prepared);
+            Donor { free_slabs: donor.free_slabs.saturating_add(returning), ..donor }
         };
         let soon = self.available(client_id, false).into_iter().map(returning);
         if self.placed(client_id, missing, &soon.collect::<Vec<_>>()).is_none() {
             return false;
         }
-        let pending = self.requests.get_mut(&client_id).filter(|it| it.waiter.is_none());
-        let Some(pending) = pending else { return false };
+        let Some(pending) = self.requests.get_mut(&client_id) else { return false };
         let patience_ns = ROOM_PATIENCE_NS.min(pending.deadline_ns.saturating_sub(now_ns) / 2);
         let until_ns = *pending.room_until_ns.get_or_insert(now_ns.saturating_add(patience_ns));
         let waits = now_ns < until_ns;
@@ -117,19 +121,28 @@ impl MonitorCore {
         waits
     }
 
-    /// Slabs of a donor that are neither free nor lent nor kept aside for a request: it has them
+    /// What donors keep aside for requests that have not been granted yet, in slabs.
+    pub(super) fn prepared_slabs(&self) -> BTreeMap<NodeId, u32> {
+        let mut slabs = BTreeMap::new();
+        for part in self.requests.values().flat_map(|pending| pending.parts.values()) {
+            if part.state == PartState::Prepared {
+                let slabs = slabs.entry(part.donor.node).or_insert(0_u32);
+                *slabs = slabs.saturating_add(part.slabs);
+            }
+        }
+        slabs
+    }
+
+    /// Slabs of a donor that are neither free nor lent nor `prepared` for a request: it has them
     /// from a grant that has ended and is about to free them.
-    pub(super) fn returning_slabs(&self, donor: NodeId) -> u32 {
+    pub(super) fn returning_slabs(&self, donor: NodeId, prepared: &BTreeMap<NodeId, u32>) -> u32 {
         let Some(entry) = self.rrt.get(donor).filter(|entry| entry.up) else { return 0 };
         let epoch = entry.record.identity.epoch;
         let is_lent = |grant: &&GrantRecord| {
             grant.donor_epoch == epoch && grant.state != GrantState::Releasing
         };
         let lent = self.rat.of_donor(donor).filter(is_lent).map(|grant| grant.slabs);
-        let parts = self.requests.values().flat_map(|pending| pending.parts.values());
-        let prepared = parts
-            .filter(|part| part.donor.node == donor && part.state == PartState::Prepared)
-            .map(|part| part.slabs);
+        let prepared = prepared.get(&donor).copied();
         let left = entry.status.total_slabs.saturating_sub(entry.status.free_slabs);
         // Donors report what they like.
         lent.chain(prepared).fold(left, u32::saturating_sub)

@@ -63,6 +63,8 @@ struct Recipient {
     asked: usize,
     /// What it was granted last, heard or unheard, and has not given back.
     granted: Vec<Grant>,
+    /// What it had and gave back.
+    given_back: BTreeSet<GrantId>,
     /// What it renews.
     held: Vec<Grant>,
     alive: bool,
@@ -228,6 +230,7 @@ impl World {
             recipient.granted.clear();
             let held = recipient.held.drain(..);
             let leases: Vec<_> = held.map(|grant| (grant.id, grant.key)).collect();
+            recipient.given_back.extend(leases.iter().map(|(id, _)| *id));
             self.put(Question::Release(leases));
         }
     }
@@ -503,6 +506,7 @@ impl World {
                         self.wanted.insert(grant.id);
                         if index % 2 == 0 {
                             recipient.granted.clear();
+                            recipient.given_back.insert(grant.id);
                             released.push((grant.id, grant.key));
                         }
                         index % 2 != 0

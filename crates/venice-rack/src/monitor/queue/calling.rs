@@ -140,8 +140,9 @@ impl MonitorCore {
         chosen: Vec<&GrantRecord>,
     ) -> Vec<GrantId> {
         let mut kept = chosen.clone();
+        let without = self.rooms(waiter, memory);
         for grant in chosen.iter().rev() {
-            let mut rooms = self.rooms(waiter, memory);
+            let mut rooms = without.clone();
             for other in kept.iter().filter(|other| other.id != grant.id) {
                 give(&mut rooms, other.donor, other.slabs);
             }
@@ -154,10 +155,12 @@ impl MonitorCore {
 
     /// What each donor that it may use has, or is about to.
     fn rooms(&self, waiter: &Waiter, memory: &WantedMemory) -> Rooms {
+        let prepared = self.prepared_slabs();
         let usable =
             self.rrt.iter().filter(|(node, entry)| waiter.may_use(*node) && entry.may_lend());
         let rooms = usable.map(|(node, entry)| {
-            let has_slabs = entry.available_slabs().saturating_add(self.returning_slabs(node));
+            let returning = self.returning_slabs(node, &prepared);
+            let has_slabs = entry.available_slabs().saturating_add(returning);
             (node, Room { has_slabs, most_slabs: memory.most_slabs })
         });
         rooms.collect()

@@ -2,6 +2,7 @@
 
 use super::{Recipient, World, name_of, owner_of};
 use crate::model::MS;
+use std::collections::BTreeSet;
 use venice_rack::placement::Policy;
 use venice_rack::queueing::Queueing;
 use venice_rack::types::{Grant, MemoryRequest};
@@ -23,8 +24,9 @@ impl World {
         };
         let owner = owner_of(self.recipients.len());
         let (asked_ns, answer, asked) = (self.now_ns, None, self.at);
-        let (held, granted, alive) = (vec![], vec![], true);
-        let recipient = Recipient { owner, request, asked_ns, answer, asked, granted, held, alive };
+        let (held, granted, given_back, alive) = (vec![], vec![], BTreeSet::new(), true);
+        let recipient =
+            Recipient { owner, request, asked_ns, answer, asked, granted, given_back, held, alive };
         self.recipients.push(recipient);
         self.ask(self.recipients.len() - 1);
     }
@@ -61,6 +63,10 @@ impl World {
     pub(super) fn check_single(&mut self, client_id: u128, grants: Option<&Vec<Grant>>) {
         let Some(grants) = grants else { return };
         let recipient = &mut self.recipients[client_id as usize - 1];
+        // A Monitor Node that it asked before answers late, and has not heard that this is over.
+        if grants.iter().any(|grant| recipient.given_back.contains(&grant.id)) {
+            return;
+        }
         let before = std::mem::replace(&mut recipient.granted, grants.clone());
         let ids = |grants: &[Grant]| grants.iter().map(|grant| grant.id).collect::<Vec<_>>();
         if before.is_empty() || ids(&before) == ids(grants) {
