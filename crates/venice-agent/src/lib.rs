@@ -13,6 +13,7 @@ mod config;
 mod correspondent;
 mod devices;
 mod error;
+mod farewell;
 mod handler;
 mod identity;
 mod lender;

@@ -222,6 +222,12 @@ impl Driver {
     fn order(&mut self, token: Token, order: Order) {
         let now_ns = self.clock.now_ns();
         match order {
+            Order::Farewell { name, identity, .. } if self.core.name_of(identity.node) != name => {
+                self.answer_order(token, Err(RackError::NotRegistered));
+            }
+            Order::Farewell { identity, instance, .. } => {
+                self.core.handle_farewell(now_ns, token, identity, instance);
+            }
             Order::NewToken(record) => self.core.handle_new_token(wall_ms(), token, record),
             Order::Join { token: join, name, key } => {
                 self.core.handle_join(wall_ms(), token, join, (&name, key));
@@ -342,14 +348,16 @@ impl Driver {
             Action::ReplyRelease { token, kept } => {
                 self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
             }
-            Action::ReplyDone { token, result } => {
-                self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
-            }
+            Action::ReplyDone { token, result } => self.answer_order(token, result),
             Action::ReplyRegister { token, result } => {
                 self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
             }
             Action::Note(event) => log(&event),
         }
+    }
+
+    fn answer_order(&mut self, token: Token, result: Result<(), RackError>) {
+        self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
     }
 
     fn call(&mut self, donor: Identity, addr: String, call: Call) {

@@ -50,6 +50,11 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     assert_eq!((row["name"].as_str(), row["state"].as_str()), (Some("donor"), Some("up")));
     assert_eq!(row["lent_bytes"], 32 << 20);
     assert_eq!(agent.stop(Signal::TERM), Some(0));
+    // It has said so: nobody waits for heartbeats that do not come.
+    let row = &nodes(&place, &addr)[0];
+    assert_eq!((row["state"].as_str(), row["free_bytes"].as_u64()), (Some("stopped"), Some(0)));
+    let table = place.venice(&["nodes", "--monitor", &addr]).expect(0).out;
+    assert!(table.lines().any(|line| line.starts_with("donor  stopped")), "{table}");
     assert_eq!(monitor.stop(Signal::INT), Some(0));
 }
 

@@ -155,6 +155,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         Heartbeats { handler, door, serving }.answer(request).map(Response::new)
     }
 
+    async fn farewell(
+        &self,
+        request: Request<proto::FarewellRequest>,
+    ) -> Result<Response<proto::FarewellResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::Node(name) = caller else { return Err(self.door.forbid(&caller, "agents")) };
+        let proto::FarewellRequest { identity, instance } = request.into_inner();
+        let identity = convert::identity_in(identity)?;
+        self.handler.farewell(name, identity, instance).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::FarewellResponse {}))
+    }
+
     async fn request_memory(
         &self,
         request: Request<proto::RequestMemoryRequest>,
