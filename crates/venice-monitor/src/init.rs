@@ -41,7 +41,8 @@ pub async fn init(
         used_key: None,
     };
     let path = state_dir.join(STORE_FILE);
-    let (mut store, _) = FileStore::open(path.clone()).await?;
+    let mut store = FileStore::at(path.clone());
+    store.records().await?;
     give_to_owner_of_folder(&path)?;
     store.try_apply(vec![Change::PutToken(record)]).await?;
     let authority = Authority::create(&identity)?;
@@ -68,7 +69,7 @@ mod tests {
         std::fs::remove_file(&identity).unwrap();
 
         let token = init(dir.path(), "h:1", day).await.unwrap();
-        let (_, records) = FileStore::open(store).await.unwrap();
+        let records = FileStore::at(store).records().await.unwrap();
         let is_it = |record: &Record| matches!(record, Record::Token(it) if it.id == token.id);
         assert!(records.iter().any(is_it));
         let again = init(dir.path(), "h:1", day).await;

@@ -18,6 +18,7 @@ mod init;
 mod inputs;
 mod keys;
 mod log;
+mod mark;
 mod records;
 mod renewal;
 mod service;

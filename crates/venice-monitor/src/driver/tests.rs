@@ -16,7 +16,8 @@ async fn driver(dir: &std::path::Path) -> Driver {
     let authority = Arc::new(venice_identity_test::authority());
     let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
     let door = Door::new(holder.clone()).unwrap();
-    let (file, records) = FileStore::open(dir.join("store")).await.unwrap();
+    let mut file = FileStore::at(dir.join("store"));
+    let records = file.records().await.unwrap();
     let store = RecordStore::File(file);
     let keys = Box::new(SystemKeys::new().unwrap());
     let settings = MonitorConfig::default().settings();

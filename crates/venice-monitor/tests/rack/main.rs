@@ -3,6 +3,7 @@
 mod deaths;
 mod kit;
 mod lending;
+mod mark;
 mod several;
 mod wire;
 
