@@ -47,6 +47,23 @@ pub enum MonitorError {
         /// Where it listens.
         addr: String,
     },
+    /// What is kept of where the store is cannot be read or written.
+    #[error("{}, which says where this rack's tables are: {why}", path.display())]
+    StoreChoice {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A rack cannot be founded in a store that has tables.
+    #[error(
+        "{store} has the tables of a rack already: found this one with a store of its own (--store, \
+         with another prefix or file)"
+    )]
+    NotFree {
+        /// Where it is.
+        store: String,
+    },
     /// The store is another rack's.
     #[error(
         "the tables in {store} are another rack's: its authority has the fingerprint {theirs} (its \

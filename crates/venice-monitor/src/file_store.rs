@@ -55,12 +55,6 @@ impl FileStore {
         }
     }
 
-    /// Makes the changes durable, or says why not.
-    pub(crate) async fn try_apply(&mut self, changes: Vec<Change>) -> Result<(), MonitorError> {
-        self.commit(transaction(changes)).await?;
-        Ok(())
-    }
-
     async fn commit(&mut self, transaction: Transaction) -> Result<Outcome, StoreError> {
         self.opened().await?.commit(transaction).await
     }

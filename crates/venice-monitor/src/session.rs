@@ -59,7 +59,8 @@ impl Session {
         match etcd {
             Some(etcd) => SharedStore::open(etcd.clone(), &claim).await,
             None => {
-                let (file, records) = FileStore::open(self.config.store_file(), &claim).await?;
+                let path = PathBuf::from(&claim.store);
+                let (file, records) = FileStore::open(path, &claim).await?;
                 Ok((RecordStore::File(file), records))
             }
         }
