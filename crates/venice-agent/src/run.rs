@@ -143,6 +143,7 @@ struct Parts {
 }
 
 async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
+    let config = config.with_pool_memory()?;
     let addresses = config.validate()?;
     let instance = venice_ports::random_u64().map_err(AgentError::Random)?;
     raise_open_files();
