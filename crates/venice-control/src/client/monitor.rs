@@ -373,10 +373,10 @@ impl MonitorClient {
     }
 }
 
-/// A user's name; empty: each who has none of its own.
-fn quota_user(of: QuotaFor) -> String {
+/// A user's name; `None`: each who has none of its own.
+fn quota_user(of: QuotaFor) -> Option<String> {
     match of {
-        QuotaFor::User(user) => user,
-        QuotaFor::Others => String::new(),
+        QuotaFor::User(user) => Some(user),
+        QuotaFor::Others => None,
     }
 }

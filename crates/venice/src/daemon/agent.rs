@@ -23,7 +23,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
     /// The node's name, the same at every start [default: the host's name]
-    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
     /// Directory of the node's certificate, as `venice join` made it [default:
     /// /var/lib/venice/identity]
