@@ -4,6 +4,7 @@ mod deaths;
 mod kit;
 mod lending;
 mod mark;
+mod names;
 mod several;
 mod wire;
 
