@@ -85,6 +85,28 @@ fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_i
 }
 
 #[test]
+fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
+    // The second place is the pool node's machine: its programs come in at its agent's socket.
+    let (place, own) = (Place::new(), Place::new());
+    let (_monitor, addr) = monitor(&place);
+    let identity = place.join("pool1", &addr);
+    let words = ["agent", "--name", "pool1", "--pool", "--lend", "32MiB", "--monitor", &addr];
+    let _agent = Daemon::start(&own, &[&words[..], &["--identity", &identity]].concat());
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    let run = ["run", "--local", "16MiB", "--remote", "16MiB", "--", "true"];
+    for words in [
+        &["get", "memory", "16MiB", "--", "true"][..],
+        &["get", "accelerator", "--", "true"],
+        &["place", "16MiB"],
+        &run,
+    ] {
+        let said = own.venice(&[&["--monitor", &addr], words].concat()).expect(1);
+        assert!(said.complaint().contains("pool1 is a pool node"), "{words:?}: {}", said.err);
+    }
+    place.venice(&[&["--monitor", &addr], &run[..]].concat()).expect(0);
+}
+
+#[test]
 fn a_second_agent_of_the_same_name_is_refused() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
