@@ -54,7 +54,7 @@ fn mistakes_are_told_in_our_own_words() {
         (&["place", "-1"], "a size is not negative"),
         (&["place", "-5M", "--json"], "a size is not negative"),
         (&["run", "--local", "-5M", "--", "true"], "a size is not negative"),
-        (&["get", "memory", "--", "-1"], "a size is not negative"),
+        (&["get", "memory", "-1", "--", "true"], "a size is not negative"),
         (&["limit", "1", "--local", "-1"], "a size is not negative"),
         (&["swap", "attach", "-1GiB"], "a size is not negative"),
         (&["quota", "set", "ada", "-5M"], "a size is not negative"),

@@ -555,10 +555,6 @@ impl World {
         self.monitors[at] = self.start_monitor();
     }
 
-    fn kill_donor(&mut self, index: usize) {
-        self.donors[index].alive = false;
-    }
-
     fn start_donor(&mut self, index: usize) {
         if !self.donors[index].alive {
             let instance = self.next_instance;

@@ -1,4 +1,4 @@
-//! Donors that are ended in an orderly way, and say so.
+//! Donors that die, and donors that are ended in an orderly way and say so.
 
 use super::World;
 use super::etcd::Question;
@@ -16,6 +16,10 @@ pub(super) struct Ended {
 }
 
 impl World {
+    pub(super) fn kill_donor(&mut self, index: usize) {
+        self.donors[index].alive = false;
+    }
+
     /// What it says to a Monitor Node that crashes before it has done anything about it is lost.
     pub(super) fn end_donor(&mut self, index: usize) {
         let donor = &mut self.donors[index];
