@@ -29,7 +29,8 @@ pub struct AgentConfig {
     /// it.
     pub socket_group: String,
     /// How much memory to lend, in whole slabs; in a file a number of bytes or a text as
-    /// `"4GiB"`. It has no default.
+    /// `"4GiB"`. It has no default, but for a pool node that offers nothing else: what its machine has
+    /// available, less twice what that keeps free.
     #[serde(deserialize_with = "size")]
     pub lend: ByteSize,
     /// `ip:port` to answer the control plane on; port 0 lets the system choose.

@@ -14,6 +14,7 @@ use venice_control::{
 
 use crate::AgentError;
 use crate::correspondent::{Answer, Correspondent, Letter};
+use crate::farewell;
 use crate::identity::NodeIdentity;
 use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
@@ -46,7 +47,7 @@ struct Post {
 impl Member {
     /// Joins the rack and reports until dropped; returns only with the reason why that cannot go
     /// on.
-    pub(crate) async fn run(mut self) -> AgentError {
+    pub(crate) async fn run(&mut self) -> AgentError {
         let links = LinkTests::start();
         loop {
             let (client, registered) = match self.join().await {
@@ -54,6 +55,13 @@ impl Member {
                 Err(error) => return error,
             };
             self.report(client, registered, &links).await;
+        }
+    }
+
+    /// Leaves the rack, if it ever was in it; to be called when [`Self::run`] was dropped.
+    pub(crate) async fn leave(&self) {
+        if let Some(node) = self.registration.previous {
+            farewell::say(&self.identity, node, self.registration.instance).await;
         }
     }
 

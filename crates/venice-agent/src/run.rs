@@ -32,7 +32,7 @@ use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
 
 /// How long calls in progress may take to end when the agent stops.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LAST_CALLS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs an agent until `shutdown` completes. Prints nothing; logs by `tracing`. Needs a tokio
 /// runtime with time and I/O.
@@ -59,20 +59,21 @@ pub async fn run(
     });
     let lending = Lending::start(parts.lender, parts.memory, parts.devices);
     let mut service = std::pin::pin!(service);
+    let mut member = parts.member;
     let result = tokio::select! {
         () = shutdown => Ok(()),
-        error = parts.member.run() => Err(error),
+        error = member.run() => Err(error),
         served = &mut service => served.map_err(AgentError::from),
     };
-    // The recipients notice at once.
+    // The Monitor Nodes and the recipients notice at once.
     if result.is_ok() {
-        lending.lender.say_goodbye().await;
+        tokio::join!(member.leave(), lending.lender.say_goodbye());
     }
     drop(lending);
     drop(parts.blocks);
     drop(stop);
     if result.is_ok() {
-        let _ = tokio::time::timeout(FAREWELL, service).await;
+        let _ = tokio::time::timeout(LAST_CALLS_WITHIN, service).await;
     }
     result
 }
@@ -142,6 +143,7 @@ struct Parts {
 }
 
 async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
+    let config = config.with_pool_memory()?;
     let addresses = config.validate()?;
     let instance = venice_ports::random_u64().map_err(AgentError::Random)?;
     raise_open_files();

@@ -14,3 +14,4 @@ pub use gate::{GateClient, MonitorIdentity, join};
 pub use heartbeats::Heartbeats;
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;
+pub use no_entry::RECORD_FILE;

@@ -38,6 +38,18 @@ fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
     field.ok_or_else(|| Status::invalid_argument(format!("{name} is missing")))
 }
 
+/// A name that has to say something: `what` it is of.
+pub(crate) fn name_in(name: String, what: &str) -> Result<String, Status> {
+    match name.is_empty() {
+        true => Err(Status::invalid_argument(format!("the name of {what} is empty"))),
+        false => Ok(name),
+    }
+}
+
+pub(crate) fn names_in(names: Vec<String>, what: &str) -> Result<Vec<String>, Status> {
+    names.into_iter().map(|name| name_in(name, what)).collect()
+}
+
 /// 32 bytes, or none at all.
 fn secret_in(bytes: &[u8], name: &str) -> Result<Option<[u8; SEAL_KEY_BYTES]>, Status> {
     if bytes.is_empty() {

@@ -22,7 +22,7 @@ mod verifiers;
 pub use authority::{Authority, Fingerprint, Lifetimes};
 pub use credential::{Credential, KeyPem, Said};
 pub use error::IdentityError;
-pub use files::{Place, give_to_owner_of_folder};
+pub use files::{Place, give_to_owner_of_folder, write_private};
 pub use holder::Holder;
 pub use joining::forget_joining_key;
 pub use token::{JoinToken, TokenSecret};

@@ -2,6 +2,7 @@
 
 use crate::clock::nanoseconds;
 use crate::error::MonitorError;
+use crate::store_choice::StoreChoice;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use venice_control::identity::Lifetimes;
 use venice_control::{LookAhead, Policy, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
-use venice_store::{EtcdTls, StoreError, StoreLocation};
+use venice_store::StoreLocation;
 
 /// Called once with the address the Monitor Node listens on.
 pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send + Sync>>);
@@ -189,43 +190,30 @@ impl MonitorConfig {
         u64::try_from(node.max(user).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The store's file, if it is one.
-    pub(crate) fn store_file(&self) -> PathBuf {
-        self.store.as_ref().map_or_else(|| self.state_dir.join(crate::STORE_FILE), PathBuf::from)
+    /// Where the tables are, as far as this says it.
+    pub(crate) fn store_choice(&self) -> StoreChoice {
+        StoreChoice {
+            store: self.store.clone(),
+            store_ca: self.store_ca.clone(),
+            store_certificate: self.store_certificate.clone(),
+            store_key: self.store_key.clone(),
+        }
+    }
+
+    /// The same, with what it does not say of its store taken from where the rack was founded.
+    ///
+    /// # Errors
+    /// [`MonitorError::StoreChoice`].
+    pub(crate) fn with_founded_store(mut self) -> Result<Self, MonitorError> {
+        let choice = self.store_choice().or(StoreChoice::load(&self.state_dir)?);
+        let StoreChoice { store, store_ca, store_certificate, store_key } = choice;
+        (self.store, self.store_ca) = (store, store_ca);
+        (self.store_certificate, self.store_key) = (store_certificate, store_key);
+        Ok(self)
     }
 
     pub(crate) fn store_location(&self) -> Result<StoreLocation, MonitorError> {
-        match &self.store {
-            Some(store) => {
-                store.parse().map_err(|error: StoreError| MonitorError::Config(error.to_string()))
-            }
-            None => Ok(StoreLocation::File(self.store_file())),
-        }
-    }
-
-    pub(crate) fn etcd_tls(&self) -> EtcdTls {
-        let certificate = self.store_certificate.clone().zip(self.store_key.clone());
-        EtcdTls { authority: self.store_ca.clone(), certificate }
-    }
-
-    /// Files for TLS that would be passed over.
-    fn check_store(&self) -> Result<(), MonitorError> {
-        let location = self.store_location()?;
-        let wrong = |what: &str| Err(MonitorError::Config(what.to_owned()));
-        if self.store_certificate.is_some() != self.store_key.is_some() {
-            return wrong("store_certificate and store_key go together: one of them is missing");
-        }
-        let has_tls = self.store_ca.is_some() || self.store_key.is_some();
-        match location {
-            StoreLocation::Etcd(etcd) if etcd.is_tls && self.store_ca.is_none() => {
-                wrong("etcds:// needs store_ca: the authority of the members' certificates")
-            }
-            StoreLocation::Etcd(etcd) if etcd.is_tls || !has_tls => Ok(()),
-            _ if has_tls => {
-                wrong("store_ca, store_certificate and store_key are for etcds:// alone")
-            }
-            _ => Ok(()),
-        }
+        self.store_choice().location(&self.state_dir)
     }
 
     pub(crate) fn lifetimes(&self) -> Lifetimes {
@@ -284,7 +272,7 @@ impl MonitorConfig {
         if self.missed_heartbeats == 0 {
             return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));
         }
-        self.check_store()
+        self.store_choice().check()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Drives the core: calls and the time go in, what it wants done is done.
 
 mod anew;
+mod stopping;
 mod writing;
 
 use crate::clock::{Clock, TICK, wall_ms};
@@ -87,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// Runs until it is told to stop or the store fails.
+    /// Runs until it is told to stop, and what it was asked before that is done, or the store fails.
     pub(crate) async fn run(mut self, inputs: mpsc::Receiver<Input>) -> Result<(), MonitorError> {
         self.inputs = inputs;
         self.core.handle_certificate_life(self.certificate_life_ms);
@@ -97,17 +98,19 @@ impl Driver {
         loop {
             self.perform_all().await?;
             if self.is_stopping {
-                return Ok(());
+                return self.finish().await;
             }
             let wait = self.clock.until(self.core.poll_timeout());
             tokio::select! {
                 count = self.inputs.recv_many(&mut batch, INPUTS_AT_ONCE) => {
-                    let stop = count == 0 || batch.iter().any(|input| matches!(input, Input::Stop));
-                    if stop {
+                    if count == 0 {
                         return Ok(());
                     }
                     for input in batch.drain(..) {
-                        self.take(input);
+                        // Who asks later is told that it stops.
+                        if !self.is_stopping {
+                            self.take(input);
+                        }
                     }
                 }
                 Some(done) = self.calls.join_next(), if !self.calls.is_empty() => {
@@ -222,6 +225,12 @@ impl Driver {
     fn order(&mut self, token: Token, order: Order) {
         let now_ns = self.clock.now_ns();
         match order {
+            Order::Farewell { name, identity, .. } if self.core.name_of(identity.node) != name => {
+                self.answer_order(token, Err(RackError::NotRegistered));
+            }
+            Order::Farewell { identity, instance, .. } => {
+                self.core.handle_farewell(now_ns, token, identity, instance);
+            }
             Order::NewToken(record) => self.core.handle_new_token(wall_ms(), token, record),
             Order::Join { token: join, name, key } => {
                 self.core.handle_join(wall_ms(), token, join, (&name, key));
@@ -342,14 +351,16 @@ impl Driver {
             Action::ReplyRelease { token, kept } => {
                 self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
             }
-            Action::ReplyDone { token, result } => {
-                self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
-            }
+            Action::ReplyDone { token, result } => self.answer_order(token, result),
             Action::ReplyRegister { token, result } => {
                 self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
             }
             Action::Note(event) => log(&event),
         }
+    }
+
+    fn answer_order(&mut self, token: Token, result: Result<(), RackError>) {
+        self.orders.remove(&token).map(|waiting| waiting.reply.send(result));
     }
 
     fn call(&mut self, donor: Identity, addr: String, call: Call) {

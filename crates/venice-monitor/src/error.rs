@@ -1,5 +1,6 @@
 //! Why a Monitor Node stops.
 
+use std::path::PathBuf;
 use thiserror::Error;
 use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
@@ -45,6 +46,43 @@ pub enum MonitorError {
     ServesAlone {
         /// Where it listens.
         addr: String,
+    },
+    /// What is kept of where the store is cannot be read or written.
+    #[error("{}, which says where this rack's tables are: {why}", path.display())]
+    StoreChoice {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A rack cannot be founded in a store that has tables.
+    #[error(
+        "{store} has the tables of a rack already: found this one with a store of its own (--store, \
+         with another prefix or file)"
+    )]
+    NotFree {
+        /// Where it is.
+        store: String,
+    },
+    /// The store is another rack's.
+    #[error(
+        "the tables in {store} are another rack's: its authority has the fingerprint {theirs} (its \
+         first Monitor Node was at {addr}), and the one in {} has {ours}: give this rack a store of \
+         its own (--store, with another prefix or file), or start with that rack's authority (a copy \
+         of its Monitor Node's folder `identity`)",
+        identity.display()
+    )]
+    OtherRack {
+        /// Where it is.
+        store: String,
+        /// The fingerprint of that rack's authority.
+        theirs: String,
+        /// Where its first Monitor Node listened.
+        addr: String,
+        /// The fingerprint of ours.
+        ours: String,
+        /// Where that is kept.
+        identity: PathBuf,
     },
     /// The listening socket does not tell its address.
     #[error("the listening socket does not tell its address")]

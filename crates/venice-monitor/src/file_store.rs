@@ -1,7 +1,7 @@
 //! The records in a file that nobody else has.
-//!
 
 use crate::error::MonitorError;
+use crate::mark::{Claim, MARK};
 use crate::records::{self, Applied};
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
@@ -15,12 +15,32 @@ pub(crate) struct FileStore {
 }
 
 impl FileStore {
-    /// Opens the file and reads what is in it.
-    pub(crate) async fn open(path: PathBuf) -> Result<(Self, Vec<Record>), MonitorError> {
-        let mut file = Self { path, store: None };
-        let Snapshot { entries, .. } = file.opened().await?.load().await?;
-        let records = entries.iter().map(records::record).collect::<Result<_, _>>()?;
+    /// The file there, which is opened when it is wanted.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path, store: None }
+    }
+
+    /// Opens the file, where it is this rack's, and reads what is in it.
+    pub(crate) async fn open(
+        path: PathBuf,
+        claim: &Claim,
+    ) -> Result<(Self, Vec<Record>), MonitorError> {
+        let mut file = Self::at(path);
+        match claim.make(file.opened().await?).await {
+            Err(MonitorError::Store(error @ StoreError::Full { .. })) => {
+                tracing::warn!(%error, "whose tables these are is not written down yet");
+                file.store = None;
+            }
+            made => made?,
+        }
+        let records = file.records().await?;
         Ok((file, records))
+    }
+
+    /// What is in it.
+    pub(crate) async fn records(&mut self) -> Result<Vec<Record>, MonitorError> {
+        let Snapshot { entries, .. } = self.opened().await?.load().await?;
+        entries.iter().filter(|entry| entry.key != MARK).map(records::record).collect()
     }
 
     /// Makes the changes durable, or says that there is no room.
@@ -33,12 +53,6 @@ impl FileStore {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Makes the changes durable, or says why not.
-    pub(crate) async fn try_apply(&mut self, changes: Vec<Change>) -> Result<(), MonitorError> {
-        self.commit(transaction(changes)).await?;
-        Ok(())
     }
 
     async fn commit(&mut self, transaction: Transaction) -> Result<Outcome, StoreError> {

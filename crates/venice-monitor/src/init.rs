@@ -1,77 +1,155 @@
 //! Founding a rack: an authority, and the token that its first machine joins with.
 
-use crate::STORE_FILE;
 use crate::clock::wall_ms;
 use crate::error::MonitorError;
-use crate::file_store::FileStore;
-use std::path::Path;
+use crate::mark::Claim;
+use crate::records;
+use crate::store_choice::StoreChoice;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use venice_control::identity::{
     Authority, IdentityError, JoinToken, Place, TokenSecret, give_to_owner_of_folder,
 };
-use venice_rack::monitor::{Change, JoinTokenRecord};
+use venice_rack::monitor::{Change, JoinTokenRecord, RecordKey};
+use venice_store::{EtcdStore, RedbStore, Store, StoreError, StoreLocation, Transaction};
 
 /// Makes the rack's authority in the Monitor Node's state directory and, for `address` (`host:port`,
-/// where machines will reach the Monitor Node), a join token that is good for so long. The Monitor
-/// Node must not run.
+/// where machines will reach the Monitor Node), a join token that is good for so long, in the store that
+/// is chosen. Which one that is the Monitor Node finds in the state directory. It must not run.
 ///
-/// The authority is made last, since with it the rack is there: what broke off before can be begun
-/// anew.
+/// The authority is made after all that, since with it the rack is there: what broke off before can be
+/// begun anew.
 ///
 /// # Errors
-/// [`MonitorError::Identity`] where there is an authority already; [`MonitorError::Store`].
+/// [`MonitorError::Config`] where `choice` makes no sense; [`MonitorError::Identity`] where there is an
+/// authority already; [`MonitorError::NotFree`] where the store has tables; [`MonitorError::Store`].
 pub async fn init(
     state_dir: &Path,
     address: &str,
     valid: Duration,
+    choice: &StoreChoice,
 ) -> Result<JoinToken, MonitorError> {
+    choice.check()?;
+    let location = choice.location(state_dir)?;
     let identity = state_dir.join(crate::IDENTITY_DIR);
     if Authority::exists(&identity) {
         return Err(IdentityError::Exists { dir: identity }.into());
     }
     // Before anything is made: the tables hold secrets too.
     Place::prepare(state_dir)?.keep();
-    let (id, secret) = TokenSecret::draw()?;
-    let record = JoinTokenRecord {
-        id,
-        secret_hash: secret.hash(),
-        node: String::new(),
-        expires_ms: wall_ms().saturating_add(valid.as_millis() as u64),
-        used_by: String::new(),
-        used_key: None,
-    };
-    let path = state_dir.join(STORE_FILE);
-    let (mut store, _) = FileStore::open(path.clone()).await?;
-    give_to_owner_of_folder(&path)?;
-    store.try_apply(vec![Change::PutToken(record)]).await?;
-    let authority = Authority::create(&identity)?;
-    Ok(JoinToken { id, secret, authority: authority.fingerprint(), monitor: address.to_owned() })
+    let founding = Founding { state_dir, identity, address, valid, choice, location: &location };
+    match &location {
+        StoreLocation::File(path) => {
+            let opened = path.clone();
+            let store = spawn_blocking(move || RedbStore::open(&opened)).await;
+            let store = store.map_err(StoreError::BrokeOff)??;
+            give_to_owner_of_folder(path)?;
+            founding.make(&store).await
+        }
+        StoreLocation::Etcd(etcd) => {
+            founding.make(&EtcdStore::connect(etcd, &choice.tls()).await?).await
+        }
+    }
+}
+
+/// What is to be made.
+struct Founding<'a> {
+    state_dir: &'a Path,
+    identity: PathBuf,
+    address: &'a str,
+    valid: Duration,
+    choice: &'a StoreChoice,
+    location: &'a StoreLocation,
+}
+
+impl Founding<'_> {
+    async fn make(&self, store: &impl Store) -> Result<JoinToken, MonitorError> {
+        self.check_free(store).await?;
+        let (id, secret) = TokenSecret::draw()?;
+        let record = JoinTokenRecord {
+            id,
+            secret_hash: secret.hash(),
+            node: String::new(),
+            expires_ms: wall_ms().saturating_add(self.valid.as_millis() as u64),
+            used_by: String::new(),
+            used_key: None,
+        };
+        let token = records::store_change(Change::PutToken(record));
+        store.commit(Transaction::of(vec![token])).await?;
+        if self.choice.store.is_some() {
+            self.choice.save(self.state_dir)?;
+        }
+        let authority = Authority::create(&self.identity)?.fingerprint();
+        let claim = Claim {
+            authority,
+            identity: self.identity.clone(),
+            addr: self.address.to_owned(),
+            store: self.location.to_string(),
+        };
+        claim.make(store).await?;
+        Ok(JoinToken { id, secret, authority, monitor: self.address.to_owned() })
+    }
+
+    /// What a founding that broke off has left is nobody's.
+    async fn check_free(&self, store: &impl Store) -> Result<(), MonitorError> {
+        let entries = store.load().await?.entries;
+        let is_left = |key: &str| matches!(records::record_key(key), Some(RecordKey::Token(_)));
+        match entries.iter().all(|entry| is_left(&entry.key)) {
+            true => Ok(()),
+            false => Err(MonitorError::NotFree { store: self.location.to_string() }),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::STORE_FILE;
+    use crate::file_store::FileStore;
     use venice_rack::monitor::Record;
+
+    async fn init_in(dir: &Path, choice: StoreChoice) -> Result<JoinToken, MonitorError> {
+        init(dir, "h:1", Duration::from_secs(86_400), &choice).await
+    }
 
     #[tokio::test]
     async fn a_founding_that_broke_off_is_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, day) = (dir.path().join(STORE_FILE), Duration::from_secs(86_400));
+        let store = dir.path().join(STORE_FILE);
         std::fs::write(&store, b"no store at all").unwrap();
-        let broken = init(dir.path(), "h:1", day).await;
+        let broken = init_in(dir.path(), StoreChoice::default()).await;
         assert!(matches!(broken, Err(MonitorError::Store(_))), "{broken:?}");
         std::fs::remove_file(&store).unwrap();
         let identity = dir.path().join(crate::IDENTITY_DIR);
         std::fs::write(&identity, b"in the way").unwrap();
-        let broken = init(dir.path(), "h:1", day).await;
+        let broken = init_in(dir.path(), StoreChoice::default()).await;
         assert!(matches!(broken, Err(MonitorError::Identity(_))), "{broken:?}");
         std::fs::remove_file(&identity).unwrap();
 
-        let token = init(dir.path(), "h:1", day).await.unwrap();
-        let (_, records) = FileStore::open(store).await.unwrap();
+        let token = init_in(dir.path(), StoreChoice::default()).await.unwrap();
+        let records = FileStore::at(store).records().await.unwrap();
         let is_it = |record: &Record| matches!(record, Record::Token(it) if it.id == token.id);
         assert!(records.iter().any(is_it));
-        let again = init(dir.path(), "h:1", day).await;
+        let again = init_in(dir.path(), StoreChoice::default()).await;
         assert!(matches!(again, Err(MonitorError::Identity(IdentityError::Exists { .. }))));
+    }
+
+    #[tokio::test]
+    async fn a_rack_is_founded_in_a_store_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("tables/rack.redb");
+        std::fs::create_dir(dir.path().join("tables")).unwrap();
+        let choice =
+            || StoreChoice { store: Some(store.display().to_string()), ..StoreChoice::default() };
+        let token = init_in(&dir.path().join("one"), choice()).await.unwrap();
+        let records = FileStore::at(store.clone()).records().await.unwrap();
+        let is_it = |record: &Record| matches!(record, Record::Token(it) if it.id == token.id);
+        assert!(records.iter().any(is_it));
+        assert_eq!(StoreChoice::load(&dir.path().join("one")).unwrap(), choice());
+        let two = init_in(&dir.path().join("two"), choice()).await.unwrap_err();
+        assert!(matches!(two, MonitorError::NotFree { .. }), "{two:?}");
+        assert!(two.to_string().contains("--store"), "{two}");
+        assert!(!Authority::exists(&dir.path().join("two/identity")));
     }
 }

@@ -3,8 +3,8 @@
 use tokio::sync::oneshot;
 use venice_control::{
     Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
-    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
-    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
+    Identity, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow,
+    QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
 };
 use venice_rack::monitor::{JoinTokenRecord, Kept};
 use venice_wire::{GrantId, GrantKey};
@@ -63,6 +63,13 @@ pub(crate) struct Report {
 /// What is to be done, with no other answer than that it is.
 #[derive(Clone)]
 pub(crate) enum Order {
+    /// An agent ends.
+    Farewell {
+        /// The node's name, as the agent's certificate says.
+        name: String,
+        identity: Identity,
+        instance: u64,
+    },
     Drain {
         name: String,
         undo: bool,
@@ -85,9 +92,9 @@ pub(crate) enum Order {
 
 impl Order {
     /// It is done for everybody's sake, whoever waits for it and whatever else cannot be done: a node is
-    /// turned out.
+    /// turned out, or has ended.
     pub(crate) fn is_for_all(&self) -> bool {
-        matches!(self, Self::Revoke { .. })
+        matches!(self, Self::Revoke { .. } | Self::Farewell { .. })
     }
 }
 

@@ -18,17 +18,20 @@ mod init;
 mod inputs;
 mod keys;
 mod log;
+mod mark;
 mod records;
 mod renewal;
 mod service;
 mod session;
 mod shared_store;
+mod store_choice;
 mod tenure;
 mod wardens;
 
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 pub use init::init;
+pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
 
 use crowd::Crowd;
 use session::Session;
@@ -60,6 +63,7 @@ pub async fn run(
     config: MonitorConfig,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), MonitorError> {
+    let config = config.with_founded_store()?;
     config.validate()?;
     let location = config.store_location()?;
     // Whoever finds the address taken says so before it waits for anything else.
@@ -76,7 +80,7 @@ pub async fn run(
     let etcd = match location {
         StoreLocation::File(_) => None,
         StoreLocation::Etcd(etcd) => {
-            let tls = session.config.etcd_tls();
+            let tls = session.config.store_choice().tls();
             let connecting = EtcdStore::connect(&etcd, &tls);
             tokio::select! {
                 connected = patiently(&etcd, connecting) => Some(connected?),

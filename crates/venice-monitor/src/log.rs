@@ -10,6 +10,9 @@ pub(crate) fn log(event: &Event) {
         }
         Event::NodeBack { name } => tracing::info!(node = name, "reports again"),
         Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
+        Event::NodeStopped { name } => {
+            tracing::info!(node = name, "is stopped: its agent has ended")
+        }
         Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
         Event::NodeDrains { name, drains: false } => {
             tracing::info!(node = name, "is drained no longer");

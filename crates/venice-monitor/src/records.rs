@@ -171,7 +171,7 @@ mod tests {
         let path = directory.path().join("rack.redb");
         let old = OLD.map(|(key, value)| StoreChange::put(key, value)).to_vec();
         RedbStore::open(&path).unwrap().commit(Transaction::of(old)).await.unwrap();
-        let (_, records) = FileStore::open(path).await.unwrap();
+        let records = FileStore::at(path).records().await.unwrap();
         match &records[..] {
             [Record::GrantLimit(257), Record::Grant(grant)] => {
                 assert_eq!((grant.id, grant.slabs, &grant.owner), (GrantId(7), 3, &None));

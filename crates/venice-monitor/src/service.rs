@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport, Kept,
-    LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow, QuotaFor,
-    QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
+    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
+    Identity, Kept, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan,
+    QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -73,6 +73,15 @@ impl MonitorHandler for Service {
             Ok(()) => answer.await.unwrap_or_else(|_| stopping()),
             Err(_) => stopping(),
         }
+    }
+
+    async fn farewell(
+        &self,
+        name: String,
+        identity: Identity,
+        instance: u64,
+    ) -> Result<(), RackError> {
+        self.ask_done(Order::Farewell { name, identity, instance }).await
     }
 
     async fn request_memory(

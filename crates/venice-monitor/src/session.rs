@@ -10,6 +10,7 @@ use crate::error::MonitorError;
 use crate::file_store::FileStore;
 use crate::inputs::Input;
 use crate::keys::SystemKeys;
+use crate::mark::Claim;
 use crate::records::RecordStore;
 use crate::renewal;
 use crate::service::Service;
@@ -54,13 +55,24 @@ impl Session {
         &self,
         etcd: Option<&EtcdStore>,
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
+        let claim = self.claim()?;
         match etcd {
-            Some(etcd) => SharedStore::open(etcd.clone(), self.addr.to_string()).await,
+            Some(etcd) => SharedStore::open(etcd.clone(), &claim).await,
             None => {
-                let (file, records) = FileStore::open(self.config.store_file()).await?;
+                let path = PathBuf::from(&claim.store);
+                let (file, records) = FileStore::open(path, &claim).await?;
                 Ok((RecordStore::File(file), records))
             }
         }
+    }
+
+    fn claim(&self) -> Result<Claim, MonitorError> {
+        Ok(Claim {
+            authority: self.authority.fingerprint(),
+            identity: self.config.identity_dir(),
+            addr: self.addr.to_string(),
+            store: self.config.store_location()?.to_string(),
+        })
     }
 
     /// Serves until it is told to stop: an error is why it cannot go on.

@@ -3,6 +3,7 @@
 
 use crate::company::{Company, SERVES_ALONE, SIGNS};
 use crate::error::MonitorError;
+use crate::mark::{Claim, MARK, serves_alone};
 use crate::records::{self, Applied, RecordStore};
 use std::collections::BTreeMap;
 use venice_rack::monitor::{Change, Record, RecordKey, Sight, View};
@@ -19,18 +20,20 @@ pub(crate) struct SharedStore {
 
 impl SharedStore {
     /// Reads what is there, and hears of what is changed from then on.
-    /// `addr` is where the others, and people, may look for us.
     pub(crate) async fn open(
         store: EtcdStore,
-        addr: String,
+        claim: &Claim,
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
-        let mut company = Company::join(&store, addr).await?;
+        claim.make(&store).await?;
+        let mut company = Company::join(&store, claim.addr.clone()).await?;
         let all = store.load().await?;
         let mut seen = Vec::with_capacity(all.entries.len());
         for entry in all.entries {
             if entry.key == SERVES_ALONE {
-                let addr = String::from_utf8_lossy(&entry.value).into_owned();
-                return Err(MonitorError::ServesAlone { addr });
+                return Err(serves_alone(&entry));
+            }
+            if entry.key == MARK {
+                continue;
             }
             if entry.key.starts_with(SIGNS) {
                 company.hear(entry.key, Some(&entry.value));
@@ -95,6 +98,9 @@ impl SharedStore {
         let Batch { revision, changes } = self.watch.next().await?;
         let mut told = Vec::with_capacity(changes.len());
         for change in changes {
+            if change.key == MARK {
+                continue;
+            }
             if change.key.starts_with(SIGNS) {
                 self.company.hear(change.key, change.value.as_deref());
                 continue;

@@ -22,6 +22,7 @@ mod carrying;
 mod devices;
 mod distance;
 mod drain;
+mod farewell;
 mod handshake;
 mod lending;
 mod links;
@@ -50,7 +51,7 @@ use crate::placement::Policy;
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, Rat};
 use crate::revocation::Revocations;
-use crate::rrt::Rrt;
+use crate::rrt::{NodeEntry, NodeRecord, Rrt};
 use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
 use devices::PendingDevice;
@@ -258,11 +259,17 @@ impl MonitorCore {
         let node = self.rrt.get(grant.donor)?;
         if node.record.identity.epoch != grant.donor_epoch {
             Some(node.epoch_since_ns)
-        } else if !node.up && !self.is_heard_elsewhere(grant.donor) {
+        } else if self.is_gone(node) {
             Some(node.down_since_ns)
         } else {
             None
         }
+    }
+
+    /// The agent of its epoch is dead, as far as can be known.
+    fn is_gone(&self, node: &NodeEntry) -> bool {
+        let NodeRecord { identity, is_stopped, .. } = *node.record;
+        !node.up && (is_stopped || !self.is_heard_elsewhere(identity.node))
     }
 
     /// True while the node of this very epoch is up.

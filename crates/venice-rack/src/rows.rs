@@ -11,7 +11,7 @@ pub struct NodeRow {
     pub node_id: u32,
     /// Process id of its agent, where the agent told it.
     pub pid: Option<u32>,
-    /// `up` or `down`.
+    /// `up`; `down`: nothing is heard of it; `stopped`: its agent was ended in an orderly way.
     pub state: String,
     /// Bytes it lends altogether, less what its machine has taken back for itself.
     pub lent_bytes: u64,

@@ -58,6 +58,10 @@ pub struct NodeRecord {
     /// It was turned out and no agent has borne its name since: the name is free.
     #[serde(default)]
     pub is_turned_out: bool,
+    /// The agent process of this epoch was ended in an orderly way: it has said farewell, and nothing
+    /// of it is left.
+    #[serde(default)]
+    pub is_stopped: bool,
 }
 
 impl NodeRecord {
@@ -83,6 +87,7 @@ impl NodeRecord {
             is_pool,
             is_draining: false,
             is_turned_out: false,
+            is_stopped: false,
         }
     }
 
@@ -99,7 +104,7 @@ impl NodeRecord {
 pub struct NodeEntry {
     /// The durable part. It is shared with who has been told of it, and another one after each change.
     pub record: Arc<NodeRecord>,
-    /// False once it missed its heartbeats or refused a connection.
+    /// False once it missed its heartbeats, refused a connection or said farewell.
     pub up: bool,
     /// When it was last known to live, or when the Monitor Node started.
     pub seen_ns: u64,
@@ -140,7 +145,7 @@ impl NodeEntry {
     pub(crate) fn new(record: NodeRecord, now_ns: u64) -> Self {
         let total_slabs = record.total_slabs();
         Self {
-            up: !record.is_turned_out,
+            up: !record.is_turned_out && !record.is_stopped,
             record: Arc::new(record),
             seen_ns: now_ns,
             last_heartbeat_ns: None,
@@ -153,6 +158,15 @@ impl NodeEntry {
             pressure: PressureReport::default(),
             door: None,
             told: Told::default(),
+        }
+    }
+
+    /// Why nothing can be had of it: its agent is not there.
+    pub(crate) fn absence(&self) -> Option<&'static str> {
+        match self.up {
+            true => None,
+            false if self.record.is_stopped => Some("its node is stopped"),
+            false => Some("its node is down"),
         }
     }
 

@@ -1,16 +1,18 @@
 //! Why memory could not be borrowed.
 
-use venice_control::ControlError;
+use venice_control::{ControlError, PeerKind};
 use venice_memory::paged::FarError;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
 
+use crate::record::{self, Damaged};
+
 /// Why memory could not be borrowed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipientError {
     /// The Monitor Node or a donor said no, or nobody answered.
-    #[error("{0}")]
+    #[error("{}", control_text(.0))]
     Control(ControlError),
     /// There is no room for so many copies on different donors.
     #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer copies")]
@@ -169,6 +171,24 @@ impl RecipientError {
     pub fn is_usage(&self) -> bool {
         use RecipientError::{Emulated, NoHomes, Wired};
         matches!(self, Emulated { .. } | Wired { .. } | NoHomes(_))
+    }
+}
+
+/// `venice up` starts the Monitor Node of its own rack; in place of another's it would make one more.
+fn control_text(error: &ControlError) -> String {
+    match error {
+        ControlError::Unreachable { peer: PeerKind::MonitorNode, addr, .. }
+            if record::is_of_this_machine(addr) =>
+        {
+            format!("no Monitor Node answers at {addr}: start it again with `venice up`")
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl From<Damaged> for RecipientError {
+    fn from(Damaged { path, why }: Damaged) -> Self {
+        RecipientError::DamagedRecord { path, why }
     }
 }
 

@@ -37,6 +37,7 @@ mod news;
 mod oversleep;
 mod pairing;
 mod rebuild;
+mod record;
 mod remote_memory;
 mod silence;
 mod waiting;

@@ -2,26 +2,20 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
 use venice_control::client::{Access, Login};
 use venice_memory::paged::run_block::PortKind;
 
 use crate::error::RecipientError;
+use crate::record::read;
+pub use crate::record::{RECORD_FILE, RUN_DIR_VARIABLE, SYSTEM_RUN_DIR, run_dir};
 
 /// Names the Monitor Node for everybody who talks to one: `host:port`, or several with commas between.
 pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
-/// Names the run directory.
-pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";
-
-/// The record's file in the run directory.
-pub const RECORD_FILE: &str = "rack.json";
 
 /// The Monitor Node's socket for the programs of its machine, in the run directory.
 pub const MONITOR_SOCKET: &str = "monitor.sock";
 /// The agent's.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// The run directory of a machine whose daemons run as root.
-pub const SYSTEM_RUN_DIR: &str = "/run/venice";
 /// Run directories of a machine whose daemons are services.
 const SERVICE_RUN_DIRS: [&str; 3] = [SYSTEM_RUN_DIR, "/run/venice-monitor", "/run/venice-agent"];
 
@@ -32,19 +26,6 @@ pub struct FoundRack {
     pub access: Access,
     /// The port.
     pub port: PortKind,
-}
-
-/// The run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
-/// `$XDG_RUNTIME_DIR/venice`; `None` without any of these. It need not exist.
-pub fn run_dir() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    if let Some(dir) = set(RUN_DIR_VARIABLE) {
-        return Some(dir);
-    }
-    if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from(SYSTEM_RUN_DIR));
-    }
-    set("XDG_RUNTIME_DIR").map(|dir| dir.join("venice"))
 }
 
 /// The rack at this address, for a program that comes in at a socket of this machine: in the run
@@ -88,36 +69,6 @@ pub fn find() -> Result<FoundRack, RecipientError> {
 /// [`RecipientError::DamagedRecord`].
 pub fn port() -> Result<PortKind, RecipientError> {
     Ok(read()?.map_or(PortKind::Udp, |record| record.port))
-}
-
-#[derive(Deserialize)]
-struct Record {
-    monitor: MonitorRecord,
-    #[serde(deserialize_with = "port_by_name")]
-    port: PortKind,
-}
-
-#[derive(Deserialize)]
-struct MonitorRecord {
-    addr: String,
-}
-
-fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D::Error> {
-    String::deserialize(text)?.parse().map_err(serde::de::Error::custom)
-}
-
-fn read() -> Result<Option<Record>, RecipientError> {
-    let Some(dir) = run_dir() else { return Ok(None) };
-    let path = dir.join(RECORD_FILE);
-    let damaged =
-        |why: String| RecipientError::DamagedRecord { path: path.display().to_string(), why };
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            serde_json::from_str(&text).map(Some).map_err(|error| damaged(error.to_string()))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(damaged(error.to_string())),
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ pub enum ParseByteSizeError {
     /// There is no number at the front.
     #[error("{0:?} is not a size: write a number and a unit, for example 256MiB or 1.5GiB")]
     NotANumber(String),
+    /// It has a minus before it.
+    #[error("a size is not negative: {0:?}")]
+    Negative(String),
     /// The number is followed by something that is no unit.
     #[error("{unit:?} in {text:?} is not a unit of size: use B, KiB, MiB, GiB, TiB, PiB or EiB")]
     UnknownUnit {
@@ -76,6 +79,10 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim();
+        let is_negative = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+        if trimmed.strip_prefix('-').is_some_and(is_negative) {
+            return Err(ParseByteSizeError::Negative(text.to_owned()));
+        }
         let unit_at =
             trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(unit_at);
@@ -171,7 +178,10 @@ mod tests {
     #[test]
     fn refuses_the_rest_and_says_why() {
         use ParseByteSizeError as E;
-        for text in ["", "GiB", "-1", ".5G", "1.G", "1.2.3G", "1.0000000001G", "٣"] {
+        for text in ["-1", "-5M", " -0.5GiB", "-.5G"] {
+            assert_eq!(text.parse::<ByteSize>(), Err(E::Negative(text.into())), "{text}");
+        }
+        for text in ["", "GiB", "-", "--1", "-G", ".5G", "1.G", "1.2.3G", "1.0000000001G", "٣"] {
             assert_eq!(text.parse::<ByteSize>(), Err(E::NotANumber(text.into())), "{text}");
         }
         for text in ["1X", "1Gi", "1e9", "5 m m", "1iB"] {

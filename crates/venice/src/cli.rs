@@ -249,7 +249,7 @@ pub fn main() -> i32 {
     let parsed = numbers::with_signs(Cli::command()).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return failure::report_clap(&error),
+        Err(error) => return failure::report_clap(&error, numbers::unknown_flag(&error)),
     };
     execute(&cli).unwrap_or_else(|error| failure::report(&error))
 }

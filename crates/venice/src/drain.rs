@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 pub struct DrainArgs {
     /// Which node
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", value_parser = crate::name::check)]
     node: String,
     /// Place memory on it again
     #[arg(long, conflicts_with_all = ["no_wait", "wait_s"])]

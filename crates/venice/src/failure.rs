@@ -35,8 +35,8 @@ pub fn report(error: &anyhow::Error) -> i32 {
 }
 
 /// What clap has to say, in the form of every other error: help and version on stdout as they are,
-/// a mistake as one line.
-pub fn report_clap(error: &clap::Error) -> i32 {
+/// a mistake as one line. `unknown_flag`: what it took for something else.
+pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -48,7 +48,11 @@ pub fn report_clap(error: &clap::Error) -> i32 {
             EXIT_USAGE
         }
         _ => {
-            let _ = writeln!(io::stderr(), "venice: {}", clap_line(&error.render().to_string()));
+            let said = match unknown_flag {
+                Some(flag) => format!("unexpected argument '{flag}' found (see --help)"),
+                None => clap_line(&error.render().to_string()),
+            };
+            let _ = writeln!(io::stderr(), "venice: {said}");
             EXIT_USAGE
         }
     }

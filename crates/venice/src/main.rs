@@ -17,6 +17,7 @@ mod get;
 mod host_port;
 mod identity;
 mod listing;
+mod name;
 mod paperwork;
 mod place;
 mod queue;

@@ -49,10 +49,10 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
     bandwidth: Option<NonZeroU64>,
     /// Borrow from these nodes only; may be repeated
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
     /// The node the program belongs to, where the nodes relay for each other [default: the first]
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
     #[command(flatten)]
     waiting: WaitArgs,

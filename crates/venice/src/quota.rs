@@ -7,6 +7,7 @@ use venice_wire::ByteSize;
 
 use crate::failure::Usage;
 use crate::listing::table_without;
+use crate::name;
 use crate::rack;
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};
@@ -52,7 +53,7 @@ pub enum QuotaCommand {
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Whose programs
-    #[arg(value_name = "USER", required_unless_present = "default", conflicts_with = "default")]
+    #[arg(value_name = "USER", value_parser = name::check, required_unless_present = "default", conflicts_with = "default")]
     user: Option<String>,
     /// How much memory: 64GiB; 0 is nothing; `unlimited` exempts from the default
     #[arg(value_name = "SIZE", value_parser = limit)]
@@ -79,7 +80,7 @@ pub struct SetArgs {
 #[derive(Args, Debug)]
 pub struct RemoveArgs {
     /// Whose
-    #[arg(value_name = "USER", required_unless_present = "default", conflicts_with = "default")]
+    #[arg(value_name = "USER", value_parser = name::check, required_unless_present = "default", conflicts_with = "default")]
     user: Option<String>,
     /// That of users who have none of their own
     #[arg(long)]

@@ -75,23 +75,17 @@ impl Registry {
     }
 }
 
-/// The error's own text says all a user needs; what the transport adds below it does not help.
+/// The error's own text says all a user needs; what the transport adds below it does not help. `venice up`
+/// starts the Monitor Node of its own rack; in place of another's it would make one more.
 pub fn told(error: ControlError) -> anyhow::Error {
     match &error {
-        ControlError::Unreachable { peer: PeerKind::MonitorNode, addr, .. } => {
-            anyhow!(nobody_at(addr, rack::is_of_this_rack(addr)))
+        ControlError::Unreachable { peer: PeerKind::MonitorNode, addr, .. }
+            if rack::is_of_this_rack(addr) =>
+        {
+            anyhow!("no Monitor Node answers at {addr}: start it again with `venice up`")
         }
         _ => anyhow!("{error}"),
     }
-}
-
-/// `venice up` starts the Monitor Node of its own rack; in place of another's it would make one more.
-fn nobody_at(addr: &str, is_of_this_rack: bool) -> String {
-    let advice = match is_of_this_rack {
-        true => "start it again with `venice up`",
-        false => "is `venice monitor` running there, and is the address right?",
-    };
-    format!("no Monitor Node answers at {addr}: {advice}")
 }
 
 /// Runs `work` on a small runtime of its own.

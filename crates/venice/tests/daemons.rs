@@ -5,9 +5,10 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::{Daemon, Place, Said, finish, wait_until};
+use common::{Daemon, Place, Said, finish, port_of_its_own, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use venice_etcd_test::Etcd;
 
 /// Starts a Monitor Node on a free port and returns its address.
 fn monitor(place: &Place) -> (Daemon, String) {
@@ -50,7 +51,59 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     assert_eq!((row["name"].as_str(), row["state"].as_str()), (Some("donor"), Some("up")));
     assert_eq!(row["lent_bytes"], 32 << 20);
     assert_eq!(agent.stop(Signal::TERM), Some(0));
+    // It has said so: nobody waits for heartbeats that do not come.
+    let row = &nodes(&place, &addr)[0];
+    assert_eq!((row["state"].as_str(), row["free_bytes"].as_u64()), (Some("stopped"), Some(0)));
+    let table = place.venice(&["nodes", "--monitor", &addr]).expect(0).out;
+    assert!(table.lines().any(|line| line.starts_with("donor  stopped")), "{table}");
     assert_eq!(monitor.stop(Signal::INT), Some(0));
+}
+
+#[test]
+fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_it() {
+    let (etcd, place) = (Etcd::start(1), Place::new());
+    let (state, other) = (place.file("state"), place.file("other"));
+    let (state, other) = (state.to_str().unwrap(), other.to_str().unwrap());
+    let store = format!("etcd://{}/rack", etcd.addresses());
+    let addr = format!("127.0.0.1:{}", port_of_its_own());
+    let found = ["init", "--address", &addr, "--store", &store, "--json", "--state-dir"];
+    let made = place.venice(&[&found[..], &[state]].concat()).expect(0).json();
+    assert_eq!(made["store"], store.as_str());
+    let said = place.venice(&[&found[..], &[other]].concat()).expect(1);
+    assert!(said.complaint().contains("has the tables of a rack already"), "{}", said.err);
+    let wrong = ["init", "--store", "rack.redb", "--state-dir", other];
+    assert!(place.venice(&wrong).expect(2).complaint().contains("./rack.redb"));
+
+    let ready = place.file("monitor-ready.json");
+    let words = ["monitor", "--listen", &addr, "--state-dir", state, "--ready-file"];
+    let _monitor = Daemon::start(&place, &[&words[..], &[ready.to_str().unwrap()]].concat());
+    wait_until("the Monitor Node is ready", || ready.exists());
+    let identity = place.file("identity").display().to_string();
+    let token = made["token"].as_str().unwrap();
+    place.venice(&["join", "--name", "node1", "--identity", &identity, token]).expect(0);
+    assert!(!std::path::Path::new(state).join("rack.redb").exists(), "the tables are in etcd");
+}
+
+#[test]
+fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
+    // The second place is the pool node's machine: its programs come in at its agent's socket.
+    let (place, own) = (Place::new(), Place::new());
+    let (_monitor, addr) = monitor(&place);
+    let identity = place.join("pool1", &addr);
+    let words = ["agent", "--name", "pool1", "--pool", "--lend", "32MiB", "--monitor", &addr];
+    let _agent = Daemon::start(&own, &[&words[..], &["--identity", &identity]].concat());
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    let run = ["run", "--local", "16MiB", "--remote", "16MiB", "--", "true"];
+    for words in [
+        &["get", "memory", "16MiB", "--", "true"][..],
+        &["get", "accelerator", "--", "true"],
+        &["place", "16MiB"],
+        &run,
+    ] {
+        let said = own.venice(&[&["--monitor", &addr], words].concat()).expect(1);
+        assert!(said.complaint().contains("pool1 is a pool node"), "{words:?}: {}", said.err);
+    }
+    place.venice(&[&["--monitor", &addr], &run[..]].concat()).expect(0);
 }
 
 #[test]

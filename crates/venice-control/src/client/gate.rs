@@ -103,7 +103,8 @@ impl GateClient {
         valid: Duration,
         node: &str,
     ) -> Result<NewToken, ControlError> {
-        let request = proto::NewTokenRequest { valid_s: valid.as_secs(), node: node.to_owned() };
+        let node = (!node.is_empty()).then(|| node.to_owned());
+        let request = proto::NewTokenRequest { valid_s: valid.as_secs(), node };
         let answer = self.inner.new_token(request).await.map_err(|status| self.error(status))?;
         let proto::NewTokenResponse { id, secret, authority } = answer.into_inner();
         let (Ok(secret), Ok(authority)) = (secret.try_into(), authority.try_into()) else {

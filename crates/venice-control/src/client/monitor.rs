@@ -16,7 +16,7 @@ use venice_rack::rows::{
     ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, Grant, MemoryRequest, NodeRegistration, RackError, Registered,
+    DeviceRequest, Grant, Identity, MemoryRequest, NodeRegistration, RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -70,6 +70,21 @@ impl MonitorClient {
     /// When the connection is gone and cannot be made anew.
     pub async fn heartbeats(&mut self) -> Result<Heartbeats, ControlError> {
         Heartbeats::open(self.addr.clone(), &mut self.inner).await
+    }
+
+    /// Says that the agent of this epoch and instance ends.
+    ///
+    /// # Errors
+    /// [`venice_rack::types::RackError::NotRegistered`] when another one bears its name.
+    pub async fn farewell(
+        &mut self,
+        identity: Identity,
+        instance: u64,
+    ) -> Result<(), ControlError> {
+        let identity = Some(convert::identity_out(identity));
+        let request = proto::FarewellRequest { identity, instance };
+        self.inner.farewell(request).await.map_err(|s| self.error(s))?;
+        Ok(())
     }
 
     /// Borrows memory: all of it, spread over one grant or more, or none; waits for it, where the
@@ -358,10 +373,10 @@ impl MonitorClient {
     }
 }
 
-/// A user's name; empty: each who has none of its own.
-fn quota_user(of: QuotaFor) -> String {
+/// A user's name; `None`: each who has none of its own.
+fn quota_user(of: QuotaFor) -> Option<String> {
     match of {
-        QuotaFor::User(user) => user,
-        QuotaFor::Others => String::new(),
+        QuotaFor::User(user) => Some(user),
+        QuotaFor::Others => None,
     }
 }

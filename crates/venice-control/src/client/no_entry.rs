@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+/// What `venice up` leaves in its run directory, where its sockets are too.
+pub const RECORD_FILE: &str = "rack.json";
+
 /// Why one of them does not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NoEntry {
@@ -83,9 +86,10 @@ fn advice(path: &Path, worst: &NoEntry) -> Option<String> {
         NoEntry::NotAllowed => {
             "run this as root, as its daemon's user, or as a member of the group venice".to_owned()
         }
-        NoEntry::NobodyListens => {
-            format!("start {who} again, with {command}, or `venice up` for a rack on one machine")
+        NoEntry::NobodyListens if path.with_file_name(RECORD_FILE).exists() => {
+            format!("start {who} again, with `venice up`")
         }
+        NoEntry::NobodyListens => format!("start {who} again, with {command}"),
         NoEntry::Said(_) | NoEntry::Missing => return None,
     })
 }
@@ -111,7 +115,16 @@ mod tests {
         let said = of(&[("/x/agent.sock", NoEntry::NotAllowed), missing.clone()]);
         assert!(said.contains("group venice"), "{said}");
         let said = of(&[("/x/agent.sock", NoEntry::NobodyListens)]);
-        assert!(said.contains("start the agent again"), "{said}");
+        assert!(
+            said.contains("start the agent again") && said.contains("`venice agent`"),
+            "{said}"
+        );
+        assert!(!said.contains("venice up"), "{said}");
+        let up = tempfile::tempdir().unwrap();
+        std::fs::write(up.path().join(RECORD_FILE), "{}").unwrap();
+        let socket = up.path().join("monitor.sock");
+        let said = of(&[(socket.to_str().unwrap(), NoEntry::NobodyListens)]);
+        assert!(said.ends_with("start the Monitor Node again, with `venice up`"), "{said}");
         let said = of(&[missing]);
         assert!(said.contains("looked in /run/venice)") && said.contains("venice join"), "{said}");
         assert_eq!(of(&[("/x/s", NoEntry::Said("no".into()))]), "/x/s: no");

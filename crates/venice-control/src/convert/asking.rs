@@ -1,6 +1,6 @@
 //! Requests for memory, and what comes of them.
 
-use super::{grant_in, grant_out, standing_in, standing_out};
+use super::{grant_in, grant_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
 use venice_rack::placement::Policy;
@@ -14,7 +14,7 @@ pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryR
         recipient: request.recipient,
         bytes: ByteSize(request.bytes),
         copies: request.copies.max(1),
-        donors: request.donors,
+        donors: names_in(request.donors, "a donor")?,
         home: request.home,
         placement: placement_in(request.placement)?,
         bandwidth_bps: request.bandwidth_bps,

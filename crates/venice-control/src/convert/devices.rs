@@ -1,7 +1,7 @@
 //! Devices: how they are asked for, granted and reported.
 
 use super::asking::{client_id_in, queueing_in, queueing_out};
-use super::{grant_in, grant_out, standing_in, standing_out};
+use super::{grant_in, grant_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
 use venice_rack::queueing::Asked;
@@ -64,7 +64,7 @@ pub(crate) fn device_request_in(
         kind,
         bytes: ByteSize(bytes),
         capabilities,
-        donors,
+        donors: names_in(donors, "a donor")?,
         purpose,
         queueing,
     })

@@ -80,7 +80,10 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
 }
 
 /// Writes a file that its owner alone can read, in a directory that is made so.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), IdentityError> {
+///
+/// # Errors
+/// [`IdentityError::File`].
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), IdentityError> {
     write(path, bytes, 0o600)
 }
 

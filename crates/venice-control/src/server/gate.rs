@@ -2,7 +2,7 @@
 
 use super::door::Door;
 use super::visitor::visitor;
-use crate::convert::{refused_out, revocation_out};
+use crate::convert::{self, refused_out, revocation_out};
 use crate::error::rack_status;
 use crate::identity::{Fingerprint, TokenSecret, hash_of_requested_key};
 use crate::proto::{self, CertificateResponse, gate_server::Gate};
@@ -144,6 +144,7 @@ impl<H: GateHandler> Gate for GateService<H> {
     ) -> Result<Response<CertificateResponse>, Status> {
         let from = visitor(&request).addr;
         let proto::JoinRequest { token_id, token_secret, name, request } = request.into_inner();
+        let name = convert::name_in(name, "the node")?;
         let secret = token_secret.try_into().map(TokenSecret);
         let secret =
             secret.map_err(|_| Status::invalid_argument("a token's secret has 16 bytes"))?;
@@ -179,6 +180,7 @@ impl<H: GateHandler> Gate for GateService<H> {
         request: Request<proto::CertifyUserRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
         let proto::CertifyUserRequest { uid, name, request: csr } = request.get_ref().clone();
+        let name = convert::name_in(name, "the user")?;
         // A node vouches for its own users, and for no administrator.
         let user = |node| Caller::User(User { node, uid, name, is_admin: false });
         self.certify_for(&request, &csr, user)
@@ -190,6 +192,8 @@ impl<H: GateHandler> Gate for GateService<H> {
     ) -> Result<Response<proto::NewTokenResponse>, Status> {
         self.admit_admin(&request)?;
         let proto::NewTokenRequest { valid_s, node } = request.into_inner();
+        let node = node.map(|node| convert::name_in(node, "the node")).transpose()?;
+        let node = node.unwrap_or_default();
         let made = self.handler.new_token(valid_s, node).await.map_err(|e| rack_status(&e))?;
         let NewToken { id, secret, authority } = made;
         let (secret, authority) = (secret.0.to_vec(), authority.0.to_vec());
@@ -215,6 +219,7 @@ impl<H: GateHandler> Gate for GateService<H> {
     ) -> Result<Response<proto::RevokeNodeResponse>, Status> {
         self.admit_admin(&request)?;
         let proto::RevokeNodeRequest { name, is_sure } = request.into_inner();
+        let name = convert::name_in(name, "the node")?;
         self.handler.revoke(name, is_sure).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::RevokeNodeResponse {}))
     }

@@ -123,8 +123,9 @@ impl<H> Service<H> {
     }
 }
 
-fn quota_of(user: String) -> QuotaFor {
-    if user.is_empty() { QuotaFor::Others } else { QuotaFor::User(user) }
+fn quota_of(user: Option<String>) -> Result<QuotaFor, Status> {
+    let user = user.map(|user| convert::name_in(user, "the user")).transpose()?;
+    Ok(user.map_or(QuotaFor::Others, QuotaFor::User))
 }
 
 fn is_node(caller: &Caller, name: &str) -> bool {
@@ -153,6 +154,18 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         let (handler, door) = (Arc::clone(&self.handler), Arc::clone(&self.door));
         let serving = self.serving.clone();
         Heartbeats { handler, door, serving }.answer(request).map(Response::new)
+    }
+
+    async fn farewell(
+        &self,
+        request: Request<proto::FarewellRequest>,
+    ) -> Result<Response<proto::FarewellResponse>, Status> {
+        let caller = self.door.admit(&request)?;
+        let Caller::Node(name) = caller else { return Err(self.door.forbid(&caller, "agents")) };
+        let proto::FarewellRequest { identity, instance } = request.into_inner();
+        let identity = convert::identity_in(identity)?;
+        self.handler.farewell(name, identity, instance).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(proto::FarewellResponse {}))
     }
 
     async fn request_memory(
@@ -241,6 +254,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         };
         self.door.admit_if(&request, &who, may)?;
         let proto::DrainNodeRequest { name, undo } = request.into_inner();
+        let name = convert::name_in(name, "the node")?;
         self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::DrainNodeResponse {}))
     }
@@ -252,7 +266,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
         let request = request.into_inner();
         let limits = convert::limits_in(&request);
-        let record = QuotaRecord { of: quota_of(request.user), limits };
+        let record = QuotaRecord { of: quota_of(request.user)?, limits };
         self.handler.set_quota(record).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::SetQuotaResponse {}))
     }
@@ -262,7 +276,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::RemoveQuotaRequest>,
     ) -> Result<Response<proto::RemoveQuotaResponse>, Status> {
         self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
-        let of = quota_of(request.into_inner().user);
+        let of = quota_of(request.into_inner().user)?;
         self.handler.remove_quota(of).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::RemoveQuotaResponse {}))
     }

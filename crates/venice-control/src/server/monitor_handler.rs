@@ -10,8 +10,8 @@ use venice_rack::rows::{
     ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, HeartbeatAck, HeartbeatReport, MemoryRequest, NodeRegistration, RackError,
-    Registered,
+    DeviceRequest, HeartbeatAck, HeartbeatReport, Identity, MemoryRequest, NodeRegistration,
+    RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -29,6 +29,14 @@ pub trait MonitorHandler: Send + Sync + 'static {
         name: String,
         report: HeartbeatReport,
     ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
+
+    /// The agent of the node `name`, of this epoch and instance, ends.
+    fn farewell(
+        &self,
+        name: String,
+        identity: Identity,
+        instance: u64,
+    ) -> impl Future<Output = Result<(), RackError>> + Send;
 
     /// A program of `owner` asks for memory.
     fn request_memory(

@@ -9,14 +9,16 @@ use tokio::sync::oneshot;
 use venice_control::client::Login;
 use venice_control::identity::Holder;
 use venice_control::server::Door;
-use venice_control::{Caller, MemoryRequest};
+use venice_control::{Caller, Limits, MemoryRequest, QuotaFor, QuotaRecord};
+use venice_rack::monitor::Record;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 async fn driver(dir: &std::path::Path) -> Driver {
     let authority = Arc::new(venice_identity_test::authority());
     let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
     let door = Door::new(holder.clone()).unwrap();
-    let (file, records) = FileStore::open(dir.join("store")).await.unwrap();
+    let mut file = FileStore::at(dir.join("store"));
+    let records = file.records().await.unwrap();
     let store = RecordStore::File(file);
     let keys = Box::new(SystemKeys::new().unwrap());
     let settings = MonitorConfig::default().settings();
@@ -83,6 +85,32 @@ fn answered(driver: &mut Driver) -> Vec<u128> {
         other => panic!("{other:?}"),
     });
     answered.collect()
+}
+
+#[tokio::test]
+async fn what_is_asked_before_a_stop_is_done_and_what_is_asked_after_it_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = driver(dir.path()).await;
+    let (inputs, received) = tokio::sync::mpsc::channel(INPUTS_AT_ONCE);
+    let quota = |user: &str| {
+        let (of, limits) = (QuotaFor::User(user.into()), Limits::of_memory(Some(1)));
+        let (reply, answer) = oneshot::channel();
+        (Input::Order(Order::SetQuota(QuotaRecord { of, limits }), reply), answer)
+    };
+    let (before, mut done) = quota("ada");
+    let (reply, mut listed) = oneshot::channel();
+    let (after, mut late) = quota("bob");
+    // All of it is there when the driver looks.
+    for input in [before, Input::List(Listing::Quotas(reply)), Input::Stop, after] {
+        inputs.send(input).await.unwrap();
+    }
+    driver.run(received).await.unwrap();
+    assert_eq!(done.try_recv(), Ok(Ok(())));
+    assert_eq!(listed.try_recv().unwrap().users.len(), 1);
+    assert!(late.try_recv().is_err(), "it was told that it is done");
+    let records = FileStore::at(dir.path().join("store")).records().await.unwrap();
+    let is_quota = |record: &&Record| matches!(record, Record::Quota(_));
+    assert_eq!(records.iter().filter(is_quota).count(), 1, "it is durable");
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 mod deaths;
 mod kit;
 mod lending;
+mod mark;
+mod names;
 mod several;
 mod wire;
 

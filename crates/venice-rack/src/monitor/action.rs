@@ -130,6 +130,11 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// A node's agent was ended in an orderly way.
+    NodeStopped {
+        /// Its name.
+        name: String,
+    },
     /// A node is to be empty, or no longer.
     NodeDrains {
         /// Its name.

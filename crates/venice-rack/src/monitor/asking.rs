@@ -93,12 +93,25 @@ impl MonitorCore {
             .chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
     }
 
+    /// A pool node lends, and none of its programs borrows, by whatever door they come.
+    pub(super) fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
+        let node = self.rrt.by_name(&owner.node);
+        match node.is_some_and(|node| node.record.is_pool) {
+            true => Err(RackError::Forbidden(format!(
+                "{}: run this on another node, or start its agent without --pool",
+                pool_text(&owner.node)
+            ))),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn check_request(
         &self,
         owner: &Owner,
         request: &MemoryRequest,
     ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        self.check_may_borrow(owner)?;
         if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
             return bad("the recipient's name or purpose is too long");
         }

@@ -189,6 +189,7 @@ impl MonitorCore {
         request: &DeviceRequest,
     ) -> Result<Option<BTreeSet<NodeId>>, RackError> {
         let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
+        self.check_may_borrow(owner)?;
         if !request.kind.is_device() {
             return bad("a device is an accelerator, a network card or storage");
         }

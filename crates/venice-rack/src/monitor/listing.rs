@@ -114,13 +114,19 @@ impl MonitorCore {
     }
 }
 
+fn state(entry: &NodeEntry) -> &'static str {
+    match () {
+        () if entry.record.is_stopped => "stopped",
+        () if entry.up => "up",
+        () => "down",
+    }
+}
+
 /// How a node's memory is, in a word.
 fn health(entry: &NodeEntry) -> &'static str {
-    match () {
-        () if !entry.up => "its node is down",
-        () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",
-        () => "ok",
-    }
+    let is_at_ease = entry.pressure.level == PressureLevel::None;
+    let pressure = if is_at_ease { "ok" } else { "its machine is short of memory" };
+    entry.absence().unwrap_or(pressure)
 }
 
 fn bytes(slabs: u32) -> u64 {
@@ -133,7 +139,7 @@ fn node_row(entry: &NodeEntry, granted_bytes: u64, now_ns: u64) -> NodeRow {
         name: record.name.clone(),
         node_id: record.identity.node.0,
         pid: record.pid,
-        state: if entry.up { "up" } else { "down" }.to_owned(),
+        state: state(entry).to_owned(),
         lent_bytes: bytes(entry.status.total_slabs),
         free_bytes: bytes(entry.available_slabs()),
         granted_bytes,

@@ -36,8 +36,11 @@ impl MonitorCore {
         };
         let Identity { node: number, epoch } = holder.record.identity;
         if holder.record.instance == node.instance {
+            if holder.record.is_stopped {
+                return self.turn_away_the_ended(token, &node.name);
+            }
             self.accept_again(now_ns, token, number, node);
-        } else if is_free || (!holder.up && !self.is_heard_elsewhere(number)) {
+        } else if is_free || self.is_gone(holder) {
             self.accept(now_ns, token, Identity { node: number, epoch: epoch + 1 }, node);
         } else {
             self.ask_holder(token, number, node);
@@ -173,7 +176,9 @@ impl MonitorCore {
         let HeartbeatReport { door, peers_version, .. } = report;
         let mut entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         let slabs_before = entry.available_slabs();
-        if entry.record.identity != identity || entry.record.instance != instance {
+        let is_holder = entry.record.identity == identity && entry.record.instance == instance;
+        // What an agent reported before it ended may come after its farewell.
+        if !is_holder || entry.record.is_stopped {
             return Err(RackError::NotRegistered);
         }
         entry.last_heartbeat_ns = Some(now_ns);
@@ -341,16 +346,22 @@ impl MonitorCore {
 
     /// The node of this epoch is dead, as far as can be known.
     pub(super) fn mark_down(&mut self, now_ns: u64, donor: Identity) {
-        if !self.is_up(donor) {
-            return;
+        if self.take_down(now_ns, donor) {
+            self.note(Event::NodeDown { name: self.name_of(donor.node) });
         }
-        let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };
+    }
+
+    /// False: it was not up.
+    pub(super) fn take_down(&mut self, now_ns: u64, donor: Identity) -> bool {
+        if !self.is_up(donor) {
+            return false;
+        }
+        let Some(mut entry) = self.rrt.get_mut(donor.node) else { return false };
         entry.up = false;
         entry.down_since_ns = now_ns;
-        let name = entry.record.name.clone();
         drop(entry);
-        self.note(Event::NodeDown { name });
         self.tst.node_down(donor.node);
+        true
     }
 
     /// A lost grant stays in the table for a lease, so that people can see what was lost.

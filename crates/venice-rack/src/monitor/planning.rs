@@ -164,6 +164,7 @@ impl MonitorCore {
 fn why(entry: &NodeEntry, donor: &Donor, slabs: u32, is_named: bool, is_granted: bool) -> String {
     let reason = match () {
         () if !is_named => "not among the donors named",
+        () if entry.record.is_stopped => "stopped: its agent was ended",
         () if !entry.up => "down: nothing is heard of it",
         () if entry.record.is_draining => "being drained",
         () if entry.record.total_slabs() == 0 => "lends nothing",

@@ -182,14 +182,20 @@ impl MonitorCore {
 
     fn enter_node(&mut self, now_ns: u64, node: NodeRecord) {
         let (identity, is_turned_out) = (node.identity, node.is_turned_out);
+        let (name, is_stopped) = (node.name.clone(), node.is_stopped);
         // Of two agents that were given the same epoch one was not.
         let is_same =
             |before: &NodeRecord| before.identity == identity && before.instance == node.instance;
+        let mut is_news = false;
         match self.rrt.get(identity.node) {
             Some(entry) if is_same(&entry.record) => {
+                is_news = is_stopped && !entry.record.is_stopped;
                 self.rrt.change_record(identity.node, |record| *record = node);
             }
             _ => self.rrt.insert(NodeEntry::new(node, now_ns)),
+        }
+        if is_news {
+            self.note_stopped(now_ns, identity, name);
         }
         if is_turned_out {
             self.mark_down(now_ns, identity);

@@ -86,6 +86,8 @@ pub enum Op {
     /// That Monitor Node hears of the next transaction of others.
     Hear(usize),
     KillDonor(usize),
+    /// A donor is ended in an orderly way: it says so to all Monitor Nodes.
+    EndDonor(usize),
     StartDonor(usize),
 }
 
@@ -169,6 +171,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         8 => (1u64..2_500).prop_map(|ms| Op::Pass { ms }),
         1 => Just(Op::CrashMonitor),
         1 => (0..DONORS).prop_map(Op::KillDonor),
+        1 => (0..DONORS).prop_map(Op::EndDonor),
         2 => (0..DONORS).prop_map(Op::StartDonor),
     ]
 }

@@ -3,6 +3,7 @@
 mod asking;
 mod bandwidth;
 mod devices;
+mod ending;
 mod etcd;
 mod peace;
 mod quotas;
@@ -12,6 +13,7 @@ mod waiting;
 use super::{DONORS, Fate, LEASE_MS, MS, Op, USERS, WANT_BACK_WITHIN_MS};
 pub use devices::DEVICES;
 use devices::Taker;
+use ending::Ended;
 use etcd::{Etcd, Monitor, Question};
 use quotas::Ledger;
 use starting::fresh_core;
@@ -92,6 +94,8 @@ pub struct World {
     drained: BTreeSet<usize>,
     /// The last word on each donor: by which call, and which.
     drain_calls: BTreeMap<usize, (Token, bool)>,
+    /// Donors that have said farewell.
+    ended: Ended,
     /// Until when a grant's recipient was promised to keep it, when its donor wanted it back.
     promised_ns: Promises,
     /// The grants that their donors wanted back when they were last renewed.
@@ -130,6 +134,7 @@ impl World {
             asked_again: BTreeSet::new(),
             drained: BTreeSet::new(),
             drain_calls: BTreeMap::new(),
+            ended: Ended::default(),
             promised_ns: BTreeMap::new(),
             wanted: BTreeSet::new(),
             ledger: Ledger::default(),
@@ -212,6 +217,7 @@ impl World {
             Op::Turn(at) => self.at = at,
             Op::Hear(at) => drop(self.hear_of_others(at)),
             Op::KillDonor(index) => self.kill_donor(index),
+            Op::EndDonor(index) => self.end_donor(index),
             Op::StartDonor(index) => self.start_donor(index),
         }
         self.hear_monitor();
@@ -219,6 +225,7 @@ impl World {
         self.note_limits();
         self.check_quotas();
         self.check_devices();
+        self.check_ended();
     }
 
     fn core(&mut self) -> &mut MonitorCore {
@@ -289,6 +296,10 @@ impl World {
                 let index = donor.node.0 as usize - 1;
                 let is_told = self.monitors.len() == 1 && self.drained.contains(&index);
                 assert!(!is_told || is_again, "something is placed on a drained node");
+                assert!(
+                    is_again || !self.has_ended(donor),
+                    "something is placed on a stopped node"
+                );
                 self.ledger.prepare(&request);
                 if request.at_once {
                     self.ledger.commit(donor, request.grant);
@@ -305,8 +316,9 @@ impl World {
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
             Action::ReplyStanding { .. } | Action::Note(_) => {}
             Action::ReplyRelease { token, .. } => self.answered_question(token),
-            Action::ReplyDone { token, .. } => {
+            Action::ReplyDone { token, result } => {
                 self.answered_question(token);
+                self.answered_farewell(token, result.is_ok());
                 let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
                 self.drained.extend(heard.map(|(index, _)| *index));
             }
@@ -545,10 +557,6 @@ impl World {
         self.actions.clear();
         self.line.crash();
         self.monitors[at] = self.start_monitor();
-    }
-
-    fn kill_donor(&mut self, index: usize) {
-        self.donors[index].alive = false;
     }
 
     fn start_donor(&mut self, index: usize) {

@@ -4,6 +4,7 @@ mod among_others;
 mod at_once;
 #[path = "../common/mod.rs"]
 mod common;
+mod farewell;
 mod giving_back;
 mod queue;
 mod quotas;

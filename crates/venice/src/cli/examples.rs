@@ -81,7 +81,8 @@ EXAMPLES:
 Columns that say nothing are left out: role, where no node is a pool node; pressure, where no node
 is short of memory itself. A node under pressure is lent nothing from: low means that it has given
 what it had not lent back to its machine, high that this was not enough. A node that is to be empty
-is draining, and drained once it is (`venice drain`).";
+is draining, and drained once it is (`venice drain`). Of one that is down nothing is heard; one that is
+stopped has said that its agent ends.";
 
 pub(super) const HELP_RESOURCES: &str = "\
 EXAMPLES:

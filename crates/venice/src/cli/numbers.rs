@@ -6,21 +6,31 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use clap::builder::ValueRange;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use venice_control::Limit;
 use venice_wire::ByteSize;
 
-/// `command` and all below it, with options that take what begins with a `-` for their value.
+/// `command` and all below it, with options that take what begins with a `-` for their value, and so
+/// with sizes that are no option.
 pub fn with_signs(command: Command) -> Command {
-    let command = command.mut_args(|arg| match takes_number(&arg) {
-        true => arg.allow_hyphen_values(true),
-        false => arg,
+    let command = command.mut_args(|arg| match (takes_number(&arg), is_bare_size(&arg)) {
+        (Takes::OneValue, _) | (_, true) => arg.allow_hyphen_values(true),
+        (Takes::AtMostOne, _) => arg.allow_negative_numbers(true),
+        (Takes::None, _) => arg,
     });
     command.mut_subcommands(with_signs)
 }
 
-/// An option with a number: to a bare one a flag would be a value too.
-fn takes_number(arg: &Arg) -> bool {
+/// How an option takes a number.
+enum Takes {
+    None,
+    /// What comes after it may be the next flag.
+    AtMostOne,
+    OneValue,
+}
+
+fn takes_number(arg: &Arg) -> Takes {
     let numbers = [
         TypeId::of::<ByteSize>(),
         TypeId::of::<Duration>(),
@@ -34,8 +44,34 @@ fn takes_number(arg: &Arg) -> bool {
         TypeId::of::<usize>(),
     ];
     let kind = arg.get_value_parser().type_id();
-    let is_one = |count: ValueRange| (count.min_values(), count.max_values()) == (1, 1);
-    let is_sole = arg.get_num_args().is_none_or(is_one);
-    let takes = arg.get_action().takes_values() && !arg.is_positional() && is_sole;
-    takes && numbers.iter().any(|number| kind == *number)
+    let count = arg.get_num_args().unwrap_or(ValueRange::SINGLE);
+    let takes = arg.get_action().takes_values() && !arg.is_positional();
+    match (count.min_values(), count.max_values()) {
+        _ if !takes || !numbers.iter().any(|number| kind == *number) => Takes::None,
+        (1, 1) => Takes::OneValue,
+        (0, 1) => Takes::AtMostOne,
+        _ => Takes::None,
+    }
+}
+
+/// Flags that there are come before it; one that there is not is told apart from it
+/// ([`unknown_flag`]).
+fn is_bare_size(arg: &Arg) -> bool {
+    let kind = arg.get_value_parser().type_id();
+    arg.is_positional() && (kind == TypeId::of::<ByteSize>() || kind == TypeId::of::<Limit>())
+}
+
+/// The flag that there is not and that was taken for a size.
+pub fn unknown_flag(error: &clap::Error) -> Option<&str> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_flag = |value: &&str| {
+        let rest = value.strip_prefix('-').unwrap_or_default();
+        rest.starts_with(|c: char| !c.is_ascii_digit() && c != '.')
+    };
+    let is_bare = text(ContextKind::InvalidArg).is_some_and(|arg| arg.starts_with(['<', '[']));
+    let value = text(ContextKind::InvalidValue).filter(is_flag);
+    value.filter(|_| is_bare && error.kind() == ErrorKind::ValueValidation)
 }

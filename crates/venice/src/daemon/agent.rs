@@ -23,7 +23,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
     /// The node's name, the same at every start [default: the host's name]
-    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
     /// Directory of the node's certificate, as `venice join` made it [default:
     /// /var/lib/venice/identity]
@@ -36,7 +36,8 @@ pub struct AgentArgs {
     /// Group that is let in there [default: venice]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
     socket_group: Option<String>,
-    /// How much memory to lend, for example 4GiB
+    /// How much memory to lend, for example 4GiB [default with --pool: what this machine has available
+    /// less twice --keep-free]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
     /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
@@ -98,7 +99,8 @@ pub struct AgentArgs {
     /// Where the blocks taken are noted [default: /var/lib/venice/agent]
     #[arg(long, value_name = "DIR", env = "VENICE_AGENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// A passive pool node: it lends, and no program that belongs to it borrows
+    /// A passive pool node: it lends, all that it can unless --lend says how much, and no program of
+    /// it borrows
     #[arg(long)]
     pool: bool,
     /// Memory that this machine's own programs are to have available: below it, what is not lent
@@ -179,7 +181,8 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
 /// An agent's configuration, which says how much it lends.
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let config = merged(args, monitor)?;
-    if config.lend.0 == 0 && config.lend_blocks.0 == 0 && config.offer.is_empty() {
+    let lends_else = config.lend_blocks.0 > 0 || !config.offer.is_empty() || config.pool;
+    if config.lend.0 == 0 && !lends_else {
         let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB (or name \
                     a device with --offer)";
         return Err(Usage(said.to_string()).into());
@@ -281,6 +284,7 @@ mod tests {
         let words = ["--lend", "32MiB", "--pool", "--keep-free", "2GiB"];
         let config = configured(&words, None).unwrap();
         assert!(config.pool && config.take_back_after_s == 600.0);
+        assert_eq!(configured(&["--pool"], None).unwrap().lend, ByteSize(0), "the agent looks");
         assert_eq!(config.keep_free, Some(ByteSize(2 << 30)));
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("agent.toml");

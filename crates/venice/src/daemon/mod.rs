@@ -8,6 +8,7 @@ mod monitor;
 mod monitor_settings;
 mod ready;
 mod size;
+mod store_args;
 
 use std::io::IsTerminal;
 use std::pin::Pin;
@@ -17,10 +18,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
-pub use monitor::{MonitorArgs, execute as monitor};
+pub use monitor::{MonitorArgs, execute as monitor, told};
 pub use monitor_settings::MonitorSettings;
 pub use ready::Ready;
 pub use size::lend_size;
+pub use store_args::StoreArgs;
 
 /// What of the log is written, in tracing's syntax: `info`, `venice_agent=debug`.
 pub const LOG_VARIABLE: &str = "VENICE_LOG";

@@ -12,6 +12,7 @@ use venice_ports::take_turns_of;
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
 use super::monitor_settings::MonitorSettings;
+use super::store_args::StoreArgs;
 use super::{Ready, config_file, run_daemon, start_log};
 use crate::failure::Usage;
 use venice_recipient::local_rack::MONITOR_SOCKET;
@@ -28,21 +29,8 @@ pub struct MonitorArgs {
     /// Where the authority's keys and the tables are kept [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Keep the tables elsewhere: in a file, or in etcd (etcd://HOST:PORT,HOST:PORT/PREFIX; the port
-    /// is 2379 and the prefix venice, unless said otherwise; etcds:// is with TLS). Several Monitor
-    /// Nodes with one etcd and one authority all serve the rack [default: rack.redb in the state
-    /// directory]
-    #[arg(long, value_name = "STORE", env = "VENICE_STORE")]
-    store: Option<String>,
-    /// The authority that signed the certificates of etcd's members, for etcds://
-    #[arg(long, value_name = "PEM", env = "VENICE_STORE_CA")]
-    store_ca: Option<PathBuf>,
-    /// The certificate that etcd is shown, where it asks for one
-    #[arg(long, value_name = "PEM", env = "VENICE_STORE_CERTIFICATE")]
-    store_certificate: Option<PathBuf>,
-    /// Its key
-    #[arg(long, value_name = "PEM", env = "VENICE_STORE_KEY")]
-    store_key: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Socket at which programs of this machine come in: root and the Monitor Node's own user, as
     /// administrators, and --socket-group; none: no such socket [default: monitor.sock in the run
     /// directory]
@@ -109,10 +97,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     let mut config: MonitorConfig = config_file::read(args.config.as_deref())?;
     config.listen = args.listen.clone().unwrap_or(config.listen);
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
-    config.store = args.store.clone().or(config.store);
-    config.store_ca = args.store_ca.clone().or(config.store_ca);
-    config.store_certificate = args.store_certificate.clone().or(config.store_certificate);
-    config.store_key = args.store_key.clone().or(config.store_key);
+    args.store.apply(&mut config);
     config.heartbeat_interval_s = args.heartbeat_interval_s.unwrap_or(config.heartbeat_interval_s);
     config.missed_heartbeats = args.missed_heartbeats.unwrap_or(config.missed_heartbeats);
     config.lease_s = args.lease_s.unwrap_or(config.lease_s);
@@ -127,7 +112,8 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     Ok(config)
 }
 
-fn told(error: MonitorError) -> anyhow::Error {
+/// What makes no sense is the user's to mend.
+pub fn told(error: MonitorError) -> anyhow::Error {
     match error {
         MonitorError::Config(_) => Usage(error.to_string()).into(),
         other => anyhow!(other),

@@ -107,7 +107,7 @@ enum What {
 #[derive(Args, Debug)]
 struct Common {
     /// Borrow from these nodes only; may be repeated
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
     /// What for, in `venice grants` [default: the command, or venice get]
     #[arg(long = "for", value_name = "PURPOSE")]

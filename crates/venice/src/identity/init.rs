@@ -7,9 +7,11 @@ use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 use venice_control::identity::Authority;
+use venice_monitor::{IDENTITY_DIR, STORE_CHOICE_FILE};
 
 use super::duration;
 use super::token::names_loopback;
+use crate::daemon::{StoreArgs, told};
 use crate::registry::block_on;
 use crate::terminal;
 
@@ -21,10 +23,12 @@ EXAMPLES:
   venice join TOKEN                           on the first machine of the rack, as told by init
   venice token new                            for each further one
 
+  venice init --address 10.0.0.1:7470 --store etcd://etcd1,etcd2,etcd3
+
 The authority's key stays in the state directory, readable by its owner alone: whoever has it can
-make nodes of the rack. The token is in the tables of that directory: where the Monitor Node keeps
-them elsewhere (venice monitor --store etcd://...), it is worth nothing; make the first one too with
-`venice token new` once the Monitor Node runs. A rack of `venice up` does all this by itself.";
+make nodes of the rack. The token is in the rack's tables. With --store they are in etcd, or in another
+file, from the start; that is kept in store.toml of the state directory, where the Monitor Node finds
+it. A rack of `venice up` does all this by itself.";
 
 /// `venice init`
 #[derive(Args, Debug)]
@@ -41,10 +45,12 @@ pub struct InitArgs {
         hide_default_value = true
     )]
     state_dir: PathBuf,
+    #[command(flatten)]
+    store: StoreArgs,
     /// How long the first join token is good: 90s, 30min, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     valid: Duration,
-    /// Print an object: token, address, authority (SHA-256), state_dir
+    /// Print an object: token, address, authority (SHA-256), state_dir, store (where --store says it)
     #[arg(long)]
     json: bool,
 }
@@ -55,11 +61,13 @@ struct Made {
     address: String,
     authority: String,
     state_dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
 }
 
 /// Makes the rack's authority and the first token.
 pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
-    if Authority::exists(&args.state_dir.join(venice_monitor::IDENTITY_DIR)) {
+    if Authority::exists(&args.state_dir.join(IDENTITY_DIR)) {
         let dir = args.state_dir.display();
         bail!(
             "a rack is founded in {dir} already, and left as it is: start its Monitor Node with \
@@ -67,13 +75,15 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
              another rack in another --state-dir"
         );
     }
-    let made = venice_monitor::init(&args.state_dir, &args.address, args.valid);
-    let token = block_on(async { Ok(made.await?) })?;
+    let choice = args.store.choice();
+    let made = venice_monitor::init(&args.state_dir, &args.address, args.valid, &choice);
+    let token = block_on(async { made.await.map_err(told) })?;
     let made = Made {
         token: token.to_string(),
         address: args.address.clone(),
         authority: token.authority.to_string(),
         state_dir: args.state_dir.display().to_string(),
+        store: choice.store,
     };
     if names_loopback(&made.address) {
         terminal::remark(format!(
@@ -88,9 +98,16 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     terminal::say(format!(
         "A new rack: its authority is in {}, fingerprint {}.\n\
          Start its Monitor Node:     venice monitor --listen {} --state-dir {}\n\
-         On its first machine:       venice join {}\n\
-         With --store etcd://... that token is not known: `venice token new` makes one there.",
+         On its first machine:       venice join {}",
         made.state_dir, made.authority, made.address, made.state_dir, made.token
     ))?;
+    if let Some(store) = &made.store {
+        terminal::say(format!(
+            "Its tables are in {store}: {} says so to that Monitor Node; others have to be told by \
+             --store, and need a copy of {}.",
+            args.state_dir.join(STORE_CHOICE_FILE).display(),
+            args.state_dir.join(IDENTITY_DIR).display()
+        ))?;
+    }
     Ok(0)
 }

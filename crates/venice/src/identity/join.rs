@@ -30,7 +30,7 @@ pub struct JoinArgs {
     #[arg(value_name = "TOKEN")]
     token: String,
     /// What the node is to be called [default: the host's name]
-    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
     /// Where its certificate and key are to be kept
     #[arg(long, value_name = "DIR", env = "VENICE_IDENTITY", default_value = venice_agent::IDENTITY_DIR)]

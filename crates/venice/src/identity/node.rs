@@ -31,7 +31,7 @@ pub enum NodeCommand {
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
     /// Which node
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", value_parser = crate::name::check)]
     node: String,
     /// Also a name that the rack does not know, in case somebody holds a certificate of it
     #[arg(long)]

@@ -42,8 +42,8 @@ pub enum TokenCommand {
 #[derive(Args, Debug)]
 pub struct NewArgs {
     /// The only node it is to let in [default: any]
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    node: String,
+    #[arg(long, value_name = "NAME", value_parser = crate::name::check)]
+    node: Option<String>,
     /// How long it is good: 90s, 30min, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     valid: Duration,
@@ -118,8 +118,9 @@ fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
     for one in address.split(',') {
         check_reachable(one).map_err(|why| Usage(format!("{one}: {why} (--address ADDR)")))?;
     }
+    let node = args.node.as_deref().unwrap_or_default();
     let made = block_on(async {
-        registry::gate(addr).await?.new_token(args.valid, &args.node).await.map_err(told)
+        registry::gate(addr).await?.new_token(args.valid, node).await.map_err(told)
     })?;
     let token =
         JoinToken { id: made.id, secret: made.secret, authority: made.authority, monitor: address };

@@ -43,6 +43,8 @@ impl Register {
     /// How the agent stands that runs as `process`.
     pub fn standing(&self, dir: &RunDir, agent: &AgentRecord, process: Identity) -> Standing {
         let row = self.row(&agent.name);
+        // Who has ended was another process, whatever its number.
+        let row = row.filter(|row| row.state != "stopped");
         let row = row.filter(|row| row.pid.is_none_or(|pid| pid == process.pid));
         match row {
             Some(row) if row.state == "up" => Standing::Up,

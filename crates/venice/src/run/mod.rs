@@ -82,7 +82,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "coding")]
     write_behind: Option<PathBuf>,
     /// Borrow from these nodes only; may be repeated
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
     /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
     /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
@@ -95,7 +95,7 @@ pub struct RunArgs {
     #[command(flatten)]
     waiting: WaitArgs,
     /// The node this program belongs to, where the nodes relay for each other [default: the first]
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
     /// How its memory is paged
     #[arg(long, value_enum, default_value_t = Mode::Paged)]

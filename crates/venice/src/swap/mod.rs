@@ -67,7 +67,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
     /// Borrow from these nodes only; may be repeated
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
     /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
     #[arg(long)]
@@ -96,7 +96,7 @@ pub struct AttachArgs {
     #[arg(long, requires = "wait")]
     preempt: bool,
     /// The node this machine belongs to, where the nodes relay for each other [default: the first]
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
     /// Requests carried at a time, each by a thread with a buffer of its own
     /// [default: as many as processors, 2 to 4]

@@ -134,8 +134,8 @@ impl MonitorCore {
 
     /// What is wrong with a device; empty: nothing that is known.
     pub(in super::super) fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
-        if !entry.up {
-            return "its node is down".to_owned();
+        if let Some(absence) = entry.absence() {
+            return absence.to_owned();
         }
         let reports = &entry.devices;
         let report = reports.iter().find(|it| it.kind == spec.kind && it.address == spec.address);

@@ -5,7 +5,7 @@ use super::starting::{keys, settings};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::monitor::{Change, MonitorCore, Record, RecordKey, Sight, Token, View};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::types::NodeRegistration;
+use venice_rack::types::{Identity, NodeRegistration};
 use venice_wire::{GrantId, GrantKey};
 
 /// What a Monitor Node was asked and has not answered.
@@ -14,6 +14,7 @@ pub(super) enum Question {
     Register(Box<NodeRegistration>),
     Release(Vec<(GrantId, GrantKey)>),
     Drain(String, bool),
+    Farewell(Identity, u64),
     SetQuota(QuotaRecord),
     RemoveQuota(QuotaFor),
 }
@@ -102,6 +103,9 @@ impl World {
             Question::Register(node) => core.handle_register(now_ns, token, *node),
             Question::Release(leases) => core.handle_release(token, &leases),
             Question::Drain(name, drains) => core.handle_drain(now_ns, token, &name, drains),
+            Question::Farewell(node, instance) => {
+                core.handle_farewell(now_ns, token, node, instance);
+            }
             Question::SetQuota(quota) => core.handle_set_quota(token, quota),
             Question::RemoveQuota(of) => core.handle_remove_quota(token, of),
         }

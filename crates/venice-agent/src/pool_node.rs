@@ -1,0 +1,85 @@
+//! How much a pool node lends that was not told: its machine is there to lend.
+
+use venice_wire::{ByteSize, SLAB_BYTES};
+
+use crate::memory_watch::MemoryWatch;
+use crate::{AgentConfig, AgentError};
+
+impl AgentConfig {
+    /// The same, with what a pool node lends filled in where nothing says what it lends.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`] where its machine has nothing to lend, or does not say.
+    pub(crate) fn with_pool_memory(self) -> Result<Self, AgentError> {
+        let is_said = self.lend.0 > 0 || self.lend_blocks.0 > 0 || !self.offer.is_empty();
+        if !self.pool || is_said {
+            return Ok(self);
+        }
+        let unknown = || {
+            let said = "a pool node lends what its machine has available, which this kernel does not \
+                        tell: say how much with --lend";
+            AgentError::Config(said.to_owned())
+        };
+        let (available_bytes, keep_free_bytes) = MemoryWatch::room(&self).ok_or_else(unknown)?;
+        let lend = lendable(available_bytes, keep_free_bytes);
+        if lend.0 == 0 {
+            return Err(AgentError::Config(format!(
+                "a pool node lends what its machine has available, {}, less twice what that keeps free, \
+                 {}: nothing is left; give less with --keep-free, or say how much with --lend",
+                ByteSize(available_bytes),
+                ByteSize(keep_free_bytes)
+            )));
+        }
+        Ok(Self { lend, ..self })
+    }
+}
+
+/// What of the memory that is available can be lent, in whole slabs: all but twice what is to be kept
+/// free, below which tasks that stall count as a shortage.
+pub(crate) fn lendable(available_bytes: u64, keep_free_bytes: u64) -> ByteSize {
+    let left_bytes = available_bytes.saturating_sub(keep_free_bytes.saturating_mul(2));
+    ByteSize(left_bytes / SLAB_BYTES * SLAB_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_available_less_twice_what_is_kept_free_in_whole_slabs() {
+        assert_eq!(lendable(1000 * MIB, 100 * MIB), ByteSize(800 * MIB));
+        assert_eq!(lendable(1000 * MIB + SLAB_BYTES - 1, 100 * MIB), ByteSize(800 * MIB));
+        assert_eq!(lendable(100 * MIB, 0), ByteSize(96 * MIB));
+        assert_eq!(lendable(200 * MIB + SLAB_BYTES - 1, 100 * MIB), ByteSize(0));
+        assert_eq!(lendable(100 * MIB, 100 * MIB), ByteSize(0));
+        assert_eq!(lendable(u64::MAX, u64::MAX), ByteSize(0));
+    }
+
+    #[test]
+    fn only_a_pool_node_that_is_not_told_lends_what_there_is() {
+        let proc_dir = tempfile::tempdir().unwrap();
+        let tell = |mib: u64| {
+            let text = format!("MemTotal: 8388608 kB\nMemAvailable: {} kB\n", mib << 10);
+            std::fs::write(proc_dir.path().join("meminfo"), text).unwrap();
+        };
+        let config = |pool, lend| AgentConfig {
+            pool,
+            lend: ByteSize(lend),
+            keep_free: Some(ByteSize(100 * MIB)),
+            proc_dir: proc_dir.path().to_owned(),
+            ..AgentConfig::default()
+        };
+        let lends = |config: AgentConfig| config.with_pool_memory().map(|config| config.lend.0);
+        tell(1000);
+        assert_eq!(lends(config(true, 0)).unwrap(), 800 * MIB);
+        assert_eq!(lends(config(true, 32 * MIB)).unwrap(), 32 * MIB);
+        assert_eq!(lends(config(false, 0)).unwrap(), 0);
+        let offers = AgentConfig { offer: vec!["nic:eth1".to_owned()], ..config(true, 0) };
+        assert_eq!(lends(offers).unwrap(), 0);
+        tell(201);
+        let said = lends(config(true, 0)).unwrap_err().to_string();
+        assert!(said.contains("--keep-free") && said.contains("--lend"), "{said}");
+    }
+}

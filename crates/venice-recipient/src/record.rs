@@ -1,0 +1,68 @@
+//! What `venice up` has left of its rack on this machine.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+pub use venice_control::client::RECORD_FILE;
+use venice_memory::paged::run_block::PortKind;
+
+/// Names the run directory.
+pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";
+/// The run directory of a machine whose daemons run as root.
+pub const SYSTEM_RUN_DIR: &str = "/run/venice";
+
+/// What a recipient needs of it.
+#[derive(Deserialize)]
+pub(crate) struct Record {
+    pub(crate) monitor: MonitorRecord,
+    #[serde(deserialize_with = "port_by_name")]
+    pub(crate) port: PortKind,
+}
+
+/// The Monitor Node.
+#[derive(Deserialize)]
+pub(crate) struct MonitorRecord {
+    pub(crate) addr: String,
+}
+
+/// It cannot be read.
+pub(crate) struct Damaged {
+    pub(crate) path: String,
+    pub(crate) why: String,
+}
+
+fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D::Error> {
+    String::deserialize(text)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// The record there is; `None`: no rack of `venice up` is here.
+pub(crate) fn read() -> Result<Option<Record>, Damaged> {
+    let Some(dir) = run_dir() else { return Ok(None) };
+    let path = dir.join(RECORD_FILE);
+    let damaged = |why: String| Damaged { path: path.display().to_string(), why };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            serde_json::from_str(&text).map(Some).map_err(|error| damaged(error.to_string()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(damaged(error.to_string())),
+    }
+}
+
+/// Whether the Monitor Node at `addr` is that of the rack of `venice up` on this machine.
+pub(crate) fn is_of_this_machine(addr: &str) -> bool {
+    read().is_ok_and(|record| record.is_some_and(|record| record.monitor.addr == addr))
+}
+
+/// The run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
+/// `$XDG_RUNTIME_DIR/venice`; `None` without any of these. It need not exist.
+pub fn run_dir() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    if let Some(dir) = set(RUN_DIR_VARIABLE) {
+        return Some(dir);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from(SYSTEM_RUN_DIR));
+    }
+    set("XDG_RUNTIME_DIR").map(|dir| dir.join("venice"))
+}
