@@ -8,6 +8,7 @@
 mod attending;
 mod child;
 mod compress;
+mod meeting_place;
 mod page_sizes;
 mod program;
 mod summary;
