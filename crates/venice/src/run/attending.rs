@@ -114,7 +114,7 @@ fn attend(
             && told.elapsed() > TELL_EVERY
         {
             told = Instant::now();
-            file.update(block);
+            file.update(holding.copies());
         }
     }
     // What ended the program may have come since.

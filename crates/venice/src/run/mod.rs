@@ -233,13 +233,16 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell };
     let leases = Leases::keep(run.holding.clone(), tell)?;
-    let attending =
-        attending::Attending::start(run.block_fd, run.holding, &program.display().to_string())?;
+    let attending = attending::Attending::start(
+        run.block_fd,
+        run.holding.clone(),
+        &program.display().to_string(),
+    )?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let command = shown(&args.command);
     let about = About { pid: child.pid(), command, port: port.to_string() };
-    let desk = Desk::open(about, Paged(run.block.clone()));
+    let desk = Desk::open(about, Paged(run.holding.clone()));
     let ended = child.wait()?;
     attending.wait_for_the_rest();
     drop(desk);
