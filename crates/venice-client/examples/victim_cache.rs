@@ -116,7 +116,7 @@ fn requests() -> impl Iterator<Item = u64> {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        let of = if seed % 4 == 0 { OBJECTS } else { OBJECTS / 3 };
+        let of = if seed.is_multiple_of(4) { OBJECTS } else { OBJECTS / 3 };
         (seed >> 8) % of
     })
 }

@@ -19,35 +19,63 @@ enum Hindrance {
     Full,
 }
 
+/// What counts of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    name: &'a str,
+    free_bytes: u64,
+    is_up: bool,
+    is_draining: bool,
+    /// Nothing is placed on it.
+    is_pressed: bool,
+}
+
+impl<'a> From<&'a NodeRow> for Candidate<'a> {
+    fn from(row: &'a NodeRow) -> Self {
+        Candidate {
+            name: &row.name,
+            free_bytes: row.free_bytes,
+            is_up: row.state == "up",
+            is_draining: row.draining,
+            is_pressed: !matches!(&*row.pressure, "none" | ""),
+        }
+    }
+}
+
 /// The nodes that have room, each with how many slabs.
 ///
 /// # Errors
 /// Where there is none: what is in the way of each.
-pub(crate) fn find(
-    rows: &[NodeRow],
+pub(crate) fn find<'a>(
+    nodes: impl IntoIterator<Item = Candidate<'a>>,
     having: &BTreeSet<String>,
     chosen: &[String],
 ) -> Result<Vec<(String, u64)>, String> {
     let mut others = Vec::new();
     let mut hindered: BTreeMap<Hindrance, Vec<&str>> = BTreeMap::new();
-    for row in rows {
-        match hindrance(row, having, chosen) {
-            None => others.push((row.name.clone(), row.free_bytes / SLAB_BYTES)),
-            Some(why) => hindered.entry(why).or_default().push(&row.name),
+    for node in nodes {
+        match hindrance(node, having, chosen) {
+            None => others.push((node.name.to_owned(), node.free_bytes / SLAB_BYTES)),
+            Some(why) => hindered.entry(why).or_default().push(node.name),
         }
     }
     let told = || hindered.iter().map(|(why, names)| why.told(names)).collect::<Vec<_>>();
     if others.is_empty() { Err(told().join("; ")) } else { Ok(others) }
 }
 
-fn hindrance(row: &NodeRow, having: &BTreeSet<String>, chosen: &[String]) -> Option<Hindrance> {
+fn hindrance(
+    node: Candidate<'_>,
+    having: &BTreeSet<String>,
+    chosen: &[String],
+) -> Option<Hindrance> {
+    let is_chosen = chosen.is_empty() || chosen.iter().any(|name| name == node.name);
     let hindrances = [
-        (having.contains(&row.name), Hindrance::HasOne),
-        (!chosen.is_empty() && !chosen.contains(&row.name), Hindrance::NotChosen),
-        (row.state != "up", Hindrance::Down),
-        (row.draining, Hindrance::Draining),
-        (!matches!(&*row.pressure, "none" | ""), Hindrance::Pressed),
-        (row.free_bytes < SLAB_BYTES, Hindrance::Full),
+        (having.contains(node.name), Hindrance::HasOne),
+        (!is_chosen, Hindrance::NotChosen),
+        (!node.is_up, Hindrance::Down),
+        (node.is_draining, Hindrance::Draining),
+        (node.is_pressed, Hindrance::Pressed),
+        (node.free_bytes < SLAB_BYTES, Hindrance::Full),
     ];
     hindrances.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
 }
@@ -80,68 +108,36 @@ impl Hindrance {
 mod tests {
     use super::*;
 
-    fn row(name: &str, change: impl Fn(&mut NodeRow)) -> NodeRow {
-        let mut row = NodeRow {
-            name: name.to_owned(),
-            node_id: 0,
-            pid: None,
-            state: "up".to_owned(),
-            lent_bytes: 4 * SLAB_BYTES,
-            free_bytes: 4 * SLAB_BYTES,
-            granted_bytes: 0,
-            epoch: 0,
-            control_addr: String::new(),
-            udp_addr: String::new(),
-            shm_socket: String::new(),
-            last_heartbeat_ms: None,
-            protection: String::new(),
-            replayed: 0,
-            forged: 0,
-            unsealed: 0,
-            unknown_key: 0,
-            xdp_received: None,
-            xdp_sent: None,
-            xdp_lost: None,
-            topology: String::new(),
-            position: None,
-            relay_addr: String::new(),
-            link: String::new(),
-            role: String::new(),
-            pressure: "none".to_owned(),
-            available_bytes: None,
-            stall_ratio: None,
-            draining: false,
-            certificate_expires_s: None,
-            refused: 0,
-        };
-        change(&mut row);
-        row
+    fn well(name: &str) -> Candidate<'_> {
+        let free_bytes = 4 * SLAB_BYTES;
+        Candidate { name, free_bytes, is_up: true, is_draining: false, is_pressed: false }
     }
 
     #[test]
     fn what_is_in_the_way_of_each_node_is_told() {
-        let mut rows = vec![
-            row("node1", |_| {}),
-            row("node2", |row| row.draining = true),
-            row("node3", |row| row.state = "down".into()),
-            row("node4", |row| row.free_bytes = SLAB_BYTES - 1),
-            row("node5", |row| row.free_bytes = 0),
-            row("node6", |row| row.pressure = "low".into()),
+        let mut nodes = vec![
+            well("node1"),
+            Candidate { is_draining: true, ..well("node2") },
+            Candidate { is_up: false, ..well("node3") },
+            Candidate { free_bytes: SLAB_BYTES - 1, ..well("node4") },
+            Candidate { free_bytes: 0, ..well("node5") },
+            Candidate { is_pressed: true, ..well("node6") },
         ];
         let having = BTreeSet::from(["node1".to_owned()]);
-        let why = find(&rows, &having, &[]).unwrap_err();
+        let why = find(nodes.iter().copied(), &having, &[]).unwrap_err();
         assert_eq!(
             why,
             "node1 has one already; node3 is down; node2 is being drained; node6 is short of memory \
              itself; node4, node5 have no room"
         );
-        rows.push(row("node7", |_| {}));
-        assert_eq!(find(&rows, &having, &[]), Ok(vec![("node7".to_owned(), 4)]));
-        let why = find(&rows[6..], &having, &["node1".to_owned()]).unwrap_err();
+        nodes.push(well("node7"));
+        let found = find(nodes.iter().copied(), &having, &[]);
+        assert_eq!(found, Ok(vec![("node7".to_owned(), 4)]));
+        let why = find([well("node7")], &having, &["node1".to_owned()]).unwrap_err();
         assert_eq!(why, "node7 is none of the donors asked for");
-        let many: Vec<_> =
-            (0..9).map(|n| row(&format!("n{n}"), |row| row.draining = true)).collect();
-        let why = find(&many, &having, &[]).unwrap_err();
+        let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
+        let many = names.iter().map(|name| Candidate { is_draining: true, ..well(name) });
+        let why = find(many, &having, &[]).unwrap_err();
         assert_eq!(why, "n0, n1, n2, n3, n4, n5 and 3 more are being drained");
     }
 }

@@ -364,7 +364,8 @@ async fn borrow_elsewhere(
     slabs: u64,
 ) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(&holding.access).await?;
-    let others = elsewhere::find(&client.nodes().await?, nodes, &holding.wish.donors)
+    let rows = client.nodes().await?;
+    let others = elsewhere::find(rows.iter().map(Into::into), nodes, &holding.wish.donors)
         .map_err(|why| RecipientError::NobodyElse { why })?;
     let free: u64 = others.iter().map(|(_, free)| free).sum();
     let donors = others.into_iter().map(|(name, _)| name).collect();
