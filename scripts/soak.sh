@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
-# two copies of their far memory, while donors are killed, stalled and drained; every byte is checked.
+# two copies of their far memory, while donors are killed, stalled, drained and short of memory; every byte is checked.
 # Then simulated racks and control planes with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
 # sequences, racks of processes over real ports, racks whose Monitor Nodes, etcd and agents are killed and
 # stopped, and the program tests, again and again for SOAK_SEED_MINUTES (default 30). Stops at the first

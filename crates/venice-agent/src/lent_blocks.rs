@@ -79,10 +79,13 @@ fn check_room(config: &AgentConfig, bytes: u64) -> Result<(), HotplugError> {
 }
 
 /// Brings the memory blocks online that a dead agent with this state directory has left offline;
-/// how many.
+/// how many. Where no agent ever took any, nothing is made there.
 ///
 /// # Errors
 /// When an agent runs there, or a block stays offline.
 pub fn return_blocks(state_dir: &Path) -> Result<usize, HotplugError> {
+    if !Record::was_here(state_dir) {
+        return Ok(0);
+    }
     Record::open(state_dir)?.return_blocks(&MemoryBlocks::default())
 }

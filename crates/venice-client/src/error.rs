@@ -76,8 +76,10 @@ impl From<LaneError> for Error {
 impl From<RecipientError> for Error {
     fn from(error: RecipientError) -> Self {
         use venice_control::{ControlError, RackError};
-        let text = with_causes(&error);
+        let (text, is_usage) = (with_causes(&error), error.is_usage());
         match error {
+            _ if is_usage => Error::Invalid(text),
+            RecipientError::Control(ControlError::BadAddress { .. }) => Error::Invalid(text),
             RecipientError::Control(
                 ControlError::NoRoom { .. }
                 | ControlError::Rack(
@@ -93,9 +95,10 @@ impl From<RecipientError> for Error {
                 | ControlError::TimedOut { .. }
                 | ControlError::Peer { .. },
             ) => Error::Unreachable(error.to_string()),
-            RecipientError::NoRack { .. } | RecipientError::DamagedRecord { .. } => {
-                Error::Unreachable(text)
-            }
+            RecipientError::NoRack { .. }
+            | RecipientError::DamagedRecord { .. }
+            | RecipientError::HomeDown(_)
+            | RecipientError::NobodyUp => Error::Unreachable(text),
             _ => Error::Refused(text),
         }
     }
@@ -111,4 +114,32 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use venice_control::{ControlError, RackError};
+
+    use super::*;
+
+    #[test]
+    fn each_error_is_of_the_kind_that_callers_tell_it_by() {
+        let over = RackError::OverQuota {
+            user: "ada".into(),
+            asked_bytes: 32,
+            used_bytes: 16,
+            quota_bytes: 16,
+        };
+        let over = Error::from(RecipientError::Control(ControlError::Rack(over)));
+        assert!(matches!(over, Error::NoRoom(said) if said.contains("ada")));
+        let address = ControlError::BadAddress { addr: "nowhere".into() };
+        let address = Error::from(RecipientError::Control(address));
+        assert!(matches!(address, Error::Invalid(said) if said.contains("nowhere")));
+        let wired = RecipientError::Wired { topology: "mesh:2x2x2".into() };
+        assert!(matches!(Error::from(wired), Error::Invalid(_)));
+        let down = Error::from(RecipientError::HomeDown("node7".into()));
+        assert!(matches!(down, Error::Unreachable(said) if said.contains("node7")));
+        let unknown = Error::from(RecipientError::UnknownNode("node77".into()));
+        assert!(matches!(unknown, Error::Refused(said) if said.contains("node77")));
+    }
 }

@@ -6,8 +6,10 @@
 use std::ffi::{c_int, c_uint};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::{Descriptors, Pager, Tether};
 
 use crate::the_pager::pager;
+use crate::window_calls::tether;
 use crate::{c, patch};
 
 /// Puts the functions of this file in place.
@@ -28,8 +30,13 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
+/// Those of the pager, or of what stands in for it beside a window.
+fn ours() -> Option<&'static Descriptors> {
+    pager().map(Pager::descriptors).or_else(|| tether().map(Tether::descriptors))
+}
+
 fn is_ours(fd: c_int) -> bool {
-    pager().is_some_and(|pager| pager.descriptors().contains(fd))
+    ours().is_some_and(|ours| ours.contains(fd))
 }
 
 extern "C" fn close(fd: c_int) -> c_int {
@@ -63,10 +70,10 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         // SAFETY: what the program asked for.
         unsafe { sys::syscall(nr::CLOSE_RANGE, arguments) }
     };
-    let Some(pager) = pager() else { return answer(call(first, last)) };
+    let Some(all_ours) = ours() else { return answer(call(first, last)) };
     let mut from = first;
     // Between the pager's own, stretch by stretch.
-    while let Some(ours) = pager.descriptors().first_within(from, last) {
+    while let Some(ours) = all_ours.first_within(from, last) {
         if ours > from
             && let Err(errno) = call(from, ours - 1)
         {

@@ -4,11 +4,11 @@
 
 use std::cell::UnsafeCell;
 
-use venice_memory::paged::{ForkedChild, Window, WindowFork, sys};
+use venice_memory::paged::{ForkedChild, Tether, Window, WindowFork, sys};
 
 use crate::c;
 use crate::the_pager::pager;
-use crate::window_calls::window;
+use crate::window_calls::{tether, window};
 
 /// The fork under way. The structure lock, held from `prepare` on, keeps it to one thread.
 struct UnderWay(UnsafeCell<Option<Fork>>);
@@ -82,6 +82,9 @@ extern "C" fn in_child() {
     };
     if let Err(error) = done {
         sys::die(&format!("a forked child cannot go on: {error}"));
+    }
+    if let Some(Err(error)) = tether().map(Tether::watch) {
+        sys::die(&format!("a forked child cannot be watched over: {error}"));
     }
 }
 

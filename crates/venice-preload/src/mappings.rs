@@ -199,6 +199,12 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
                 drop(structure);
                 return pager.heed(addr, len_bytes, hint);
             }
+            let is_to_populate =
+                matches!(advice, sys::MADV_POPULATE_READ | sys::MADV_POPULATE_WRITE);
+            if is_to_populate && pager.block().faults_in_thread() {
+                drop(structure);
+                return pager.populate_as_advised(addr, len_bytes, advice);
+            }
             outcome = advise_managed(pager, &mut structure, addr, len_bytes, advice);
         }
     }

@@ -1,13 +1,13 @@
 //! How the shim starts.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use venice_memory::paged::attach::{self, SOCKET_VARIABLE};
+use venice_memory::paged::attach::{self, Attached, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_memory::paged::{self, Pager, PagerSetup, Serves, Window, sys};
+use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
 
 use crate::{descriptors, fork, heap, mappings, patch, signals, the_pager, window_calls};
 
@@ -34,7 +34,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         sys::set_descriptor_limit(first);
     }
     if block.is_window() {
-        return start_window(block, attached.process, attached.supervisor);
+        return start_window(block, attached);
     }
     let setup = PagerSetup {
         block: Arc::new(block),
@@ -66,10 +66,16 @@ fn unpatched((name, why): (&str, patch::PatchError)) -> String {
 }
 
 /// Without a pager: the slabs become the program's memory themselves.
-fn start_window(block: RunBlockMap, process: usize, supervisor: OwnedFd) -> Result<(), String> {
-    let window = Window::start(block, process, supervisor).map_err(|e| e.to_string())?;
+fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
+    let lifeline = attached.lifeline.ok_or("the supervisor is of another version")?;
+    let tether = Tether::new(lifeline, lowest_fd());
+    let window = Window::start(block, attached.process, attached.supervisor, tether)
+        .map_err(|e| e.to_string())?;
     // SAFETY: this runs before the program, and nothing else runs.
-    unsafe { window_calls::install(window).map_err(unpatched)? };
+    unsafe {
+        window_calls::install(window, tether).map_err(unpatched)?;
+        descriptors::install().map_err(unpatched)?;
+    }
     if !fork::install() {
         return Err("the C library has no room for a fork handler".into());
     }

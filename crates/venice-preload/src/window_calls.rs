@@ -5,11 +5,13 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{PAGE, Window, is_manageable};
+use venice_memory::paged::{PAGE, Tether, Window, is_manageable};
 
 use crate::mappings::{MAP_FIXED, READ_WRITE, answer, is_range, set_break};
 use crate::{c, mappings, patch};
 
+/// What ends this process with its supervisor, in forked children too.
+static TETHER: AtomicPtr<Tether> = AtomicPtr::new(std::ptr::null_mut());
 static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
 /// The C library's own `fork`.
 static FORK: AtomicUsize = AtomicUsize::new(0);
@@ -21,14 +23,24 @@ pub fn window() -> Option<&'static Window> {
     unsafe { WINDOW.load(Ordering::Acquire).as_ref() }.filter(|window| window.is_active())
 }
 
-/// From here on the program's memory is placed in `window`.
+/// What ties this process to its supervisor, if it has a window or was forked by one that had.
+pub fn tether() -> Option<&'static Tether> {
+    // SAFETY: null, or what `install` was given, which lives for ever.
+    unsafe { TETHER.load(Ordering::Acquire).as_ref() }
+}
+
+/// From here on the program's memory is placed in `window`, and the program does not close what
+/// `tether` has.
 ///
 /// # Errors
 /// The name of a function that could not be put, and why.
 ///
 /// # Safety
 /// No other thread may be running.
-pub unsafe fn install(window: &'static Window) -> Result<(), (&'static str, patch::PatchError)> {
+pub unsafe fn install(
+    window: &'static Window,
+    tether: &'static Tether,
+) -> Result<(), (&'static str, patch::PatchError)> {
     let calls = mappings::Calls {
         mmap: mmap as *const () as usize,
         munmap: munmap as *const () as usize,
@@ -42,6 +54,7 @@ pub unsafe fn install(window: &'static Window) -> Result<(), (&'static str, patc
         let mprotect = mprotect as *const () as usize;
         patch::replace(c"mprotect", mprotect).map_err(|e| ("mprotect", e))?;
     }
+    TETHER.store(std::ptr::from_ref(tether).cast_mut(), Ordering::Release);
     WINDOW.store(std::ptr::from_ref(window).cast_mut(), Ordering::Release);
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! - [`compare`]: one program run without Venice, then with a quarter of its peak local.
 //! - [`Busy`]: a program that uses its memory all the time and would notice a wrong byte.
 //! - [`CProgram`]: a small C program compiled at test time.
-//! - [`soak`]: programs that check every byte while donors are killed, stalled and drained.
+//! - [`soak`]: programs that check every byte while donors are killed, stalled, drained and short of memory.
 //! - [`redis::Client`], [`memcached::Client`]: clients that know what every value must be.
 //!
 //! A test that the machine cannot run calls [`paged_mode_is_missing`] first, which prints the

@@ -155,6 +155,11 @@ impl Rack {
         self.json(&["status"])["runs"].as_array()?.first().cloned()
     }
 
+    /// The row of the first run in `venice ps`.
+    pub fn run_row_of_ps(&self) -> Option<Value> {
+        self.json(&["ps"]).as_array()?.first().cloned()
+    }
+
     /// The ids of all grants in the Monitor Node's table, in order.
     pub fn grant_ids(&self) -> Vec<String> {
         let mut ids: Vec<String> =

@@ -64,6 +64,38 @@ fn two_donors_that_die_at_once_end_the_program_with_a_word() {
     assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
 }
 
+/// Where copies cannot be built anew, `venice ps` and `venice status` say what is in the way of each node.
+#[test]
+fn why_lost_copies_are_not_there_again_is_told() {
+    if paged_mode_is_missing("why_lost_copies_are_not_there_again_is_told") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, 3, LEND_MIB);
+    let mut busy = Busy::start_with(&rack, "80MiB", 2, &["--donor", "node1", "--donor", "node2"]);
+    kill_now(rack.agent_pid("node2"));
+    let why = "no other node has room for one (node1 has one already; node3 is none of the donors \
+               asked for; node2 is down); it is tried again";
+    let row = wait_for("it to be told", LIMIT, || {
+        busy.expect_running();
+        rack.run_row_of_ps()
+            .filter(|row| row["missing"].as_str().is_some_and(|it| it.contains(why)))
+    });
+    assert_ne!(row["short_slabs"], 0);
+    for command in ["ps", "status"] {
+        wait_for("people to be told", LIMIT, || {
+            let output = rack.venice(&[command]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            (said.contains("lack one: ") && said.contains(why)).then_some(())
+        });
+    }
+    let up = rack.venice(&["up"]);
+    assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));
+    busy.wait_for_both_copies(&rack, "node2");
+    let row = rack.run_row_of_ps().expect("it runs");
+    assert!(row["missing"].is_null() && row["short_slabs"] == 0, "{row}");
+    busy.stop();
+}
+
 fn a_stalled_donor_is_left_behind(port: Port) {
     let rack = Rack::start(port, LEND_MIB);
     let mut busy = Busy::start(&rack, "80MiB", 2);

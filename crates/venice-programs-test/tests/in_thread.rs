@@ -48,6 +48,7 @@ same_in_thread! {
     map_fixed_and_munmap_over_far_pages: "map_fixed";
     signals_on_a_far_stack: "far_signal_stack";
     programs_with_a_handler_of_sigbus: "own_sigbus";
+    memory_is_populated_before_it_is_used: "populate";
 }
 
 /// What cannot be is said before anything is borrowed.

@@ -1,5 +1,5 @@
 //! The data-integrity soak of `make soak`, short: programs that check every byte while donors are
-//! killed, stalled and drained.
+//! killed, stalled, drained and short of memory.
 
 use std::time::Duration;
 

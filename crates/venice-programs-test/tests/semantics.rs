@@ -39,6 +39,7 @@ same_under_venice! {
     madvise_drops_far_pages: "madvise";
     hints_answer_as_the_kernels: "hint_errors";
     hints_change_no_page: "hint_storm";
+    memory_is_populated_before_it_is_used: "populate";
     map_fixed_and_munmap_over_far_pages: "map_fixed";
     reservations_and_protection: "prot_none";
     stacks_of_threads: "thread_stacks";

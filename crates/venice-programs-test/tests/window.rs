@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use venice_programs_test::compare::PROGRAM_LIMIT;
-use venice_programs_test::{CProgram, Port, Rack, Running, kill_now, wait_for};
+use venice_programs_test::{CProgram, Port, Rack, Running, is_alive, kill_now, wait_for};
 
 const OPTIONS: [&str; 7] =
     ["--mode", "window", "--local", "16MiB", "--remote", "768MiB", "--stats"];
@@ -83,6 +83,58 @@ fn a_donor_that_dies_takes_nothing_away() {
     for node in ["node1", "node2", "node3", "node4"] {
         kill_now(rack.agent_pid(node));
     }
+    std::thread::sleep(Duration::from_millis(500));
+    File::create(program.dir().join("stop")).expect("a file");
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(0);
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
+}
+
+/// The program, what it forked, and what that runs end with their `venice run` before what they have
+/// mapped is another's; a later run takes away what the killed one left on the disk.
+#[test]
+fn a_killed_run_ends_what_runs_in_its_window() {
+    let rack = Rack::start(Port::Shm, 64);
+    let program = CProgram::compile("keep_busy");
+    let run = |words: &[&str]| {
+        let command = program.command(words);
+        let mut run = rack.command(&["run", "--port", "shm"]);
+        run.args(["--mode", "window", "--local", "16MiB", "--remote", "96MiB", "--"]);
+        run.arg(command.get_program()).args(command.get_args()).current_dir(program.dir());
+        run.env("TMPDIR", program.dir());
+        run
+    };
+    let mut running = Running::spawn(run(&["64", "ready", "stop", "forked"]), true);
+    let below = wait_for("the program and its child", LIMIT, || {
+        assert!(running.is_running(), "it ended before its memory was in use");
+        let below = running.descendants();
+        (below.len() == 2 && program.dir().join("ready").exists()).then_some(below)
+    });
+    let left = || {
+        let names = std::fs::read_dir(program.dir()).expect("a folder").flatten();
+        names.filter(|it| it.file_name().to_string_lossy().starts_with("venice-run-")).count()
+    };
+    assert_eq!(left(), 1);
+    kill_now(running.pid());
+    wait_for("both to end with their supervisor", LIMIT, || {
+        below.iter().all(|pid| !is_alive(*pid)).then_some(())
+    });
+    assert_eq!(left(), 1, "a killed run cannot clear up");
+    drop(running);
+    File::create(program.dir().join("stop")).expect("a file");
+    Running::spawn(run(&["1", "ready", "stop"]), true).finish(LIMIT).expect_code(0);
+    assert_eq!(left(), 0);
+}
+
+/// A daemon that has nothing there goes on when the run is over.
+#[test]
+fn what_a_program_left_behind_outlives_its_run() {
+    let rack = Rack::start(Port::Shm, 64);
+    let program = CProgram::compile("keep_busy");
+    let options = ["--mode", "window", "--local", "16MiB", "--remote", "96MiB"];
+    let mut running = rack.run(&options, &program.command(&["32", "ready", "stop", "left"]));
+    wait_for("the run to end", LIMIT, || (!running.is_running()).then_some(()));
+    // Longer than it takes to notice.
     std::thread::sleep(Duration::from_millis(500));
     File::create(program.dir().join("stop")).expect("a file");
     let outcome = running.finish(LIMIT);

@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use venice_client::{PagedMemory, PagedRegion};
+use venice_client::{Error, PagedMemory, PagedRegion};
 
 use crate::copies::{Copies, copies};
 use crate::errors::raised;
@@ -29,7 +29,8 @@ pub struct Region {
 impl Paged {
     fn map(&self, py: Python<'_>, len_bytes: u64, page_size: &str) -> PyResult<Region> {
         let paged = self.0.get(py)?;
-        let page_size = page_size.parse().map_err(PyValueError::new_err)?;
+        let wrong = |said| raised(py, &Error::Invalid(said));
+        let page_size = page_size.parse().map_err(wrong)?;
         let mapped = py.detach(|| paged.map_by(len_bytes, page_size));
         let region = mapped.map_err(|error| raised(py, &error))?;
         Ok(Region { region: Some(region), process: std::process::id() })

@@ -30,7 +30,7 @@ impl Options {
         node: Option<String>,
         purpose: String,
         most_under_way: usize,
-        copies: Option<u32>,
+        copies: Option<u64>,
         wait_s: f64,
         priority: i64,
         preempt: bool,
@@ -43,7 +43,7 @@ impl Options {
         options.port = port.transpose()?;
         options.node = node;
         options.purpose = purpose;
-        options.copies = copies;
+        options.copies = copies.map(|copies| copies_as_asked(py, copies)).transpose()?;
         options.wait = wait(py, wait_s)?;
         options.preempt = preempt;
         options.bandwidth_bps = bandwidth_bps;
@@ -134,6 +134,11 @@ impl Rack {
         let made = py.detach(|| self.0.object_cache(len_bytes, &options.0, &cache));
         made.map(|cache| ObjectCache(Held::new(cache))).map_err(|error| raised(py, &error))
     }
+}
+
+fn copies_as_asked(py: Python<'_>, copies: u64) -> PyResult<u32> {
+    let wrong = |_| raised(py, &Error::Invalid(format!("{copies} copies cannot be")));
+    u32::try_from(copies).map_err(wrong)
 }
 
 fn wait(py: Python<'_>, wait_s: f64) -> PyResult<Duration> {

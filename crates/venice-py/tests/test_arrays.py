@@ -115,6 +115,14 @@ class Arrays(unittest.TestCase):
             self.rack.array(10, local="1MiB")
         with self.assertRaises(venice.NoRoom):
             self.rack.array(1 << 40)
+        for shape in [-1, (4, -4), 1 << 70]:
+            with self.subTest(shape), self.assertRaises(venice.Invalid):
+                self.rack.array(shape)
+        with self.rack.paged("16MiB") as paged:
+            with self.assertRaisesRegex(venice.Invalid, "64k"):
+                paged.array(10, page_size="3k")
+            with self.assertRaises(venice.Invalid):
+                paged.array(1 << 70)
 
 
 if __name__ == "__main__":

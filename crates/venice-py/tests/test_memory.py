@@ -159,8 +159,57 @@ class Memory(unittest.TestCase):
             self.rack.get_memory(1, port="pigeon")
         with self.assertRaisesRegex(venice.Unreachable, "127.0.0.1:1"):
             venice.connect("127.0.0.1:1")
+        with self.assertRaisesRegex(venice.Invalid, "nowhere"):
+            venice.connect("nowhere")
+        for kind, base in [
+            (venice.NoRoom, MemoryError),
+            (venice.Invalid, ValueError),
+            (venice.Unreachable, ConnectionError),
+            (venice.Refused, OSError),
+            (venice.DonorLost, OSError),
+            (venice.DeviceLost, OSError),
+        ]:
+            self.assertTrue(issubclass(kind, base))
+        lost = venice.DonorLost("lost", "node1", 5, 7)
+        self.assertEqual((str(lost), lost.node, lost.offset, lost.len_bytes), ("lost", "node1", 5, 7))
         for kind in [venice.NoRoom, venice.Refused, venice.Unreachable, venice.DonorLost]:
             self.assertTrue(issubclass(kind, venice.Error))
+
+    def test_numbers_that_cannot_be_are_errors_of_this_package(self) -> None:
+        for size in [-1, 1 << 63, 1 << 64, 10**30, "99999999TiB", "0.5"]:
+            with self.assertRaises(venice.Invalid):
+                self.rack.get_memory(size)
+        for size in [None, 1.5, b"16MiB"]:
+            with self.assertRaisesRegex(TypeError, "64MiB"):
+                self.rack.get_memory(size)  # type: ignore[arg-type]
+        for wrong in [
+            {"copies": 0},
+            {"copies": -1},
+            {"copies": 1 << 40},
+            {"most_under_way": -1},
+            {"bandwidth_bps": -1},
+            {"priority": -1},
+            {"priority": 1 << 70},
+            {"wait_s": -1},
+            {"wait_s": float("nan")},
+        ]:
+            with self.subTest(wrong), self.assertRaises(venice.Invalid):
+                self.rack.get_memory(1, **wrong)  # type: ignore[arg-type]
+        for access in [
+            lambda: self.memory.read(-1, 1),
+            lambda: self.memory.read(0, -1),
+            lambda: self.memory.read(1 << 64, 1),
+            lambda: self.memory.write(-1, b"x"),
+            lambda: self.memory.read_into(-1, bytearray(1)),
+            lambda: self.memory.submit_read(-1, 1),
+            lambda: self.memory.submit_write(-1, b"x"),
+            lambda: self.memory.fetch_add(-8, 1),
+            lambda: self.memory.compare_swap(1 << 70, 0, 1),
+        ]:
+            with self.assertRaises(venice.OutOfRange):
+                access()
+        self.assertEqual(self.memory.compare_swap(64, 0, -1), 0)
+        self.assertEqual(self.memory.compare_swap(64, -1, 3), (1 << 64) - 1)
 
     def test_what_is_closed_is_given_back_and_of_no_use(self) -> None:
         free = self.rack.free_bytes()

@@ -29,6 +29,10 @@ pub struct Copies {
     pub to_rebuild: u64,
     /// How many of them are.
     pub rebuilt: u64,
+    /// Why those that lack are not built, when it was last tried; `None`: nothing is in the way. It is
+    /// tried again.
+    #[serde(default)]
+    pub not_rebuilt: Option<String>,
     /// Donors that were lost.
     pub lost_donors: Vec<String>,
     /// Donors that want their memory back: what is there moves elsewhere.
@@ -79,8 +83,8 @@ impl std::fmt::Display for Behind {
 }
 
 impl Copies {
-    /// As the run block has it.
-    pub fn of(block: &RunBlockMap) -> Copies {
+    /// As the run block has it, which does not know why something lacks.
+    pub(crate) fn of(block: &RunBlockMap) -> Copies {
         let copies = block.copies.load(Relaxed);
         let is_short = |slab: &usize| {
             let there = |at| block.readable_of(*slab, at).count();
@@ -95,6 +99,7 @@ impl Copies {
             lost_slabs: (0..slabs).filter(|slab| !block.slab_is_alive(*slab)).count() as u64,
             to_rebuild: block.to_rebuild.load(Relaxed),
             rebuilt: block.rebuilt.load(Relaxed),
+            not_rebuilt: None,
             lost_donors: names(block, Donor::is_lost),
             leaving_donors: names(block, |donor| donor.is_leaving() && !donor.is_gone()),
             to_move: block.to_move.load(Relaxed),
@@ -124,6 +129,29 @@ impl Copies {
         self.short_slabs == 0
     }
 
+    /// What is missing, how far it is copied or why it is not, in a line for people; `None`: every
+    /// slab has all its copies.
+    pub fn missing(&self) -> Option<String> {
+        if self.are_all_there() {
+            return None;
+        }
+        let (one, how) = self.words();
+        let short = format!("{} of {} slabs lack {one}", self.short_slabs, self.slabs);
+        Some(match (&self.not_rebuilt, self.lost_slabs) {
+            (Some(why), _) => format!("{short}: {why}; it is tried again"),
+            (None, 0) => format!("{short}: {how} {}", self.progress()),
+            (None, lost) => format!("{short}: {lost} are lost with their donors"),
+        })
+    }
+
+    /// What a slab lacks, and what is done about it.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self.coding {
+            Some(_) => ("a fragment", "rebuilding"),
+            None => ("one", "copying"),
+        }
+    }
+
     /// How far what is missing has been copied: its share, and in numbers.
     pub fn progress(&self) -> String {
         bar(self.rebuilt, self.to_rebuild)
@@ -147,15 +175,16 @@ fn bar(done: u64, all: u64) -> String {
 
 impl std::fmt::Display for Copies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (join, one, how) = match self.coding {
-            Some(_) => (",", "a fragment", "rebuilding"),
-            None => (" of", "one", "copying"),
-        };
+        let join = if self.coding.is_some() { "," } else { " of" };
+        let (one, how) = self.words();
         write!(f, "{}{join} {} slabs, ", self.at_donors(), self.slabs)?;
         match (self.lost_slabs, self.short_slabs) {
             (0, 0) => f.write_str("all there")?,
             (0, short) => write!(f, "{short} lack {one}: {how} {}", self.progress())?,
             (lost, _) => write!(f, "{lost} lost with their donors")?,
+        }
+        if let Some(why) = self.not_rebuilt.as_ref().filter(|_| !self.are_all_there()) {
+            write!(f, ", not now: {why}; it is tried again")?;
         }
         if let Some(behind) = &self.behind {
             write!(f, "; {behind}")?;
@@ -185,8 +214,16 @@ mod tests {
         let line = copies.to_string();
         assert!(line.starts_with("2 copies of 8 slabs, 3 lack one: copying [=====   "), "{line}");
         assert!(line.ends_with("] 1/4"), "{line}");
+        assert!(copies.missing().unwrap().starts_with("3 of 8 slabs lack one: copying ["));
+        copies.not_rebuilt = Some("no other node has room for one (node3 is full)".into());
+        let why = "no other node has room for one (node3 is full); it is tried again";
+        assert!(copies.to_string().ends_with(&format!("] 1/4, not now: {why}")), "{copies}");
+        assert_eq!(copies.missing(), Some(format!("3 of 8 slabs lack one: {why}")));
         copies.short_slabs = 0;
-        assert_eq!(copies.to_string(), "2 copies of 8 slabs, all there");
+        assert_eq!(
+            (copies.to_string().as_str(), copies.missing()),
+            ("2 copies of 8 slabs, all there", None)
+        );
         copies.leaving_donors = vec!["node3".into()];
         (copies.moved, copies.to_move) = (3, 6);
         let half = "2 copies of 8 slabs, all there; leaving node3 [==========          ] 3/6";

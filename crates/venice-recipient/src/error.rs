@@ -80,8 +80,11 @@ pub enum RecipientError {
     #[error("left the line before there was room; nothing is borrowed")]
     LeftLine,
     /// No other node has room for a copy.
-    #[error("no other node has room for one")]
-    NobodyElse,
+    #[error("no other node has room for one ({why})")]
+    NobodyElse {
+        /// What is in the way of each.
+        why: String,
+    },
     /// Nor has this machine.
     #[error("{place} has no room here: {why}")]
     NoRoomHere {

@@ -14,6 +14,7 @@ use venice_ports::shm::ShmConnection;
 use venice_wire::SLAB_BYTES;
 
 use crate::at_home::{AtHome, ReclaimTo};
+use crate::copies::Copies;
 use crate::error::RecipientError;
 use crate::freeing::{Freeing, UnusedSlab};
 use crate::loan::{Loan, Wish, fetch, release, slabs_of};
@@ -33,6 +34,8 @@ pub struct Holding {
     at_home: Mutex<AtHome>,
     /// What takes pages to the disk, until somebody does that.
     drain: Mutex<Option<Drain>>,
+    /// Why copies that were lost are not there again, when it was last tried.
+    not_rebuilt: Mutex<Option<String>>,
 }
 
 /// One grant.
@@ -66,7 +69,9 @@ impl Holding {
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
         let (slabs, at_home, drain) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let holding = Holding { access, wish, home, block, held, slabs, at_home, drain };
+        let not_rebuilt = Mutex::default();
+        let holding =
+            Holding { access, wish, home, block, held, slabs, at_home, drain, not_rebuilt };
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
@@ -111,6 +116,17 @@ impl Holding {
     /// The run block.
     pub fn block(&self) -> &Arc<RunBlockMap> {
         &self.block
+    }
+
+    /// How the copies of what is held are at present.
+    pub fn copies(&self) -> Copies {
+        let not_rebuilt = self.not_rebuilt.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Copies { not_rebuilt, ..Copies::of(&self.block) }
+    }
+
+    /// Notes why copies that were lost are not there again; `None`: nothing is in the way.
+    pub(crate) fn set_not_rebuilt(&self, why: Option<String>) {
+        *self.not_rebuilt.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Why what is held cannot move to other donors, so that one which wants its memory back waits

@@ -24,6 +24,7 @@
 mod at_home;
 mod copies;
 mod device;
+mod elsewhere;
 mod error;
 mod freeing;
 mod held;

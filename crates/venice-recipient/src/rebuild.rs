@@ -21,6 +21,7 @@ use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_wire::SLAB_BYTES;
 
 use crate::at_home::ReclaimTo;
+use crate::elsewhere;
 use crate::error::RecipientError;
 use crate::holding::{Holding, NewGrant};
 use crate::loan::{Wish, ask, release};
@@ -57,13 +58,20 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
         std::thread::sleep(LOOK_EVERY);
         let lacking = lacking(&block);
         told.look(&block, &lacking, news);
+        if lacking.is_empty() {
+            holding.set_not_rebuilt(None);
+        }
         if lacking.is_empty() || Instant::now() < retry_at {
             continue;
         }
-        if let Err((need, error)) = rebuild(holding, lacking, stop, news) {
+        let outcome = rebuild(holding, lacking, stop, news);
+        if let Err((need, error)) = &outcome {
             retry_at = Instant::now() + RETRY_AFTER;
-            told.fail(&block, need, &error, news);
+            told.fail(&block, *need, error, news);
         }
+        // What is lost comes first: where only the rest fails, all that was lost is there.
+        let of_lost = outcome.err().filter(|(need, _)| *need == Need::Lost);
+        holding.set_not_rebuilt(of_lost.map(|(_, error)| error.to_string()));
     }
 }
 
@@ -246,7 +254,8 @@ impl Builder<'_> {
             let before = slabs.len();
             self.fill_all(need, &grants, slabs)?;
             if slabs.len() == before {
-                return Err(RecipientError::NobodyElse);
+                let why = "what was borrowed elsewhere is lost again".into();
+                return Err(RecipientError::NobodyElse { why });
             }
         }
         Ok(())
@@ -355,19 +364,10 @@ async fn borrow_elsewhere(
     slabs: u64,
 ) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(&holding.access).await?;
-    let wished = &holding.wish.donors;
     let rows = client.nodes().await?;
-    let others = rows.iter().filter(|row| {
-        let is_wished = wished.is_empty() || wished.contains(&row.name);
-        let is_lending = row.state == "up" && !row.draining && row.free_bytes >= SLAB_BYTES;
-        is_lending && is_wished && !nodes.contains(&row.name)
-    });
-    let others: Vec<(String, u64)> =
-        others.map(|row| (row.name.clone(), row.free_bytes / SLAB_BYTES)).collect();
+    let others = elsewhere::find(rows.iter().map(Into::into), nodes, &holding.wish.donors)
+        .map_err(|why| RecipientError::NobodyElse { why })?;
     let free: u64 = others.iter().map(|(_, free)| free).sum();
-    if free == 0 {
-        return Err(RecipientError::NobodyElse);
-    }
     let donors = others.into_iter().map(|(name, _)| name).collect();
     let wish = Wish { donors, ..holding.wish.clone() };
     ask(&mut client, &wish, slabs.min(free) * SLAB_BYTES, 1).await

@@ -46,6 +46,7 @@ pub struct Request {
 #[derive(Debug)]
 pub struct RemoteMemory {
     memory: Arc<FarMemory>,
+    holding: Arc<Holding>,
     leases: Option<Leases>,
     is_short: bool,
 }
@@ -99,14 +100,14 @@ impl RemoteMemory {
         let slabs = holding.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
-        let leases = Leases::keep(holding, tell)?;
-        Ok(RemoteMemory { memory, leases: Some(leases), is_short })
+        let leases = Leases::keep(holding.clone(), tell)?;
+        Ok(RemoteMemory { memory, holding, leases: Some(leases), is_short })
     }
 
     /// How many copies are kept of each slab, on different nodes, and which are missing just now.
     /// With one, a node that dies takes with it what it holds.
     pub fn copies(&self) -> Copies {
-        Copies::of(self.memory.block())
+        self.holding.copies()
     }
 
     /// There was no room for two copies, and nobody had asked for one.

@@ -4,10 +4,11 @@ use anyhow::anyhow;
 use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{
     ControlError, ForecastRow, GrantRow, LinkRow, NodeRow, PeerKind, QueueRow, QuotaFor,
-    QuotaRecord, QuotaTable, ResourceRow,
+    QuotaRecord, QuotaTable, RackError, ResourceRow,
 };
 use venice_recipient::local_rack::access;
 
+use crate::failure::Usage;
 use crate::rack;
 
 /// A connection to a Monitor Node.
@@ -85,6 +86,14 @@ pub fn told(error: ControlError) -> anyhow::Error {
             anyhow!("no Monitor Node answers at {addr}: start it again with `venice up`")
         }
         _ => anyhow!("{error}"),
+    }
+}
+
+/// The same where what the Monitor Node finds wrong is what stands on the command line.
+pub fn told_as_asked(error: ControlError) -> anyhow::Error {
+    match error {
+        ControlError::Rack(RackError::BadRequest(said)) => Usage(said).into(),
+        error => told(error),
     }
 }
 

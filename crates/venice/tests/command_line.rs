@@ -10,7 +10,7 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 25] = [
+    let mistakes: [&[&str]; 32] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
@@ -34,6 +34,13 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["run", "--write-behind", "/proc/self", "--mode", "window", "--", "true"],
         &["run", "--write-behind", "/tmp", "--mode", "swap", "--", "true"],
         &["run", "--write-behind", "/tmp", "--coding", "2+1", "--", "true"],
+        &["run", "--mode", "window", "--copies", "2", "--", "true"],
+        &["run", "--mode", "window", "--port", "udp", "--", "true"],
+        &["run", "--mode", "swap", "--coding", "2+1", "--", "true"],
+        &["run", "--faults", "in-thread", "--port", "udp", "--", "true"],
+        &["run", "--page-size", "2m", "--port", "udp", "--", "true"],
+        &["run", "--copies", "0", "--", "true"],
+        &["run", "--coding", "2+1", "--port", "verbs", "--", "true"],
         &["frob"],
         &["completions", "cobol"],
     ];
@@ -44,6 +51,33 @@ fn mistakes_are_one_line_and_exit_code_two() {
         assert!(said.out.is_empty(), "{words:?}: {}", said.out);
     }
     assert!(!place.run_dir().exists(), "a mistake makes no run directory");
+}
+
+/// What only the Monitor Node can find wrong is a mistake too.
+#[test]
+fn names_that_no_node_can_have_are_usage_errors() {
+    let place = Place::new();
+    place.up(1);
+    let said = place.venice(&["token", "new", "--node", "a/b"]).expect(2);
+    assert!(said.complaint().contains("a node's name has letters"), "{}", said.err);
+    place.venice(&["drain", "node7"]).expect(1);
+}
+
+/// Without a record, without a rack, and whatever else is set for the agent.
+#[test]
+fn where_no_agent_took_blocks_none_are_returned() {
+    let place = Place::new();
+    let state_dir = place.file("state");
+    let words = ["agent", "--return-blocks", "--state-dir", state_dir.to_str().unwrap()];
+    for lend in ["", "4GiB"] {
+        let mut command = place.command(&words);
+        if !lend.is_empty() {
+            command.env("VENICE_LEND", lend);
+        }
+        let said = common::finish(command, &words).expect(0);
+        assert_eq!(said.out, "No memory block was left offline.\n");
+    }
+    assert!(!state_dir.exists() && !place.run_dir().exists(), "nothing is made");
 }
 
 #[test]

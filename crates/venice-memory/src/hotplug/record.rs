@@ -23,6 +23,11 @@ pub struct Record {
     _lock: Locked,
 }
 
+/// What whoever has the record open holds a lock on.
+fn lock_path(state_dir: &Path) -> PathBuf {
+    state_dir.join(format!("{FILE_NAME}.lock"))
+}
+
 /// A block of the record.
 #[derive(Debug)]
 struct Named {
@@ -43,7 +48,7 @@ impl Record {
         let path = state_dir.join(FILE_NAME);
         let failed = |source| HotplugError::File { path: path.clone(), source };
         fs::create_dir_all(state_dir).map_err(failed)?;
-        let lock = File::create(state_dir.join(format!("{FILE_NAME}.lock"))).map_err(failed)?;
+        let lock = File::create(lock_path(state_dir)).map_err(failed)?;
         let Ok(lock) = Locked::exclusively(lock) else { return Err(HotplugError::InUse(path)) };
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(failed)?;
         let boot = boot.trim().to_owned();
@@ -56,6 +61,11 @@ impl Record {
             .map_err(|reason| HotplugError::Damaged { path: path.clone(), reason })?;
         let named = |(number, is_movable)| Named { number, is_movable, claim: None };
         Ok(Self { path, boot, blocks: blocks.into_iter().map(named).collect(), _lock: lock })
+    }
+
+    /// Has anybody opened one in `state_dir`?
+    pub fn was_here(state_dir: &Path) -> bool {
+        lock_path(state_dir).exists() || state_dir.join(FILE_NAME).exists()
     }
 
     /// The numbers of the blocks.

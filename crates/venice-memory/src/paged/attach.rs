@@ -22,11 +22,14 @@ use super::{slots, sys};
 /// The environment variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
 
-const HELLO: &[u8] = b"VENICE-ATTACH-2";
+const HELLO: &[u8] = b"VENICE-ATTACH-3";
 /// Begins a question for a slab.
 const SLAB: u8 = b'S';
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 0;
+
+/// Descriptors that a message brings at most.
+const MOST_FDS: usize = 2;
 
 /// What a process got from its supervisor.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub struct Attached {
     pub process: usize,
     /// The connection; it closes when the supervisor is gone.
     pub supervisor: OwnedFd,
+    /// The process's half of the run's [`Lifeline`](super::Lifeline), where it has one.
+    pub lifeline: Option<OwnedFd>,
 }
 
 /// Why a process could not attach.
@@ -63,7 +68,7 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::send(&socket, HELLO, SendFlags::NOSIGNAL)?;
     let mut answer = [0u8; 256];
-    let (len, block) = receive_one(socket.as_fd(), &mut answer)?;
+    let (len, [block, lifeline]) = receive(socket.as_fd(), &mut answer)?;
     let process = match answer[..len] {
         [REFUSED, ref text @ ..] => {
             return Err(AttachError::Refused(String::from_utf8_lossy(text).into_owned()));
@@ -72,7 +77,7 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
         _ => return Err(AttachError::Version),
     };
     let block = block.ok_or(AttachError::Version)?;
-    Ok(Attached { block, process: process as usize, supervisor: socket })
+    Ok(Attached { block, process: process as usize, supervisor: socket, lifeline })
 }
 
 /// Answers one process that connected to the supervisor. A process that attached before and
@@ -85,6 +90,7 @@ pub fn welcome(
     socket: BorrowedFd<'_>,
     block: &RunBlockMap,
     block_fd: BorrowedFd<'_>,
+    lifeline: Option<BorrowedFd<'_>>,
 ) -> Result<u32, Errno> {
     let pid = rustix::net::sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get() as u32;
     let mut hello = [0u8; 32];
@@ -100,7 +106,8 @@ pub fn welcome(
     };
     let mut text = vec![WELCOME];
     text.extend((process as u32).to_le_bytes());
-    send(socket, &text, &[block_fd])?;
+    let fds: Vec<BorrowedFd<'_>> = [block_fd].into_iter().chain(lifeline).collect();
+    send(socket, &text, &fds)?;
     Ok(pid)
 }
 
@@ -135,9 +142,9 @@ fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<OwnedFd>, Errno>
     drop(there);
     let mut answer = [0u8; 1];
     loop {
-        match receive_one(here.as_fd(), &mut answer) {
+        match receive(here.as_fd(), &mut answer) {
             Err(Errno::INTR) => {}
-            answered => return answered.map(|(_, slab)| slab),
+            answered => return answered.map(|(_, [slab, _])| slab),
         }
     }
 }
@@ -155,7 +162,7 @@ pub enum Heard {
 /// when the connection can be read.
 pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<OwnedFd>) -> Heard {
     let mut question = [0u8; 5];
-    let Ok((len, reply)) = receive_one(connection, &mut question) else { return Heard::End };
+    let Ok((len, [reply, _])) = receive(connection, &mut question) else { return Heard::End };
     let ([SLAB, a, b, c, d], 5) = (question, len) else { return Heard::End };
     let slab = slab(u32::from_le_bytes([a, b, c, d]) as usize);
     if let Some(reply) = reply {
@@ -167,27 +174,31 @@ pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<Own
 }
 
 fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "there is room for one");
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "there is room for them");
     }
     let body = [std::io::IoSlice::new(text)];
     rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// A message and the descriptor that came with it.
-fn receive_one(socket: BorrowedFd<'_>, text: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// A message and the descriptors that came with it.
+fn receive(
+    socket: BorrowedFd<'_>,
+    text: &mut [u8],
+) -> Result<(usize, [Option<OwnedFd>; MOST_FDS]), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut body = [std::io::IoSliceMut::new(text)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut body, &mut ancillary, flags)?;
-    let mut fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut sent) => sent.next(),
+    let sent = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(sent) => Some(sent),
         _ => None,
     });
-    Ok((received.bytes, fds.next()))
+    let mut fds = sent.flatten();
+    Ok((received.bytes, [fds.next(), fds.next()]))
 }
 
 #[cfg(test)]
@@ -206,7 +217,7 @@ mod tests {
         let (block_fd, block) = RunBlockMap::create(PortKind::Shm, 2, 1).unwrap();
         let supervisor = std::thread::spawn(move || {
             let socket = rustix::net::accept(&listener).unwrap();
-            welcome(socket.as_fd(), &block, block_fd.as_fd()).unwrap();
+            welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
                 let heard = answer(socket.as_fd(), |replica| (known && replica == 7).then(slab));
                 assert_eq!(heard, Heard::Question);
@@ -219,6 +230,7 @@ mod tests {
         let slab = ask_for_slab(socket, 7).unwrap();
         assert_eq!(rustix::fs::fstat(&slab).unwrap().st_size as u64, venice_wire::SLAB_BYTES);
         assert!(ask_for_slab(socket, 7).is_none(), "it was told that there is none");
+        assert!(attached.lifeline.is_none());
         drop(attached.supervisor);
         let block = supervisor.join().unwrap();
         let here = RunBlockMap::open(attached.block.as_fd()).unwrap();

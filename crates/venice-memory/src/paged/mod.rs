@@ -21,7 +21,7 @@
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
 //! regions; `window` maps the slabs into the program, with no pager at all, and `rehoming` is the
-//! supervisor's half of moving what lies there.
+//! supervisor's half of moving what lies there; `lifeline` ends its processes with their supervisor.
 //!
 //! The rules that keep this from waiting for itself: the handler waits for threads that serve themselves only
 //! for a system call's time, and for no other thread of the program; those wait for the handler only
@@ -49,6 +49,7 @@ pub mod huge_pages;
 mod huge_slots;
 mod in_thread;
 mod lending;
+mod lifeline;
 mod lock;
 pub mod loss;
 mod mappings;
@@ -88,6 +89,7 @@ pub use far::FarError;
 pub use fork::ForkedChild;
 pub use hints::Hint;
 pub use in_thread::signal;
+pub use lifeline::{Lifeline, Tether};
 pub use mappings::is_manageable;
 pub use page_size::PageSize;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};

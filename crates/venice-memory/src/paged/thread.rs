@@ -65,6 +65,32 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
     if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
 }
 
+/// Gives the calling thread a table of descriptors of its own, with this one in it: the program does
+/// not close it there.
+///
+/// # Errors
+/// The kernel's: no memory.
+pub fn keep_only(fd: i32) -> SysResult<()> {
+    const CLOSE_RANGE_UNSHARE: usize = 2;
+    let (fd, most) = (fd as usize, u32::MAX as usize);
+    // SAFETY: the table is a copy from here on, of which only this thread knows.
+    unsafe {
+        sys::syscall(nr::CLOSE_RANGE, [fd + 1, most, CLOSE_RANGE_UNSHARE, 0, 0, 0])?;
+        if fd > 0 {
+            sys::syscall(nr::CLOSE_RANGE, [0, fd - 1, 0, 0, 0, 0])?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the calling thread, which [`spawn`] made; its stack stays.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: it has nothing that another thread uses but its stack.
+        let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
+    }
+}
+
 /// A number of the calling thread that no other thread of the process has at the same time: its
 /// thread pointer, folded. It is not the kernel's, which costs a system call.
 pub fn this_one() -> u32 {

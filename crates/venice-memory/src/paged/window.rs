@@ -27,12 +27,13 @@ mod tests;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub use self::fork::WindowFork;
 pub use self::structure::WindowStructure;
 use super::PAGE;
 use super::attach;
+use super::lifeline::Tether;
 use super::lock::StructureLock;
 use super::page_table::PageNumber;
 use super::regions::Regions;
@@ -49,8 +50,8 @@ pub struct Window {
     slabs: SlabWindow,
     /// By slab: the replica that new pieces are mapped from, plus one; 0: none.
     homes: Box<[AtomicU32]>,
-    /// There is a thread that moves pieces.
-    has_mover: AtomicBool,
+    /// Threads that are none of the program's.
+    own_threads: AtomicUsize,
     /// False in a forked child, whose memory is all local.
     is_active: AtomicBool,
     /// Forks under way. Meanwhile nothing is placed on slabs.
@@ -92,14 +93,14 @@ pub enum WindowError {
     /// A slab cannot be mapped.
     #[error("the donors' memory cannot be mapped into this process")]
     Unmappable,
-    /// There can be no thread that moves pieces.
+    /// There can be no thread of its own.
     #[error("a thread of the window cannot start: {0}")]
     NoThread(#[source] Errno),
 }
 
 impl Window {
     /// The window of process `process` of the run, whose slabs the supervisor hands out over the
-    /// connection `supervisor`.
+    /// connection `supervisor`; it ends with that one, by `tether`.
     ///
     /// # Errors
     /// [`WindowError`].
@@ -107,10 +108,13 @@ impl Window {
         block: RunBlockMap,
         process: usize,
         supervisor: OwnedFd,
+        tether: &'static Tether,
     ) -> Result<&'static Window, WindowError> {
         let socket = supervisor.as_raw_fd();
         let source = move |replica| attach::ask_for_slab(socket, replica);
         let window = Window::new(block, process, Box::new(source))?;
+        tether.watch().map_err(WindowError::NoThread)?;
+        window.count_own_thread();
         // The mover has the connection from here on, under the same number, where the program does
         // not reach it.
         mover::start(window, socket).map_err(WindowError::NoThread)?;
@@ -141,7 +145,7 @@ impl Window {
             process,
             slabs,
             homes,
-            has_mover: AtomicBool::new(false),
+            own_threads: AtomicUsize::new(0),
             is_active: AtomicBool::new(true),
             forking: AtomicU32::new(0),
             lock: StructureLock::default(),
@@ -155,6 +159,10 @@ impl Window {
     /// Whether this process still has it.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
+    }
+
+    fn count_own_thread(&self) {
+        self.own_threads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The replica that new pieces of a slab are mapped from.

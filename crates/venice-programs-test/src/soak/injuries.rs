@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::Soak;
+use super::{NODES, Soak};
 use crate::rack::kill_now;
 use crate::values::split_mix;
 use crate::wait_for;
 
 /// How long copies may take to be there again, on a machine that has much else to do.
-const WHOLE_WITHIN: Duration = Duration::from_secs(300);
+pub const WHOLE_WITHIN: Duration = Duration::from_secs(300);
 /// A program that has nothing of a dead donor any more never notices that.
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
 /// Longer than a lease.
@@ -26,19 +26,22 @@ pub struct Inflicted {
     pub kills: u64,
     pub stalls: u64,
     pub drains: u64,
+    pub shortages: u64,
     /// The longest time from an injury to all copies being there again.
     longest: Duration,
     /// Copies that were built anew, of programs that were there at the end of an injury.
     rebuilt: u64,
+    /// Copies that donors wanted back and have been given, of the same.
+    moved: u64,
 }
 
 impl fmt::Display for Inflicted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inflicted { kills, stalls, drains, longest, rebuilt } = self;
+        let Inflicted { kills, stalls, drains, shortages, longest, rebuilt, moved } = self;
         write!(
             f,
-            "donors killed {kills}, stalled {stalls}, drained {drains}; slabs copied anew {rebuilt}; \
-             all copies there again within {:.1} s",
+            "donors killed {kills}, stalled {stalls}, drained {drains}, short of memory {shortages}; \
+             slabs copied anew {rebuilt}, moved {moved}; all well again within {:.1} s",
             longest.as_secs_f64()
         )
     }
@@ -53,33 +56,39 @@ pub fn inflict(soak: &Soak, tell: impl Fn(&str)) -> Inflicted {
     });
     while !soak.is_over() {
         pause(soak, 500 + draw(2000));
-        let (node, kind, share) = (format!("node{}", 1 + draw(4)), draw(4), draw(1000));
+        let (node, kind, share) = (NODES[draw(4) as usize], draw(5), draw(1000));
         let closed = soak.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let before = rebuilt(soak);
+        let before = (sum(soak, "rebuilt"), sum(soak, "moved"));
         let began = Instant::now();
         match kind {
             0 | 1 => {
                 tell(&format!("{node} is killed"));
                 done.kills += 1;
-                kill(soak, &node);
+                kill(soak, node);
             }
             2 => {
                 let most_ms = (soak.plan.lasting.as_millis() as u64 / 8).min(LONGEST_STALL_MS);
                 let stall = Duration::from_millis(100 + most_ms * share / 1000);
                 tell(&format!("{node} is stalled for {stall:?}"));
                 done.stalls += 1;
-                stall_for(soak, &node, stall);
+                stall_for(soak, node, stall);
             }
-            _ => {
+            3 => {
                 tell(&format!("{node} is drained"));
                 done.drains += 1;
-                drain_for(soak, &node, 500 + 3 * share);
+                drain_for(soak, node, 500 + 3 * share);
+            }
+            _ => {
+                tell(&format!("{node} runs short of memory"));
+                done.shortages += 1;
+                starve_for(soak, node, 2000 + 6 * share);
             }
         }
         wait_until_whole(soak);
         drop(closed);
         done.longest = done.longest.max(began.elapsed());
-        done.rebuilt += rebuilt(soak).saturating_sub(before);
+        done.rebuilt += sum(soak, "rebuilt").saturating_sub(before.0);
+        done.moved += sum(soak, "moved").saturating_sub(before.1);
     }
     done
 }
@@ -102,8 +111,7 @@ fn kill(soak: &Soak, node: &str) {
         let is_over = lenders.iter().all(knows) || killed.elapsed() > NOTICED_WITHIN;
         is_over.then_some(())
     });
-    let up = soak.rack.venice(&["up"]);
-    assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));
+    soak.machines.start(&soak.rack, node);
 }
 
 /// Has `node` lent memory to the process?
@@ -147,21 +155,29 @@ fn drain_for(soak: &Soak, node: &str, millis: u64) {
     }
 }
 
-/// Until every node is up, and every program has all its copies; it must not have lost any slab.
+/// The machine of `node` runs short of memory, so that what is not lent is its own at once and what is
+/// lent is wanted back, and is well again, by then or before all of it is.
+fn starve_for(soak: &Soak, node: &str, millis: u64) {
+    soak.machines.run_short(node);
+    pause(soak, millis);
+    soak.machines.recover(node);
+}
+
+/// Until every node is up and lends all it should, and every program has all its copies; it must not have lost any slab.
 fn wait_until_whole(soak: &Soak) {
     wait_for("all copies to be there again", WHOLE_WITHIN, || {
-        let nodes = soak.rack.json(&["nodes"]);
-        let up = nodes.as_array()?.iter().filter(|node| node["state"] == "up").count();
         let runs = runs(soak);
         for run in &runs {
             assert_eq!(run["lost_slabs"], 0, "a slab was lost: {run}");
         }
-        (up == 4 && runs.iter().all(|run| run["short_slabs"] == 0)).then_some(())
+        let all_there = runs.iter().all(|run| run["short_slabs"] == 0);
+        (all_there && soak.machines.are_well(&soak.rack)).then_some(())
     });
 }
 
-fn rebuilt(soak: &Soak) -> u64 {
-    runs(soak).iter().map(|run| number(&run["rebuilt"])).sum()
+/// Of all programs that run.
+fn sum(soak: &Soak, what: &str) -> u64 {
+    runs(soak).iter().map(|run| number(&run[what])).sum()
 }
 
 /// The programs that run, as `venice status` has them.

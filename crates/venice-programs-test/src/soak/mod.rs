@@ -1,21 +1,26 @@
 //! Data integrity over time: programs that know what every byte must be, with two copies of their
-//! far memory or coded 2+1, on a rack whose donors are killed, stalled and drained one after the other.
+//! far memory or coded 2+1, on a rack whose donors are killed, stalled, drained and short of memory one
+//! after the other.
 //!
-//! [`jobs`] are the programs, [`injuries`] what happens to the donors. One seed says what happens to
+//! [`jobs`] are the programs, [`injuries`] what happens to the donors, [`machines`] what these run on. One seed says what happens to
 //! whom and when, and what the programs do; how that falls together is the machine's.
 
 mod injuries;
 mod jobs;
+mod machines;
 
 use std::fmt;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use machines::Machines;
+
 use crate::rack::{Port, Rack};
 
 /// What each of the four nodes lends: three must have room for two copies of everything.
 const LEND_MIB: u64 = 192;
+const NODES: [&str; 4] = ["node1", "node2", "node3", "node4"];
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +45,8 @@ pub struct Report {
 impl Report {
     /// Injuries of all kinds.
     pub fn injuries(&self) -> u64 {
-        self.injuries.kills + self.injuries.stalls + self.injuries.drains
+        let injuries::Inflicted { kills, stalls, drains, shortages, .. } = self.injuries;
+        kills + stalls + drains + shortages
     }
 
     /// Programs that ran to their end, and values that were compared.
@@ -63,6 +69,7 @@ impl fmt::Display for Report {
 /// What all threads of a soak share.
 struct Soak {
     rack: Rack,
+    machines: Machines,
     plan: Plan,
     began: Instant,
     /// Something was found to be wrong, or the time is over.
@@ -102,8 +109,11 @@ impl Drop for EndsAll<'_> {
 /// # Panics
 /// At the first wrong byte, loss, or thing that does not come to its end.
 pub fn soak(plan: Plan, tell: impl Fn(&str)) -> Report {
+    let rack = Rack::start(plan.port, LEND_MIB);
+    let machines = Machines::under(&rack);
     let soak = Soak {
-        rack: Rack::start(plan.port, LEND_MIB),
+        rack,
+        machines,
         plan,
         began: Instant::now(),
         is_over: AtomicBool::new(false),

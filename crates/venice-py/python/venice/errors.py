@@ -9,7 +9,7 @@ class Unreachable(Error, ConnectionError):
     """No rack is known, or its Monitor Node or a donor does not answer."""
 
 
-class Refused(Error):
+class Refused(Error, OSError):
     """The rack or the kernel said no."""
 
 
@@ -17,7 +17,7 @@ class NoRoom(Error, MemoryError):
     """Not so much is free."""
 
 
-class DonorLost(Error):
+class DonorLost(Error, OSError):
     """A donor is gone, and with it the last copy of what was asked for."""
 
     def __init__(self, text: str, node: str, offset: int, len_bytes: int) -> None:
@@ -27,7 +27,7 @@ class DonorLost(Error):
         self.len_bytes = len_bytes
 
 
-class DeviceLost(Error):
+class DeviceLost(Error, OSError):
     """A device's grant is over: it may be another's."""
 
 

@@ -7,6 +7,7 @@ from typing import Any, Callable
 from . import _venice
 from .closing import Closing
 from .copies import Copies
+from .errors import OutOfRange
 
 #: Whatever has bytes in a row: bytes, bytearray, memoryview, a numpy array, ...
 Buffer = Any
@@ -50,14 +51,17 @@ class Memory(Closing):
 
     def read(self, offset: int, len_bytes: int) -> bytes:
         """The bytes from `offset` on."""
+        self._check(offset, len_bytes)
         return self._inner.read(offset, len_bytes)
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fills `buffer`, whatever has writable bytes in a row, from `offset` on."""
+        self._check(offset)
         self._inner.read_into(offset, _flat(buffer))
 
     def write(self, offset: int, data: Buffer) -> None:
         """Stores `data` at `offset`; it is there when this returns."""
+        self._check(offset)
         self._inner.write(offset, _flat(data))
 
     def __getitem__(self, key: slice) -> bytes:
@@ -76,10 +80,12 @@ class Memory(Closing):
     def submit_read(self, offset: int, len_bytes: int) -> "Future[bytes]":
         """Starts to read. Asynchronous accesses take effect in the order in which they were started;
         the call waits while as many are under way as may be (`most_under_way`)."""
+        self._check(offset, len_bytes)
         return self._submit(lambda done: self._inner.start_read(offset, len_bytes, done))
 
     def submit_write(self, offset: int, data: Buffer) -> "Future[None]":
         """Starts to write; `data` may be changed when this returns. See `submit_read`."""
+        self._check(offset)
         return self._submit(lambda done: self._inner.start_write(offset, _flat(data), done))
 
     async def read_async(self, offset: int, len_bytes: int) -> bytes:
@@ -97,12 +103,20 @@ class Memory(Closing):
     def fetch_add(self, offset: int, add: int) -> int:
         """Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one
         step; returns what was there before."""
+        self._check(offset)
         return self._inner.fetch_add(offset, add % (1 << 64))
 
     def compare_swap(self, offset: int, expected: int, new: int) -> int:
         """Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one
-        step; returns what was there before."""
-        return self._inner.compare_swap(offset, expected, new)
+        step; returns what was there before. Numbers wrap around, as those of `fetch_add`."""
+        self._check(offset)
+        return self._inner.compare_swap(offset, expected % (1 << 64), new % (1 << 64))
+
+    def _check(self, offset: int, len_bytes: int = 0) -> None:
+        """What is beyond any memory is not even a number to ask with."""
+        if not (0 <= offset < 1 << 63 and 0 <= len_bytes < 1 << 63):
+            beyond = f"bytes {offset}+{len_bytes} are beyond the {len(self)} there are"
+            raise OutOfRange(beyond)
 
     def _range(self, key: slice) -> tuple[int, int]:
         if not isinstance(key, slice) or key.step not in (None, 1):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from . import _venice
 from .closing import Closing
 from .copies import Copies
-from .errors import Refused
+from .errors import Invalid, Refused
+from .sizes import parse_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,9 +69,16 @@ class Paged(Closing):
         kind = np.dtype(dtype)
         if kind.hasobject:
             raise TypeError("arrays of Python objects cannot lie in borrowed memory")
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        region = self._inner.map(prod(shape) * kind.itemsize, page_size)
+        shape = _dimensions(shape)
+        region = self._inner.map(parse_size(prod(shape) * kind.itemsize), page_size)
         return np.ndarray(shape, kind, buffer=region)
+
+
+def _dimensions(shape: Shape) -> tuple[int, ...]:
+    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(length < 0 for length in dimensions):
+        raise Invalid(f"an array of the shape {shape}: a length is 0 at least")
+    return dimensions
 
 
 def _numpy() -> Any:
@@ -83,5 +91,4 @@ def _numpy() -> Any:
 
 def array_bytes(shape: Shape, dtype: Any) -> int:
     """Bytes of an array, in whole pages."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return -(-max(prod(shape) * _numpy().dtype(dtype).itemsize, 1) // 4096) * 4096
+    return -(-max(prod(_dimensions(shape)) * _numpy().dtype(dtype).itemsize, 1) // 4096) * 4096

@@ -9,7 +9,7 @@ from .device import Device
 from .errors import Invalid
 from .memory import Memory
 from .paged import Paged, Shape, array_bytes
-from .sizes import Size, parse_size
+from .sizes import Size, parse_size, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,18 +80,10 @@ class Rack:
         administrators anybody's.
         `purpose`: shown by `venice grants`. `most_under_way`: asynchronous accesses at a time.
         """
-        how = _venice.Options(
-            list(donors),
-            port,
-            node,
-            purpose,
-            most_under_way,
-            copies,
-            wait_s,
-            priority,
-            preempt,
-            placement,
-            bandwidth_bps,
+        under_way = whole(most_under_way, "most_under_way")
+        waiting = (wait_s, priority, preempt)
+        how = _options(
+            donors, port, node, purpose, under_way, copies, waiting, placement, bandwidth_bps
         )
         return Memory(self._inner.get_memory(parse_size(size), how))
 
@@ -145,7 +137,7 @@ class Rack:
         priority: int,
         preempt: bool,
     ) -> Device:
-        how = (donors, purpose, wait_s, priority, preempt)
+        how = (donors, purpose, wait_s, whole(priority, "priority"), preempt)
         return Device(kind, self._inner.get_device(kind, size, list(capabilities), *how))
 
     def paged(
@@ -169,9 +161,7 @@ class Rack:
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
-        how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, *waiting, placement, bandwidth_bps
-        )
+        how = _options(donors, port, node, purpose, 0, copies, waiting, placement, bandwidth_bps)
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
     def array(
@@ -224,12 +214,37 @@ class Rack:
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
-        how = _venice.Options(
-            list(donors), port, node, purpose, 0, copies, *waiting, placement, bandwidth_bps
-        )
+        how = _options(donors, port, node, purpose, 0, copies, waiting, placement, bandwidth_bps)
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
         )
+
+
+def _options(
+    donors: Iterable[str],
+    port: Port | None,
+    node: str | None,
+    purpose: str,
+    most_under_way: int,
+    copies: int | None,
+    waiting: tuple[float, int, bool],
+    placement: Placement | None,
+    bandwidth_bps: int,
+) -> "_venice.Options":
+    wait_s, priority, preempt = waiting
+    return _venice.Options(
+        list(donors),
+        port,
+        node,
+        purpose,
+        most_under_way,
+        None if copies is None else whole(copies, "copies"),
+        wait_s,
+        whole(priority, "priority"),
+        preempt,
+        placement,
+        whole(bandwidth_bps, "bandwidth_bps"),
+    )
 
 
 def connect(monitor: str | None = None) -> Rack:

@@ -94,7 +94,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "DEVICE")]
     offer: Vec<Offer>,
     /// Bring the memory blocks online that an agent which was killed has left offline, and end
-    #[arg(long, conflicts_with_all = ["lend", "lend_blocks"])]
+    #[arg(long)]
     return_blocks: bool,
     /// Where the blocks taken are noted [default: /var/lib/venice/agent]
     #[arg(long, value_name = "DIR", env = "VENICE_AGENT_STATE_DIR")]
@@ -123,13 +123,15 @@ pub struct AgentArgs {
 /// Runs the agent until it is told to stop.
 pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.return_blocks {
-        return return_blocks(&merged(args, None)?.state_dir);
+        let file: AgentConfig = config_file::read(args.config.as_deref())?;
+        return return_blocks(args.state_dir.as_deref().unwrap_or(&file.state_dir));
     }
     serve(args, configuration(args, explicit_address(monitor)?)?)
 }
 
 fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
-    let count = venice_agent::return_blocks(state_dir)?;
+    // Its own text has the kernel's too.
+    let count = venice_agent::return_blocks(state_dir).map_err(|error| anyhow!("{error}"))?;
     crate::terminal::say(match count {
         0 => "No memory block was left offline.".to_string(),
         1 => "1 memory block is online again.".to_string(),

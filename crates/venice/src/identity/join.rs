@@ -10,7 +10,7 @@ use venice_control::identity::{Credential, JoinToken, KeyPem, Place, forget_join
 
 use crate::admittance::left;
 use crate::failure::Usage;
-use crate::registry::{block_on, told};
+use crate::registry::{block_on, told, told_as_asked};
 use crate::terminal;
 
 /// Texts below `venice join --help`.
@@ -115,7 +115,7 @@ fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> 
         }
         // Its place is to be empty, if it was before.
         let _ = forget_joining_key(dir);
-        told(error)
+        told_as_asked(error)
     })
 }
 

@@ -11,7 +11,7 @@ use crate::admittance::left;
 use crate::failure::Usage;
 use crate::host_port::check_reachable;
 use crate::rack;
-use crate::registry::{self, block_on, told};
+use crate::registry::{self, block_on, told, told_as_asked};
 use crate::terminal::{self, Align};
 
 /// Texts below `venice token --help`, and those of its commands.
@@ -120,7 +120,8 @@ fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
     }
     let node = args.node.as_deref().unwrap_or_default();
     let made = block_on(async {
-        registry::gate(addr).await?.new_token(args.valid, node).await.map_err(told)
+        let made = registry::gate(addr).await?.new_token(args.valid, node).await;
+        made.map_err(told_as_asked)
     })?;
     let token =
         JoinToken { id: made.id, secret: made.secret, authority: made.authority, monitor: address };

@@ -20,7 +20,7 @@ pub use address::{default_port, explicit_address, is_of_this_rack, monitor_addre
 pub use down::{DownArgs, execute as down};
 pub use log::last_error;
 pub use network::namespace_path;
-pub use process::spawn;
+pub use process::{Identity, spawn};
 pub use record::{PortKind, Record};
 pub use run_dir::RunDir;
 pub use runs::RunFile;

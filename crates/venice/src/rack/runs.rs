@@ -5,7 +5,6 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::Copies;
 
 use super::process::Identity;
@@ -51,9 +50,9 @@ impl RunFile {
     }
 
     /// Says how the run is, if that is new.
-    pub fn update(&mut self, block: &RunBlockMap) {
+    pub fn update(&mut self, copies: Copies) {
         let (process, program) = (self.process, self.program.clone());
-        let row = RunRow { process, program, copies: Copies::of(block) };
+        let row = RunRow { process, program, copies };
         if self.written.as_ref() == Some(&row) {
             return;
         }

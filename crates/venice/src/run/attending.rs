@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use venice_memory::paged::Lifeline;
 use venice_memory::paged::attach::{self, Heard};
 use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
 use venice_memory::paged::slots;
 use venice_recipient::Holding;
 
+use super::meeting_place::MeetingPlace;
 use crate::rack::{RunDir, RunFile};
 use crate::terminal::remark;
 
@@ -30,8 +32,9 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// The socket and the thread behind it.
 pub struct Attending {
-    folder: tempfile::TempDir,
+    place: MeetingPlace,
     block: Arc<RunBlockMap>,
+    lifeline: Arc<Lifeline>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,29 +46,31 @@ impl Attending {
         holding: Arc<Holding>,
         program: &str,
     ) -> anyhow::Result<Attending> {
-        let folder = tempfile::Builder::new().prefix("venice-run-").tempdir();
-        let folder = folder.context("making a folder for the run's socket")?;
-        let path = socket_path(folder.path());
-        let listener = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
+        let place = MeetingPlace::new()?;
+        let listener = place.listen()?;
+        let lifeline = Arc::new(Lifeline::new().context("making a pipe to the processes")?);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, block) = (stop.clone(), holding.block().clone());
         let mut file = RunDir::locate().ok().and_then(|dir| RunFile::new(&dir, program));
+        let processes_end = lifeline.clone();
         let thread = std::thread::spawn(move || {
-            attend(&listener, &holding, &block_fd, &stopped, &mut file);
+            attend(&listener, &holding, (&block_fd, &processes_end), &stopped, &mut file);
         });
-        Ok(Attending { folder, block, stop, thread: Some(thread) })
+        Ok(Attending { place, block, lifeline, stop, thread: Some(thread) })
     }
 
     /// Where processes attach.
     pub fn socket(&self) -> PathBuf {
-        socket_path(self.folder.path())
+        self.place.socket()
     }
 
-    /// Waits for processes that the program left behind (a daemon's): their memory is here.
+    /// Waits for processes that the program left behind (a daemon's): their memory is here. Those
+    /// that have none here go on by themselves.
     pub fn wait_for_the_rest(&self) {
         while self.block.live_processes().next().is_some() {
             std::thread::sleep(LOOK_EVERY);
         }
+        self.lifeline.let_go();
     }
 }
 
@@ -78,23 +83,10 @@ impl Drop for Attending {
     }
 }
 
-fn socket_path(folder: &Path) -> PathBuf {
-    folder.join("run.sock")
-}
-
-fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let listener = rustix::net::socket_with(kind.0, kind.1, flags, None)?;
-    rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&listener, 64)?;
-    Ok(listener)
-}
-
 fn attend(
     listener: &OwnedFd,
     holding: &Holding,
-    block_fd: &OwnedFd,
+    (block_fd, lifeline): (&OwnedFd, &Lifeline),
     stop: &AtomicBool,
     file: &mut Option<RunFile>,
 ) {
@@ -112,7 +104,8 @@ fn attend(
         connections.retain(|connection| ready.next() != Some(true) || connection.goes_on(holding));
         if has_come && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             // A process that is killed half way is found dead below.
-            if let Ok(pid) = attach::welcome(socket.as_fd(), block, block_fd.as_fd()) {
+            let end = block.is_window().then(|| lifeline.for_processes());
+            if let Ok(pid) = attach::welcome(socket.as_fd(), block, block_fd.as_fd(), end) {
                 connections.push(Connection { socket, place: place_of(block, pid) });
             }
         }
@@ -121,7 +114,7 @@ fn attend(
             && told.elapsed() > TELL_EVERY
         {
             told = Instant::now();
-            file.update(block);
+            file.update(holding.copies());
         }
     }
     // What ended the program may have come since.

@@ -8,6 +8,7 @@
 mod attending;
 mod child;
 mod compress;
+mod meeting_place;
 mod page_sizes;
 mod program;
 mod summary;
@@ -181,19 +182,20 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     program::check(&program)?;
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
-    let monitor = rack::monitor_address(monitor)?;
     if args.coding.is_some() && port == PortKind::Verbs {
         return Err(Usage(NO_CODING_BY_VERBS.into()).into());
     }
-    let access = access(&monitor);
     if args.mode == Mode::Window {
-        check_window(args, port, &monitor)?;
+        check_window(args, port)?;
     }
     if args.faults == Faults::InThread {
-        check_in_thread(port, &monitor)?;
+        check_in_thread(port)?;
     }
     let page_sizes = args.page_size.unwrap_or_default();
     page_sizes.check(port, local_bytes, args.faults == Faults::InThread)?;
+    let monitor = rack::monitor_address(monitor)?;
+    check_links(args, &monitor)?;
+    let access = access(&monitor);
     let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
     let (remote_bytes, default_bytes) =
         (args.remote.map(|size| size.0), local_bytes.saturating_mul(3));
@@ -232,13 +234,16 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell };
     let leases = Leases::keep(run.holding.clone(), tell)?;
-    let attending =
-        attending::Attending::start(run.block_fd, run.holding, &program.display().to_string())?;
+    let attending = attending::Attending::start(
+        run.block_fd,
+        run.holding.clone(),
+        &program.display().to_string(),
+    )?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let command = shown(&args.command);
     let about = About { pid: child.pid(), command, port: port.to_string() };
-    let desk = Desk::open(about, Paged(run.block.clone()));
+    let desk = Desk::open(about, Paged(run.holding.clone()));
     let ended = child.wait()?;
     attending.wait_for_the_rest();
     drop(desk);
@@ -338,7 +343,7 @@ fn note_room_on_disk(loan: &Loan) {
 }
 
 /// What the window cannot do is said before anything is borrowed.
-fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result<()> {
+fn check_window(args: &RunArgs, port: PortKind) -> anyhow::Result<()> {
     let usage = |said: String| Err(Usage(said).into());
     if port != PortKind::Shm {
         return usage(format!(
@@ -369,33 +374,36 @@ fn check_window(args: &RunArgs, port: PortKind, monitor: &str) -> anyhow::Result
     if args.faults == Faults::InThread {
         return usage("--faults is of --mode paged: a window has no faults to serve".into());
     }
-    if let Some((node, link)) = emulated_link(monitor)? {
-        return usage(format!(
-            "{node} emulates the link {link}, and loads and stores of a mapped window cannot be \
-             slowed down one by one: use --mode paged, or start the rack without --link"
-        ));
-    }
     Ok(())
 }
 
 /// What cannot be done in a signal's handler is said before anything is borrowed.
-fn check_in_thread(port: PortKind, monitor: &str) -> anyhow::Result<()> {
-    let usage = |said: String| Err(Usage(said).into());
+fn check_in_thread(port: PortKind) -> Result<(), Usage> {
     if port != PortKind::Shm {
-        return usage(format!(
+        return Err(Usage(format!(
             "--faults in-thread brings pages in from mapped memory, which --port {port} cannot: it \
              needs --port shm, on the donors' own host (elsewhere a fault mostly waits for the \
              donor, whoever serves it)"
-        ));
-    }
-    if let Some((node, link)) = emulated_link(monitor)? {
-        return usage(format!(
-            "{node} emulates the link {link}, which carries one page at a time, and threads that \
-             serve themselves would have one each: use --faults handler, or start the rack without \
-             --link"
-        ));
+        )));
     }
     Ok(())
+}
+
+/// Where no pager is in between, nothing can be made as slow as a link that the rack emulates.
+fn check_links(args: &RunArgs, monitor: &str) -> anyhow::Result<()> {
+    let (is_window, in_thread) = (args.mode == Mode::Window, args.faults == Faults::InThread);
+    if !is_window && !in_thread {
+        return Ok(());
+    }
+    let Some((node, link)) = emulated_link(monitor)? else { return Ok(()) };
+    let why = if is_window {
+        "and loads and stores of a mapped window cannot be slowed down one by one: use --mode paged"
+    } else {
+        "which carries one page at a time, and threads that serve themselves would have one each: use \
+         --faults handler"
+    };
+    let said = format!("{node} emulates the link {link}, {why}, or start the rack without --link");
+    Err(Usage(said).into())
 }
 
 /// A node that emulates a link, and which.

@@ -62,6 +62,10 @@ pub struct Look {
     pub borrowed_bytes: u64,
     /// In so many copies, or coded.
     pub kept: String,
+    /// Slabs that lack a copy, or a fragment.
+    pub short_slabs: u64,
+    /// What of them is missing and what is done about it; `None`: nothing is.
+    pub missing: Option<String>,
     pub donors: Vec<String>,
     pub lost_donors: Vec<String>,
     /// Those that want their memory back.
@@ -207,6 +211,8 @@ impl<W: Watched> Clerk<W> {
             fault_p50_us,
             fault_p99_us,
             kept: look.kept,
+            short_slabs: look.short_slabs,
+            missing: look.missing,
             donors: look.donors,
             lost_donors: look.lost_donors,
             leaving_donors: look.leaving_donors,
@@ -280,6 +286,8 @@ mod tests {
                 remote_bytes: 0,
                 borrowed_bytes: 0,
                 kept: String::new(),
+                short_slabs: 0,
+                missing: None,
                 donors: Vec::new(),
                 lost_donors: Vec::new(),
                 leaving_donors: Vec::new(),

@@ -6,22 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::budget::{self, BudgetError};
 use venice_memory::paged::run_block::{Donor, RunBlockMap};
-use venice_recipient::Copies;
+use venice_recipient::Holding;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use super::desk::{Look, Sample, Watched};
 use super::row::Compressed;
 
 /// Such a run.
-pub struct Paged(pub Arc<RunBlockMap>);
+pub struct Paged(pub Arc<Holding>);
 
 impl Watched for Paged {
     fn mode(&self) -> &'static str {
-        if self.0.is_window() { "window" } else { "paged" }
+        if self.0.block().is_window() { "window" } else { "paged" }
     }
 
     fn look(&self) -> Look {
-        let block = &self.0;
+        let block = self.0.block();
+        let copies = self.0.copies();
         let pids = block.live_processes().map(|(_, p)| p.pid.load(Ordering::Acquire));
         let processes: Vec<u32> = pids.collect();
         let donors = block.donors();
@@ -30,7 +31,9 @@ impl Watched for Paged {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
             remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
-            kept: Copies::of(block).kept(),
+            kept: copies.kept(),
+            short_slabs: copies.short_slabs,
+            missing: copies.missing(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
             leaving_donors: names(donors, |it| it.is_leaving() && !it.is_given_back()),
@@ -42,13 +45,13 @@ impl Watched for Paged {
     }
 
     fn sample(&self) -> Sample {
-        let faults = self.0.counters.faults.load(Ordering::Relaxed);
-        Sample { faults, times: Some(self.0.fault_times()) }
+        let faults = self.0.block().counters.faults.load(Ordering::Relaxed);
+        Sample { faults, times: Some(self.0.block().fault_times()) }
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
         let size = |pages: u64| ByteSize(pages * PAGE_BYTES);
-        budget::change(&self.0, local_bytes / PAGE_BYTES).map_err(|error| match error {
+        budget::change(self.0.block(), local_bytes / PAGE_BYTES).map_err(|error| match error {
             BudgetError::NoRoomFar { excess_pages, free_pages } => format!(
                 "{} would have to leave, and of its far memory {} is free: ask for more --local, \
                  or run it with a larger --remote",

@@ -62,7 +62,10 @@ fn table(rows: &[RunRow]) -> String {
             row.command.clone(),
         ]
     };
-    terminal::table(&columns, rows.iter().map(line).collect())
+    let table = terminal::table(&columns, rows.iter().map(line).collect());
+    let missing = rows.iter().filter_map(|row| Some((row.run, row.missing.as_ref()?)));
+    let missing: String = missing.map(|(run, what)| format!("\nrun {run}: {what}")).collect();
+    if missing.is_empty() { table } else { format!("{table}\n{missing}") }
 }
 
 /// In how many copies or how coded, and how much of it is here compressed.

@@ -44,6 +44,12 @@ pub struct RunRow {
     /// How it is kept: in so many copies, or coded.
     #[serde(default)]
     pub kept: String,
+    /// Slabs that lack a copy, or a fragment.
+    #[serde(default)]
+    pub short_slabs: u64,
+    /// What of them is missing, and how far it is built anew or why it is not, for people.
+    #[serde(default)]
+    pub missing: Option<String>,
     /// Who lends.
     pub donors: Vec<String>,
     /// Which of them died or took their memory back.

@@ -44,6 +44,8 @@ impl Watched for Swapped {
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
             kept: device.copies.kept(),
+            short_slabs: device.copies.short_slabs,
+            missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,
             leaving_donors: Vec::new(),
             in_thread_faults: 0,

@@ -178,7 +178,7 @@ impl Server {
             self.rates.sample(&self.store);
             self.tell_failures();
             if let (Some(file), Some(memory)) = (&mut self.file, &self.memory) {
-                file.update(memory.memory().block());
+                file.update(memory.copies());
             }
             self.finish_leaving();
         }

@@ -8,9 +8,11 @@
 //! because its own may be far, and with all signals blocked, so that no lock is held by a thread
 //! that a signal sends elsewhere. It uses neither thread-local storage nor the program's heap.
 //!
-//! [`signal`] is the way in, and passes on what is none of this; [`places`] are the few.
+//! [`signal`] is the way in, and passes on what is none of this; [`places`] are the few; [`populate`]
+//! serves what the kernel is asked to have there before it is touched.
 
 mod places;
+mod populate;
 pub mod signal;
 
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};

@@ -72,7 +72,7 @@ impl Window {
 
     /// Is there no other thread of the program?
     fn has_one_thread(&self) -> bool {
-        threads() == 1 + usize::from(self.has_mover.load(Ordering::Relaxed))
+        threads() == 1 + self.own_threads.load(Ordering::Relaxed)
     }
 }
 

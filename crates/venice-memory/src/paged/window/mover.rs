@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::run_block::Mobility;
-use super::super::sys::{self, Errno, SysResult, nr};
+use super::super::sys::{self, Errno, SysResult};
 use super::super::thread;
 use super::super::uffd::Uffd;
 use super::Window;
@@ -43,7 +43,7 @@ pub(super) fn start(window: &'static Window, socket: i32) -> SysResult<()> {
         sys::futex_wait(&start.outcome, 0, None, false);
     }
     match start.outcome.load(Ordering::Acquire) {
-        1 => window.has_mover.store(true, Ordering::Relaxed),
+        1 => window.count_own_thread(),
         failed => process.set_mobility(why_never(Errno(failed as i32 - 1))),
     }
     Ok(())
@@ -60,14 +60,14 @@ extern "C" fn run(argument: usize) -> ! {
     // SAFETY: `start` passes the address of one that lives as long as the process.
     let start = unsafe { &*(argument as *const Start) };
     let window = start.window;
-    let uffd = keep_only(start.socket).and_then(|()| Uffd::open_for_writes());
+    let uffd = thread::keep_only(start.socket).and_then(|()| Uffd::open_for_writes());
     if uffd.is_ok() {
         window.block.processes[window.process].set_mobility(Mobility::Moves);
     }
     let outcome = uffd.err().map_or(1, |error| error.0 as u32 + 1);
     start.outcome.store(outcome, Ordering::Release);
     sys::futex_wake(&start.outcome, 1, false);
-    let Ok(uffd) = uffd else { thread_exit() };
+    let Ok(uffd) = uffd else { thread::exit() };
     let mut mapped = Mapped::default();
     loop {
         let seen = window.block.mover_calls();
@@ -75,27 +75,6 @@ extern "C" fn run(argument: usize) -> ! {
         window.block.processes[window.process].set_mobility(mobility);
         let is_done = mobility == Mobility::Moves;
         window.block.await_mover_call(seen, (!is_done).then_some(RETRY_AFTER_NS));
-    }
-}
-
-/// A table of descriptors of this thread's own, with this one in it.
-fn keep_only(fd: i32) -> SysResult<()> {
-    const CLOSE_RANGE_UNSHARE: usize = 2;
-    let (fd, most) = (fd as usize, u32::MAX as usize);
-    // SAFETY: the table is a copy from here on, of which only this thread knows.
-    unsafe {
-        sys::syscall(nr::CLOSE_RANGE, [fd + 1, most, CLOSE_RANGE_UNSHARE, 0, 0, 0])?;
-        if fd > 0 {
-            sys::syscall(nr::CLOSE_RANGE, [0, fd - 1, 0, 0, 0, 0])?;
-        }
-    }
-    Ok(())
-}
-
-fn thread_exit() -> ! {
-    loop {
-        // SAFETY: ends this thread, which has nothing that another one uses but its stack.
-        let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
     }
 }
 

@@ -1,0 +1,135 @@
+//! Where the processes of a run find their supervisor: a folder of its own in the directory for
+//! temporary files, for its owner alone, with a socket in it.
+//!
+//! A run that is killed leaves it there; the next one takes away what is nobody's any more. Its name
+//! says whose it is.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::rack::Identity;
+
+const PREFIX: &str = "venice-run-";
+
+/// The folder; gone when dropped.
+#[derive(Debug)]
+pub struct MeetingPlace {
+    folder: tempfile::TempDir,
+}
+
+impl MeetingPlace {
+    /// Makes one, and takes away those that killed runs of this user left.
+    ///
+    /// # Errors
+    /// When there can be no folder.
+    pub fn new() -> anyhow::Result<MeetingPlace> {
+        let above = std::env::temp_dir();
+        sweep(&above);
+        let me = Identity::of(std::process::id()).context("reading /proc")?;
+        let folder = tempfile::Builder::new().prefix(&name_begins(me)).tempdir_in(above);
+        Ok(MeetingPlace { folder: folder.context("making a folder for the run's socket")? })
+    }
+
+    /// Where the processes attach.
+    pub fn socket(&self) -> PathBuf {
+        socket_in(self.folder.path())
+    }
+
+    /// Begins to listen there.
+    ///
+    /// # Errors
+    /// The kernel's, with the path.
+    pub fn listen(&self) -> anyhow::Result<OwnedFd> {
+        let path = self.socket();
+        listen(&path).with_context(|| format!("listening at {}", path.display()))
+    }
+}
+
+fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let listener = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&listener, 64)?;
+    Ok(listener)
+}
+
+fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+fn socket_in(folder: &Path) -> PathBuf {
+    folder.join("run.sock")
+}
+
+/// What the name of a folder begins with; what follows is random.
+fn name_begins(process: Identity) -> String {
+    format!("{PREFIX}{}-{}-", process.pid, process.start_ticks)
+}
+
+/// Whose folder has this name.
+fn whose(name: &OsStr) -> Option<Identity> {
+    let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
+    let (pid, start_ticks) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    Some(Identity { pid, start_ticks })
+}
+
+/// Takes away the folders in `above` whose runs are no more. What cannot be taken away stays: nobody
+/// depends on it.
+fn sweep(above: &Path) {
+    let me = rustix::process::geteuid().as_raw();
+    let Ok(entries) = fs::read_dir(above) else { return };
+    for entry in entries.flatten() {
+        let is_left = whose(&entry.file_name()).is_some_and(|process| !process.exists());
+        let is_mine = || entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == me);
+        // Where others share the folder whose processes cannot be seen here, somebody may listen.
+        if is_left && is_mine() && !is_heard(&socket_in(&entry.path())) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Whether somebody listens there, as far as can be told.
+fn is_heard(path: &Path) -> bool {
+    let connect = || {
+        let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    !matches!(connect(), Err(Errno::CONNREFUSED | Errno::NOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_killed_runs_left_is_swept_and_what_lives_stays() {
+        let above = tempfile::tempdir().unwrap();
+        let make = |process: Identity, more: &str| {
+            let folder = above.path().join(format!("{}{more}", name_begins(process)));
+            fs::create_dir(&folder).unwrap();
+            folder
+        };
+        let me = Identity::of(std::process::id()).unwrap();
+        // Its number is another's now.
+        let dead = Identity { start_ticks: me.start_ticks + 1, ..me };
+        let (mine, empty, left, heard) =
+            (make(me, "a"), make(dead, "b"), make(dead, "c"), make(dead, "d"));
+        drop(listen(&socket_in(&left)).unwrap());
+        let _listener = listen(&socket_in(&heard)).unwrap();
+        let strange = above.path().join("venice-run-x");
+        fs::create_dir(&strange).unwrap();
+        sweep(above.path());
+        for stays in [&mine, &heard, &strange] {
+            assert!(stays.exists(), "{}", stays.display());
+        }
+        for gone in [&empty, &left] {
+            assert!(!gone.exists(), "{}", gone.display());
+        }
+    }
+}
