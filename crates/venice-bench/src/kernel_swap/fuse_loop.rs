@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use super::locked_servers;
 use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
 use crate::child::{ChildGuard, find_program, run_tool};
@@ -60,10 +61,12 @@ impl FuseMount {
         let mut command = Command::new(nbdfuse);
         command.arg(point.join("memory")).arg("--command").arg(nbdkit).args([
             "-s",
+            "--swap",
             "--exit-with-parent",
             "memory",
             &len_bytes.to_string(),
         ]);
+        locked_servers::lock(&mut command, folder.path())?;
         let server = ChildGuard::spawn("nbdfuse", command, &folder.path().join("log"))?;
         let mut mount = Self { mounted: false, server, folder };
         let file = mount.file();
@@ -72,6 +75,7 @@ impl FuseMount {
             Ok(std::fs::metadata(&file).is_ok_and(|meta| meta.len() == len_bytes).then_some(()))
         })?;
         mount.mounted = true;
+        locked_servers::check(&mount.server.pids_of_group())?;
         Ok(mount)
     }
 

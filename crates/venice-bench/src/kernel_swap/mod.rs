@@ -4,6 +4,7 @@
 //! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice. And with it ([`venice_swap`]).
 
 pub(crate) mod fuse_loop;
+mod locked_servers;
 mod loop_device;
 pub(crate) mod ram_disk;
 pub(crate) mod swap_area;
@@ -15,7 +16,6 @@ pub(crate) mod zram;
 mod tests {
     use std::path::Path;
 
-    use super::ram_disk::RamDiskSwap;
     use super::swap_file::SwapFile;
 
     fn swaps() -> String {
@@ -35,19 +35,5 @@ mod tests {
         }
         assert!(!swaps().contains(&name), "{}", swaps());
         assert!(!folder.join(&name).exists());
-    }
-    #[test]
-    fn a_ram_disk_comes_and_goes() {
-        match RamDiskSwap::create(8 << 20) {
-            Ok(disk) => {
-                assert!(swaps().contains("/dev/loop"), "{}", swaps());
-                drop(disk);
-            }
-            Err(error) => eprintln!("SKIPPED: {error:#}"),
-        }
-        let own = |entry: std::io::Result<std::fs::DirEntry>| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("venice-ram-disk"))
-        };
-        assert!(!std::fs::read_dir("/dev/shm").is_ok_and(|mut entries| entries.any(own)));
     }
 }

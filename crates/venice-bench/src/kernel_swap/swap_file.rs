@@ -85,6 +85,16 @@ fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
     if fallocate(&file, FallocateFlags::empty(), 0, len_bytes).is_ok() {
         return Ok(());
     }
+    write_zeros(&mut file, len_bytes)?;
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Writes so many zeros from where `file` stands.
+///
+/// # Errors
+/// When the file does not take them, and on an interrupt.
+pub(super) fn write_zeros(file: &mut File, len_bytes: u64) -> Result<()> {
     let zeros = vec![0u8; 1 << 20];
     let mut left_bytes = len_bytes;
     while left_bytes > 0 {
@@ -93,6 +103,5 @@ fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
         file.write_all(&zeros[..now_bytes as usize])?;
         left_bytes -= now_bytes;
     }
-    file.sync_all()?;
     Ok(())
 }
