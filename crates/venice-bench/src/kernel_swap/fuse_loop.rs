@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::locked_servers;
 use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
+use super::{SwapDevice, locked_servers};
 use crate::child::{ChildGuard, find_program, run_tool};
 use crate::interrupt::wait_until;
 
@@ -19,7 +19,7 @@ use crate::interrupt::wait_until;
 pub(crate) struct FuseLoopSwap {
     // Dropped in this order, from the kernel's end to the server's.
     _area: SwapArea,
-    _device: LoopDevice,
+    device: LoopDevice,
     mount: FuseMount,
 }
 
@@ -31,12 +31,18 @@ impl FuseLoopSwap {
         let mount = FuseMount::serve(len_bytes)?;
         let device = LoopDevice::attach(&mount.file(), true)?;
         let area = SwapArea::switch_on(&device.path)?;
-        Ok(Self { _area: area, _device: device, mount })
+        Ok(Self { _area: area, device, mount })
     }
 
     /// The processes that serve the pages, for accounting.
     pub(crate) fn server_pids(&self) -> Vec<u32> {
         self.mount.server.pids_of_group()
+    }
+}
+
+impl SwapDevice for FuseLoopSwap {
+    fn path(&self) -> &Path {
+        &self.device.path
     }
 }
 

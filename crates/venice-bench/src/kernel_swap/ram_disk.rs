@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
+use super::SwapDevice;
 use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
 use super::swap_file::write_zeros;
@@ -39,6 +40,12 @@ impl RamDiskSwap {
         let device = LoopDevice::attach(&memory.path(), false)?;
         let area = SwapArea::switch_on(&device.path)?;
         Ok(Self { _area: area, device, memory })
+    }
+}
+
+impl SwapDevice for RamDiskSwap {
+    fn path(&self) -> &Path {
+        &self.device.path
     }
 }
 

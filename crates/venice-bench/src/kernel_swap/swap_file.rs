@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
+use super::SwapDevice;
 use super::swap_area::SwapArea;
 
 const PREFIX: &str = "venice-swap-";
@@ -20,7 +21,7 @@ const SPARE_BYTES: u64 = 256 << 20;
 pub(crate) struct SwapFile {
     // Dropped in this order: off first, then unlinked.
     _area: SwapArea,
-    _file: RemovedFile,
+    file: RemovedFile,
 }
 
 impl SwapFile {
@@ -38,7 +39,13 @@ impl SwapFile {
         let area = SwapArea::switch_on(&file.path).with_context(|| {
             format!("the file system under {} cannot hold a swap file", folder.display())
         })?;
-        Ok(Self { _area: area, _file: file })
+        Ok(Self { _area: area, file })
+    }
+}
+
+impl SwapDevice for SwapFile {
+    fn path(&self) -> &Path {
+        &self.file.path
     }
 }
 

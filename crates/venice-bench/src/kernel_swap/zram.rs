@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::SwapDevice;
 use super::swap_area::SwapArea;
 
 const CONTROL: &str = "/sys/class/zram-control";
@@ -16,7 +17,7 @@ pub(crate) struct ZramSwap {
     algorithm: String,
     // Dropped in this order: off first, then the device.
     _area: SwapArea,
-    _device: ZramDevice,
+    device: ZramDevice,
 }
 
 impl ZramSwap {
@@ -31,8 +32,8 @@ impl ZramSwap {
             .with_context(|| format!("cannot size zram{}", device.number))?;
         let choices = fs::read_to_string(device.attribute("comp_algorithm")).unwrap_or_default();
         let algorithm = selected(&choices).unwrap_or("unknown").to_owned();
-        let area = SwapArea::switch_on(&device.path())?;
-        Ok(Self { algorithm, _area: area, _device: device })
+        let area = SwapArea::switch_on(&device.path)?;
+        Ok(Self { algorithm, _area: area, device })
     }
 
     /// The compression in use: `lzo-rle`, `zstd`, ...
@@ -41,8 +42,15 @@ impl ZramSwap {
     }
 }
 
+impl SwapDevice for ZramSwap {
+    fn path(&self) -> &Path {
+        &self.device.path
+    }
+}
+
 #[derive(Debug)]
 struct ZramDevice {
+    path: PathBuf,
     number: u32,
     added: bool,
 }
@@ -55,8 +63,8 @@ impl ZramDevice {
         }
         if let Ok(text) = fs::read_to_string(format!("{CONTROL}/hot_add")) {
             let number = text.trim().parse().context("zram gave no device number")?;
-            let device = Self { number, added: true };
-            let node = device.path();
+            let device = Self::numbered(number, true);
+            let node = device.path.clone();
             crate::interrupt::wait_until(
                 "the new zram device node",
                 Duration::from_secs(5),
@@ -64,16 +72,16 @@ impl ZramDevice {
             )?;
             return Ok(device);
         }
-        let device = Self { number: 0, added: false };
+        let device = Self::numbered(0, false);
         let size = fs::read_to_string(device.attribute("disksize")).unwrap_or_default();
-        if size.trim() != "0" || !device.path().exists() {
+        if size.trim() != "0" || !device.path.exists() {
             bail!("no zram device is free");
         }
         Ok(device)
     }
 
-    fn path(&self) -> PathBuf {
-        format!("/dev/zram{}", self.number).into()
+    fn numbered(number: u32, added: bool) -> Self {
+        Self { path: format!("/dev/zram{number}").into(), number, added }
     }
 
     fn attribute(&self, name: &str) -> PathBuf {
