@@ -49,17 +49,17 @@ pub enum SwapError {
         /// Where to.
         available_bytes: u64,
     },
-    /// A memory cgroup may not keep resident what it has on swap.
+    /// A memory cgroup may not keep resident what it has on the device.
     #[error(
-        "the memory cgroup {} has {} on swap and may keep only {} more resident: raise its limit \
+        "the memory cgroup {} has up to {} on it and may keep only {} more resident: raise its limit \
          or end its programs first",
-        group.display(), ByteSize(*swapped_bytes), ByteSize(*room_bytes)
+        group.display(), ByteSize(*coming_bytes), ByteSize(*room_bytes)
     )]
     GroupFull {
         /// Its folder.
         group: PathBuf,
-        /// What it has on swap.
-        swapped_bytes: u64,
+        /// What it has on the device, at most.
+        coming_bytes: u64,
         /// What it may take back.
         room_bytes: u64,
     },
