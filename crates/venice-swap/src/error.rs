@@ -63,6 +63,28 @@ pub enum SwapError {
         /// What it may take back.
         room_bytes: u64,
     },
+    /// There is no cgroup of this name.
+    #[error(
+        "there is no cgroup {}: name its folder, or its path below {}",
+        group.display(), mount.display()
+    )]
+    NoSuchGroup {
+        /// What was asked for.
+        group: PathBuf,
+        /// Where memory cgroups are.
+        mount: PathBuf,
+    },
+    /// Not a cgroup that can have a memory limit.
+    #[error(
+        "{} is not a memory cgroup that can have a limit: those are the folders below {}",
+        group.display(), mount.display()
+    )]
+    NotMemoryGroup {
+        /// What was asked for.
+        group: PathBuf,
+        /// Where memory cgroups are.
+        mount: PathBuf,
+    },
     /// A memory cgroup could not be taken away.
     #[error("the memory cgroup {} still has processes", group.display())]
     GroupBusy {
