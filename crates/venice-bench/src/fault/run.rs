@@ -23,6 +23,7 @@ use crate::kernel_swap::{self, SwapDevice};
 use crate::launch::{Launch, ONE_COPY};
 use crate::progress::{Phase, note};
 use crate::rack::{Port, Rack};
+use crate::scratch;
 
 /// How long a program may take to start.
 const BORROWED_WITHIN: Duration = Duration::from_secs(30);
@@ -216,7 +217,7 @@ fn run_worker(
     launch: &Launch<'_>,
     helpers: &[u32],
 ) -> Result<WayReport> {
-    let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+    let folder = scratch::folder(scratch::FOLDER)?;
     let json = folder.path().join("report.json");
     let command = worker_command(way, args, launch, helpers, &json)?;
     let _phase = Phase::waiting(format!("{way}: touch pages"));

@@ -13,6 +13,7 @@ use super::swap_area::SwapArea;
 use super::{SwapDevice, locked_servers};
 use crate::child::{ChildGuard, find_program, run_tool};
 use crate::interrupt::wait_until;
+use crate::scratch;
 
 /// The whole chain in use as swap. Dropping it takes it down in order.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl FuseMount {
         if !Path::new("/dev/fuse").exists() {
             bail!("this kernel offers no FUSE (/dev/fuse is missing)");
         }
-        let folder = tempfile::Builder::new().prefix("venice-fuse-").tempdir()?;
+        let folder = scratch::folder(scratch::FUSE)?;
         let point = folder.path().join("mount");
         std::fs::create_dir(&point)?;
         let mut command = Command::new(nbdfuse);
@@ -73,7 +74,8 @@ impl FuseMount {
             &len_bytes.to_string(),
         ]);
         locked_servers::lock(&mut command, folder.path())?;
-        let server = ChildGuard::spawn("nbdfuse", command, &folder.path().join("log"))?;
+        // Killed with us it would leave the kernel with pages that nobody brings back.
+        let server = ChildGuard::spawn_to_stay("nbdfuse", command, &folder.path().join("log"))?;
         let mut mount = Self { mounted: false, server, folder };
         let file = mount.file();
         wait_until("the FUSE file of nbdfuse", Duration::from_secs(10), || {

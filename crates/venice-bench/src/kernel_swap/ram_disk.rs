@@ -16,6 +16,7 @@ use super::SwapDevice;
 use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
 use super::swap_file::write_zeros;
+use crate::scratch;
 
 /// Memory left free beside the disk: ramfs itself knows no limit.
 const SPARE_BYTES: u64 = 256 << 20;
@@ -26,7 +27,7 @@ pub(crate) struct RamDiskSwap {
     // Dropped in this order: off first, then the device, then its memory.
     _area: SwapArea,
     device: LoopDevice,
-    memory: LockedFile,
+    _memory: LockedFile,
 }
 
 impl RamDiskSwap {
@@ -39,7 +40,7 @@ impl RamDiskSwap {
         let memory = LockedFile::create(len_bytes)?;
         let device = LoopDevice::attach(&memory.path(), false)?;
         let area = SwapArea::switch_on(&device.path)?;
-        Ok(Self { _area: area, device, memory })
+        Ok(Self { _area: area, device, _memory: memory })
     }
 }
 
@@ -60,7 +61,7 @@ struct LockedFile {
 impl LockedFile {
     fn create(len_bytes: u64) -> Result<Self> {
         require_memory(len_bytes)?;
-        let folder = tempfile::Builder::new().prefix("venice-ram-disk-").tempdir()?;
+        let folder = scratch::folder(scratch::RAM_DISK)?;
         let mount = Ramfs::mount(folder.path())?;
         let locked = Self { _mount: mount, folder };
         let path = locked.path();
@@ -151,7 +152,7 @@ mod tests {
                 return eprintln!("SKIPPED: a_ram_disk_comes_and_goes: {error:#}");
             }
         };
-        let (device, folder) = (disk.device.path.clone(), disk.memory.folder.path().to_owned());
+        let (device, folder) = (disk.device.path.clone(), disk._memory.folder.path().to_owned());
         let device = device.to_str().unwrap();
         assert!(swaps().contains(device), "{}", swaps());
         drop(disk);

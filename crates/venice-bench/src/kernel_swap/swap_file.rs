@@ -10,8 +10,7 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use super::SwapDevice;
 use super::swap_area::SwapArea;
-
-const PREFIX: &str = "venice-swap-";
+use crate::scratch;
 
 /// Room left free on the disk beside the swap file.
 const SPARE_BYTES: u64 = 256 << 20;
@@ -31,9 +30,8 @@ impl SwapFile {
     /// Without root, without the room, or where the file system cannot hold a swap file.
     pub(crate) fn create(folder: &Path, len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
-        remove_leftovers(folder);
         require_room(folder, len_bytes)?;
-        let file = RemovedFile { path: folder.join(format!("{PREFIX}{}", std::process::id())) };
+        let file = RemovedFile { path: folder.join(scratch::name(scratch::SWAP_FILE)) };
         allocate(&file.path, len_bytes)
             .with_context(|| format!("cannot make the swap file {}", file.path.display()))?;
         let area = SwapArea::switch_on(&file.path).with_context(|| {
@@ -58,15 +56,6 @@ impl Drop for RemovedFile {
     fn drop(&mut self) {
         // Absent when its creation is what failed.
         let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Swap files of runs that were killed, most likely still in use by nobody but the kernel.
-fn remove_leftovers(folder: &Path) {
-    for path in venice_swap::leftovers::of_dead_processes(folder, PREFIX) {
-        // Fails when it was not switched on any more.
-        let _ = crate::child::run_tool("swapoff", &[&path.to_string_lossy()]);
-        let _ = std::fs::remove_file(&path);
     }
 }
 

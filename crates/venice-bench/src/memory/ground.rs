@@ -38,7 +38,9 @@ struct Standing {
 }
 
 impl Ground {
+    /// Takes away, once in a process, what benchmarks that were killed left.
     pub(super) fn new(swap_dir: PathBuf) -> Self {
+        kernel_swap::sweep(Some(&swap_dir));
         Self { swap_dir, shm: None, udp: None }
     }
 
