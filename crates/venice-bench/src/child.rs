@@ -36,10 +36,18 @@ impl ChildGuard {
     /// # Errors
     /// When the log cannot be made or the program cannot be started.
     pub(crate) fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        end_with_parent(&mut command);
+        Self::spawn_to_stay(name, command, log)
+    }
+
+    /// The same of one that has to go on when we are killed outright: the kernel needs it.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub(crate) fn spawn_to_stay(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot share the log between output and errors")?;
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        end_with_parent(&mut command);
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;

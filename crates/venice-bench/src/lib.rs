@@ -13,7 +13,8 @@
 //! Demo, faults and memory use Venice the way a user would, by starting the running program again as `venice up`,
 //! `venice run` and `venice down` ([`rack`]). What they compare it with is built in
 //! [`kernel_swap`]. Every process, cgroup, swap device and directory they make is owned by a guard
-//! that removes it again, on success, on an error and on Ctrl-C alike ([`interrupt`]).
+//! that removes it again, on success, on an error and on Ctrl-C alike ([`interrupt`]); what one that
+//! was killed outright left, the next one takes away (by its name: [`scratch`]).
 
 mod arguments;
 pub mod channels;
@@ -39,6 +40,7 @@ mod progress;
 mod rack;
 mod report;
 mod resident;
+mod scratch;
 pub mod shares;
 mod sheet;
 mod wire;

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::child::ChildGuard;
-
-const PREFIX: &str = "venice-rack-";
+use crate::progress::note;
+use crate::scratch;
 
 /// Agents of the rack.
 const NODES: u64 = 4;
@@ -62,9 +63,9 @@ impl Rack {
     /// When `venice up` fails; the message quotes it.
     pub(crate) fn of(nodes: u64, port: Port, remote_bytes: u64) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the running program")?;
-        take_down_leftovers(&program);
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        let folder = tempfile::Builder::new().prefix(&prefix).tempdir()?;
+        static LEFTOVERS_DOWN: Once = Once::new();
+        LEFTOVERS_DOWN.call_once(|| take_down_leftovers(&program));
+        let folder = scratch::folder(scratch::RACK)?;
         let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
         let rack = Self { port, folder, program };
         // A little more than its share from each, so that a grant never has to be cut to the slab.
@@ -145,11 +146,15 @@ fn venice_in(program: &Path, folder: &Path) -> Command {
 
 /// Racks of runs that were killed: their processes are detached and live on.
 fn take_down_leftovers(program: &Path) {
-    for folder in venice_swap::leftovers::of_dead_processes(&std::env::temp_dir(), PREFIX) {
+    for folder in scratch::left_in(&std::env::temp_dir(), scratch::RACK) {
         let down = venice_in(program, &folder).arg("down").process_group(0).output();
         if down.is_ok_and(|output| output.status.success()) {
             // What cannot be removed does no harm.
             let _ = std::fs::remove_dir_all(&folder);
+            note(&format!(
+                "took down the rack of a benchmark that was killed: {}",
+                folder.display()
+            ));
         }
     }
 }

@@ -17,6 +17,11 @@ pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     of_status(pid, "VmRSS:")
 }
 
+/// Reads `VmLck` of a process, in bytes; `None` once the process is gone.
+pub(crate) fn locked_bytes(pid: u32) -> Option<u64> {
+    of_status(pid, "VmLck:")
+}
+
 fn of_status(pid: u32, field: &str) -> Option<u64> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, field)
 }

@@ -9,7 +9,8 @@
 //! has room. With a page of a file on the group's lists it does look, finds too little, and then turns
 //! to the active pages whatever the statistics say.
 //!
-//! The page is one of the swap device, read past nothing; a pipe that nobody reads holds on to it.
+//! The page is one of the swap device, read past nothing; a pipe that nobody reads holds on to it. It is not
+//! locked in memory: locked pages are on none of the lists that reclaim looks at.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Seek, SeekFrom};
@@ -17,15 +18,25 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
+use rustix::io::Errno;
 use venice_wire::PAGE_BYTES;
 
 use crate::{SwapError, sys};
+
+/// Others may hold pages of the same device.
+const MOST_HELD: u64 = 1024;
 
 /// Dropped, the page may go.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     device: File,
-    offset: u64,
+    last_page: u64,
+    held: HeldPage,
+}
+
+/// What holds on to the page, and keeps nobody from taking the device away.
+#[derive(Debug)]
+pub(crate) struct HeldPage {
     // Without a reader the pipe would hold nothing.
     _reader: PipeReader,
     writer: PipeWriter,
@@ -38,18 +49,65 @@ impl Anchor {
         let len_bytes = file.seek(SeekFrom::End(0)).map_err(SwapError::file("measure", device))?;
         let pipe = std::io::pipe().map_err(SwapError::file("hold a page of", device))?;
         let (reader, writer) = pipe;
-        // The last one: nothing follows that the kernel would read along with it.
-        let offset = len_bytes.saturating_sub(PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
-        Ok(Self { device: file, offset, _reader: reader, writer })
+        let held = HeldPage { _reader: reader, writer };
+        let last_page = len_bytes.saturating_sub(PAGE_BYTES) / PAGE_BYTES;
+        Ok(Self { device: file, last_page, held })
     }
 
     /// Reads the page, which is charged to the group of the calling process, and holds on to it. Neither
     /// allocates nor locks.
     pub(crate) fn lay(&self) -> std::io::Result<()> {
-        // Somebody may have looked at the device before, and been charged for the page.
-        let len = NonZeroU64::new(PAGE_BYTES);
-        fadvise(&self.device, self.offset, len, Advice::DontNeed)?;
-        sys::splice(&self.device, self.offset, &self.writer, PAGE_BYTES as usize)?;
-        Ok(())
+        // From the last one on: nothing follows that the kernel would read along with it.
+        let pages = (0..=self.last_page).rev().take(MOST_HELD as usize);
+        for offset in pages.map(|page| page * PAGE_BYTES) {
+            // Somebody may have looked at the device before, and been charged for the page.
+            fadvise(&self.device, offset, NonZeroU64::new(PAGE_BYTES), Advice::DontNeed)?;
+            // Still there: another group's anchor holds it.
+            if !sys::is_cached(&self.device, offset)? {
+                sys::splice(&self.device, offset, &self.held.writer, PAGE_BYTES as usize)?;
+                return Ok(());
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// The page alone, once it is laid.
+    pub(crate) fn into_held(self) -> HeldPage {
+        self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_holds_another_page_of_the_same_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        std::fs::write(&path, vec![1; 3 * PAGE_BYTES as usize]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        let is_cached = || {
+            fadvise(&file, 0, NonZeroU64::new(3 * PAGE_BYTES), Advice::DontNeed).unwrap();
+            [0, 1, 2].map(|page| sys::is_cached(&file, page * PAGE_BYTES).unwrap())
+        };
+        if is_cached() != [false; 3] {
+            return println!(
+                "SKIPPED: each_holds_another_page_of_the_same_device: {} is not on a disk",
+                path.display()
+            );
+        }
+        let mut held = Vec::new();
+        for wanted in [[false, false, true], [false, true, true], [true; 3]] {
+            let anchor = Anchor::on(&path).unwrap();
+            anchor.lay().unwrap();
+            held.push(anchor.into_held());
+            assert_eq!(is_cached(), wanted);
+        }
+        let one_too_many = Anchor::on(&path).unwrap().lay().unwrap_err();
+        assert_eq!(one_too_many.raw_os_error(), Some(libc::EBUSY));
+        held.remove(1);
+        assert_eq!(is_cached(), [true, false, true]);
     }
 }

@@ -49,19 +49,41 @@ pub enum SwapError {
         /// Where to.
         available_bytes: u64,
     },
-    /// A memory cgroup may not keep resident what it has on swap.
+    /// A memory cgroup may not keep resident what it has on the device.
     #[error(
-        "the memory cgroup {} has {} on swap and may keep only {} more resident: raise its limit \
+        "the memory cgroup {} has up to {} on it and may keep only {} more resident: raise its limit \
          or end its programs first",
-        group.display(), ByteSize(*swapped_bytes), ByteSize(*room_bytes)
+        group.display(), ByteSize(*coming_bytes), ByteSize(*room_bytes)
     )]
     GroupFull {
         /// Its folder.
         group: PathBuf,
-        /// What it has on swap.
-        swapped_bytes: u64,
+        /// What it has on the device, at most.
+        coming_bytes: u64,
         /// What it may take back.
         room_bytes: u64,
+    },
+    /// There is no cgroup of this name.
+    #[error(
+        "there is no cgroup {}: name its folder, or its path below {}",
+        group.display(), mount.display()
+    )]
+    NoSuchGroup {
+        /// What was asked for.
+        group: PathBuf,
+        /// Where memory cgroups are.
+        mount: PathBuf,
+    },
+    /// Not a cgroup that can have a memory limit.
+    #[error(
+        "{} is not a memory cgroup that can have a limit: those are the folders below {}",
+        group.display(), mount.display()
+    )]
+    NotMemoryGroup {
+        /// What was asked for.
+        group: PathBuf,
+        /// Where memory cgroups are.
+        mount: PathBuf,
     },
     /// A memory cgroup could not be taken away.
     #[error("the memory cgroup {} still has processes", group.display())]

@@ -29,9 +29,31 @@ pub(crate) fn check(device: &Path) -> Result<(), SwapError> {
     let own_free_bytes = size_bytes(device).saturating_sub(used_bytes);
     // A group may also go to another device.
     let elsewhere_bytes = swap_free_bytes.saturating_sub(own_free_bytes);
+    let home = Home { used_bytes, elsewhere_bytes };
     match Hierarchy::find() {
-        Some(hierarchy) => check_groups(&hierarchy, hierarchy.mount(), elsewhere_bytes, 0),
+        Some(hierarchy) => check_groups(&hierarchy, hierarchy.mount(), home, 0),
         None => Ok(()),
+    }
+}
+
+/// What comes home, and what room there is for it outside memory.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    /// In use on the device.
+    used_bytes: u64,
+    /// Free on the machine's other devices.
+    elsewhere_bytes: u64,
+}
+
+impl Home {
+    /// The most a group may have on the device. Where its swapped pages are the kernel does not tell; those on
+    /// other devices stay there.
+    fn coming_bytes(self, group: &Charge) -> u64 {
+        group.swapped_bytes.min(self.used_bytes)
+    }
+
+    fn fits(self, group: &Charge) -> bool {
+        self.coming_bytes(group) <= group.room_bytes.saturating_add(self.elsewhere_bytes)
     }
 }
 
@@ -41,25 +63,26 @@ const DEEPEST: u32 = 16;
 fn check_groups(
     hierarchy: &Hierarchy,
     folder: &Path,
-    elsewhere_bytes: u64,
+    home: Home,
     depth: u32,
 ) -> Result<(), SwapError> {
-    if let Some(Charge { swapped_bytes, room_bytes }) = charge(hierarchy, folder)
-        && swapped_bytes > room_bytes.saturating_add(elsewhere_bytes)
+    if let Some(charge) = charge(hierarchy, folder)
+        && !home.fits(&charge)
     {
-        let group = folder.to_owned();
-        return Err(SwapError::GroupFull { group, swapped_bytes, room_bytes });
+        let (group, room_bytes) = (folder.to_owned(), charge.room_bytes);
+        let coming_bytes = home.coming_bytes(&charge);
+        return Err(SwapError::GroupFull { group, coming_bytes, room_bytes });
     }
     let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
     for entry in entries.flatten() {
         if depth < DEEPEST && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            check_groups(hierarchy, &entry.path(), elsewhere_bytes, depth + 1)?;
+            check_groups(hierarchy, &entry.path(), home, depth + 1)?;
         }
     }
     Ok(())
 }
 
-/// What a group has on swap, and what more it may keep resident.
+/// What a group has on swap, on all devices together, and what more it may keep resident.
 struct Charge {
     swapped_bytes: u64,
     room_bytes: u64,
@@ -103,4 +126,25 @@ fn size_bytes(device: &Path) -> u64 {
 fn field_kib(memory: &str, field: &str) -> u64 {
     let line = memory.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_group_has_on_other_devices_does_not_come_home() {
+        // A device that holds 4 MiB, and no other with room left.
+        let home = Home { used_bytes: 4 << 20, elsewhere_bytes: 0 };
+        let fits = |swapped_mib: u64, room_mib: u64| {
+            home.fits(&Charge { swapped_bytes: swapped_mib << 20, room_bytes: room_mib << 20 })
+        };
+        // 100 MiB on swap, of which 4 at most are on the device.
+        assert!(fits(100, 4) && !fits(100, 3));
+        assert!(fits(2, 2) && !fits(2, 1));
+        // Another device takes what the group may not keep.
+        let home = Home { elsewhere_bytes: 3 << 20, ..home };
+        assert!(home.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 1 << 20 }));
+        assert!(!home.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 0 }));
+    }
 }

@@ -12,7 +12,7 @@
 //!
 //! Around it: [`Shield`] and [`IoFlusher`] keep the server from waiting for the memory that the
 //! kernel frees through it, [`cgroup`] holds programs to a limit (`anchor` keeps the kernel
-//! from killing them there), and [`bound`] ends them with who
+//! from killing them there; [`GroupAnchor`] does in groups that others have made), and [`bound`] ends them with who
 //! started them. Why it is as it is:
 //! `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice, section 5.2.1 (remote memory as
 //! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`, `linux/ublk_cmd.h`.
@@ -26,6 +26,7 @@ mod counters;
 mod device;
 mod error;
 mod fuse;
+mod group_anchor;
 mod home_room;
 mod lane;
 pub mod leftovers;
@@ -46,6 +47,7 @@ pub use block::BlockKind;
 pub use counters::{Counters, Histogram};
 pub use device::{SwapDevice, abandon, clear_after};
 pub use error::SwapError;
+pub use group_anchor::GroupAnchor;
 pub use privilege::require_root;
 pub use shield::{IoFlusher, Shield};
 pub use store::Store;

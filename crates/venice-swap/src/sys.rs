@@ -1,11 +1,13 @@
 //! The system calls that have no safe form elsewhere: ioctls of FUSE, loop and nbd devices,
-//! swapon(2), swapoff(2) and splice(2).
+//! swapon(2), swapoff(2), splice(2) and mincore(2).
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null_mut;
 
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 const FUSE_CLONE: libc::c_ulong = 0x8004_e500;
@@ -124,6 +126,19 @@ pub(crate) fn splice(
             error => Err(error.unwrap_or(Errno::IO)),
         },
     }
+}
+
+/// Whether the page of `file` at `offset` is in memory: mincore(2).
+pub(crate) fn is_cached(file: impl AsFd, offset: u64) -> Result<bool, Errno> {
+    const LEN: usize = venice_wire::PAGE_BYTES as usize;
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let page = unsafe { mmap(null_mut(), LEN, ProtFlags::READ, MapFlags::SHARED, file, offset)? };
+    let mut is_in = 0u8;
+    // SAFETY: the page is mapped; the kernel writes a byte for it, which outlives the call.
+    let asked = check(unsafe { libc::mincore(page, LEN, &raw mut is_in) });
+    // SAFETY: mapped above with this length; nothing refers to it.
+    unsafe { munmap(page, LEN)? };
+    asked.map(|_| is_in & 1 != 0)
 }
 
 /// Requests to an nbd device that take a number, of `linux/nbd.h`.

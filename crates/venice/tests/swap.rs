@@ -1,5 +1,7 @@
 //! `venice swap` and `venice run --mode swap`: the kernel's own paging on borrowed memory.
 
+#[path = "swap/anchored.rs"]
+mod anchored;
 mod common;
 
 use std::fs;

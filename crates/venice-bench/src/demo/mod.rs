@@ -23,6 +23,7 @@ pub use mode::Mode;
 pub use report::{DemoReport, ModeReport, UnmeasuredMode};
 
 use crate::interrupt;
+use crate::kernel_swap;
 use crate::machine::Machine;
 use crate::progress::note;
 use dataset::Dataset;
@@ -85,6 +86,7 @@ pub struct DemoArgs {
 pub fn execute(args: DemoArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;
+    kernel_swap::sweep(Some(&args.swap_dir));
     let started = Instant::now();
     let mut setting = Setting::prepare(args)?;
     note(&format!("venice demo on {}", Machine::describe().line()));

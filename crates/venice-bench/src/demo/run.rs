@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use venice_swap::cgroup::MemoryCgroup;
 
 use super::Setting;
 use super::mode::{Budget, Mode};
 use super::redis::Redis;
 use super::report::{ModeReport, Outcome};
 use super::workload::{self, Checked};
+use crate::kernel_swap;
 use crate::kernel_swap::swap_file::SwapFile;
 use crate::launch::{Launch, ONE_COPY};
 use crate::progress::{Phase, note};
@@ -66,7 +66,7 @@ fn run_on_swap(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outcome>
     // What is missing here is missing on the machine: the mode is skipped, loudly. What fails
     // afterwards is a failure.
     let prepared = SwapFile::create(&setting.args.swap_dir, budget.remote_bytes).and_then(|file| {
-        let group = MemoryCgroup::create("demo", budget.local_bytes, None)?;
+        let group = kernel_swap::group_on("demo", budget.local_bytes, &file)?;
         Ok((file, group))
     });
     crate::interrupt::check()?;

@@ -34,6 +34,7 @@ pub use way::{FailedWay, SkippedWay, Way, WayReport};
 pub use worker::{WorkerArgs, WorkerReport, execute_worker};
 
 use crate::interrupt;
+use crate::kernel_swap;
 use crate::machine::Machine;
 use crate::progress::{Phase, note};
 use run::Outcome;
@@ -89,6 +90,7 @@ pub struct FaultArgs {
 pub fn execute(args: FaultArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;
+    kernel_swap::sweep(None);
     let started = Instant::now();
     let machine = Machine::describe();
     note(&format!("venice bench fault on {}", machine.line()));

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
 use super::touch::Pattern;
@@ -20,9 +19,11 @@ use crate::interrupt;
 use crate::kernel_swap::fuse_loop::FuseLoopSwap;
 use crate::kernel_swap::venice_swap::VeniceSwap;
 use crate::kernel_swap::zram::ZramSwap;
+use crate::kernel_swap::{self, SwapDevice};
 use crate::launch::{Launch, ONE_COPY};
 use crate::progress::{Phase, note};
 use crate::rack::{Port, Rack};
+use crate::scratch;
 
 /// How long a program may take to start.
 const BORROWED_WITHIN: Duration = Duration::from_secs(30);
@@ -181,7 +182,7 @@ struct SwapFacts {
 }
 
 /// The outer result is a failure, the inner one what the machine lacks.
-fn run_on_swap<S>(
+fn run_on_swap<S: SwapDevice>(
     way: Way,
     args: &FaultArgs,
     create: impl FnOnce(u64) -> Result<S>,
@@ -190,7 +191,7 @@ fn run_on_swap<S>(
     // A page more than what does not fit, for the swap area's own header, and some slack.
     let area_bytes = args.size.0 + (64 << 20);
     let prepared = create(area_bytes).and_then(|swap| {
-        let group = MemoryCgroup::create("bench", args.local.0, None)?;
+        let group = kernel_swap::group_on("bench", args.local.0, &swap)?;
         Ok((swap, group))
     });
     match prepared {
@@ -216,7 +217,7 @@ fn run_worker(
     launch: &Launch<'_>,
     helpers: &[u32],
 ) -> Result<WayReport> {
-    let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+    let folder = scratch::folder(scratch::FOLDER)?;
     let json = folder.path().join("report.json");
     let command = worker_command(way, args, launch, helpers, &json)?;
     let _phase = Phase::waiting(format!("{way}: touch pages"));

@@ -10,15 +10,17 @@ use tempfile::TempDir;
 
 use super::loop_device::LoopDevice;
 use super::swap_area::SwapArea;
+use super::{SwapDevice, locked_servers};
 use crate::child::{ChildGuard, find_program, run_tool};
 use crate::interrupt::wait_until;
+use crate::scratch;
 
 /// The whole chain in use as swap. Dropping it takes it down in order.
 #[derive(Debug)]
 pub(crate) struct FuseLoopSwap {
     // Dropped in this order, from the kernel's end to the server's.
     _area: SwapArea,
-    _device: LoopDevice,
+    device: LoopDevice,
     mount: FuseMount,
 }
 
@@ -30,12 +32,18 @@ impl FuseLoopSwap {
         let mount = FuseMount::serve(len_bytes)?;
         let device = LoopDevice::attach(&mount.file(), true)?;
         let area = SwapArea::switch_on(&device.path)?;
-        Ok(Self { _area: area, _device: device, mount })
+        Ok(Self { _area: area, device, mount })
     }
 
     /// The processes that serve the pages, for accounting.
     pub(crate) fn server_pids(&self) -> Vec<u32> {
         self.mount.server.pids_of_group()
+    }
+}
+
+impl SwapDevice for FuseLoopSwap {
+    fn path(&self) -> &Path {
+        &self.device.path
     }
 }
 
@@ -54,17 +62,20 @@ impl FuseMount {
         if !Path::new("/dev/fuse").exists() {
             bail!("this kernel offers no FUSE (/dev/fuse is missing)");
         }
-        let folder = tempfile::Builder::new().prefix("venice-fuse-").tempdir()?;
+        let folder = scratch::folder(scratch::FUSE)?;
         let point = folder.path().join("mount");
         std::fs::create_dir(&point)?;
         let mut command = Command::new(nbdfuse);
         command.arg(point.join("memory")).arg("--command").arg(nbdkit).args([
             "-s",
+            "--swap",
             "--exit-with-parent",
             "memory",
             &len_bytes.to_string(),
         ]);
-        let server = ChildGuard::spawn("nbdfuse", command, &folder.path().join("log"))?;
+        locked_servers::lock(&mut command, folder.path())?;
+        // Killed with us it would leave the kernel with pages that nobody brings back.
+        let server = ChildGuard::spawn_to_stay("nbdfuse", command, &folder.path().join("log"))?;
         let mut mount = Self { mounted: false, server, folder };
         let file = mount.file();
         wait_until("the FUSE file of nbdfuse", Duration::from_secs(10), || {
@@ -72,6 +83,7 @@ impl FuseMount {
             Ok(std::fs::metadata(&file).is_ok_and(|meta| meta.len() == len_bytes).then_some(()))
         })?;
         mount.mounted = true;
+        locked_servers::check(&mount.server.pids_of_group())?;
         Ok(mount)
     }
 

@@ -4,17 +4,50 @@
 //! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice. And with it ([`venice_swap`]).
 
 pub(crate) mod fuse_loop;
+mod locked_servers;
 mod loop_device;
 pub(crate) mod ram_disk;
 pub(crate) mod swap_area;
 pub(crate) mod swap_file;
+mod sweep;
 pub(crate) mod venice_swap;
 pub(crate) mod zram;
+
+use std::path::Path;
+
+use ::venice_swap::cgroup::MemoryCgroup;
+use anyhow::Result;
+
+pub(crate) use sweep::sweep;
+
+/// A device that the kernel swaps to for as long as the value lives.
+pub(crate) trait SwapDevice {
+    /// Its block device, or its file.
+    fn path(&self) -> &Path;
+}
+
+/// A memory cgroup `venice-NAME-PID` whose members keep `local_bytes` resident and have any amount on
+/// `device`. It has a page that keeps the kernel from killing them while there is room
+/// (`docs/decisions/0058-a-page-that-keeps-the-kernel-looking.md`), as under `venice run --mode swap`.
+///
+/// # Errors
+/// Without root or a memory controller.
+pub(crate) fn group_on(
+    name: &str,
+    local_bytes: u64,
+    device: &impl SwapDevice,
+) -> Result<MemoryCgroup> {
+    let mut group = MemoryCgroup::create(name, local_bytes, None)?;
+    group.anchor_on(device.path())?;
+    Ok(group)
+}
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
+    use super::group_on;
     use super::ram_disk::RamDiskSwap;
     use super::swap_file::SwapFile;
 
@@ -25,7 +58,7 @@ mod tests {
     #[test]
     fn a_swap_file_comes_and_goes() {
         let folder = Path::new("/var/tmp");
-        let name = format!("venice-swap-{}", std::process::id());
+        let name = crate::scratch::name(crate::scratch::SWAP_FILE);
         match SwapFile::create(folder, 8 << 20) {
             Ok(file) => {
                 assert!(swaps().contains(&name), "{}", swaps());
@@ -36,18 +69,35 @@ mod tests {
         assert!(!swaps().contains(&name), "{}", swaps());
         assert!(!folder.join(&name).exists());
     }
+
     #[test]
-    fn a_ram_disk_comes_and_goes() {
-        match RamDiskSwap::create(8 << 20) {
-            Ok(disk) => {
-                assert!(swaps().contains("/dev/loop"), "{}", swaps());
-                drop(disk);
-            }
-            Err(error) => eprintln!("SKIPPED: {error:#}"),
-        }
-        let own = |entry: std::io::Result<std::fs::DirEntry>| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("venice-ram-disk"))
+    fn a_group_keeps_a_page_of_its_device_whatever_the_kernel_wants_back() {
+        let name = "a_group_keeps_a_page_of_its_device_whatever_the_kernel_wants_back";
+        let group = RamDiskSwap::create(8 << 20)
+            .and_then(|disk| group_on("page-test", 8 << 20, &disk).map(|group| (disk, group)));
+        // The group goes first when they are dropped.
+        let (_disk, group) = match group {
+            Ok(group) => group,
+            Err(error) => return eprintln!("SKIPPED: {name}: {error:#}"),
         };
-        assert!(!std::fs::read_dir("/dev/shm").is_ok_and(|mut entries| entries.any(own)));
+        let mut member = group.command(Path::new("/bin/sleep")).arg("1000").spawn().unwrap();
+        let folder = group.members_file().parent().unwrap().to_owned();
+        let keeps_a_page =
+            crate::interrupt::wait_until("the page", Duration::from_secs(60), || {
+                // The kernel gives up where there is a page that does not leave; what it says of the group
+                // it counts anew every two seconds.
+                for (file, what) in [("memory.force_empty", "0"), ("memory.reclaim", "8M")] {
+                    let _ = std::fs::write(folder.join(file), what);
+                }
+                let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap();
+                let files = |line: &str| {
+                    let (name, bytes) = line.split_once(' ')?;
+                    ["cache", "file"].contains(&name).then(|| bytes.parse::<u64>().unwrap())
+                };
+                Ok((stat.lines().find_map(files).unwrap() >= 4096).then_some(()))
+            });
+        member.kill().unwrap();
+        member.wait().unwrap();
+        keeps_a_page.unwrap();
     }
 }

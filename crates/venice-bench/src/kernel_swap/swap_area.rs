@@ -9,6 +9,8 @@ use crate::child::run_tool;
 /// Above every area a machine is likely to have, so that ours is filled first. The kernel's
 /// greatest priority is 32767.
 const PRIORITY: &str = "32000";
+/// With it a device is known to be ours.
+pub(super) const LABEL: &str = "venice-bench";
 
 /// A swap area that is switched on. Dropping it switches it off, which reads back what is still in
 /// use, so end the processes that use it first.
@@ -25,7 +27,7 @@ impl SwapArea {
     /// swap; the message says why.
     pub(crate) fn switch_on(path: &Path) -> Result<Self> {
         let text = path.to_str().context("a swap area needs a path in UTF-8")?;
-        run_tool("mkswap", &[text])?;
+        run_tool("mkswap", &["--label", LABEL, text])?;
         run_tool("swapon", &["--priority", PRIORITY, text])?;
         Ok(Self { path: path.to_owned() })
     }

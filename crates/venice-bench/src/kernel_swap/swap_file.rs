@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
+use super::SwapDevice;
 use super::swap_area::SwapArea;
-
-const PREFIX: &str = "venice-swap-";
+use crate::scratch;
 
 /// Room left free on the disk beside the swap file.
 const SPARE_BYTES: u64 = 256 << 20;
@@ -20,7 +20,7 @@ const SPARE_BYTES: u64 = 256 << 20;
 pub(crate) struct SwapFile {
     // Dropped in this order: off first, then unlinked.
     _area: SwapArea,
-    _file: RemovedFile,
+    file: RemovedFile,
 }
 
 impl SwapFile {
@@ -30,15 +30,20 @@ impl SwapFile {
     /// Without root, without the room, or where the file system cannot hold a swap file.
     pub(crate) fn create(folder: &Path, len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
-        remove_leftovers(folder);
         require_room(folder, len_bytes)?;
-        let file = RemovedFile { path: folder.join(format!("{PREFIX}{}", std::process::id())) };
+        let file = RemovedFile { path: folder.join(scratch::name(scratch::SWAP_FILE)) };
         allocate(&file.path, len_bytes)
             .with_context(|| format!("cannot make the swap file {}", file.path.display()))?;
         let area = SwapArea::switch_on(&file.path).with_context(|| {
             format!("the file system under {} cannot hold a swap file", folder.display())
         })?;
-        Ok(Self { _area: area, _file: file })
+        Ok(Self { _area: area, file })
+    }
+}
+
+impl SwapDevice for SwapFile {
+    fn path(&self) -> &Path {
+        &self.file.path
     }
 }
 
@@ -51,15 +56,6 @@ impl Drop for RemovedFile {
     fn drop(&mut self) {
         // Absent when its creation is what failed.
         let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Swap files of runs that were killed, most likely still in use by nobody but the kernel.
-fn remove_leftovers(folder: &Path) {
-    for path in venice_swap::leftovers::of_dead_processes(folder, PREFIX) {
-        // Fails when it was not switched on any more.
-        let _ = crate::child::run_tool("swapoff", &[&path.to_string_lossy()]);
-        let _ = std::fs::remove_file(&path);
     }
 }
 
@@ -85,6 +81,16 @@ fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
     if fallocate(&file, FallocateFlags::empty(), 0, len_bytes).is_ok() {
         return Ok(());
     }
+    write_zeros(&mut file, len_bytes)?;
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Writes so many zeros from where `file` stands.
+///
+/// # Errors
+/// When the file does not take them, and on an interrupt.
+pub(super) fn write_zeros(file: &mut File, len_bytes: u64) -> Result<()> {
     let zeros = vec![0u8; 1 << 20];
     let mut left_bytes = len_bytes;
     while left_bytes > 0 {
@@ -93,6 +99,5 @@ fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
         file.write_all(&zeros[..now_bytes as usize])?;
         left_bytes -= now_bytes;
     }
-    file.sync_all()?;
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Swap to a rack's memory, as `venice swap attach` sets it up.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use super::SwapDevice;
 use crate::rack::{Port, Rack};
 
 /// Above what the machine may have, as for the other devices.
@@ -25,6 +27,7 @@ pub(crate) struct VeniceSwap {
 #[derive(Clone, Debug, Deserialize)]
 struct Device {
     pid: u32,
+    device: PathBuf,
     kind: String,
     queues: u16,
 }
@@ -68,6 +71,12 @@ impl VeniceSwap {
         let mut pids = self.rack.agent_pids();
         pids.push(self.device.pid);
         pids
+    }
+}
+
+impl SwapDevice for VeniceSwap {
+    fn path(&self) -> &Path {
+        &self.device.device
     }
 }
 

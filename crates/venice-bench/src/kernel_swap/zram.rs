@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::SwapDevice;
 use super::swap_area::SwapArea;
+use crate::scratch;
 
 const CONTROL: &str = "/sys/class/zram-control";
 
@@ -16,7 +18,7 @@ pub(crate) struct ZramSwap {
     algorithm: String,
     // Dropped in this order: off first, then the device.
     _area: SwapArea,
-    _device: ZramDevice,
+    device: ZramDevice,
 }
 
 impl ZramSwap {
@@ -31,8 +33,8 @@ impl ZramSwap {
             .with_context(|| format!("cannot size zram{}", device.number))?;
         let choices = fs::read_to_string(device.attribute("comp_algorithm")).unwrap_or_default();
         let algorithm = selected(&choices).unwrap_or("unknown").to_owned();
-        let area = SwapArea::switch_on(&device.path())?;
-        Ok(Self { algorithm, _area: area, _device: device })
+        let area = SwapArea::switch_on(&device.path)?;
+        Ok(Self { algorithm, _area: area, device })
     }
 
     /// The compression in use: `lzo-rle`, `zstd`, ...
@@ -41,10 +43,18 @@ impl ZramSwap {
     }
 }
 
+impl SwapDevice for ZramSwap {
+    fn path(&self) -> &Path {
+        &self.device.path
+    }
+}
+
 #[derive(Debug)]
 struct ZramDevice {
+    path: PathBuf,
     number: u32,
-    added: bool,
+    /// A file that tells whose the device is.
+    note: PathBuf,
 }
 
 impl ZramDevice {
@@ -53,10 +63,12 @@ impl ZramDevice {
         if !Path::new(CONTROL).exists() {
             bail!("this kernel has no zram (try `modprobe zram`)");
         }
-        if let Ok(text) = fs::read_to_string(format!("{CONTROL}/hot_add")) {
+        if can_add() {
+            let text =
+                fs::read_to_string(format!("{CONTROL}/hot_add")).context("adding a zram device")?;
             let number = text.trim().parse().context("zram gave no device number")?;
-            let device = Self { number, added: true };
-            let node = device.path();
+            let device = Self::numbered(number)?;
+            let node = device.path.clone();
             crate::interrupt::wait_until(
                 "the new zram device node",
                 Duration::from_secs(5),
@@ -64,16 +76,18 @@ impl ZramDevice {
             )?;
             return Ok(device);
         }
-        let device = Self { number: 0, added: false };
-        let size = fs::read_to_string(device.attribute("disksize")).unwrap_or_default();
-        if size.trim() != "0" || !device.path().exists() {
+        let size = fs::read_to_string("/sys/block/zram0/disksize").unwrap_or_default();
+        if size.trim() != "0" || !Path::new("/dev/zram0").exists() {
             bail!("no zram device is free");
         }
-        Ok(device)
+        Self::numbered(0)
     }
 
-    fn path(&self) -> PathBuf {
-        format!("/dev/zram{}", self.number).into()
+    fn numbered(number: u32) -> Result<Self> {
+        let name = format!("{}-{number}", scratch::name(scratch::ZRAM));
+        let note = Path::new(scratch::MEMORY_FOLDER).join(name);
+        fs::File::create_new(&note).with_context(|| format!("cannot write {}", note.display()))?;
+        Ok(Self { path: format!("/dev/zram{number}").into(), number, note })
     }
 
     fn attribute(&self, name: &str) -> PathBuf {
@@ -83,15 +97,29 @@ impl ZramDevice {
 
 impl Drop for ZramDevice {
     fn drop(&mut self) {
-        let released = if self.added {
-            fs::write(format!("{CONTROL}/hot_remove"), self.number.to_string())
-        } else {
-            fs::write(self.attribute("reset"), "1")
-        };
-        if let Err(error) = released {
+        if let Err(error) = release(self.number) {
             eprintln!("venice: zram{} could not be released: {error}", self.number);
         }
+        if let Err(error) = fs::remove_file(&self.note) {
+            eprintln!("venice: {} is left: {error}", self.note.display());
+        }
     }
+}
+
+/// Takes a device away that [`ZramDevice::take`] took.
+///
+/// # Errors
+/// While somebody uses it.
+pub(crate) fn release(number: u32) -> std::io::Result<()> {
+    match can_add() {
+        true => fs::write(format!("{CONTROL}/hot_remove"), number.to_string()),
+        false => fs::write(format!("/sys/block/zram{number}/reset"), "1"),
+    }
+}
+
+/// Whether the kernel makes further devices: the first one may be somebody else's.
+fn can_add() -> bool {
+    Path::new(CONTROL).join("hot_add").exists()
 }
 
 /// The word in brackets of a sysfs choice such as `lzo [lz4] zstd`.

@@ -11,13 +11,15 @@ use venice_wire::ByteSize;
 
 use super::berkeley_db;
 use super::ground::Lacking;
+use super::mode::Mode;
 use super::sample::{Sample, Timing};
 use super::serve;
 use super::work::{self, Shape, Work, WorkReport};
-use crate::child::ChildGuard;
+use crate::child::{ChildGuard, find_program};
 use crate::launch::Launch;
 use crate::progress::Phase;
 use crate::resident::PeakSampler;
+use crate::scratch::{self, MEMORY_FOLDER};
 
 /// An application of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -35,6 +37,8 @@ pub enum Application {
     Components,
     /// A search for words in text that lies in memory.
     Grep,
+    /// Debian's grep over a file in tmpfs, whose pages the kernel swaps; in the modes that swap only.
+    GrepFile,
     /// A complex transform in six steps, as SPLASH-2 has it.
     Fft,
     /// Berkeley DB, in memory: random reads and updates, four to one.
@@ -43,13 +47,14 @@ pub enum Application {
 
 impl Application {
     /// All of them, in the order they run.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Redis,
         Self::Memcached,
         Self::Pagerank,
         Self::Bfs,
         Self::Components,
         Self::Grep,
+        Self::GrepFile,
         Self::Fft,
         Self::BerkeleyDb,
     ];
@@ -64,6 +69,7 @@ impl Application {
             Self::Bfs => "bfs",
             Self::Components => "components",
             Self::Grep => "grep",
+            Self::GrepFile => "grep-file",
             Self::Fft => "fft",
             Self::BerkeleyDb => "berkeley-db",
         }
@@ -81,6 +87,9 @@ pub struct Sizes {
     pub graph_edges: u64,
     /// The R-MAT graph has two to this power vertices, the components' four times as many.
     pub r_mat_scale: u32,
+    /// Bytes of grep's file.
+    #[serde(default)]
+    pub file_bytes: u64,
     /// Bytes of the transform's input.
     pub fft_bytes: u64,
     /// Bytes of memcached's values.
@@ -99,6 +108,7 @@ pub(super) enum Load {
     Redis,
     Memcached { value_bytes: u64 },
     BerkeleyDb,
+    GrepFile,
     BuiltIn { application: Application, work: Work, bytes: u64 },
 }
 
@@ -117,6 +127,7 @@ impl Load {
                 Application::Bfs => loads.push(built_in(Work::Bfs, 0)),
                 Application::Components => loads.push(built_in(Work::Components, 0)),
                 Application::Grep => loads.push(built_in(Work::Grep, sizes.data_bytes)),
+                Application::GrepFile => loads.push(Load::GrepFile),
                 Application::Fft => loads.push(built_in(Work::Fft, sizes.fft_bytes)),
                 Application::BerkeleyDb => loads.push(Load::BerkeleyDb),
             }
@@ -129,6 +140,7 @@ impl Load {
             Load::Redis => Application::Redis,
             Load::Memcached { .. } => Application::Memcached,
             Load::BerkeleyDb => Application::BerkeleyDb,
+            Load::GrepFile => Application::GrepFile,
             Load::BuiltIn { application, .. } => *application,
         }
     }
@@ -138,6 +150,17 @@ impl Load {
         match self {
             Load::Memcached { value_bytes } => format!("memcached {}", ByteSize(*value_bytes)),
             _ => self.application().name().to_owned(),
+        }
+    }
+
+    /// Whether it can run in `mode`; why not, where it cannot.
+    pub(super) fn check_mode(&self, mode: Mode) -> Result<(), Lacking> {
+        match self {
+            Load::GrepFile if !mode.swaps() => Err(Lacking(
+                "files in tmpfs are the kernel's memory: only kernel swap takes their pages elsewhere"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -153,6 +176,10 @@ impl Load {
     ) -> Result<Result<Option<PathBuf>, Lacking>> {
         match self {
             Load::Redis | Load::Memcached { .. } => Ok(Ok(None)),
+            Load::GrepFile => Ok(match find_program("grep") {
+                Ok(_) => Ok(None),
+                Err(lacks) => Err(Lacking(format!("{lacks} (apt-get install grep)"))),
+            }),
             Load::BerkeleyDb => Ok(berkeley_db::build(folder)?.map(Some)),
             Load::BuiltIn { work, .. } if !work.has_graph() => Ok(Ok(None)),
             Load::BuiltIn { work, .. } => {
@@ -178,7 +205,7 @@ impl Load {
         limit: Duration,
         label: &str,
     ) -> Result<Sample> {
-        let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        let folder = scratch::folder(scratch::FOLDER)?;
         match self {
             Load::Redis => serve::redis(launch, sizes, limit, folder.path(), label),
             Load::Memcached { value_bytes } => {
@@ -190,14 +217,17 @@ impl Load {
                 command.args([sizes.data_bytes, sizes.rounds].map(|number| number.to_string()));
                 run_work(&self.name(), command, limit, folder.path())
             }
+            Load::GrepFile => {
+                let _phase = Phase::waiting(label);
+                let memory = scratch::folder_in(MEMORY_FOLDER.as_ref(), scratch::FOLDER)?;
+                let mut command =
+                    work_command(launch, Work::GrepFile, sizes.file_bytes, sizes.rounds)?;
+                command.arg("--file").arg(memory.path().join("text"));
+                run_work(&self.name(), command, limit, folder.path())
+            }
             Load::BuiltIn { application, work, bytes } => {
                 let _phase = Phase::waiting(label);
-                let program = std::env::current_exe().context("cannot find the running program")?;
-                let name = work.to_possible_value().expect("no application is hidden");
-                let mut command = launch.command(&program);
-                command
-                    .args(["bench", "work", name.get_name(), "--size", &bytes.to_string()])
-                    .args(["--rounds", &sizes.rounds.to_string()]);
+                let mut command = work_command(launch, *work, *bytes, sizes.rounds)?;
                 if let Some(graph) = prepared {
                     command.arg("--graph").arg(graph);
                 }
@@ -205,6 +235,16 @@ impl Load {
             }
         }
     }
+}
+
+fn work_command(launch: &Launch<'_>, work: Work, bytes: u64, rounds: u64) -> Result<Command> {
+    let program = std::env::current_exe().context("cannot find the running program")?;
+    let name = work.to_possible_value().expect("no application is hidden");
+    let mut command = launch.command(&program);
+    command
+        .args(["bench", "work", name.get_name(), "--size", &bytes.to_string()])
+        .args(["--rounds", &rounds.to_string()]);
+    Ok(command)
 }
 
 fn run_work(name: &str, command: Command, limit: Duration, folder: &Path) -> Result<Sample> {

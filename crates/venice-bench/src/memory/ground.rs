@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use venice_swap::cgroup::MemoryCgroup;
 
 use super::mode::{Budget, Mode};
 use super::report::KILLED;
@@ -12,6 +11,7 @@ use crate::kernel_swap::fuse_loop::FuseLoopSwap;
 use crate::kernel_swap::ram_disk::RamDiskSwap;
 use crate::kernel_swap::swap_file::SwapFile;
 use crate::kernel_swap::zram::ZramSwap;
+use crate::kernel_swap::{self, SwapDevice};
 use crate::launch::{Launch, ONE_COPY};
 use crate::progress::Phase;
 use crate::rack::{Port, Rack};
@@ -38,7 +38,9 @@ struct Standing {
 }
 
 impl Ground {
+    /// Takes away, once in a process, what benchmarks that were killed left.
     pub(super) fn new(swap_dir: PathBuf) -> Self {
+        kernel_swap::sweep(Some(&swap_dir));
         Self { swap_dir, shm: None, udp: None }
     }
 
@@ -115,13 +117,13 @@ impl Ground {
     }
 }
 
-fn on_swap<S, T>(
+fn on_swap<S: SwapDevice, T>(
     budget: Budget,
     create: impl FnOnce(u64) -> Result<S>,
     run: impl FnOnce(&Launch<'_>) -> Result<T>,
 ) -> Result<Result<T, Lacking>> {
     let prepared = create(budget.remote_bytes).and_then(|device| {
-        let group = MemoryCgroup::create(GROUP, budget.local_bytes, None)?;
+        let group = kernel_swap::group_on(GROUP, budget.local_bytes, &device)?;
         Ok((device, group))
     });
     crate::interrupt::check()?;

@@ -135,6 +135,10 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=MAX_SCALE))]
     pub scale: Option<u32>,
 
+    /// File that grep-file searches [default: 32MiB; --quick: 16MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub file: Option<ByteSize>,
+
     /// Input of the transform (the paper: 512MiB) [default: 64MiB; --quick: 16MiB].
     #[arg(long, value_name = "SIZE")]
     pub fft: Option<ByteSize>,
@@ -225,6 +229,7 @@ fn sizes(args: &MemoryArgs) -> Sizes {
         graph_vertices: graph.vertices,
         graph_edges: graph.edges,
         r_mat_scale: args.scale.unwrap_or(quick(18, 19) as u32),
+        file_bytes: bytes(args.file, quick(16 << 20, 32 << 20)),
         fft_bytes: bytes(args.fft, quick(16 << 20, 64 << 20)),
         value_bytes,
         clients: args.clients.clone(),
@@ -234,9 +239,9 @@ fn sizes(args: &MemoryArgs) -> Sizes {
 }
 
 fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
-    let largest = sizes.data_bytes.max(2 * sizes.fft_bytes);
-    if sizes.data_bytes < 1 << 20 || sizes.fft_bytes < 1 << 20 {
-        return Err(nonsense("--size and --fft must be 1MiB or more"));
+    let largest = sizes.data_bytes.max(2 * sizes.fft_bytes).max(sizes.file_bytes);
+    if [sizes.data_bytes, sizes.fft_bytes, sizes.file_bytes].iter().any(|bytes| *bytes < 1 << 20) {
+        return Err(nonsense("--size, --file and --fft must be 1MiB or more"));
     }
     if sizes.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
         return Err(nonsense("--clients: 1 to 64 at a time"));

@@ -73,6 +73,19 @@ impl Mode {
         }
     }
 
+    /// Whether the kernel swaps what does not fit.
+    pub(crate) fn swaps(self) -> bool {
+        match self {
+            Self::Local | Self::VeniceShm | Self::VeniceUdp | Self::VeniceWindow => false,
+            Self::VeniceSwapShm
+            | Self::VeniceSwapUdp
+            | Self::SwapDisk
+            | Self::Zram
+            | Self::RamDisk
+            | Self::FuseLoop => true,
+        }
+    }
+
     /// Whether it is there for comparison only.
     pub(crate) fn is_peer(self) -> bool {
         matches!(self, Self::Local | Self::SwapDisk | Self::Zram | Self::RamDisk | Self::FuseLoop)

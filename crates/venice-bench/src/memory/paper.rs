@@ -156,7 +156,10 @@ impl Figure {
 fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
     let only = match figure {
         Figure::Three => vec![Application::BerkeleyDb],
-        Figure::Fifteen if args.only.is_empty() => Application::ALL.into(),
+        // Both modes are to be compared, and grep's file takes only one.
+        Figure::Fifteen if args.only.is_empty() => {
+            Application::ALL.into_iter().filter(|one| *one != Application::GrepFile).collect()
+        }
         Figure::Fifteen => args.only.clone(),
     };
     MemoryArgs {
@@ -166,6 +169,7 @@ fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
         local: Some(vec![figure.share()]),
         graph: None,
         scale: None,
+        file: None,
         fft: None,
         value_sizes: Some(vec![ByteSize(4 << 10)]),
         clients: vec![1],

@@ -205,6 +205,7 @@ pub(crate) mod tests {
             graph_vertices: 1000,
             graph_edges: 6000,
             r_mat_scale: 8,
+            file_bytes: 1 << 20,
             fft_bytes: 1 << 20,
             value_bytes: vec![4096],
             clients: vec![1],

@@ -15,6 +15,7 @@ use crate::interrupt;
 use crate::launch::{COPIES, Launch};
 use crate::machine::Machine;
 use crate::progress::note;
+use crate::scratch;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -77,7 +78,7 @@ impl<'a> Run<'a> {
 
     fn measure(&mut self, load: &Load, ground: &mut Ground) -> Result<()> {
         let Plan { sizes, limit, .. } = self.plan;
-        let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        let folder = scratch::folder(scratch::FOLDER)?;
         let prepared = match load.prepare(sizes, folder.path())? {
             Ok(prepared) => prepared,
             Err(Lacking(reason)) => {
@@ -95,9 +96,10 @@ impl<'a> Run<'a> {
         };
         let (resident_bytes, peak_bytes) = (local.resident_bytes, local.peak_bytes);
         self.enter(Place::local(load.application(), resident_bytes), &local, &local);
+        let modes = self.fitting_modes(load);
         for &share in &self.plan.shares {
             let budget = Budget::of(resident_bytes, peak_bytes, share);
-            for &mode in &self.plan.modes {
+            for &mode in &modes {
                 let label = self.label(&format!("{}, {} {mode}", load.name(), percent(share)));
                 if self.is_skipped(mode) {
                     continue;
@@ -111,6 +113,22 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The modes that `load` can run in; of each other it is said why not.
+    fn fitting_modes(&mut self, load: &Load) -> Vec<Mode> {
+        let mut fitting = Vec::new();
+        for &mode in &self.plan.modes {
+            match load.check_mode(mode) {
+                Ok(()) => fitting.push(mode),
+                Err(Lacking(reason)) => {
+                    self.done += self.plan.shares.len();
+                    let (name, fate) = (Some(load.name()), Fate::Skipped);
+                    self.leave_out(Unmeasured { name, mode, local_share: None, fate, reason });
+                }
+            }
+        }
+        fitting
     }
 
     /// What it takes is not there: it has no run, on local memory either.

@@ -32,12 +32,13 @@ pub(super) fn header(report: &MemoryReport) -> Vec<String> {
     let mut lines = vec![
         report.machine.line(),
         format!(
-            "Data of {}; graph of {} vertices and {} edges; R-MAT scale {}; transform of {}; {} \
-             requests a case{}.",
+            "Data of {}; graph of {} vertices and {} edges; R-MAT scale {}; file of {}; transform of \
+             {}; {} requests a case{}.",
             ByteSize(sizes.data_bytes),
             grouped(f64::from(sizes.graph_vertices)),
             grouped(sizes.graph_edges as f64),
             sizes.r_mat_scale,
+            ByteSize(sizes.file_bytes),
             ByteSize(sizes.fft_bytes),
             grouped(sizes.requests as f64),
             if report.quick { " (--quick: a glance, not a measurement)" } else { "" },

@@ -4,6 +4,7 @@
 //! ([`server`]). Its folder in the run directory holds what it is to serve ([`plan`]), its log, and
 //! the socket over which it tells how it does and is asked to end ([`control`]).
 
+mod anchor;
 mod attach;
 mod control;
 mod detach;
@@ -45,6 +46,9 @@ pub enum SwapCommand {
     /// List the swap devices of this machine
     #[command(after_help = HELP_LIST)]
     List(ListArgs),
+    /// Keep the kernel from killing the programs of a cgroup while their swap device has room
+    #[command(after_help = anchor::HELP)]
+    Anchor(anchor::AnchorArgs),
     /// Serve one device in the foreground (started by `attach`)
     #[command(hide = true)]
     Serve(server::ServeArgs),
@@ -138,6 +142,7 @@ pub fn execute(command: &SwapCommand, monitor: Option<&str>) -> anyhow::Result<i
         SwapCommand::Attach(args) => attach::execute(args, monitor),
         SwapCommand::Detach(args) => detach::execute(args),
         SwapCommand::List(args) => list::execute(args),
+        SwapCommand::Anchor(args) => anchor::execute(args),
         SwapCommand::Serve(args) => server::execute(args),
     }
 }
@@ -147,6 +152,7 @@ pub const HELP: &str = "\
 EXAMPLES:
   sudo venice swap attach 4GiB                4 GiB of other nodes' memory as a swap device
   venice swap list
+  sudo venice swap anchor jobs/render         for programs in a memory cgroup of your own
   sudo venice swap detach swap0
 
 A program alone on it, within a memory cgroup: venice run --mode swap.";

@@ -24,7 +24,7 @@ use venice_wire::PAGE_BYTES;
 
 use super::control::{self, Answer, Question};
 use super::plan::{Plan, Size};
-use super::status::Status;
+use super::status::{Status, UP};
 use crate::conversation;
 use crate::daemon::start_log;
 use crate::rack::{RunDir, RunFile};
@@ -259,7 +259,7 @@ impl Server {
         let counters = self.store.counters();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let micros = |quantile| counters.request_ns.at(quantile).map(|ns| ns as f64 / 1000.0);
-        let state = if matches!(self.device, Attached::Serving(_)) { "up" } else { "detaching" };
+        let state = if matches!(self.device, Attached::Serving(_)) { UP } else { "detaching" };
         Status {
             name: self.plan.name.clone(),
             state: state.into(),

@@ -7,7 +7,9 @@ use venice_recipient::Copies;
 
 use crate::rack::PortKind;
 
-/// The state of a device whose server has ended.
+/// The state of a device that serves.
+pub const UP: &str = "up";
+/// The state of one whose server has ended.
 pub const DEAD: &str = "dead";
 /// The state of one whose server is there and does not answer.
 pub const SILENT: &str = "silent";

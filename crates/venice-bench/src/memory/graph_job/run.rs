@@ -17,6 +17,7 @@ use crate::interrupt;
 use crate::launch::Launch;
 use crate::machine::Machine;
 use crate::progress::{Phase, note};
+use crate::scratch;
 
 /// Measures all of it. After an interrupt: what there is by then.
 ///
@@ -25,7 +26,7 @@ use crate::progress::{Phase, note};
 pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
     let started = Instant::now();
     let mut report = begin(plan);
-    let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+    let folder = scratch::folder(scratch::FOLDER)?;
     let graph = folder.path().join("graph");
     {
         let _phase = Phase::waiting("draw the graph");

@@ -25,6 +25,7 @@ use crate::machine::Machine;
 use crate::pattern::Random;
 use crate::progress::{Phase, note};
 use crate::resident::resident_anonymous_bytes;
+use crate::scratch;
 use crate::zipf::Scatter;
 
 /// Commands under way at once while the cache is filled.
@@ -48,7 +49,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<QueryReport> {
         // Of this thread, and so of all that it starts.
         cpus::confine(std::process::id(), &processors.service)?;
     }
-    let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+    let folder = scratch::folder(scratch::FOLDER)?;
     let (scale, rounds) = (plan.donor_scale, plan.donor_rounds);
     let job = Job::prepare(folder.path(), scale, rounds, &processors.donors)?;
     let most_bytes = plan.memories.iter().copied().max().context("no memory to measure with")?;
@@ -170,7 +171,7 @@ impl Run<'_> {
                 cpus::confine(pid, &self.processors.donors)?;
             }
         }
-        let own = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        let own = scratch::folder(scratch::FOLDER)?;
         let mut redis = Redis::start(&find_program()?, launch, own.path(), "redis")?;
         let beside = self.job.beside(folder);
         let outcome = self.converse(&mut redis, memory_bytes, database, own.path(), label);

@@ -17,6 +17,7 @@ use crate::interrupt::wait_until;
 use crate::launch::Launch;
 use crate::rack::Rack;
 use crate::resident::resident_anonymous_bytes;
+use crate::scratch;
 
 /// How long the proxy may take to borrow its memory and to listen.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -76,7 +77,7 @@ impl<'a> Stand<'a> {
         (values, keys): (&'a Values, u64),
         label: &str,
     ) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("venice-bench-").tempdir()?;
+        let folder = scratch::folder(scratch::FOLDER)?;
         let data_bytes = keys * values.value_bytes as u64;
         let room = room.unwrap_or_else(|| front.room(data_bytes));
         let memcached = Memcached::start(launch, room, folder.path())?;

@@ -6,9 +6,12 @@ use super::{Done, WorkArgs, Workload, digest};
 use crate::pattern::Random;
 
 /// What is looked for, one in each pass.
-const WORDS: [&[u8]; 2] = [b"remote memory", b"donor"];
+pub(super) const WORDS: [&[u8]; 2] = [b"remote memory", b"donor"];
 /// Bytes between two words that were put in, on average.
 const EVERY_BYTES: u64 = 10_000;
+/// The least there is to search.
+pub(super) const LEAST_BYTES: usize = 1 << 16;
+pub(super) const SEED: u64 = 0x6772_6570;
 /// Letters that one draw is good for, five bits each.
 const LETTERS_OF_DRAW: usize = 12;
 const LETTERS: &[u8; 32] = b"etaoinshrdlucmfwypvbgkjqxz  eta\n";
@@ -22,24 +25,8 @@ pub(super) struct Grep {
 
 impl Workload for Grep {
     fn build(args: &WorkArgs) -> Result<Self> {
-        let len_bytes = (args.size.0 as usize).max(1 << 16);
-        let mut random = Random::new(0x6772_6570);
-        // Whole from the beginning: a vector that grows asks for twice what it needs.
-        let mut text = vec![0; len_bytes];
-        for letters in text.chunks_mut(LETTERS_OF_DRAW) {
-            let draw = random.next_u64();
-            for (place, letter) in letters.iter_mut().enumerate() {
-                *letter = LETTERS[(draw >> (5 * place)) as usize & 31];
-            }
-        }
-        let mut at = 0;
-        loop {
-            let word = WORDS[random.below(WORDS.len() as u64) as usize];
-            at += (1 + random.below(2 * EVERY_BYTES)) as usize;
-            let Some(room) = text.get_mut(at..at + word.len()) else { break };
-            room.copy_from_slice(word);
-        }
-        Ok(Self { text, matches: Vec::new() })
+        let len_bytes = (args.size.0 as usize).max(LEAST_BYTES);
+        Ok(Self { text: text(len_bytes, &mut Random::new(SEED)), matches: Vec::new() })
     }
 
     fn run(&mut self, rounds: u64) -> Done {
@@ -57,8 +44,27 @@ impl Workload for Grep {
     }
 }
 
+/// So many bytes of text in short lines, with words in it.
+pub(super) fn text(len_bytes: usize, random: &mut Random) -> Vec<u8> {
+    // Whole from the beginning: a vector that grows asks for twice what it needs.
+    let mut text = vec![0; len_bytes];
+    for letters in text.chunks_mut(LETTERS_OF_DRAW) {
+        let draw = random.next_u64();
+        for (place, letter) in letters.iter_mut().enumerate() {
+            *letter = LETTERS[(draw >> (5 * place)) as usize & 31];
+        }
+    }
+    let mut at = 0;
+    loop {
+        let word = WORDS[random.below(WORDS.len() as u64) as usize];
+        at += (1 + random.below(2 * EVERY_BYTES)) as usize;
+        let Some(room) = text.get_mut(at..at + word.len()) else { break text };
+        room.copy_from_slice(word);
+    }
+}
+
 /// How often `word` stands in `text`, by Horspool's algorithm.
-fn count(word: &[u8], text: &[u8]) -> u64 {
+pub(super) fn count(word: &[u8], text: &[u8]) -> u64 {
     let length = word.len();
     let last = length - 1;
     let mut skips = [length; 256];

@@ -11,6 +11,7 @@ mod digest;
 mod fft;
 mod graph;
 mod grep;
+mod grep_file;
 mod pagerank;
 mod topk;
 
@@ -38,6 +39,8 @@ pub enum Work {
     Components,
     /// A search for words in text.
     Grep,
+    /// The same by Debian's grep, over a file.
+    GrepFile,
     /// A complex transform in six steps, there and back.
     Fft,
     /// PageRank in supersteps over 50 partitions, with messages between them.
@@ -58,6 +61,10 @@ pub struct WorkArgs {
     /// The file of the graph, where the application has one: made by [`draw_graph`].
     #[arg(long, value_name = "FILE")]
     pub graph: Option<PathBuf>,
+
+    /// The file that is searched, where the application searches one; made, and removed at the end.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
 
     /// How often the application does its work.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -112,7 +119,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
         Work::Bfs => Graph::r_mat(scale, bfs::EDGE_FACTOR),
         Work::Components => Graph::uniform(components::shape(scale)),
         Work::Topk => Graph::crowd(web),
-        Work::Grep | Work::Fft => {
+        Work::Grep | Work::GrepFile | Work::Fft => {
             unreachable!("{work:?} has no graph")
         }
     };
@@ -153,6 +160,7 @@ pub fn execute_work(args: WorkArgs) -> Result<()> {
         Work::Bfs => measure::<bfs::Search>(&args),
         Work::Components => measure::<components::Components>(&args),
         Work::Grep => measure::<grep::Grep>(&args),
+        Work::GrepFile => grep_file::measure(&args),
         Work::Fft => measure::<fft::Fft>(&args),
         Work::Topk => measure::<topk::TopK>(&args),
     }?;
@@ -193,6 +201,7 @@ mod tests {
                 work: *work,
                 size: ByteSize(1 << 20),
                 graph: work.has_graph().then_some(graph),
+                file: Some(folder.path().join("text")),
                 rounds: 1,
                 json: json.clone(),
             };
