@@ -69,11 +69,14 @@ impl StoreChoice {
         EtcdTls { authority: self.store_ca.clone(), certificate }
     }
 
-    /// This where it says something, and else what `other` says.
+    /// This where it says something, and else what `other` says. Another store than that has nothing of it.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
+        if self.store.is_some() {
+            return self;
+        }
         Self {
-            store: self.store.or(other.store),
+            store: other.store,
             store_ca: self.store_ca.or(other.store_ca),
             store_certificate: self.store_certificate.or(other.store_certificate),
             store_key: self.store_key.or(other.store_key),
@@ -134,7 +137,10 @@ mod tests {
         etcd.save(dir.path()).unwrap();
         assert_eq!(StoreChoice::load(dir.path()).unwrap(), etcd);
         let said = of("etcds://b").or(StoreChoice::load(dir.path()).unwrap());
-        assert_eq!((said.store.as_deref(), said.store_ca), (Some("etcds://b"), etcd.store_ca));
+        assert_eq!(said, of("etcds://b"), "and nothing of the other store");
+        let key = StoreChoice { store_key: Some("/key.pem".into()), ..StoreChoice::default() };
+        let said = key.clone().or(etcd.clone());
+        assert_eq!((&said.store, &said.store_key), (&etcd.store, &key.store_key));
         of("./x.redb").save(dir.path()).unwrap();
         let file = StoreChoice::load(dir.path()).unwrap().store.unwrap();
         assert!(file.starts_with('/') && file.ends_with("/x.redb"), "{file}");
