@@ -184,9 +184,7 @@ impl World {
             }
             Op::Deliver(pick, fate) => self.deliver(pick, fate),
             Op::DeliverStray(pick) => {
-                if let Some(call) = take(&mut self.strays, pick) {
-                    let _ = self.process(&call);
-                }
+                take(&mut self.strays, pick).map(|call| self.process(&call));
             }
             Op::Heartbeat(index) => {
                 if let Some(report) = self.report(index) {
