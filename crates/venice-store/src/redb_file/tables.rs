@@ -78,10 +78,10 @@ impl Tables {
     pub(super) fn begin(&mut self, log: u64, entries: &[Entry]) -> Result<(), StoreError> {
         let before = self.revision;
         self.write(entries, |tables| {
-            tables.meta.insert(FORMAT_KEY, FORMAT)?;
+            let found = tables.meta.insert(FORMAT_KEY, FORMAT)?.map(|format| format.value());
             tables.meta.insert(LOG_KEY, log)?;
             tables.meta.insert(REVISION_KEY, entries.last().map_or(before, |it| it.revision).0)?;
-            tables.date_undated(before)
+            if found == Some(1) { tables.date_undated(before) } else { Ok(()) }
         })
     }
 
