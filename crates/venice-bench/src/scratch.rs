@@ -51,6 +51,19 @@ pub(crate) fn folder_in(parent: &Path, kind: &str) -> Result<TempDir> {
     made.with_context(|| format!("cannot make a folder in {}", parent.display()))
 }
 
+/// A file, made or yet to be, that is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct RemovedFile {
+    pub(crate) path: PathBuf,
+}
+
+impl Drop for RemovedFile {
+    fn drop(&mut self) {
+        // Absent where it could not be made.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// What of `kind` dead processes left in `parent`. What another user calls so is not believed.
 pub(crate) fn left_in(parent: &Path, kind: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };

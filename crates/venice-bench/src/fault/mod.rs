@@ -33,6 +33,7 @@ pub use udp_round_trip::{RoundTrip, TripLatency};
 pub use way::{FailedWay, SkippedWay, Way, WayReport};
 pub use worker::{WorkerArgs, WorkerReport, execute_worker};
 
+use crate::arguments::nonsense;
 use crate::interrupt;
 use crate::kernel_swap;
 use crate::machine::Machine;
@@ -128,18 +129,21 @@ fn bare_udp() -> Result<Option<RoundTrip>> {
 
 fn check_arguments(args: &FaultArgs) -> Result<()> {
     if args.local.0 < 1 << 20 || args.size.0 < 4 << 20 {
-        bail!("--size must be 4MiB or more, --local 1MiB or more");
+        return Err(nonsense("--size must be 4MiB or more, --local 1MiB or more"));
     }
     if args.local.0 >= args.size.0 {
-        bail!("--local {} must be smaller than --size {}", args.local, args.size);
+        return Err(nonsense(format!(
+            "--local {} must be smaller than --size {}",
+            args.local, args.size
+        )));
     }
     let memory_bytes = Machine::describe().memory_bytes;
     if memory_bytes > 0 && args.size.0.saturating_mul(2) > memory_bytes {
-        bail!(
+        return Err(nonsense(format!(
             "--size {} needs about twice as much memory on this machine, which has {}",
             args.size,
             ByteSize(memory_bytes)
-        );
+        )));
     }
     Ok(())
 }

@@ -3,14 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use super::SwapDevice;
 use super::swap_area::SwapArea;
-use crate::scratch;
+use crate::scratch::{self, RemovedFile};
 
 /// Room left free on the disk beside the swap file.
 const SPARE_BYTES: u64 = 256 << 20;
@@ -44,18 +44,6 @@ impl SwapFile {
 impl SwapDevice for SwapFile {
     fn path(&self) -> &Path {
         &self.file.path
-    }
-}
-
-#[derive(Debug)]
-struct RemovedFile {
-    path: PathBuf,
-}
-
-impl Drop for RemovedFile {
-    fn drop(&mut self) {
-        // Absent when its creation is what failed.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

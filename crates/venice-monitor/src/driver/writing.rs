@@ -17,12 +17,13 @@ use venice_rack::monitor::Change;
 
 /// How often it is tried whether there is room.
 const TRY_EVERY: Duration = Duration::from_millis(500);
+/// How often other tasks are let go first until a call that was begun is on its way.
+const TURNS_OF_A_CALL: usize = 8;
 
 impl Driver {
     /// Makes the changes durable, however long that takes, or hears that others were first.
     pub(super) async fn write(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
-        // A file is waited for in this very thread: what others have ready goes out before.
-        tokio::task::yield_now().await;
+        let_go_out(!self.calls.is_empty()).await;
         let mut has_waited = false;
         loop {
             match self.store.apply(changes).await? {
@@ -66,5 +67,13 @@ impl Driver {
             Input::Order(order, reply) if !order.is_for_all() => drop(reply.send(Err(refused()))),
             input => self.take(input),
         }
+    }
+}
+
+/// A file is waited for in this very thread: what others have ready goes out before, and calls that were begun
+/// too, so that donors are at work meanwhile. A call passes through several tasks until it is on its way.
+async fn let_go_out(has_calls: bool) {
+    for _ in 0..if has_calls { TURNS_OF_A_CALL } else { 1 } {
+        tokio::task::yield_now().await;
     }
 }

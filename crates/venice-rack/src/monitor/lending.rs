@@ -1,10 +1,11 @@
-//! A request that one donor can fill takes one call and one wait for the store (decision 0055): the
-//! intent is recorded, the donor sets aside and lends in one step, the recipient hears of it, and that
-//! it was lent is recorded after that.
+//! A request that one donor can fill takes one call and one wait for the store (decision 0055), both at
+//! a time (decision 0067): the donor sets aside and lends in one step while the intent is recorded, the
+//! recipient hears of it after both, and that it was lent is recorded after that.
 //!
 //! So after a crash the record may not say whether it was lent, and the recipient may hold it. Such a
 //! grant is *in doubt*: its donor is told once more to lend it, which changes nothing where it has. An
-//! answer settles it; no heartbeat's silence does, since that may be older than the first call.
+//! answer settles it; no heartbeat's silence does, since that may be older than the first call. Without
+//! a record nobody holds it: its donor lends it for the rest of one lease, to nobody.
 //!
 //! Where several Monitor Nodes have the store this is not done: there the donor sets aside first, and
 //! the order of the records settles who may have it lent.
@@ -12,7 +13,7 @@
 use super::pending::{PartState, PendingRequest, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::rat::{GrantRecord, GrantState};
-use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest};
+use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest, RackError};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, NodeId};
 
@@ -25,14 +26,15 @@ impl MonitorCore {
             && self.requests.get(&client_id).is_some_and(is_whole)
     }
 
-    /// Records the intent, then has the donor lend.
+    /// Has the donor lend, and records the intent before anybody can hear of it: what is done with the
+    /// answer comes after the record.
     pub(super) fn lend_at_once(&mut self, now_ns: u64, client_id: u128, donor: NodeId, slabs: u32) {
         let part = self.new_part(client_id, donor, slabs, PartState::Committing);
         let Some((donor, request)) = part else { return };
         let record = self.record_of(now_ns, client_id, request.grant);
-        self.change_together(record.map(Change::PutGrant).into_iter().collect());
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
+        self.change_together(record.map(Change::PutGrant).into_iter().collect());
     }
 
     /// What came of that.
@@ -44,6 +46,10 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         if let Some(client_id) = self.parts.get(&grant).copied() {
+            // The record may have waited for room on the disk for longer than the donor lends.
+            if self.is_late(now_ns, client_id) {
+                return self.fail(now_ns, client_id, RackError::HandshakeFailed);
+            }
             self.hear_lent(now_ns, (donor, grant), client_id, result);
         } else if self.is_in_doubt(grant) {
             self.settle_doubt(now_ns, grant, result);
@@ -52,6 +58,10 @@ impl MonitorCore {
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendRelease { donor, addr, grants: vec![grant] });
         }
+    }
+
+    fn is_late(&self, now_ns: u64, client_id: u128) -> bool {
+        self.requests.get(&client_id).is_some_and(|pending| pending.deadline_ns <= now_ns)
     }
 
     fn is_lent(&self, grant: GrantId) -> bool {

@@ -545,16 +545,16 @@ impl World {
     }
 
     fn crash_monitor(&mut self) {
-        let at = self.at;
         // Calls on their way arrive or not; nobody waits for their answers.
-        let life = self.monitors[at].life;
+        let life = self.monitors[self.at].life;
         let (its, others) =
             std::mem::take(&mut self.calls).into_iter().partition(|call: &Call| call.life == life);
         self.calls = others;
         self.strays.extend::<Vec<_>>(its);
         self.actions.clear();
         self.line.crash();
-        self.monitors[at] = self.start_monitor();
+        self.ledger.crash();
+        self.monitors[self.at] = self.start_monitor();
     }
 
     fn start_donor(&mut self, index: usize) {

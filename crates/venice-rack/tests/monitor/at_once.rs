@@ -12,7 +12,7 @@ fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
     let actions = rack.actions();
     let intent = actions.iter().position(|action| is_of_grant(action, GrantState::Committing));
     let call = actions.iter().position(|action| matches!(action, Action::SendPrepare { .. }));
-    assert!(intent.is_some() && intent < call, "the intent is recorded first: {actions:?}");
+    assert!(intent.is_some() && call.is_some() && call < intent, "asked meanwhile: {actions:?}");
     let records = actions.iter().filter_map(stored).flatten().collect();
     let (donor, request) = prepares(actions).remove(0);
     assert!(request.at_once);
@@ -113,6 +113,34 @@ fn what_is_in_doubt_may_be_given_back() {
 fn without_an_answer_it_is_called_off() {
     let (mut rack, donor, first, _) = asked();
     rack.core.handle_prepared(0, donor, first.grant, Err(CallError::NoAnswer));
+    let actions = rack.actions();
+    assert_eq!(aborts_or_releases(&actions), 1, "{actions:?}");
+    assert_eq!(granted(actions), Err(RackError::HandshakeFailed));
+}
+
+#[test]
+fn what_a_crash_forgot_is_nobodys_and_its_number_is_not_given_again() {
+    let (_, donor, first, mut records) = asked();
+    // The donor was asked, and the intent not yet recorded.
+    records.retain(|record| !matches!(record, Record::Grant(_)));
+    let (mut rack, again) = recovered(&records);
+    assert_eq!(again, []);
+    rack.report(S, donor, 9, &[(first.grant, HeldState::Committed)]);
+    assert_eq!(rack.states(), ["committed"], "until its lease ends its donor lends it");
+    rack.actions();
+    let (_, second) = rack.ask(S, 1, 2).remove(0);
+    assert!(second.grant > first.grant);
+    rack.core.handle_prepared(S, donor, second.grant, Ok(status(4, 10)));
+    assert_eq!(granted(rack.actions()).unwrap()[0].id, second.grant);
+    rack.report(11 * S, donor, 11, &[(second.grant, HeldState::Committed)]);
+    assert_eq!(rack.states(), ["committed"]);
+}
+
+#[test]
+fn what_waited_too_long_for_its_record_is_called_off() {
+    let (mut rack, donor, request, _) = asked();
+    let late_ns = settings().request_timeout_ns;
+    rack.core.handle_prepared(late_ns, donor, request.grant, Ok(status(6, 2)));
     let actions = rack.actions();
     assert_eq!(aborts_or_releases(&actions), 1, "{actions:?}");
     assert_eq!(granted(actions), Err(RackError::HandshakeFailed));

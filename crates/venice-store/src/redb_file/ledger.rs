@@ -87,10 +87,14 @@ impl Ledger {
     fn make_durable(&mut self, entry: &Entry) -> Result<(), StoreError> {
         let mut in_tables = self.carrier.in_tables()?;
         let log = self.log.as_mut().expect("it is there until the store is closed");
+        let half = log.half();
         loop {
             match log.append(entry, in_tables) {
                 Ok(Appended::Durable) => {
                     self.carrier.take(entry.clone());
+                    if log.half() != half {
+                        self.carrier.make_haste();
+                    }
                     return Ok(());
                 }
                 // What is in the way goes to the tables at once; what does not fit even so goes with it.

@@ -106,6 +106,11 @@ impl Log {
         self.number
     }
 
+    /// Which half is written to.
+    pub(super) fn half(&self) -> usize {
+        self.half
+    }
+
     /// Makes an entry durable where there is room, given what the tables have already.
     ///
     /// # Errors

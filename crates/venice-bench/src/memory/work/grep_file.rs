@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ use super::{WorkArgs, WorkReport, digest};
 use crate::child::find_program;
 use crate::pattern::Random;
 use crate::resident::resident_anonymous_bytes;
+use crate::scratch::RemovedFile;
 
 /// Written and read back at a time: little of this program's own memory is to be in the way.
 const PIECE_BYTES: usize = 1 << 20;
@@ -29,6 +30,7 @@ pub(super) fn measure(args: &WorkArgs) -> Result<WorkReport> {
     let path = args.file.clone().context("this application needs --file FILE")?;
     let len_bytes = (args.size.0 as usize).max(LEAST_BYTES);
     let grep = find_program("grep")?;
+    // In memory it would keep its pages, here or on swap, beyond the end of this process.
     let file = RemovedFile { path };
     let start = Instant::now();
     let wanted = write(&file.path, len_bytes)
@@ -55,19 +57,6 @@ pub(super) fn measure(args: &WorkArgs) -> Result<WorkReport> {
         heat: Vec::new(),
         resident_bytes: own_bytes + len_bytes as u64,
     })
-}
-
-/// In memory it would keep its pages, here or on swap, beyond the end of this process.
-#[derive(Debug)]
-struct RemovedFile {
-    path: PathBuf,
-}
-
-impl Drop for RemovedFile {
-    fn drop(&mut self) {
-        // Absent where it could not be made.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Writes the text; how often each word is in it.

@@ -34,6 +34,8 @@ struct Counted {
     limit: u64,
     /// The donor has lent it.
     is_lent: bool,
+    /// The store has it.
+    is_recorded: bool,
 }
 
 impl Ledger {
@@ -63,12 +65,19 @@ impl Ledger {
             Some(share) => (share.kind, 1),
         };
         let limit = self.checked_by[&request.recipient];
-        self.counted.insert(grant, Counted { user, kind, amount, donor, limit, is_lent: false });
+        let (is_lent, is_recorded) = (false, false);
+        let counted = Counted { user, kind, amount, donor, limit, is_lent, is_recorded };
+        self.counted.insert(grant, counted);
     }
 
     /// Who is silent for so long may be dead, and is not asked any more.
     pub(super) fn node_down(&mut self, node: NodeId) {
         self.counted.retain(|_, counted| counted.donor.node != node);
+    }
+
+    /// What a Monitor Node asked for and had no time to record nobody was told of: nobody has it.
+    pub(super) fn crash(&mut self) {
+        self.counted.retain(|_, counted| counted.is_recorded);
     }
 
     pub(super) fn store(&mut self, change: &Change) {
@@ -77,6 +86,11 @@ impl Ledger {
                 self.stored.insert(of.clone(), *limits);
             }
             Change::DeleteQuota(of) => drop(self.stored.remove(of)),
+            Change::PutGrant(record) => {
+                if let Some(counted) = self.counted.get_mut(&record.id) {
+                    counted.is_recorded = true;
+                }
+            }
             _ => {}
         }
     }

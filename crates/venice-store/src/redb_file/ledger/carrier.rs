@@ -1,4 +1,4 @@
-//! Carries what is in the log over into the tables, a second's worth at a time, in a thread of its own.
+//! Carries what is in the log over into the tables, many entries at a time, in a thread of its own.
 
 use crate::error::StoreError;
 use crate::redb_file::log::Entry;
@@ -9,8 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long entries gather before they go to the tables.
-const GATHER: Duration = Duration::from_secs(1);
+/// The longest that entries gather before they go to the tables. While these are written the log waits longer
+/// for the same disk, so it is not done more often than the log's room wants it.
+const GATHER: Duration = Duration::from_secs(10);
 
 /// The tables, and what is on its way there.
 #[derive(Debug)]
@@ -27,20 +28,22 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Backlog {
     /// In the log, and not yet on the way to the tables.
     entries: Vec<Entry>,
     in_tables: Revision,
     /// Tables that could not be written once are to be opened anew.
     failure: Option<StoreError>,
+    /// The log needs their room soon.
+    is_due: bool,
     is_closing: bool,
 }
 
 impl Carrier {
     pub(super) fn start(tables: Tables) -> Self {
         let in_tables = tables.revision();
-        let backlog = Backlog { entries: Vec::new(), in_tables, failure: None, is_closing: false };
+        let backlog = Backlog { in_tables, ..Backlog::default() };
         let (tables, backlog) = (Mutex::new(tables), Mutex::new(backlog));
         let shared = Arc::new(Shared { tables, backlog, changed: Condvar::new() });
         let carried = Arc::clone(&shared);
@@ -70,6 +73,12 @@ impl Carrier {
         if backlog.entries.len() == 1 {
             self.shared.changed.notify_one();
         }
+    }
+
+    /// The log has begun its other half: by the time that is full, this one has to be in the tables.
+    pub(super) fn make_haste(&self) {
+        lock(&self.shared.backlog).is_due = true;
+        self.shared.changed.notify_one();
     }
 
     /// Has everything in the tables once it returns, with one more entry that is not in the log.
@@ -108,13 +117,18 @@ impl Shared {
         let is_idle = |backlog: &mut Backlog| backlog.entries.is_empty() && !backlog.is_closing;
         let waited = self.changed.wait_while(backlog, is_idle);
         let backlog = waited.unwrap_or_else(PoisonError::into_inner);
-        let gathered = self.changed.wait_timeout_while(backlog, GATHER, |it| !it.is_closing);
+        let gathers = |backlog: &mut Backlog| !backlog.is_due && !backlog.is_closing;
+        let gathered = self.changed.wait_timeout_while(backlog, GATHER, gathers);
         !gathered.unwrap_or_else(PoisonError::into_inner).0.is_closing
     }
 
     fn carry(&self, more: Option<Entry>) -> Result<(), StoreError> {
         let mut tables = lock(&self.tables);
-        let mut entries = take(&mut lock(&self.backlog).entries);
+        let mut entries = {
+            let mut backlog = lock(&self.backlog);
+            backlog.is_due = false;
+            take(&mut backlog.entries)
+        };
         entries.extend(more);
         let carried = tables.carry(&entries);
         let mut backlog = lock(&self.backlog);
