@@ -4,9 +4,10 @@ use super::agent::DEVICES;
 use super::desk::Desk;
 use super::faults::Operator;
 use super::judge::Scene;
+use super::network::RESEND_NS;
 use super::party::Party;
 use super::recipient::Wish;
-use super::scenario::{FaultKind, Scenario};
+use super::scenario::{FaultKind, Impairment, Scenario};
 use super::world::{Brought, Event, World, frozen_recipients};
 
 /// Between being served and being in agreement: reports come every second.
@@ -69,8 +70,12 @@ impl World<'_> {
             FaultKind::Storm { impairment } => Some(*impairment),
             _ => None,
         });
-        let all = storms.chain([self.scenario.network]);
-        all.filter(|it| it.late.0 > 0).map(|it| it.late_by.0).max().unwrap_or(0)
+        // What a cut held back sets out a little later.
+        let under_way_ns = |it: Impairment| {
+            let late_ns = if it.late.0 > 0 { it.late_by.0 } else { 0 };
+            RESEND_NS + it.latency.0 + it.jitter.0 + late_ns
+        };
+        storms.chain([self.scenario.network]).map(under_way_ns).max().unwrap_or(0)
     }
 
     /// The longest that the store takes to write down what everybody asks for. Several Monitor Nodes are in
