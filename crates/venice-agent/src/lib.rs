@@ -21,7 +21,6 @@ mod lent_blocks;
 mod link_test;
 mod member;
 mod memory_watch;
-mod own_memory;
 mod pool_node;
 mod ports;
 mod ready;

@@ -26,7 +26,6 @@ use crate::lender::Lender;
 use crate::lent_blocks::LentBlocks;
 use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
-use crate::own_memory;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
 use crate::udp_host::UdpHost;
@@ -175,9 +174,6 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         _ => SlabPool::new(lend_bytes),
     });
     let pool = pool.await.expect("making slabs does not panic")?;
-    if pool.total_slabs() > 0 {
-        own_memory::keep_resident();
-    }
     let relay = relay_host(&config, addresses.relay, &grants)?;
     let relay_addr = relay.as_ref().map(|(addr, _)| *addr);
     let relay = relay.map(|(_, relay)| relay);

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::net::TcpListener;
 
-use common::{Place, exists, is_root, kill, pid, runs, skipped, wait_until};
+use common::{Place, exists, kill, pid, runs, wait_until};
 use serde_json::Value;
 
 fn agents(status: &Value) -> &Vec<Value> {
@@ -42,21 +42,6 @@ fn up_status_down() {
     assert!(!pids.iter().any(|pid| runs(*pid)), "a process outlived the rack");
     assert!(!place.run_dir().exists(), "the run directory is left");
     place.venice(&["down"]).expect(0);
-}
-
-/// Two machines that swap to each other's memory would wait for each other's agents.
-#[test]
-fn an_agent_that_lends_is_not_swapped_out() {
-    if !is_root() {
-        return skipped("an_agent_that_lends_is_not_swapped_out", "needs root, to lock all memory");
-    }
-    let place = Place::new();
-    place.up(1);
-    let agent = pid(&agents(&place.status())[0]);
-    let maps = fs::read_to_string(format!("/proc/{agent}/smaps")).unwrap();
-    let heap = maps.split_once("[heap]").expect("it has a heap").1;
-    let flags = heap.lines().find(|line| line.starts_with("VmFlags:")).unwrap();
-    assert!(flags.split_whitespace().any(|flag| flag == "lo"), "{flags}");
 }
 
 #[test]
