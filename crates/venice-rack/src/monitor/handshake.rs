@@ -485,7 +485,7 @@ impl MonitorCore {
         let late: Vec<_> = self
             .requests
             .iter()
-            .filter(|(_, pending)| pending.deadline_ns <= now_ns)
+            .filter(|(_, pending)| pending.is_late(now_ns))
             .map(|(client_id, _)| *client_id)
             .collect();
         for client_id in late {

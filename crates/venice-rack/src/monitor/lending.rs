@@ -47,7 +47,7 @@ impl MonitorCore {
     ) {
         if let Some(client_id) = self.parts.get(&grant).copied() {
             // The record may have waited for room on the disk for longer than the donor lends.
-            if self.is_late(now_ns, client_id) {
+            if self.requests.get(&client_id).is_some_and(|pending| pending.is_late(now_ns)) {
                 return self.fail(now_ns, client_id, RackError::HandshakeFailed);
             }
             self.hear_lent(now_ns, (donor, grant), client_id, result);
@@ -58,10 +58,6 @@ impl MonitorCore {
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendRelease { donor, addr, grants: vec![grant] });
         }
-    }
-
-    fn is_late(&self, now_ns: u64, client_id: u128) -> bool {
-        self.requests.get(&client_id).is_some_and(|pending| pending.deadline_ns <= now_ns)
     }
 
     fn is_lent(&self, grant: GrantId) -> bool {

@@ -82,6 +82,10 @@ impl PendingRequest {
         }
     }
 
+    pub(super) fn is_late(&self, now_ns: u64) -> bool {
+        self.deadline_ns <= now_ns
+    }
+
     pub(super) fn placed_slabs(&self) -> u32 {
         self.parts.values().map(|part| part.slabs).sum()
     }

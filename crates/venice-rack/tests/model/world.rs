@@ -184,7 +184,9 @@ impl World {
             }
             Op::Deliver(pick, fate) => self.deliver(pick, fate),
             Op::DeliverStray(pick) => {
-                take(&mut self.strays, pick).map(|call| self.process(&call));
+                if let Some(call) = take(&mut self.strays, pick) {
+                    let _ = self.process(&call);
+                }
             }
             Op::Heartbeat(index) => {
                 if let Some(report) = self.report(index) {
@@ -542,19 +544,6 @@ impl World {
             }
         }
         self.check_line();
-    }
-
-    fn crash_monitor(&mut self) {
-        // Calls on their way arrive or not; nobody waits for their answers.
-        let life = self.monitors[self.at].life;
-        let (its, others) =
-            std::mem::take(&mut self.calls).into_iter().partition(|call: &Call| call.life == life);
-        self.calls = others;
-        self.strays.extend::<Vec<_>>(its);
-        self.actions.clear();
-        self.line.crash();
-        self.ledger.crash();
-        self.monitors[self.at] = self.start_monitor();
     }
 
     fn start_donor(&mut self, index: usize) {

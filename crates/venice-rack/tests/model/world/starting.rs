@@ -1,11 +1,11 @@
-//! Donors and Monitor Nodes as they start.
+//! Donors and Monitor Nodes as they start, and start anew.
 
 use super::super::{
     HEARTBEAT_MS, LEASE_MS, MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
 };
 use super::devices::devices;
 use super::etcd::Question;
-use super::{World, name_of};
+use super::{Call, World, name_of};
 use crate::common::OneTwoThree;
 use venice_rack::donor::{DonorCore, DonorSettings};
 use venice_rack::monitor::{MonitorSettings, Token};
@@ -68,5 +68,19 @@ impl World {
             is_pool: false,
         };
         self.put_as(Token(donor.instance), Question::Register(Box::new(registration)));
+    }
+
+    /// A Monitor Node dies, and another one has what the store has.
+    pub(super) fn crash_monitor(&mut self) {
+        // Calls on their way arrive or not; nobody waits for their answers.
+        let life = self.monitors[self.at].life;
+        let (its, others) =
+            std::mem::take(&mut self.calls).into_iter().partition(|call: &Call| call.life == life);
+        self.calls = others;
+        self.strays.extend::<Vec<_>>(its);
+        self.actions.clear();
+        self.line.crash();
+        self.ledger.crash();
+        self.monitors[self.at] = self.start_monitor();
     }
 }
