@@ -48,6 +48,7 @@ pub(crate) fn run(way: Way, args: &FaultArgs) -> Result<Outcome> {
         }
         Way::Umap => run_on_umap(way, args),
         Way::VeniceShm
+        | Way::VeniceShmUnpinned
         | Way::VeniceShmInThread
         | Way::VeniceShmOnePage
         | Way::VeniceShmLarge
@@ -249,6 +250,7 @@ fn worker_command(
     match way {
         Way::UffdFloor => drop(command.args(["--floor", "handler"])),
         Way::SigbusFloor => drop(command.args(["--floor", "sigbus"])),
+        Way::VeniceShmUnpinned => drop(command.arg("--unpinned")),
         Way::VeniceShmLarge | Way::VeniceShmHuge | Way::VeniceUdpLarge => {
             command.arg("--large-pages");
         }

@@ -32,7 +32,9 @@ pub enum Way {
     SigbusFloor,
     /// Venice, from donors over shared memory.
     VeniceShm,
-    /// The same, served in the thread itself that faults (`--faults in-thread`).
+    /// The same, where threads may run on any processor.
+    VeniceShmUnpinned,
+    /// The first, served in the thread itself that faults (`--faults in-thread`).
     VeniceShmInThread,
     /// Venice over shared memory, with read-ahead off: one page for each fault.
     VeniceShmOnePage,
@@ -79,11 +81,12 @@ pub enum Way {
 impl Way {
     /// The ways that are measured where none are named, in the order they run: of those that keep
     /// more than one copy each takes as long as all others of its port.
-    pub const BY_DEFAULT: [Self; 14] = [
+    pub const BY_DEFAULT: [Self; 15] = [
         Self::Resident,
         Self::UffdFloor,
         Self::SigbusFloor,
         Self::VeniceShm,
+        Self::VeniceShmUnpinned,
         Self::VeniceShmInThread,
         Self::VeniceShmOnePage,
         Self::VeniceShmLarge,
@@ -118,6 +121,7 @@ impl Way {
             Self::UffdFloor => "uffd-floor",
             Self::SigbusFloor => "sigbus-floor",
             Self::VeniceShm => "venice-shm",
+            Self::VeniceShmUnpinned => "venice-shm-unpinned",
             Self::VeniceShmInThread => "venice-shm-in-thread",
             Self::VeniceShmOnePage => "venice-shm-one-page",
             Self::VeniceShmLarge => "venice-shm-large",

@@ -51,6 +51,10 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub large_pages: bool,
 
+    /// Let threads run on any processor.
+    #[arg(long)]
+    pub unpinned: bool,
+
     /// Processes whose processor time is counted as that of helpers.
     #[arg(long, value_delimiter = ',')]
     pub helpers: Vec<u32>,
@@ -221,7 +225,8 @@ impl<'a> Bench<'a> {
         self.cpus[thread % self.cpus.len()]
     }
 
-    /// Runs `body` in the case's threads, each pinned to a core. A thread calls the function it is
+    /// Runs `body` in the case's threads, each on a core of its own unless they are to run anywhere. A
+    /// thread calls the function it is
     /// given when it has warmed up; time and processor time count from when all have.
     fn timed(
         &self,
@@ -235,7 +240,9 @@ impl<'a> Bench<'a> {
                 .map(|thread| {
                     let (body, barrier) = (&body, &barrier);
                     scope.spawn(move || {
-                        let pinned = cpus::pin_to(self.cpu(thread));
+                        let is_pinned = !self.args.unpinned;
+                        let pinned =
+                            if is_pinned { cpus::pin_to(self.cpu(thread)) } else { Ok(()) };
                         let tally = body(thread, &|| {
                             barrier.wait();
                         });

@@ -57,6 +57,7 @@ mod page_set;
 mod page_size;
 mod page_table;
 mod pager;
+mod placement;
 mod presence;
 mod read_ahead;
 pub mod rebuild;
@@ -79,6 +80,7 @@ mod transfer;
 mod udp_far;
 mod uffd;
 mod verbs_far;
+mod waker;
 mod window;
 pub mod write_behind;
 

@@ -30,6 +30,7 @@ use super::spin::{Spin, SpinGuard};
 use super::staging::{CHUNK_FRAMES, Staging};
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
+use super::waker::Waker;
 use super::{PAGE, pages_of};
 
 /// The staging ring has room for one page in so many of those a process may have resident; windows
@@ -135,6 +136,8 @@ pub struct Pager {
     pub(super) limit_pages: AtomicU64,
     /// Raised to wake the evictor.
     pub(super) evictor_bell: AtomicU32,
+    /// Wakes who waits while the handler sleeps.
+    pub(super) waker: Waker,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
     /// Where pages that left are kept compressed too, if they are.
@@ -153,6 +156,8 @@ pub struct Pager {
     pub(super) page_outs: PageOuts,
     /// The processor the handler follows the program on; `NO_CPU`: none yet.
     pub(super) followed_cpu: AtomicUsize,
+    /// The kernel's number of the evictor's thread; 0: it has not started.
+    pub(super) evictor_thread: AtomicU32,
     /// Is the evictor in the middle of a turn?
     pub(super) evictor_busy: AtomicU32,
     pub(super) fork: ForkWindow,
@@ -264,6 +269,7 @@ impl Pager {
             limit_pages: AtomicU64::new(limit_pages),
             evictor_bell: AtomicU32::new(0),
             evictor_progress: AtomicU32::new(0),
+            waker: Waker::default(),
             fork: ForkWindow::default(),
             lending: Lending::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
@@ -275,6 +281,7 @@ impl Pager {
             wanted: Wanted::default(),
             page_outs: PageOuts::default(),
             followed_cpu: AtomicUsize::new(NO_CPU),
+            evictor_thread: AtomicU32::new(0),
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
         })
@@ -406,6 +413,8 @@ impl Pager {
             self.read_ahead.forget_holder(ReadAhead::default());
             self.behind.forget_holder(FirstOut::default());
         }
+        self.waker.reset();
+        self.evictor_thread.store(0, Ordering::Relaxed);
     }
 
     /// Wakes whoever waits for `page`. Who is served in his thread tries again by himself.

@@ -82,6 +82,12 @@ pub struct Counters {
     pub far_faults: AtomicU64,
     /// Of all these, faults served in the thread that touched the page.
     pub in_thread_faults: AtomicU64,
+    /// Of all these, faults whose threads were left to a waker.
+    pub left_to_waker: AtomicU64,
+    /// Of these, those that it came late for.
+    pub woken_late: AtomicU64,
+    /// How often a handler went to another processor.
+    pub handler_moves: AtomicU64,
     /// Pages brought in, those ahead of their use among them.
     pub pages_in: AtomicU64,
     /// Pages brought in ahead of their use.

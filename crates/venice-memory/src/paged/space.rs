@@ -19,6 +19,7 @@ use super::pager::{Pager, PagerError, PagerSetup, Serves};
 use super::run_block::Owner;
 use super::slots;
 use super::sys::{self, Errno};
+use super::waker;
 
 /// Least budget: under it the pager's own needs outgrow the regions'.
 const LEAST_LOCAL_BYTES: u64 = 4 << 20;
@@ -131,7 +132,8 @@ impl Space {
         let writing = far().and_then(|far| far.writing(&pager.block, owner));
         let evictor = Evictor::new(pager, writing.map_err(PagerError::Far)?);
         self.spawn("venice-handler", move || handler::run_until_ended(handler))?;
-        self.spawn("venice-evictor", move || evictor::run_until_ended(evictor))
+        self.spawn("venice-evictor", move || evictor::run_until_ended(evictor))?;
+        self.spawn("venice-waker", move || waker::run_until_ended(pager))
     }
 
     fn spawn(
@@ -242,6 +244,7 @@ impl Space {
         pager.is_ending.store(true, Ordering::Release);
         pager.evictor_bell.store(1, Ordering::Release);
         sys::futex_wake(&pager.evictor_bell, 1, false);
+        pager.waker.ring();
         let page = self.map_and_adopt(PAGE, PageSize::Small).ok();
         let fault = page.map(|page| {
             std::thread::spawn(move || {

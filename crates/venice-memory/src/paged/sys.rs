@@ -79,7 +79,9 @@ pub mod nr {
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
     pub const CLONE: usize = 56;
+    pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_SETAFFINITY: usize = 203;
+    pub const SCHED_GETAFFINITY: usize = 204;
     pub const FUTEX: usize = 202;
     pub const OPENAT: usize = 257;
     pub const READLINKAT: usize = 267;
@@ -411,15 +413,56 @@ pub fn exit(code: usize) -> ! {
 
 /// Pins the calling thread to one processor; a refusal (a cpuset) leaves it where it is.
 pub fn pin_to_cpu(cpu: usize) {
-    let mut mask = [0u64; 16];
-    if cpu >= mask.len() * 64 {
-        return;
+    Processors::only(cpu).hold(0);
+}
+
+/// A set of processors, of the first 1024.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processors([u64; 16]);
+
+impl Processors {
+    /// One.
+    pub fn only(cpu: usize) -> Processors {
+        let mut mask = [0u64; 16];
+        if let Some(word) = mask.get_mut(cpu / 64) {
+            *word = 1 << (cpu % 64);
+        }
+        Processors(mask)
     }
-    mask[cpu / 64] = 1 << (cpu % 64);
-    // SAFETY: the mask is read only.
-    let _ = unsafe {
-        syscall(nr::SCHED_SETAFFINITY, [0, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0])
-    };
+
+    /// Holds a thread, by the kernel's number (0: the calling one), on these, if there are any; a
+    /// refusal (a cpuset) leaves it where it is.
+    pub fn hold(&self, thread: u32) {
+        if *self == Processors::default() {
+            return;
+        }
+        let arguments = [thread as usize, size_of_val(&self.0), self.0.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: the mask is read only.
+        let _ = unsafe { syscall(nr::SCHED_SETAFFINITY, arguments) };
+    }
+}
+
+/// May a thread run on more than one processor? So it is taken where the kernel does not say.
+pub fn may_move(thread: u32) -> bool {
+    let mut mask = [0u64; 128];
+    let arguments = [thread as usize, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel fills in the mask.
+    match unsafe { syscall(nr::SCHED_GETAFFINITY, arguments) } {
+        Ok(_) => mask.iter().map(|word| word.count_ones()).sum::<u32>() > 1,
+        Err(_) => true,
+    }
+}
+
+/// The calling thread runs only where nobody else wants the processor (`SCHED_IDLE`, `sched(7)`).
+///
+/// # Errors
+/// The kernel's, by a security policy.
+pub fn run_when_idle() -> SysResult<()> {
+    const SCHED_IDLE: usize = 5;
+    let priority = 0i32;
+    let arguments = [0, SCHED_IDLE, &raw const priority as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one number.
+    unsafe { syscall(nr::SCHED_SETSCHEDULER, arguments) }.map(drop)
 }
 
 /// The processor that the calling thread is on.

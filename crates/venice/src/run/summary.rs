@@ -37,6 +37,15 @@ pub fn print(block: &RunBlockMap) {
             "venice: of these faults {in_thread} were served in the thread that touched the page"
         ));
     }
+    let left_to_waker = get(&counters.left_to_waker);
+    if left_to_waker > 0 {
+        remark(format!(
+            "venice: {left_to_waker} of the threads that waited were left to the waker, which was late \
+             {} times; the handler moved {} times",
+            get(&counters.woken_late),
+            get(&counters.handler_moves),
+        ));
+    }
     remark(format!(
         "venice: pages in {}, of these {} read ahead; pages out {}; dropped clean {}, as zeros {}",
         pages(&counters.pages_in),

@@ -32,6 +32,8 @@ const MOST_AT_ONCE: usize =
     if BATCH_CHUNKS * CHUNK_FRAMES > HUGE_PAGES { BATCH_CHUNKS * CHUNK_FRAMES } else { HUGE_PAGES };
 /// How often the budget is looked at again when nothing happens.
 const TICK_NS: u64 = 20_000_000;
+/// The same where the waker is to be looked after.
+const SHORT_TICK_NS: u64 = 5_000_000;
 /// How long the evictor rests when it can do nothing.
 const IDLE_NS: u64 = 1_000_000;
 /// How long a program may stand still for want of far memory before it is ended.
@@ -74,6 +76,7 @@ enum Outcome {
 pub extern "C" fn run(evictor: usize) -> ! {
     // SAFETY: `start::threads` leaked it for this thread alone.
     let evictor = unsafe { &mut *(evictor as *mut Evictor) };
+    evictor.begin();
     loop {
         evictor.turn();
     }
@@ -81,6 +84,7 @@ pub extern "C" fn run(evictor: usize) -> ! {
 
 /// The thread's body where a pager ends before its process does.
 pub fn run_until_ended(mut evictor: Evictor) {
+    evictor.begin();
     while !evictor.pager.is_ending() {
         evictor.turn();
     }
@@ -113,10 +117,15 @@ impl Evictor {
         }
     }
 
+    fn begin(&self) {
+        self.pager.evictor_thread.store(sys::gettid(), Ordering::Release);
+    }
+
     fn turn(&mut self) {
         let pager = self.pager;
         pager.evictor_bell.store(0, Ordering::Release);
         self.follow();
+        pager.look_after_waker();
         self.refresh_limit();
         if pager.page_outs.is_any() {
             self.page_out();
@@ -128,7 +137,8 @@ impl Evictor {
             pager.evictor_stuck.store(0, Ordering::Relaxed);
             self.far.attend(&pager.block);
             self.far.release(&pager.block);
-            sys::futex_wait(&pager.evictor_bell, 0, Some(TICK_NS), false);
+            let tick_ns = if pager.waker.is_in_use() { SHORT_TICK_NS } else { TICK_NS };
+            sys::futex_wait(&pager.evictor_bell, 0, Some(tick_ns), false);
             return;
         }
         while resident() > low_watermark(limit(), most) {
@@ -153,6 +163,11 @@ impl Evictor {
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
+            if pager.waker.is_in_use() && resident() < limit() {
+                // Whom the waker is to wake waits for this thread too.
+                sys::futex_wait(&pager.evictor_bell, 0, Some(IDLE_NS), false);
+                break;
+            }
         }
     }
 
@@ -171,10 +186,7 @@ impl Evictor {
         2 * self.batch() * CHUNK_FRAMES
     }
 
-    /// Moves to the processor the handler is on. A page that leaves must be flushed from the
-    /// address cache of every processor that runs the program; with all on one there is no other
-    /// to interrupt, and that was worth more than a second processor wherever it was measured
-    /// (docs/benchmarks.md).
+    /// Moves to where it is to be (`placement`), if nobody has moved it there.
     fn follow(&mut self) {
         let cpu = self.pager.followed_cpu.load(Ordering::Relaxed);
         if cpu != self.cpu {

@@ -287,7 +287,7 @@ impl Handler {
             let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Beside };
             self.count_in(why, far, far - usize::from(touched == State::Far));
         }
-        let _ = self.record(fault.started_ns);
+        self.pager.block.record_fault_ns(sys::monotonic_ns() - fault.started_ns);
     }
 
     /// Lets go of it: its first `done` pages are there, moved back from their frames or copied.

@@ -8,9 +8,11 @@
 mod ahead;
 mod children;
 mod compressed;
+mod deference;
 mod far_pages;
 mod huge;
 mod large;
+mod letting_go;
 mod serve;
 mod whereabouts;
 
@@ -25,18 +27,15 @@ use super::presence::Presence;
 use super::read_ahead::MAX_WINDOW;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
-use super::sys::{self, PollFd, SysResult};
+use super::sys::{self, PollFd};
 use super::thread::{self, processor_of};
 use super::transfer::MAX_IN_FLIGHT;
-use super::uffd::{Event, Uffd};
+use super::uffd::Event;
+use deference::Deference;
 use whereabouts::Whereabouts;
 
 /// How long the handler looks for frames before it sleeps.
 const SPIN_NS: u64 = 60_000;
-/// The first so many faults are timed, and then one in so many.
-const TIME_FIRST: u64 = 256;
-/// See [`TIME_FIRST`].
-const TIME_ONE_IN: u64 = 16;
 
 /// A fault being served.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +76,8 @@ pub struct Handler {
     pager: &'static Pager,
     far: Far,
     whereabouts: Whereabouts,
+    deference: Deference,
+    has_called_waker: bool,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
@@ -128,6 +129,8 @@ impl Handler {
             pager,
             far,
             whereabouts: Whereabouts::default(),
+            deference: Deference::default(),
+            has_called_waker: false,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::new(),
             presence: None,
@@ -177,8 +180,11 @@ impl Handler {
         if !self.deferred.is_empty() {
             timeout_ms = 1;
         }
-        if self.awaited_count > 0 && self.spin_for_arrivals() {
-            timeout_ms = 0;
+        if self.awaited_count > 0 {
+            self.let_waiting_go_on();
+            if self.spin_for_arrivals() {
+                timeout_ms = 0;
+            }
         }
         sys::poll(&mut fds, timeout_ms);
         if fds[0].revents != 0 {
@@ -216,6 +222,7 @@ impl Handler {
     fn serve_event(&mut self) {
         if let Some(Event::Fault { address, write, thread }) = self.next_event() {
             let started_ns = sys::monotonic_ns();
+            self.let_waiting_go_on();
             self.follow(thread, started_ns);
             self.serve(self.fault(address, write, thread, started_ns));
         }
@@ -240,12 +247,30 @@ impl Handler {
         event
     }
 
-    /// Goes where faults come from.
+    /// Goes where faults come from, and sees to it that they go on coming from there.
     fn follow(&mut self, thread: u32, now_ns: u64) {
-        let Some(cpu) = self.whereabouts.on_fault(thread, now_ns, processor_of) else { return };
-        sys::pin_to_cpu(cpu);
-        self.whereabouts.moved_to(cpu);
-        self.pager.followed_cpu.store(cpu, Ordering::Relaxed);
+        let counters = &self.pager.block.counters;
+        let late = self.deference.note_fault(thread, self.pager.waker.times_late(), now_ns);
+        if late > 0 {
+            counters.woken_late.fetch_add(u64::from(late), Ordering::Relaxed);
+        }
+        let mut is_asked = false;
+        let processor_of = |thread| {
+            is_asked = true;
+            processor_of(thread)
+        };
+        if let Some(cpu) = self.whereabouts.on_fault(thread, now_ns, processor_of) {
+            sys::pin_to_cpu(cpu);
+            self.whereabouts.moved_to(cpu);
+            self.pager.lead_to(cpu);
+            counters.handler_moves.fetch_add(1, Ordering::Relaxed);
+            self.deference.note_move(now_ns);
+        }
+        if is_asked && self.deference.is_on() && !sys::may_move(thread) {
+            self.deference.note_pinned();
+        }
+        self.whereabouts.be_eager(self.deference.is_on());
+        self.pager.waker.use_it(self.deference.is_on());
     }
 
     /// To be called between the placement of pages and their release, while they are still busy.
@@ -361,41 +386,6 @@ impl Handler {
         if why == Why::Touched {
             counter.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Installs the page of a fault and wakes its thread. The thread may take the processor as
-    /// soon as it is woken, so the time is taken before, at the price of a system call more, and
-    /// only for some of the faults.
-    fn hand_over(
-        &mut self,
-        fault: &Fault,
-        install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
-    ) -> SysResult<usize> {
-        self.handed_over += 1;
-        let recorded =
-            self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
-        let timed = recorded || self.times_next;
-        (self.times_next, self.took_ns) = (false, None);
-        let uffd = self.pager.uffd();
-        let outcome = install(uffd, !timed);
-        if timed {
-            if outcome.is_ok() && fault.why == Why::Touched {
-                let took_ns = sys::monotonic_ns() - fault.started_ns;
-                self.took_ns = Some(took_ns);
-                if recorded {
-                    self.pager.block.record_fault_ns(took_ns);
-                }
-            }
-            self.pager.wake_page(fault.page);
-        }
-        outcome
-    }
-
-    /// Takes note of how long a fault took that was served without [`hand_over`](Handler::hand_over).
-    fn record(&self, started_ns: u64) -> u64 {
-        let took_ns = sys::monotonic_ns() - started_ns;
-        self.pager.block.record_fault_ns(took_ns);
-        took_ns
     }
 }
 

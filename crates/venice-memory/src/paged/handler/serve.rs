@@ -162,8 +162,8 @@ impl Handler {
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
-                took_ns = Some(self.record(fault.started_ns));
-                pager.wake_page(fault.page);
+                took_ns = Some(sys::monotonic_ns() - fault.started_ns);
+                self.let_go_on(&fault, true);
                 moved
             }
             Err(_) => {

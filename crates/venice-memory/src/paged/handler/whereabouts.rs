@@ -7,10 +7,14 @@
 const THREADS: usize = 8;
 /// How long an answer holds: to ask costs as much as a page fault.
 const ASK_EVERY_NS: u64 = 5_000_000;
+/// The same where whoever is elsewhere would stay with the handler if it came.
+const ASK_SOON_NS: u64 = 500_000;
 /// Questions are at least so far apart, however many threads there are.
 const ASK_PAUSE_NS: u64 = 500_000;
 /// So many faults in a row from elsewhere, and the handler moves there.
 const MOVE_AFTER: u32 = 16;
+/// The same where it would stay.
+const MOVE_SOON: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -27,9 +31,15 @@ pub struct Whereabouts {
     home: Option<usize>,
     /// How many of the last faults, in a row, came from elsewhere.
     elsewhere: u32,
+    is_eager: bool,
 }
 
 impl Whereabouts {
+    /// Does who is woken stay where the handler is? Then it is worth while to go there soon.
+    pub fn be_eager(&mut self, is_eager: bool) {
+        self.is_eager = is_eager;
+    }
+
     /// A fault of `thread`; the processor to go to, if it is another one. `processor_of` asks where
     /// a thread is.
     pub fn on_fault(
@@ -41,7 +51,8 @@ impl Whereabouts {
         let cpu = self.look_up(thread, now_ns, processor_of)?;
         let Some(home) = self.home else { return Some(cpu) };
         self.elsewhere = if cpu == home { 0 } else { self.elsewhere + 1 };
-        (self.elsewhere >= MOVE_AFTER).then_some(cpu)
+        let enough = if self.is_eager { MOVE_SOON } else { MOVE_AFTER };
+        (self.elsewhere >= enough).then_some(cpu)
     }
 
     /// The handler is there now.
@@ -58,7 +69,8 @@ impl Whereabouts {
     ) -> Option<usize> {
         let place = self.known.iter().position(|known| known.thread == thread);
         let known = place.map(|place| &self.known[place]);
-        let is_fresh = known.is_some_and(|known| now_ns < known.asked_ns + ASK_EVERY_NS);
+        let holds_ns = if self.is_eager { ASK_SOON_NS } else { ASK_EVERY_NS };
+        let is_fresh = known.is_some_and(|known| now_ns < known.asked_ns + holds_ns);
         let may_ask = self.asked_ns == 0 || now_ns >= self.asked_ns + ASK_PAUSE_NS;
         if is_fresh || !may_ask {
             return known?.cpu;

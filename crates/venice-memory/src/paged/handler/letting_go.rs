@@ -1,0 +1,75 @@
+//! Letting the thread of a fault go on: at once, or by the [waker](super::super::waker) as soon as
+//! the handler sleeps.
+
+use std::sync::atomic::Ordering;
+
+use super::super::sys::{self, SysResult};
+use super::super::thread;
+use super::super::uffd::Uffd;
+use super::super::waker::{self, Owed};
+use super::{Fault, Handler, Why};
+
+/// The first so many faults are timed, and then one in so many.
+const TIME_FIRST: u64 = 256;
+/// See [`TIME_FIRST`].
+const TIME_ONE_IN: u64 = 16;
+
+impl Handler {
+    /// Installs the page of a fault and wakes its thread. The thread may take the processor as
+    /// soon as it is woken, so the time is taken before, at the price of a system call more, and
+    /// only for some of the faults.
+    pub(super) fn hand_over(
+        &mut self,
+        fault: &Fault,
+        install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
+    ) -> SysResult<usize> {
+        self.handed_over += 1;
+        let recorded =
+            self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
+        let timed = recorded || self.times_next;
+        (self.times_next, self.took_ns) = (false, None);
+        let wakes = !timed && !self.deference.is_on();
+        let outcome = install(self.pager.uffd(), wakes);
+        if timed && outcome.is_ok() && fault.why == Why::Touched {
+            self.took_ns = Some(sys::monotonic_ns() - fault.started_ns);
+        }
+        if !wakes && outcome.is_ok() {
+            self.let_go_on(fault, recorded && self.took_ns.is_some());
+        }
+        outcome
+    }
+
+    /// Lets the thread of a fault go on, and records how long it took, if `recorded`.
+    pub(super) fn let_go_on(&mut self, fault: &Fault, recorded: bool) {
+        let recorded_from_ns = if recorded { fault.started_ns } else { 0 };
+        let owed = Owed { page: fault.page, recorded_from_ns };
+        if self.deference.is_on() && self.starts_waker() {
+            self.let_waiting_go_on();
+            self.pager.block.counters.left_to_waker.fetch_add(1, Ordering::Relaxed);
+            self.pager.waker.owe(owed, self.pager.moment());
+        } else {
+            self.pager.let_go_on(owed);
+        }
+    }
+
+    /// The waker has not come to it, and this thread does not sleep yet.
+    pub(super) fn let_waiting_go_on(&self) {
+        let waker = &self.pager.waker;
+        if waker.owes()
+            && let Some(owed) = waker.take_back(self.pager.moment())
+        {
+            self.pager.let_go_on(owed);
+        }
+    }
+
+    /// Is the waker there? Programs that never run away from their handler have none. The next fault
+    /// may find it where this one does not.
+    fn starts_waker(&mut self) -> bool {
+        let pager = self.pager;
+        if !pager.waker.is_there() && !self.has_called_waker && !pager.serves_regions() {
+            self.has_called_waker = true;
+            let _ = thread::spawn(waker::run, std::ptr::from_ref(pager) as usize);
+        }
+        pager.waker.is_there()
+    }
+}
