@@ -169,7 +169,7 @@ impl Handler {
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
-                    self.awaited[token as usize] = Awaited { page, started_ns: 0, why };
+                    self.awaited[token as usize] = Awaited { page, started_ns: 0, thread: 0, why };
                     self.awaited_count += 1;
                 }
                 _ => {

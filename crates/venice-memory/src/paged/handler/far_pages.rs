@@ -34,8 +34,8 @@ impl Handler {
                 self.install_ready(fault, entry, source, slot, ahead);
             }
             Fetch::Pending => {
-                self.awaited[token as usize] =
-                    Awaited { page: fault.page, started_ns: fault.started_ns, why: fault.why };
+                let Fault { page, thread, why, started_ns, .. } = fault;
+                self.awaited[token as usize] = Awaited { page, started_ns, thread, why };
                 self.awaited_count += 1;
                 if self.is_large(&fault) {
                     return self.ask_large(&fault);
@@ -137,8 +137,8 @@ impl Handler {
         let mut outcome = if started_ns == 0 {
             pager.uffd().copy(address, source, PAGE, true)
         } else {
-            let (page, why) = (awaited.page, awaited.why);
-            let fault = Fault { page, write: false, thread: 0, why, started_ns };
+            let Awaited { page, thread, why, .. } = awaited;
+            let fault = Fault { page, write: false, thread, why, started_ns };
             self.time_far();
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };

@@ -44,7 +44,8 @@ impl Handler {
         let recorded_from_ns = if recorded { fault.started_ns } else { 0 };
         let owed = Owed { page: fault.page, recorded_from_ns };
         if self.deference.is_on() && self.starts_waker() {
-            self.let_waiting_go_on();
+            self.let_others_go_on(fault.thread);
+            self.left_thread = fault.thread;
             self.pager.block.counters.left_to_waker.fetch_add(1, Ordering::Relaxed);
             self.pager.waker.owe(owed, self.pager.moment());
         } else {
@@ -52,12 +53,18 @@ impl Handler {
         }
     }
 
-    /// The waker has not come to it, and this thread does not sleep yet.
-    pub(super) fn let_waiting_go_on(&self) {
+    /// Before this thread does anything for `thread`: the waker has not come to somebody else yet, or
+    /// has perhaps not come to the end of it. (Who waits again has been woken.)
+    pub(super) fn let_others_go_on(&self, thread: u32) {
         let waker = &self.pager.waker;
-        if waker.owes()
-            && let Some(owed) = waker.take_back(self.pager.moment())
-        {
+        let waiting = if waker.owes() {
+            waker.take_back(self.pager.moment())
+        } else if thread != self.left_thread {
+            waker.unfinished()
+        } else {
+            None
+        };
+        if let Some(owed) = waiting {
             self.pager.let_go_on(owed);
         }
     }

@@ -68,6 +68,8 @@ struct Awaited {
     page: PageNumber,
     /// When a thread began to wait for it; 0: none does.
     started_ns: u64,
+    /// Which.
+    thread: u32,
     why: Why,
 }
 
@@ -78,6 +80,8 @@ pub struct Handler {
     whereabouts: Whereabouts,
     deference: Deference,
     has_called_waker: bool,
+    /// Whose fault was left to the waker last.
+    left_thread: u32,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
@@ -131,6 +135,7 @@ impl Handler {
             whereabouts: Whereabouts::default(),
             deference: Deference::default(),
             has_called_waker: false,
+            left_thread: 0,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::new(),
             presence: None,
@@ -181,7 +186,8 @@ impl Handler {
             timeout_ms = 1;
         }
         if self.awaited_count > 0 {
-            self.let_waiting_go_on();
+            // The waker does not run while this thread spins.
+            self.let_others_go_on(self.left_thread);
             if self.spin_for_arrivals() {
                 timeout_ms = 0;
             }
@@ -222,7 +228,7 @@ impl Handler {
     fn serve_event(&mut self) {
         if let Some(Event::Fault { address, write, thread }) = self.next_event() {
             let started_ns = sys::monotonic_ns();
-            self.let_waiting_go_on();
+            self.let_others_go_on(thread);
             self.follow(thread, started_ns);
             self.serve(self.fault(address, write, thread, started_ns));
         }
