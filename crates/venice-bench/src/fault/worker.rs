@@ -350,6 +350,7 @@ mod tests {
             floor: None,
             umap: None,
             large_pages: false,
+            unpinned: false,
             helpers: vec![],
             json: json.clone(),
         })

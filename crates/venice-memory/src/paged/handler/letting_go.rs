@@ -43,7 +43,9 @@ impl Handler {
     pub(super) fn let_go_on(&mut self, fault: &Fault, recorded: bool) {
         let recorded_from_ns = if recorded { fault.started_ns } else { 0 };
         let owed = Owed { page: fault.page, recorded_from_ns };
-        if self.deference.is_on() && self.starts_waker() {
+        // Who holds the structure lock may hold up the evictor, which then looks after no waker.
+        let can_wait = self.deference.is_on() && !self.pager.lock.is_held_by_program();
+        if can_wait && self.starts_waker() {
             self.let_others_go_on(fault.thread);
             self.left_thread = fault.thread;
             self.pager.block.counters.left_to_waker.fetch_add(1, Ordering::Relaxed);
