@@ -225,9 +225,13 @@ impl<'a> Bench<'a> {
         self.cpus[thread % self.cpus.len()]
     }
 
-    /// Runs `body` in the case's threads, each on a core of its own unless they are to run anywhere. A
-    /// thread calls the function it is
-    /// given when it has warmed up; time and processor time count from when all have.
+    fn place(&self, thread: usize) -> Result<()> {
+        if self.args.unpinned { Ok(()) } else { cpus::pin_to(self.cpu(thread)) }
+    }
+
+    /// Runs `body` in the case's threads, each pinned to a core unless they are to run anywhere. A
+    /// thread calls the function it is given when it has warmed up; time and processor time count from
+    /// when all have.
     fn timed(
         &self,
         case: Case,
@@ -240,9 +244,7 @@ impl<'a> Bench<'a> {
                 .map(|thread| {
                     let (body, barrier) = (&body, &barrier);
                     scope.spawn(move || {
-                        let is_pinned = !self.args.unpinned;
-                        let pinned =
-                            if is_pinned { cpus::pin_to(self.cpu(thread)) } else { Ok(()) };
+                        let pinned = self.place(thread);
                         let tally = body(thread, &|| {
                             barrier.wait();
                         });

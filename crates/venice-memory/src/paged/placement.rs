@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use super::pager::Pager;
-use super::sys::Processors;
+use super::sys;
 
 impl Pager {
     /// The handler has come to `cpu`. The others come too; one that would move itself would wake up
@@ -18,7 +18,7 @@ impl Pager {
         self.waker.move_to(cpu);
         let evictor = self.evictor_thread.load(Ordering::Acquire);
         if evictor != 0 {
-            Processors::only(cpu).hold(evictor);
+            sys::pin_thread_to_cpu(evictor, cpu);
         }
     }
 }

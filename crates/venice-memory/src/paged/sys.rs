@@ -413,33 +413,19 @@ pub fn exit(code: usize) -> ! {
 
 /// Pins the calling thread to one processor; a refusal (a cpuset) leaves it where it is.
 pub fn pin_to_cpu(cpu: usize) {
-    Processors::only(cpu).hold(0);
+    pin_thread_to_cpu(0, cpu);
 }
 
-/// A set of processors, of the first 1024.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Processors([u64; 16]);
-
-impl Processors {
-    /// One.
-    pub fn only(cpu: usize) -> Processors {
-        let mut mask = [0u64; 16];
-        if let Some(word) = mask.get_mut(cpu / 64) {
-            *word = 1 << (cpu % 64);
-        }
-        Processors(mask)
+/// The same for a thread by the kernel's number; 0 is the calling one.
+pub fn pin_thread_to_cpu(thread: u32, cpu: usize) {
+    let mut mask = [0u64; 16];
+    if cpu >= mask.len() * 64 {
+        return;
     }
-
-    /// Holds a thread, by the kernel's number (0: the calling one), on these, if there are any; a
-    /// refusal (a cpuset) leaves it where it is.
-    pub fn hold(&self, thread: u32) {
-        if *self == Processors::default() {
-            return;
-        }
-        let arguments = [thread as usize, size_of_val(&self.0), self.0.as_ptr() as usize, 0, 0, 0];
-        // SAFETY: the mask is read only.
-        let _ = unsafe { syscall(nr::SCHED_SETAFFINITY, arguments) };
-    }
+    mask[cpu / 64] = 1 << (cpu % 64);
+    let arguments = [thread as usize, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: the mask is read only.
+    let _ = unsafe { syscall(nr::SCHED_SETAFFINITY, arguments) };
 }
 
 /// May a thread run on more than one processor? So it is taken where the kernel does not say.

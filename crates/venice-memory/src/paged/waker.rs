@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use super::page_table::PageNumber;
 use super::pager::Pager;
-use super::sys::{self, Processors};
+use super::sys;
 
 /// A wake-up that took longer than this was late: something else ran there.
 const LATE_NS: u64 = 500_000;
@@ -160,7 +160,7 @@ impl Waker {
     pub fn move_to(&self, cpu: usize) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
-            Processors::only(cpu).hold(thread);
+            sys::pin_thread_to_cpu(thread, cpu);
         }
     }
 
