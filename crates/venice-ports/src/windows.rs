@@ -49,6 +49,11 @@ impl Windows {
         found.map(|at| self.0.remove(at)).is_ok()
     }
 
+    /// Takes away all windows that lead to `peer`.
+    pub(crate) fn unmap_all_of(&mut self, peer: PeerIndex) {
+        self.0.retain(|window| window.target.peer != peer);
+    }
+
     /// What lies behind an address.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<Target> {
@@ -97,6 +102,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_peers_windows_go_together() {
+        let mut windows = Windows::default();
+        let to = |peer| Target { peer: PeerIndex(peer), remote_addr: 0, room_bytes: 10 };
+        for (start, peer) in [(0, 1), (10, 2), (20, 1)] {
+            windows.map(start, to(peer)).unwrap();
+        }
+        windows.unmap_all_of(PeerIndex(1));
+        let there = |addr| windows.find(addr).map(|target| target.peer.0);
+        assert_eq!((there(5), there(15), there(25)), (None, Some(2), None));
     }
 
     #[test]

@@ -452,6 +452,44 @@ fn a_death_is_noticed_by_those_who_only_wait() {
 }
 
 #[test]
+fn grants_that_come_later_are_joined_over_spare_queue_pairs() {
+    inside(&ROOM, "grants_that_come_later_are_joined_over_spare_queue_pairs", LIMIT, || {
+        let device = Device::open(None).unwrap();
+        let first = Donor::start();
+        let mut driver = connect(&device, first.address, 2);
+        driver.make_ready(1, 600).unwrap();
+        // One donor after the other, each over what the last one had.
+        for round in 0..4u8 {
+            let donor = Donor::start();
+            let peer = driver.join_grant(donor.address, OTHER_ID, KEY).unwrap();
+            assert!(driver.connection(peer).unwrap() >= 600);
+            driver.map_window(1 << 40, SLAB_BYTES, peer, 0).unwrap();
+            let page = vec![round; 4096];
+            for at in 0..20 {
+                write(&mut driver, (1 << 40) + at * 4096, &page).unwrap();
+            }
+            assert_eq!(read(&mut driver, (1 << 40) + 19 * 4096, 4096).unwrap(), page);
+            let none = driver.join_grant(first.address, OTHER_ID, KEY).unwrap_err();
+            assert!(matches!(none, VerbsError::NoneReady { .. }), "{none}");
+
+            donor.signal(Signal::KILL);
+            let start = Instant::now();
+            while driver.peer_error(peer).is_none() {
+                driver.wait(1_000_000_000).unwrap();
+                assert!(start.elapsed() < Duration::from_secs(30), "nobody notices");
+            }
+            assert_eq!(driver.take_ended().count(), 1);
+            assert_eq!(driver.take_ended().count(), 0);
+            // It is refused, and the queue pair is there for the next one.
+            let refused = driver.join_grant(first.address, OTHER_ID, GrantKey(1)).unwrap_err();
+            assert!(matches!(refused, VerbsError::Refused { .. }), "{refused}");
+            assert!(matches!(driver.read(1, 1 << 40, 8), Err(FabricError::NotMapped { .. })));
+        }
+        write(&mut driver, 0, b"the first one lives").unwrap();
+    });
+}
+
+#[test]
 fn a_device_that_is_not_there_is_a_clear_error() {
     let error = Device::open(Some("no-such-device")).unwrap_err();
     let text = error.to_string();

@@ -1,5 +1,5 @@
-//! A program under `venice run` whose far memory is reached by RDMA: a rack in the guest, over soft
-//! RoCE. An emulated processor runs donor, recipient and both devices, so the program is small.
+//! Programs under `venice run` whose far memory is reached by RDMA: a rack in the guest, over soft
+//! RoCE. An emulated processor runs donors, recipient and all devices, so the programs are small.
 
 use std::time::Duration;
 
@@ -16,36 +16,122 @@ static ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("run-over-verbs", &["veth", "rdma_rxe"])
 });
 
-/// Writes twice what it may keep, and reads it back.
+/// What each of the scripts can use: `waits FILE WORDS` waits until a file has words in it, and shows what
+/// there is when they do not come.
+const SHELL: &str = "\
+export VENICE_RUN_DIR=/run/rack-$name; cd /; log=/run/$name.log; go=/run/$name.go; \
+run=; trap 'test -z $run || kill $run 2> /dev/null; $v down' EXIT; \
+waits() { for i in $(seq 900); do grep -q \"$2\" $1 && return; sleep 0.2; done; \
+          echo \"no '$2' in $1:\"; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
+
+/// Writes twice what it may keep, and reads it back, as often as it is told to go on.
 const PROGRAM: &str = "\
-b = bytearray(9 << 20)
-for i in range(0, len(b), 4096): b[i] = (i >> 12) % 251 + 1
-print('right' if all(b[i] == (i >> 12) % 251 + 1 for i in range(0, len(b), 4096)) else 'wrong')
+import os, sys, time
+b, pages, go = bytearray(9 << 20), range(0, 9 << 20, 4096), sys.argv[1]
+for turn in range(1, int(sys.argv[2]) + 1):
+    for i in pages: b[i] = (i >> 12) * turn % 251 + 1
+    print('written', turn, flush=True)
+    while not os.path.exists(go + str(turn)): time.sleep(0.1)
+    right = all(b[i] == (i >> 12) * turn % 251 + 1 for i in pages)
+    print('right' if right else 'wrong', turn, flush=True)
 ";
 
-#[test]
-fn a_program_reads_back_what_it_wrote_over_verbs() {
+/// Runs a script in the guest; what it said, or `None` without one.
+fn in_guest(test: &str, script: &str) -> Option<String> {
     let venice = venice_binary();
-    // A busy machine may keep the Monitor Node waiting for a donor: asked again then.
-    let script = format!(
-        "export VENICE_RUN_DIR=/run/rack; v='{}'; cd /; \
-         $v up --nodes 1 --lend 128MiB --port verbs && \
-         for attempt in 1 2 3 4 5; do \
-             $v run --local 6MiB --remote 64MiB --stats -- python3 -c \"{PROGRAM}\" && exit 0; \
-             sleep 1; \
-         done; cat /run/rack/*/*log; exit 1",
-        venice.display()
-    );
-    let ran = ROOM.with(|guest| guest.must(&script, Duration::from_secs(240)));
-    match ran {
+    let name = &test[..10]; // Paths of sockets are short.
+    let script = format!("name={name}; v='{}'; {SHELL}{script}", venice.display());
+    match ROOM.with(|guest| guest.must(&script, Duration::from_secs(400))) {
         Ok(output) => {
             let output = output.unwrap_or_else(|error| panic!("{error}"));
             println!("{output}");
-            assert!(output.contains("right\n"), "{output}");
-            assert!(!output.contains(" 0 far;"), "it paged: {output}");
+            Some(output)
         }
         Err(reason) => {
-            println!("SKIPPED: a_program_reads_back_what_it_wrote_over_verbs: no qemu: {reason}");
+            println!("SKIPPED: {test}: no qemu: {reason}");
+            None
         }
     }
+}
+
+#[test]
+fn a_program_reads_back_what_it_wrote_over_verbs() {
+    // A busy machine may keep the Monitor Node waiting for a donor: asked again then.
+    let script = format!(
+        "$v up --nodes 1 --lend 128MiB --port verbs; touch ${{go}}1; \
+         for attempt in 1 2 3 4 5; do \
+             $v run --local 6MiB --remote 64MiB --stats -- python3 -c \"{PROGRAM}\" $go 1 \
+                 && exit 0; \
+             sleep 1; \
+         done; cat $VENICE_RUN_DIR/*/*log; exit 1"
+    );
+    let test = "a_program_reads_back_what_it_wrote_over_verbs";
+    let Some(output) = in_guest(test, &script) else { return };
+    assert!(output.contains("right 1\n"), "{output}");
+    assert!(!output.contains(" 0 far;"), "it paged: {output}");
+}
+
+/// One donor of three dies, its copies are built anew on the third, another dies, and no byte is lost.
+#[test]
+fn lost_copies_are_built_anew_over_verbs() {
+    let script = format!(
+        "$v up --nodes 3 --lend 64MiB --port verbs; \
+         $v run --local 6MiB --remote 32MiB --copies 2 --stats -- python3 -c \"{PROGRAM}\" $go 3 \
+             > $log 2>&1 & run=$!; \
+         waits $log 'written 1'; \
+         pkill -9 -f 'agent.*node1'; \
+         waits $log 'all copies are there again'; touch ${{go}}1; \
+         waits $log 'written 2'; \
+         pkill -9 -f 'agent.*node2'; sleep 1; touch ${{go}}2; \
+         waits $log 'written 3'; touch ${{go}}3; \
+         wait $run; code=$?; run=; cat $log; exit $code"
+    );
+    let Some(output) = in_guest("lost_copies_are_built_anew_over_verbs", &script) else { return };
+    for turn in 1..=3 {
+        assert!(output.contains(&format!("right {turn}\n")), "{output}");
+    }
+}
+
+/// A drained donor's only copies move to other donors, and to the program's own machine at last,
+/// while the program runs.
+#[test]
+fn a_drained_donors_memory_moves_over_verbs() {
+    let script = format!(
+        "$v up --nodes 2 --lend 64MiB --port verbs; \
+         $v run --local 6MiB --remote 32MiB --copies 1 --reclaim-to donors,local --stats \
+             -- python3 -c \"{PROGRAM}\" $go 3 > $log 2>&1 & run=$!; \
+         waits $log 'written 1'; \
+         $v drain node1; touch ${{go}}1; \
+         waits $log 'written 2'; \
+         $v drain node2; touch ${{go}}2; \
+         waits $log 'written 3'; touch ${{go}}3; \
+         wait $run; code=$?; run=; cat $log; exit $code"
+    );
+    let test = "a_drained_donors_memory_moves_over_verbs";
+    let Some(output) = in_guest(test, &script) else { return };
+    for turn in 1..=3 {
+        assert!(output.contains(&format!("right {turn}\n")), "{output}");
+    }
+    for said in ["node node1 has its memory back", "node node2 has its memory back"] {
+        assert!(output.contains(said), "{said}: {output}");
+    }
+}
+
+/// Fragments over verbs: computed anew when their donor dies.
+#[test]
+fn coded_memory_is_computed_anew_over_verbs() {
+    let script = format!(
+        "$v up --nodes 4 --lend 64MiB --port verbs; \
+         $v run --local 6MiB --remote 32MiB --coding 2+1 --stats -- python3 -c \"{PROGRAM}\" $go 2 \
+             > $log 2>&1 & run=$!; \
+         waits $log 'written 1'; \
+         pkill -9 -f 'agent.*node1'; \
+         waits $log 'all fragments are there again'; touch ${{go}}1; \
+         waits $log 'written 2'; \
+         pkill -9 -f 'agent.*node2'; sleep 1; touch ${{go}}2; \
+         wait $run; code=$?; run=; cat $log; exit $code"
+    );
+    let test = "coded_memory_is_computed_anew_over_verbs";
+    let Some(output) = in_guest(test, &script) else { return };
+    assert!(output.contains("right 1\n") && output.contains("right 2\n"), "{output}");
 }

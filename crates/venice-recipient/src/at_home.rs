@@ -1,6 +1,7 @@
 //! Memory of the recipient's own machine, or its disk, in the place of what donors want back and no
 //! other has room for. It is in the run block as a donor of its own: over shm its slabs are mapped
-//! like all others, over udp a server in this process answers for them, to the loopback interface.
+//! like all others, over udp a server in this process answers for them, to the loopback interface, and over
+//! verbs this machine's own device, which does not reach files.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -14,7 +15,8 @@ use venice_fabric::TargetConfig;
 use venice_memory::donor::{SharedGrants, Slab, available_bytes};
 use venice_memory::paged::run_block::{PortKind, RunBlock};
 use venice_ports::seal::node_key;
-use venice_ports::udp::{UdpServer, UdpService, UdpSocket};
+use venice_ports::udp::{UdpServer, UdpService, UdpSocket, unspecified_like};
+use venice_ports::verbs::{Device, VerbsError, VerbsServer};
 use venice_wire::{
     ByteSize, GrantId, GrantKey, KeyName, NodeId, NodeSecret, SEAL_KEY_BYTES, SLAB_BYTES,
 };
@@ -78,10 +80,11 @@ pub(crate) struct AtHome {
     count: u64,
 }
 
+/// What answers for it.
 #[derive(Debug)]
-struct Server {
-    udp: UdpServer,
-    secret: Option<NodeSecret>,
+enum Server {
+    Udp { udp: UdpServer, secret: Option<NodeSecret> },
+    Verbs(VerbsServer),
 }
 
 impl AtHome {
@@ -92,6 +95,10 @@ impl AtHome {
         place: &ReclaimTo,
         slabs: usize,
     ) -> Result<(Grant, Vec<OwnedFd>), RecipientError> {
+        if block.port() == PortKind::Verbs && matches!(place, ReclaimTo::Disk(_)) {
+            let why = "RDMA devices do not reach files".into();
+            return Err(RecipientError::NoRoomHere { place: place.name(), why });
+        }
         let slabs = make(place, slabs)?;
         let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(drawn()?));
         self.count += 1;
@@ -118,10 +125,14 @@ impl AtHome {
         if self.server.is_none() {
             self.server = Some(serve(block, &self.grants)?);
         }
-        let Server { udp, secret } = self.server.as_ref().expect("it is there now");
-        udp.share(id);
-        grant.udp_addr = udp.local_addr().to_string();
-        grant.seal_key = secret.map(|secret| node_key(&secret, KeyName::Grant(id)));
+        match self.server.as_ref().expect("it is there now") {
+            Server::Udp { udp, secret } => {
+                udp.share(id);
+                grant.udp_addr = udp.local_addr().to_string();
+                grant.seal_key = secret.map(|secret| node_key(&secret, KeyName::Grant(id)));
+            }
+            Server::Verbs(verbs) => grant.udp_addr = verbs.local_addr().to_string(),
+        }
         Ok((grant, Vec::new()))
     }
 }
@@ -172,8 +183,31 @@ fn on_disk(dir: &Path) -> Result<Slab, String> {
     })
 }
 
-/// Begins to answer for what is here; under keys, where the donors have some.
+/// Begins to answer for what is here.
 fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
+    match block.port() {
+        PortKind::Verbs => serve_by_device(block, grants),
+        _ => serve_datagrams(block, grants),
+    }
+}
+
+/// At the address from which the donors are reached, which is one of the device.
+fn serve_by_device(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
+    let first = block.donors().first().map(|donor| donor.udp_address()).unwrap_or_default();
+    let failed = system("finding this machine's address among the donors");
+    let first: SocketAddr = first
+        .parse()
+        .map_err(|error| failed(std::io::Error::other(format!("{first:?}: {error}"))))?;
+    let socket = std::net::UdpSocket::bind(unspecified_like(first)).map_err(&failed)?;
+    let here = socket.connect(first).and_then(|()| socket.local_addr()).map_err(&failed)?.ip();
+    let port = |error: VerbsError| RecipientError::NoServer { source: error.into() };
+    let device = Device::open(None).map_err(port)?;
+    let server = VerbsServer::start(device, SocketAddr::new(here, 0), grants.clone());
+    Ok(Server::Verbs(server.map_err(port)?))
+}
+
+/// Under keys, where the donors have some.
+fn serve_datagrams(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
     let first = block.donors().first();
     let is_sealed = first.is_some_and(|donor| donor.seal().is_some());
     let is_v6 = first.is_some_and(|donor| donor.udp_address().starts_with('['));
@@ -191,7 +225,7 @@ fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientErr
         xdp: None,
     };
     let udp = UdpServer::serve(service, || grants.clone()).map_err(port)?;
-    Ok(Server { udp, secret })
+    Ok(Server::Udp { udp, secret })
 }
 
 fn system(doing: &'static str) -> impl Fn(std::io::Error) -> RecipientError {

@@ -106,15 +106,18 @@ pub enum RecipientError {
         why: String,
     },
     /// This machine's own memory cannot be served to the program.
-    #[error("this machine's own memory cannot be reached by UDP")]
+    #[error("this machine's own memory cannot be reached over the run's port")]
     NoServer {
         /// Why.
         #[source]
         source: PortError,
     },
-    /// The port knows only the donors that it began with.
-    #[error("over verbs no donor can be added while the program runs")]
-    NoRebuild,
+    /// A program has queue pairs for so many grants.
+    #[error("over verbs a program that runs reaches {most} grants at most, and it has so many")]
+    NoQueuePairs {
+        /// How many.
+        most: usize,
+    },
     /// A node emulates a link, and the port does not obey it.
     #[error(
         "{node} emulates the link {link}, which --port {port} does not obey: use --port shm, or \

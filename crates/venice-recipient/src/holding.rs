@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use venice_control::Grant;
 use venice_control::client::Access;
+use venice_memory::paged::most_grants;
 use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
 use venice_memory::paged::write_behind::Drain;
 use venice_ports::shm::ShmConnection;
@@ -36,6 +37,8 @@ pub struct Holding {
     drain: Mutex<Option<Drain>>,
     /// Why copies that were lost are not there again, when it was last tried.
     not_rebuilt: Mutex<Option<String>>,
+    /// How many grants it began with.
+    first_grants: usize,
 }
 
 /// One grant.
@@ -69,9 +72,19 @@ impl Holding {
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
         let (slabs, at_home, drain) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let not_rebuilt = Mutex::default();
-        let holding =
-            Holding { access, wish, home, block, held, slabs, at_home, drain, not_rebuilt };
+        let (not_rebuilt, first_grants) = (Mutex::default(), grants.len());
+        let holding = Holding {
+            access,
+            wish,
+            home,
+            block,
+            held,
+            slabs,
+            at_home,
+            drain,
+            not_rebuilt,
+            first_grants,
+        };
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
@@ -135,8 +148,16 @@ impl Holding {
         if self.block.is_window() {
             return self.block.window_never_moves();
         }
-        let is_verbs = self.block.port() == PortKind::Verbs;
-        is_verbs.then_some("over verbs no donor can be added while the program runs")
+        None
+    }
+
+    /// How many grants more this holding's processes can reach.
+    fn grants_left(&self) -> usize {
+        if self.block.port() != PortKind::Verbs {
+            return usize::MAX;
+        }
+        let there = self.block.donors().iter().filter(|donor| !donor.is_gone()).count();
+        most_grants(self.first_grants).saturating_sub(there)
     }
 
     /// The memory of a replica, to be mapped, or the file that has all of them; `None`: there is none,
@@ -150,6 +171,9 @@ impl Holding {
 
     /// Enters a grant that came later; its slabs are in nobody's use yet.
     pub(crate) fn add_grant(&self, grant: &Grant) -> Result<NewGrant, RecipientError> {
+        if self.grants_left() == 0 {
+            return Err(RecipientError::NoQueuePairs { most: most_grants(self.first_grants) });
+        }
         let mut connection = None;
         if self.block.port() == PortKind::Shm {
             connection = Some(fetch(grant)?);

@@ -17,7 +17,7 @@ use venice_control::client::MonitorClient;
 use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::rebuild::{BuildError, Copier};
 use venice_memory::paged::rehoming::{RehomeError, rehome};
-use venice_memory::paged::run_block::{PortKind, RunBlockMap};
+use venice_memory::paged::run_block::RunBlockMap;
 use venice_wire::SLAB_BYTES;
 
 use crate::at_home::ReclaimTo;
@@ -197,9 +197,6 @@ impl Builder<'_> {
         stop: &'a AtomicBool,
         news: &'a Sender<News>,
     ) -> Result<Builder<'a>, RecipientError> {
-        if holding.block().port() == PortKind::Verbs {
-            return Err(RecipientError::NoRebuild);
-        }
         let runtime = crate::loan::runtime()?;
         let (copier, waits) = (Builder::copier(holding)?, None);
         Ok(Builder { holding, stop, news, runtime, copier, waits })
@@ -378,7 +375,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use venice_memory::paged::coding::Coding;
-    use venice_memory::paged::run_block::{Fate, ReplicaAt, ReplicaState};
+    use venice_memory::paged::run_block::{Fate, PortKind, ReplicaAt, ReplicaState};
 
     use super::*;
 

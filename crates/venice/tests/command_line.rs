@@ -40,7 +40,6 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["run", "--faults", "in-thread", "--port", "udp", "--", "true"],
         &["run", "--page-size", "2m", "--port", "udp", "--", "true"],
         &["run", "--copies", "0", "--", "true"],
-        &["run", "--coding", "2+1", "--port", "verbs", "--", "true"],
         &["frob"],
         &["completions", "cobol"],
     ];

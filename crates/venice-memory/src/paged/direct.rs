@@ -168,7 +168,7 @@ impl FarMemory {
     }
 
     pub(super) fn far(&self) -> Result<Far, FarError> {
-        Far::open(&self.block, self.window.as_ref(), &Descriptors::new(0), Owner::Lane)
+        Far::open(&self.block, self.window.as_ref(), &Arc::new(Descriptors::new(0)), Owner::Lane)
     }
 
     /// Why an atomic access brought nothing.

@@ -88,7 +88,7 @@ impl Far {
     pub fn open(
         block: &RunBlockMap,
         window: Option<&Arc<SlabWindow>>,
-        descriptors: &Descriptors,
+        descriptors: &Arc<Descriptors>,
         owner: Owner,
     ) -> Result<Far, FarError> {
         let way = match (block.port(), window) {

@@ -118,7 +118,7 @@ pub struct Pager {
     pub(super) block: Arc<RunBlockMap>,
     pub(super) process: AtomicUsize,
     pub(super) window: Option<Arc<SlabWindow>>,
-    pub(super) descriptors: Descriptors,
+    pub(super) descriptors: Arc<Descriptors>,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
     /// The file that has what is far too, if there is one.
@@ -207,7 +207,7 @@ impl Pager {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         sys::remember_standard_error();
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
-        let descriptors = Descriptors::new(setup.lowest_fd);
+        let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
         let fd = descriptors.keep(uffd.fd);
         let (supervisor_fd, window) = match setup.serves {
             Serves::Program { supervisor } => {

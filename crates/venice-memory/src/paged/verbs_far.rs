@@ -1,11 +1,12 @@
 //! Far memory by an RDMA device: one-sided reads and writes of pages and parts of them.
 //!
 //! rdma-core is a C library: it is set up before the program runs, and takes its tables from the
-//! program's `malloc` then, which is memory that stays here. Posting and polling allocate nothing.
-//! For the same reason no donor can be added later, and lost copies are not rebuilt by this port.
+//! program's `malloc` then, which is memory that stays here. Posting and polling allocate nothing,
+//! and for the donors that come later there are queue pairs made beforehand ([`most_grants`]).
 
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use venice_fabric::{Atomic, FabricError, PeerIndex};
@@ -15,19 +16,42 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use super::descriptors::Descriptors;
 use super::framed::{Donors, Fault, NotTaken};
 use super::run_block::{Fate, MAX_COPIES, RunBlockMap};
+use super::sys;
 use super::transfer::{MAX_IN_FLIGHT, Words, copy_bytes};
 
 /// How long one wait for a completion takes at most.
 const WAIT_NS: u64 = 5_000_000;
+/// How soon a donor that did not answer is asked for a connection again.
+const ASK_AGAIN_NS: u64 = 100_000_000;
+/// Grants that may come later, at least.
+const LEAST_SPARES: usize = 16;
+
+/// How many grants a run that began with `first` of them may have at a time: so many every thread of
+/// it has queue pairs for, when ever it opened its device.
+pub fn most_grants(first: usize) -> usize {
+    first.max(LEAST_SPARES)
+}
 
 /// One thread's queue pairs to the donors.
 pub struct VerbsDonors {
     driver: VerbsDriver,
-    /// Replicas that are mapped.
-    mapped: usize,
+    descriptors: Arc<Descriptors>,
+    /// By grant.
+    peers: Vec<(u64, PeerIndex)>,
+    /// By replica; `None`: not needed yet, or no more.
+    ways: Vec<Option<Way>>,
     /// Readable for ever, for a sleep that must not be one.
     always: std::os::fd::OwnedFd,
     is_armed: bool,
+}
+
+/// How a replica is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Its window leads to this peer.
+    To(PeerIndex),
+    /// Its donor did not answer, and is asked again after this time.
+    Silent { again_ns: u64 },
 }
 
 impl VerbsDonors {
@@ -35,36 +59,113 @@ impl VerbsDonors {
     ///
     /// # Errors
     /// When there is no device, or a donor cannot be reached by it.
-    pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> Result<VerbsDonors, VerbsError> {
+    pub fn open(
+        block: &RunBlockMap,
+        descriptors: &Arc<Descriptors>,
+    ) -> Result<VerbsDonors, VerbsError> {
         let device = Device::open(None)?;
         let accesses = (MAX_IN_FLIGHT * MAX_COPIES) as u16 + 8;
         let config = VerbsConfig { accesses, requests_per_grant: 128 };
-        let mut driver = VerbsDriver::new(&device, config)?;
-        let mut peers: Vec<(u64, PeerIndex)> = Vec::new();
-        for (index, replica) in block.replicas().iter().enumerate() {
-            if block.is_disks(index) {
-                continue;
-            }
-            let at = replica.at();
-            let peer = match peers.iter().find(|(id, _)| *id == at.grant) {
-                Some((_, peer)) => *peer,
-                None => {
-                    let address = address(&block.donors()[at.donor].udp_address())?;
-                    let peer = driver.add_grant(address, GrantId(at.grant), GrantKey(at.key))?;
-                    peers.push((at.grant, peer));
-                    peer
-                }
-            };
-            driver
-                .map_window(index as u64 * SLAB_BYTES, SLAB_BYTES, peer, at.remote_addr)
-                .map_err(|error| system("mapping a slab", std::io::Error::other(error)))?;
-        }
+        let driver = VerbsDriver::new(&device, config)?;
         let always = eventfd(1, EventfdFlags::CLOEXEC)
             .map_err(|errno| system("making an eventfd", errno.into()))?;
-        driver.raw_fds().for_each(|fd| descriptors.add(fd));
-        descriptors.add(always.as_raw_fd());
-        let mapped = block.replicas().len();
-        Ok(VerbsDonors { driver, mapped, always, is_armed: false })
+        let (peers, ways, descriptors) = (Vec::new(), Vec::new(), Arc::clone(descriptors));
+        let mut far = VerbsDonors { driver, descriptors, peers, ways, always, is_armed: false };
+        for (replica, entry) in block.replicas().iter().enumerate() {
+            if block.is_readable(entry) && !block.is_disks(replica) {
+                far.connect(block, replica, VerbsDriver::add_grant)?;
+            }
+        }
+        let spares = most_grants(block.donors().len());
+        far.driver.make_ready(spares, far.descriptors.lowest())?;
+        far.driver.raw_fds().for_each(|fd| far.descriptors.add(fd));
+        far.descriptors.add(far.always.as_raw_fd());
+        Ok(far)
+    }
+
+    /// Maps a replica, over the queue pair to its grant, or if there is none over one that `join`
+    /// makes.
+    fn connect(
+        &mut self,
+        block: &RunBlockMap,
+        replica: usize,
+        join: impl FnOnce(
+            &mut VerbsDriver,
+            SocketAddr,
+            GrantId,
+            GrantKey,
+        ) -> Result<PeerIndex, VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let at = block.replicas()[replica].at();
+        let known = self.peers.iter().find(|(grant, _)| *grant == at.grant);
+        let peer = match known {
+            Some((_, peer)) => *peer,
+            None => {
+                let address = address(&block.donors()[at.donor].udp_address())?;
+                let (grant, key) = (GrantId(at.grant), GrantKey(at.key));
+                let peer = join(&mut self.driver, address, grant, key)?;
+                self.forget(peer);
+                self.peers.push((at.grant, peer));
+                peer
+            }
+        };
+        let start = replica as u64 * SLAB_BYTES;
+        let mapped = self.driver.map_window(start, SLAB_BYTES, peer, at.remote_addr);
+        mapped.map_err(|error| system("mapping a slab", std::io::Error::other(error)))?;
+        self.note(replica, Way::To(peer));
+        Ok(())
+    }
+
+    /// What led to the donor that had this queue pair before.
+    fn forget(&mut self, peer: PeerIndex) {
+        self.peers.retain(|(_, of)| *of != peer);
+        for way in &mut self.ways {
+            way.take_if(|way| *way == Way::To(peer));
+        }
+    }
+
+    fn note(&mut self, replica: usize, way: Way) {
+        if self.ways.len() <= replica {
+            self.ways.resize(replica + 1, None);
+        }
+        self.ways[replica] = Some(way);
+    }
+
+    /// Connects to a donor that came later; `false`: it is lost, or there is no queue pair for it. One
+    /// that does not answer has fallen silent, as one over whose link nothing comes.
+    fn join(&mut self, block: &RunBlockMap, replica: usize) -> bool {
+        // Who has ended frees a queue pair, once that is known.
+        let _ = self.driver.handle_events();
+        for ended in self.driver.take_ended() {
+            self.descriptors.close(ended.into_raw_fd());
+        }
+        let descriptors = Arc::clone(&self.descriptors);
+        let joined = self.connect(block, replica, |driver, address, grant, key| {
+            let peer = driver.join_grant(address, grant, key)?;
+            driver.connection(peer).into_iter().for_each(|fd| descriptors.add(fd));
+            Ok(peer)
+        });
+        let donor = &block.donors()[block.replicas()[replica].donor()];
+        match joined {
+            Ok(()) => return true,
+            Err(VerbsError::SideChannel { source, .. })
+                if source.kind() != std::io::ErrorKind::ConnectionRefused =>
+            {
+                let again_ns = sys::monotonic_ns() + ASK_AGAIN_NS;
+                self.note(replica, Way::Silent { again_ns });
+                return true;
+            }
+            Err(VerbsError::SideChannel { .. }) => donor.lose(Fate::Died),
+            Err(VerbsError::Refused { .. }) => donor.lose(Fate::TookBack),
+            Err(_) => {}
+        }
+        false
+    }
+
+    /// Whether the donor of what lies at an address of a window did not answer.
+    fn is_silent(&self, address: u64) -> bool {
+        let way = self.ways.get((address / SLAB_BYTES) as usize);
+        matches!(way, Some(Some(Way::Silent { .. })))
     }
 
     /// What to poll for arrivals.
@@ -76,23 +177,39 @@ impl VerbsDonors {
 }
 
 impl Donors for VerbsDonors {
-    fn reach(&mut self, _block: &RunBlockMap, replica: usize) -> bool {
-        replica < self.mapped
+    fn reach(&mut self, block: &RunBlockMap, replica: usize) -> bool {
+        match self.ways.get(replica).copied().flatten() {
+            Some(Way::To(_)) => true,
+            Some(Way::Silent { again_ns }) if sys::monotonic_ns() < again_ns => true,
+            _ => {
+                let donor = block.replicas()[replica].donor();
+                !block.donors()[donor].is_gone() && self.join(block, replica)
+            }
+        }
     }
 
-    fn is_up(&mut self, _replica: usize) -> bool {
-        true
+    fn is_up(&mut self, replica: usize) -> bool {
+        matches!(self.ways.get(replica), Some(Some(Way::To(_))))
     }
 
     fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
+        if self.is_silent(address) {
+            return Err(NotTaken::Failed(Fault::Silent));
+        }
         self.driver.read(token, address, len_bytes).map_err(not_taken)
     }
 
     fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+        if self.is_silent(address) {
+            return Err(NotTaken::Failed(Fault::Silent));
+        }
         self.driver.write(token, address, bytes).map_err(not_taken)
     }
 
     fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+        if self.is_silent(address) {
+            return Err(NotTaken::Failed(Fault::Silent));
+        }
         let taken = match atomic {
             Atomic::FetchAdd(add) => self.driver.fetch_add(token, address, add),
             Atomic::CompareSwap { expected, new } => {

@@ -366,6 +366,7 @@ pub mod constants {
     pub const ACCESS_REMOTE_ATOMIC: i32 = 1 << 3;
 
     pub const QPT_RC: i32 = 2;
+    pub const QPS_RESET: i32 = 0;
     pub const QPS_INIT: i32 = 1;
     pub const QPS_RTR: i32 = 2;
     pub const QPS_RTS: i32 = 3;

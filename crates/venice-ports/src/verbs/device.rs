@@ -48,6 +48,37 @@ pub(super) struct PortAddress {
     pub mtu: u8,
 }
 
+/// A port's addresses as they were when somebody looked.
+#[derive(Clone, Debug)]
+pub(super) struct Addresses {
+    device: String,
+    /// With their places in the device's table.
+    all: Vec<(Gid, u8)>,
+    lid: u16,
+    mtu: u8,
+}
+
+impl Addresses {
+    /// The one for somebody who reaches this machine as `ip`: with RoCE, the entry that is `ip`,
+    /// else the first RoCE v2 entry.
+    pub(super) fn of(&self, ip: IpAddr) -> Result<PortAddress, VerbsError> {
+        let wanted = match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        // Link-local addresses come first in the table and are no good across namespaces.
+        let routable = |entry: &&(Gid, u8)| !entry.0.0.starts_with(&[0xfe, 0x80]);
+        let (gid, gid_index) = *self
+            .all
+            .iter()
+            .find(|(gid, _)| gid.0 == wanted)
+            .or_else(|| self.all.iter().find(routable))
+            .or_else(|| self.all.first())
+            .ok_or_else(|| VerbsError::NoAddress { device: self.device.clone() })?;
+        Ok(PortAddress { gid, gid_index, lid: self.lid, mtu: self.mtu })
+    }
+}
+
 impl Device {
     /// Opens the device called `name`, or the first with an active port.
     ///
@@ -140,34 +171,31 @@ impl Device {
         self.port.link_layer == constants::LINK_LAYER_ETHERNET
     }
 
-    /// The address to be reached at by somebody who reaches this machine as `ip`: with RoCE, the
-    /// entry of the port's table that is `ip`, else the first RoCE v2 entry.
+    /// The address to be reached at by somebody who reaches this machine as `ip`.
     pub(super) fn address(&self, ip: IpAddr) -> Result<PortAddress, VerbsError> {
+        self.addresses()?.of(ip)
+    }
+
+    /// What its port can be reached at now.
+    pub(super) fn addresses(&self) -> Result<Addresses, VerbsError> {
         let mtu = self.port.active_mtu as u8;
         let lid = self.port.lid;
-        if !self.is_ethernet() {
-            let mut gid = Gid::default();
-            // SAFETY: the context is open; entry 0 always exists.
-            let code =
-                unsafe { (self.library.query_gid)(self.context(), self.port_number, 0, &mut gid) };
-            self.check("asking for its address", code)?;
-            return Ok(PortAddress { gid, gid_index: 0, lid, mtu });
-        }
-        let wanted = match ip {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
+        let all = match self.is_ethernet() {
+            true => {
+                let usable = |entry: &GidEntry| entry.gid_type == constants::GID_TYPE_ROCE_V2;
+                let entries = self.gid_entries().filter(usable);
+                entries.map(|entry| (entry.gid, entry.gid_index as u8)).collect()
+            }
+            false => {
+                let mut gid = Gid::default();
+                let (context, port) = (self.context(), self.port_number);
+                // SAFETY: the context is open; entry 0 always exists.
+                let code = unsafe { (self.library.query_gid)(context, port, 0, &mut gid) };
+                self.check("asking for its address", code)?;
+                vec![(gid, 0)]
+            }
         };
-        let usable = |entry: &GidEntry| entry.gid_type == constants::GID_TYPE_ROCE_V2;
-        let entries: Vec<GidEntry> = self.gid_entries().filter(usable).collect();
-        // Link-local addresses come first in the table and are no good across namespaces.
-        let routable = |entry: &&GidEntry| !entry.gid.0.starts_with(&[0xfe, 0x80]);
-        let entry = entries
-            .iter()
-            .find(|entry| entry.gid.0 == wanted)
-            .or_else(|| entries.iter().find(routable))
-            .or_else(|| entries.first())
-            .ok_or_else(|| VerbsError::NoAddress { device: self.name.clone() })?;
-        Ok(PortAddress { gid: entry.gid, gid_index: entry.gid_index as u8, lid, mtu })
+        Ok(Addresses { device: self.name.clone(), all, lid, mtu })
     }
 
     fn gid_entries(&self) -> impl Iterator<Item = GidEntry> {

@@ -1,15 +1,17 @@
 //! The recipient's end: accesses in, completions out, carried out by the devices alone.
 
-use std::net::SocketAddr;
+mod grants;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use venice_fabric::{AccessError, Completion, DownReason, FabricError, PeerIndex};
-use venice_wire::{GrantId, GrantKey, MAX_PAYLOAD_BYTES};
+use venice_wire::MAX_PAYLOAD_BYTES;
 
 use super::abi::{SendWr, Sge, Wc, constants};
+use super::device::Addresses;
 use super::link::{Link, Place};
 use super::memory::{Buffer, Domain};
 use super::operations::{Operation, Operations, Rest};
@@ -59,8 +61,9 @@ pub enum Bulk {
 ///
 /// Single accesses to one grant are carried out in the order given; a write waits for the reads
 /// before it. Bulk transfers have an order of their own. Start accesses, then poll completions; [`VerbsDriver::wait`] sleeps until there is
-/// one. After construction, [`VerbsDriver::add_grant`] and [`VerbsDriver::add_buffer`] nothing
-/// allocates.
+/// one. After construction, [`VerbsDriver::add_grant`], [`VerbsDriver::make_ready`] and
+/// [`VerbsDriver::add_buffer`] nothing takes memory from the C library, and but for
+/// [`VerbsDriver::join_grant`] nothing allocates.
 #[derive(Debug)]
 pub struct VerbsDriver {
     // Declared in the order of their end: queue pairs, then the memory they reach.
@@ -76,6 +79,9 @@ pub struct VerbsDriver {
     config: VerbsConfig,
     /// Requests the completion queue has room for.
     room: usize,
+    /// For grants that come later.
+    addresses: Option<Addresses>,
+    lowest_fd: RawFd,
 }
 
 impl VerbsDriver {
@@ -108,31 +114,9 @@ impl VerbsDriver {
             events,
             config,
             room: depth,
+            addresses: None,
+            lowest_fd: 0,
         })
-    }
-
-    /// Connects to the donor at `address` for one grant. It takes a round trip of TCP, and the
-    /// first time the donor registers the slabs (milliseconds each).
-    ///
-    /// # Errors
-    /// When the donor does not answer, refuses (unknown grant, wrong key), or the devices cannot be
-    /// joined.
-    pub fn add_grant(
-        &mut self,
-        address: SocketAddr,
-        grant: GrantId,
-        key: GrantKey,
-    ) -> Result<PeerIndex, VerbsError> {
-        let depth = self.config.requests_per_grant.max(2);
-        let (domain, completions) = (&self.domain, &self.completions);
-        let link = Link::connect(domain, completions, depth, address, grant, key)?;
-        let index = self.links.len();
-        let interest = epoll::EventData::new_u64(index as u64);
-        epoll::add(&self.events, &link.stream, interest, epoll::EventFlags::IN).map_err(
-            |errno| VerbsError::System { step: "watching a connection", source: errno.into() },
-        )?;
-        self.links.push(link);
-        Ok(PeerIndex(index as u32))
     }
 
     /// Maps `len_bytes` from `window_addr` on to a grant, from `remote_addr` of it on.
@@ -347,7 +331,8 @@ impl VerbsDriver {
     pub fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
         let own = [self.events.as_raw_fd(), self.completions.fd().as_raw_fd()];
         let device = self.domain.device().raw_fds();
-        own.into_iter().chain(device).chain(self.links.iter().map(|link| link.stream.as_raw_fd()))
+        let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
+        own.into_iter().chain(device).chain(streams.map(AsRawFd::as_raw_fd))
     }
 
     /// Takes note of what made [`VerbsDriver::fd`] readable.
@@ -378,16 +363,6 @@ impl VerbsDriver {
         }
         self.collect();
         Ok(())
-    }
-
-    /// The connection of a link has something to tell.
-    fn listen(&mut self, index: usize) {
-        let link = &mut self.links[index];
-        link.listen();
-        if link.down().is_some() {
-            // It stays readable for ever.
-            let _ = epoll::delete(&self.events, &link.stream);
-        }
     }
 
     fn translate(&mut self, window_addr: u64, len_bytes: u64) -> Result<Target, FabricError> {

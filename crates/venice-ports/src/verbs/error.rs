@@ -40,6 +40,12 @@ pub enum VerbsError {
         /// The device.
         device: String,
     },
+    /// No queue pair is left for a grant that came later.
+    #[error("all queue pairs of {device} that were made ready are in use")]
+    NoneReady {
+        /// The device.
+        device: String,
+    },
     /// The device cannot do what the port needs.
     #[error("{device} cannot {what}")]
     Incapable {

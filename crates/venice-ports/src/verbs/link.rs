@@ -1,10 +1,8 @@
 //! One grant as its recipient reaches it: a queue pair joined to the donor's, the keys of the
 //! slabs, and the connection that tells when it is over.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::os::fd::{OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use venice_fabric::{AccessError, DownReason, Refusal};
@@ -13,13 +11,11 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use super::VerbsError;
 use super::abi::constants;
 use super::admission::first_packet;
-use super::memory::Domain;
-use super::queue::{CompletionQueue, QueuePair, QueuePairAddress};
+use super::device::Addresses;
+use super::queue::{QueuePair, QueuePairAddress};
 use super::set_up::{Hello, REVOKED, WELCOME_LEN, Welcome};
-use super::silence::watch_over;
+use super::side_channel::SideChannel;
 
-/// How long a donor that lives may take to answer, registration of its slabs included.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Reads and atomics under way at once.
 const READS: i32 = 32;
 
@@ -27,7 +23,8 @@ const READS: i32 = 32;
 #[derive(Debug)]
 pub(super) struct Link {
     pub pair: QueuePair,
-    pub stream: TcpStream,
+    /// The connection; it is open as long as the grant is.
+    pub stream: Option<OwnedFd>,
     /// By slab.
     pub keys: Vec<u32>,
     /// Requests that may still be posted.
@@ -36,6 +33,18 @@ pub(super) struct Link {
     pub reads: u32,
     /// Why it is over.
     down: Option<AccessError>,
+}
+
+/// Where a grant is, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub address: SocketAddr,
+    pub grant: GrantId,
+    pub key: GrantKey,
+    /// How long its donor may take to answer, registration of its slabs included.
+    pub limit_ns: u64,
+    /// Where the connection's descriptor is to be, if there is room.
+    pub lowest_fd: RawFd,
 }
 
 /// Where a part of a grant is: an address the donor's device knows, and the key for it.
@@ -48,36 +57,38 @@ pub(super) struct Place {
 }
 
 impl Link {
+    /// One that leads nowhere yet.
+    pub(super) fn vacant(pair: QueuePair) -> Self {
+        let (room, down) = (pair.depth(), Some(AccessError::PeerDown(DownReason::Closed)));
+        Self { pair, stream: None, keys: Vec::new(), room, reads: 0, down }
+    }
+
+    /// Whether it leads nowhere, and nothing is under way on it.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.down.is_some() && self.room == self.pair.depth() && self.reads == 0
+    }
+
+    /// Joins a vacant one to a donor. It makes no memory of the C library's.
     pub(super) fn connect(
-        domain: &Arc<Domain>,
-        completions: &Arc<CompletionQueue>,
-        depth: u32,
-        address: SocketAddr,
-        grant: GrantId,
-        key: GrantKey,
-    ) -> Result<Self, VerbsError> {
-        let failed = |step| move |source| VerbsError::SideChannel { address, step, source };
-        let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)
-            .map_err(failed("connecting to the donor"))?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed("setting a time-out"))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed("setting a time-out"))?;
-        watch_over(&stream);
-        let ip = stream.local_addr().map_err(failed("asking for its address"))?.ip();
-        let pair = QueuePair::new(domain, completions, depth)?;
-        let device = domain.device();
+        &mut self,
+        wanted: &Wanted,
+        addresses: &Addresses,
+    ) -> Result<(), VerbsError> {
+        assert!(self.is_vacant(), "a queue pair has one peer at a time");
+        let Wanted { address, grant, key, limit_ns, lowest_fd } = *wanted;
+        self.pair.reset()?;
+        let channel = SideChannel::connect(address, limit_ns, lowest_fd)?;
         let ours = QueuePairAddress {
-            port: device.address(ip)?,
-            number: pair.number(),
+            port: addresses.of(channel.local_ip()?)?,
+            number: self.pair.number(),
             first_packet: first_packet()?,
-            reads: device.limits().max_qp_init_rd_atom.clamp(1, READS) as u8,
+            reads: self.pair.limits().max_qp_init_rd_atom.clamp(1, READS) as u8,
         };
-        let hello = Hello { grant, key, address: ours };
-        stream.write_all(&hello.encode()).map_err(failed("asking for a grant"))?;
-        let (theirs, keys) = receive_welcome(&mut stream, address)?;
-        pair.connect(&ours, &theirs, false)?;
-        stream.set_nonblocking(true).map_err(failed("setting it up"))?;
-        let room = pair.depth();
-        Ok(Self { pair, stream, keys, room, reads: 0, down: None })
+        channel.send(&Hello { grant, key, address: ours }.encode())?;
+        let (theirs, keys) = receive_welcome(&channel)?;
+        self.pair.connect(&ours, &theirs, false)?;
+        (self.stream, self.keys, self.down) = (Some(channel.into_fd()), keys, None);
+        Ok(())
     }
 
     /// Length of the grant in bytes.
@@ -106,9 +117,9 @@ impl Link {
 
     /// The connection has something to tell: only ever that it is over.
     pub(super) fn listen(&mut self) {
+        let Some(stream) = &self.stream else { return };
         let mut word = [0];
-        // Not by the standard library: a pager's thread calls this.
-        match rustix::io::read(&self.stream, &mut word) {
+        match rustix::io::read(stream, &mut word) {
             Ok(1) if word[0] == REVOKED => self.fail(AccessError::Refused(Refusal::UnknownGrant)),
             Ok(0) => self.fail(AccessError::PeerDown(DownReason::LinkLost)),
             Ok(_) => self.fail(AccessError::PeerDown(DownReason::Protocol)),
@@ -138,27 +149,20 @@ impl Link {
     }
 }
 
-fn receive_welcome(
-    stream: &mut TcpStream,
-    address: SocketAddr,
-) -> Result<(QueuePairAddress, Vec<u32>), VerbsError> {
-    let failed = |source| VerbsError::SideChannel {
-        address,
-        step: "waiting for the donor's answer",
-        source,
-    };
+fn receive_welcome(channel: &SideChannel) -> Result<(QueuePairAddress, Vec<u32>), VerbsError> {
+    let address = channel.address();
     let mut front = [0; WELCOME_LEN];
-    stream.read_exact(&mut front).map_err(failed)?;
+    channel.receive(&mut front)?;
     match Welcome::decode(&front) {
         Ok(Welcome::Granted { slabs, address: theirs }) => {
             let mut bytes = vec![0; slabs as usize * 4];
-            stream.read_exact(&mut bytes).map_err(failed)?;
+            channel.receive(&mut bytes)?;
             let (keys, _) = bytes.as_chunks();
             Ok((theirs, keys.iter().map(|key| u32::from_le_bytes(*key)).collect()))
         }
         Ok(Welcome::Refused { text_len }) => {
             let mut text = vec![0; text_len as usize];
-            stream.read_exact(&mut text).map_err(failed)?;
+            channel.receive(&mut text)?;
             let reason = String::from_utf8_lossy(&text).into_owned();
             Err(VerbsError::Refused { address, reason })
         }

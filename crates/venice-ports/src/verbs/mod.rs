@@ -30,6 +30,7 @@ mod protection_tests;
 mod queue;
 mod server;
 mod set_up;
+mod side_channel;
 mod silence;
 
 pub use device::{Device, device_names};

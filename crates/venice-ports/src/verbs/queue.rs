@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::abi::{
-    AhAttr, CompChannel, Cq, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Wc, constants,
+    AhAttr, CompChannel, Cq, DeviceAttr, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Wc,
+    constants,
 };
 use super::device::PortAddress;
 use super::memory::Domain;
@@ -189,6 +190,11 @@ impl QueuePair {
         unsafe { self.qp.as_ref() }.qp_num
     }
 
+    /// What its device can do.
+    pub(super) fn limits(&self) -> &DeviceAttr {
+        self.domain.device().limits()
+    }
+
     /// Requests that may be under way.
     pub(super) fn depth(&self) -> u32 {
         self.depth
@@ -268,6 +274,12 @@ impl QueuePair {
             | constants::QP_SQ_PSN
             | constants::QP_MAX_QP_RD_ATOMIC;
         self.modify("readying a queue pair", &mut attributes, mask)
+    }
+
+    /// As new again, so that it can be joined to another. Nothing may be under way.
+    pub(super) fn reset(&self) -> Result<(), VerbsError> {
+        let mut attributes = QpAttr { qp_state: constants::QPS_RESET, ..QpAttr::default() };
+        self.modify("resetting a queue pair", &mut attributes, constants::QP_STATE)
     }
 
     /// Ends the connection: what is under way completes with an error.

@@ -1,10 +1,9 @@
 //! The TCP connection beside the devices: how either end notices that the other is gone.
 
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 
 /// Both ends notice within seconds when the other's machine is gone without a word.
-pub(super) fn watch_over(stream: &TcpStream) {
+pub(super) fn watch_over(stream: impl AsFd) {
     use rustix::net::sockopt;
     let fd = stream.as_fd();
     let second = std::time::Duration::from_secs(1);

@@ -1,0 +1,131 @@
+//! The grants of a driver: joined to their donors at the start or later, and their ends.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::epoll;
+use venice_fabric::{AccessError, DownReason, PeerIndex};
+use venice_wire::{GrantId, GrantKey};
+
+use super::VerbsDriver;
+use crate::verbs::VerbsError;
+use crate::verbs::link::{Link, Wanted};
+use crate::verbs::queue::QueuePair;
+
+/// How long a donor that lives may take to answer, registration of its slabs included.
+const ANSWER_LIMIT_NS: u64 = 20_000_000_000;
+/// The same where a program waits meanwhile; a donor that takes longer has registered them by the
+/// next time.
+const JOIN_LIMIT_NS: u64 = 1_000_000_000;
+
+impl VerbsDriver {
+    /// Connects to the donor at `address` for one grant. It takes a round trip of TCP, and the
+    /// first time the donor registers the slabs (milliseconds each).
+    ///
+    /// # Errors
+    /// When the donor does not answer, refuses (unknown grant, wrong key), or the devices cannot be
+    /// joined.
+    pub fn add_grant(
+        &mut self,
+        address: SocketAddr,
+        grant: GrantId,
+        key: GrantKey,
+    ) -> Result<PeerIndex, VerbsError> {
+        let mut link = self.vacant_link()?;
+        let limit_ns = ANSWER_LIMIT_NS;
+        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        link.connect(&wanted, &self.domain.device().addresses()?)?;
+        self.links.push(link);
+        let index = self.links.len() - 1;
+        self.listen_to(index)?;
+        Ok(PeerIndex(index as u32))
+    }
+
+    /// Makes ready for `count` grants more that come later, by [`VerbsDriver::join_grant`]. Their
+    /// connections' descriptors will be at or above `lowest_fd`, where there is room.
+    ///
+    /// # Errors
+    /// When the device has no room for so many queue pairs; those it had room for are ready.
+    pub fn make_ready(&mut self, count: usize, lowest_fd: RawFd) -> Result<(), VerbsError> {
+        self.lowest_fd = lowest_fd;
+        self.addresses = Some(self.domain.device().addresses()?);
+        for _ in 0..count {
+            let link = self.vacant_link()?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// As [`VerbsDriver::add_grant`], for a thread that may take no memory from the C library: over a
+    /// queue pair that was made ready, or one whose grant has ended. Windows on to that grant end
+    /// with it, and its number is the new one's.
+    ///
+    /// # Errors
+    /// As [`VerbsDriver::add_grant`]; [`VerbsError::NoneReady`] when all are in use.
+    pub fn join_grant(
+        &mut self,
+        address: SocketAddr,
+        grant: GrantId,
+        key: GrantKey,
+    ) -> Result<PeerIndex, VerbsError> {
+        let vacant = self.links.iter().position(Link::is_vacant);
+        let (Some(index), Some(addresses)) = (vacant, &self.addresses) else {
+            return Err(VerbsError::NoneReady { device: self.domain.device().name().to_owned() });
+        };
+        let peer = PeerIndex(index as u32);
+        self.windows.unmap_all_of(peer);
+        let limit_ns = JOIN_LIMIT_NS;
+        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        self.links[index].connect(&wanted, addresses)?;
+        self.listen_to(index)?;
+        Ok(peer)
+    }
+
+    /// The connections of grants that have ended, for their owner to close; each once.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = OwnedFd> {
+        let (events, links) = (&self.events, &mut self.links);
+        let ended = links.iter_mut().filter(|link| link.down().is_some());
+        let streams = ended.filter_map(|link| link.stream.take());
+        // A forked child may have it open yet, and it would be listened to for as long.
+        streams.inspect(move |stream| {
+            let _ = epoll::delete(events, stream);
+        })
+    }
+
+    /// The descriptor of a grant's connection.
+    ///
+    /// # Panics
+    /// If the grant is not of this driver.
+    pub fn connection(&self, peer: PeerIndex) -> Option<RawFd> {
+        self.links[peer.0 as usize].stream.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn vacant_link(&self) -> Result<Link, VerbsError> {
+        let depth = self.config.requests_per_grant.max(2);
+        Ok(Link::vacant(QueuePair::new(&self.domain, &self.completions, depth)?))
+    }
+
+    /// Has [`VerbsDriver::fd`] tell when a link's connection has something to tell.
+    fn listen_to(&mut self, index: usize) -> Result<(), VerbsError> {
+        let link = &mut self.links[index];
+        let Some(stream) = &link.stream else { return Ok(()) };
+        let interest = epoll::EventData::new_u64(index as u64);
+        let added = epoll::add(&self.events, stream, interest, epoll::EventFlags::IN);
+        added.map_err(|errno| {
+            link.fail(AccessError::PeerDown(DownReason::Closed));
+            VerbsError::System { step: "watching a connection", source: errno.into() }
+        })
+    }
+
+    /// The connection of a link has something to tell.
+    pub(super) fn listen(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        link.listen();
+        if link.down().is_some() {
+            // It stays readable for ever.
+            if let Some(stream) = &link.stream {
+                let _ = epoll::delete(&self.events, stream);
+            }
+        }
+    }
+}
