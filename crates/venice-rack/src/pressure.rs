@@ -18,6 +18,10 @@ const CALM_FOR_NS: u64 = 5_000_000_000;
 /// room at the same time.
 const REMAKE_SHARE: u64 = 8;
 
+/// Stalled for so long, with nothing left that is not lent, a machine above its mark is short too: of
+/// what would bring it to where stalls do not count.
+const STALL_FOR_NS: u64 = 10_000_000_000;
+
 /// Under [`PressureLevel::High`] for so long, the machine wants back what is lent: what was given to
 /// the kernel has shown by then.
 const ASK_AFTER_NS: u64 = 2_000_000_000;
@@ -103,13 +107,15 @@ pub struct PressureWatch {
     well_since_ns: Option<u64>,
     /// Since when the level is high.
     high_since_ns: u64,
+    /// Since when tasks stall.
+    stalled_since_ns: Option<u64>,
 }
 
 impl PressureWatch {
     /// A watch that has seen nothing yet.
     pub fn new(settings: PressureSettings) -> Self {
         let report = PressureReport::default();
-        Self { settings, report, well_since_ns: None, high_since_ns: 0 }
+        Self { settings, report, well_since_ns: None, high_since_ns: 0, stalled_since_ns: None }
     }
 
     /// What the Monitor Node is told.
@@ -151,16 +157,16 @@ impl PressureWatch {
         let keep = self.settings.keep_free_bytes;
         let is_short = reading.available_bytes < keep;
         let stall = reading.stall_ratio.unwrap_or(0.0);
-        // A machine with plenty of memory on which tasks stall has a control group at its limit:
-        // nothing that a donor gives back would help there.
-        let is_stalled = reading.available_bytes < keep.saturating_mul(2) && stall >= STALL_ENTER;
+        let is_stalled = reading.available_bytes < self.plenty_bytes() && stall >= STALL_ENTER;
+        self.stalled_since_ns = is_stalled.then(|| self.stalled_since_ns.unwrap_or(now_ns));
         let is_well = reading.available_bytes >= self.resume_bytes()
-            && (reading.available_bytes >= keep.saturating_mul(2) || stall < STALL_LEAVE);
+            && (reading.available_bytes >= self.plenty_bytes() || stall < STALL_LEAVE);
         if is_short || is_stalled {
             self.well_since_ns = None;
             // What is free now is given back now: only the next reading tells whether that was it.
             let all_given = slabs.free == 0 && self.report.level != PressureLevel::None;
-            return if is_short && all_given { PressureLevel::High } else { PressureLevel::Low };
+            let is_lacking = is_short || self.stalls_on(now_ns);
+            return if is_lacking && all_given { PressureLevel::High } else { PressureLevel::Low };
         }
         if self.report.level == PressureLevel::None {
             return PressureLevel::None;
@@ -174,6 +180,18 @@ impl PressureWatch {
             true => PressureLevel::None,
             false => PressureLevel::Low,
         }
+    }
+
+    /// Have tasks stalled for long?
+    fn stalls_on(&self, now_ns: u64) -> bool {
+        self.stalled_since_ns
+            .is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= STALL_FOR_NS)
+    }
+
+    /// A machine with so much available on which tasks stall has a control group at its limit: nothing
+    /// that a donor gives back would help there.
+    fn plenty_bytes(&self) -> u64 {
+        self.settings.keep_free_bytes.saturating_mul(2)
     }
 
     /// With so much available the machine is well again: above the mark that is kept free, so that
@@ -194,7 +212,11 @@ impl PressureWatch {
         if now_ns.saturating_sub(self.high_since_ns) < ASK_AFTER_NS {
             return 0;
         }
-        let short = self.settings.keep_free_bytes.saturating_sub(reading.available_bytes);
+        let wanted = match self.stalls_on(now_ns) {
+            true => self.plenty_bytes(),
+            false => self.settings.keep_free_bytes,
+        };
+        let short = wanted.saturating_sub(reading.available_bytes);
         u32::try_from(short.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX)
     }
 }
@@ -261,7 +283,7 @@ mod tests {
         assert_eq!(watch.report().level, PressureLevel::None);
         watch.handle_reading(S, reading(900, 0.2), slabs(4, 0));
         assert_eq!(watch.report().level, PressureLevel::Low);
-        // Not high: nothing is missing below the mark.
+        // Not high: nothing is missing below the mark, and it has not stalled for long.
         watch.handle_reading(2 * S, reading(900, 0.2), slabs(0, 4));
         assert_eq!(watch.report().level, PressureLevel::Low);
         for s in 3..20 {
@@ -275,6 +297,29 @@ mod tests {
         let unsaid = MemoryReading { available_bytes: 900 * MIB, stall_ratio: None };
         watch.handle_reading(27 * S, unsaid, slabs(0, 4));
         assert_eq!(watch.report().level, PressureLevel::None);
+    }
+
+    #[test]
+    fn a_machine_that_stalls_on_and_on_wants_lent_memory_back() {
+        let mut watch = watch();
+        for s in 0..10 {
+            watch.handle_reading(s * S, reading(900, 0.3), slabs(0, 4));
+            assert_eq!(watch.report().level, PressureLevel::Low);
+        }
+        for s in 10..12 {
+            let orders = watch.handle_reading(s * S, reading(900, 0.3), slabs(0, 4));
+            assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::High));
+        }
+        let orders = watch.handle_reading(12 * S, reading(900, 0.3), slabs(0, 4));
+        assert_eq!(orders.want_back_slabs, 8, "124 MiB up to where stalls do not count");
+        // Free slabs go first, and what has come back counts.
+        let orders = watch.handle_reading(13 * S, reading(960, 0.3), slabs(1, 4));
+        assert_eq!((orders.withhold_slabs, orders.want_back_slabs), (1, 0));
+        let orders = watch.handle_reading(14 * S, reading(1030, 0.3), slabs(0, 4));
+        assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
+        // It must stall for as long again.
+        let orders = watch.handle_reading(15 * S, reading(900, 0.3), slabs(0, 4));
+        assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
     }
 
     #[test]
