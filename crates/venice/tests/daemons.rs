@@ -50,6 +50,7 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     let row = &nodes(&place, &addr)[0];
     assert_eq!((row["name"].as_str(), row["state"].as_str()), (Some("donor"), Some("up")));
     assert_eq!(row["lent_bytes"], 32 << 20);
+    assert!(heap_is_locked(agent.0.id()), "an agent that root starts is not swapped out");
     assert_eq!(agent.stop(Signal::TERM), Some(0));
     // It has said so: nobody waits for heartbeats that do not come.
     let row = &nodes(&place, &addr)[0];
@@ -57,6 +58,14 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     let table = place.venice(&["nodes", "--monitor", &addr]).expect(0).out;
     assert!(table.lines().any(|line| line.starts_with("donor  stopped")), "{table}");
     assert_eq!(monitor.stop(Signal::INT), Some(0));
+}
+
+/// `VmFlags` of proc(5): `lo`.
+fn heap_is_locked(pid: u32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let heap = maps.lines().skip_while(|line| !line.ends_with("[heap]"));
+    let flags = heap.skip(1).find_map(|line| line.strip_prefix("VmFlags:"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "lo"))
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod detach;
 mod local_socket;
 mod monitor;
 mod monitor_settings;
+mod own_memory;
 mod ready;
 mod size;
 mod store_args;

@@ -20,6 +20,7 @@ use clap::Args;
 use crate::terminal::{self, Align};
 pub use facilities::on_path;
 pub use finding::{Finding, State};
+pub use kernel::has_capability;
 pub use memory::available_bytes;
 pub use shim::places as shim_places;
 
