@@ -61,6 +61,7 @@ mod placement;
 mod presence;
 mod read_ahead;
 pub mod rebuild;
+mod refaults;
 mod regions;
 pub mod rehoming;
 mod requests;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use super::access_pattern::{Pattern, Patterns};
 use super::page_set::PageSet;
 use super::page_size::{HUGE_PAGES, PageSize, huge_page_around, large_page_around};
+use super::staging::CHUNK_FRAMES;
 use super::sys::{self, SysResult};
 
 /// A page's number: its address divided by 4096.
@@ -241,6 +242,8 @@ pub const BLOCK_PAGES: usize = 512;
 struct Leaf {
     entries: [Entry; LEAF_PAGES],
     live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
+    /// When a page of each window last left, as the evictor counts.
+    left_at: [AtomicU32; LEAF_PAGES / CHUNK_FRAMES],
     patterns: Patterns<{ LEAF_PAGES / 32 }>,
     in_thread: PageSet<{ LEAF_PAGES / 64 }>,
     large: PageSet<{ LEAF_PAGES / 64 }>,
@@ -322,6 +325,19 @@ impl PageTable {
     /// Is there any page in `page`'s block that is not zero?
     pub fn block_is_live(&self, page: PageNumber) -> bool {
         self.live(page).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Notes when `page` left.
+    pub fn set_left_at(&self, page: PageNumber, left_at: u32) {
+        if let Some(leaf) = self.leaf(page) {
+            leaf.left_at[page % LEAF_PAGES / CHUNK_FRAMES].store(left_at, Ordering::Relaxed);
+        }
+    }
+
+    /// When `page`, or one near to it, left last.
+    pub fn left_at(&self, page: PageNumber) -> Option<u32> {
+        let leaf = self.leaf(page)?;
+        Some(leaf.left_at[page % LEAF_PAGES / CHUNK_FRAMES].load(Ordering::Relaxed))
     }
 
     /// How the program said it would use `page`.

@@ -21,6 +21,7 @@ use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
 use super::read_ahead::{MAX_WINDOW, ReadAhead};
+use super::refaults::Refaults;
 use super::regions::Regions;
 use super::requests::{PageOuts, Wanted};
 use super::run_block::{Owner, PortKind, Process, RunBlockMap};
@@ -148,6 +149,7 @@ pub struct Pager {
     /// Who serves faults on large mappings, if not the handler.
     pub(super) in_thread: Option<InThread>,
     pub(super) read_ahead: Spin<ReadAhead>,
+    pub(super) refaults: Refaults,
     /// Where pages are that a stream has left behind for good.
     pub(super) behind: Spin<FirstOut>,
     /// What is to be brought in.
@@ -277,6 +279,7 @@ impl Pager {
             reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
+            refaults: Refaults::default(),
             behind: Spin::default(),
             wanted: Wanted::default(),
             page_outs: PageOuts::default(),

@@ -51,6 +51,24 @@ impl Regions {
             .map(move |r| r.start.max(range.start)..r.end.min(range.end))
     }
 
+    /// How many pages there are.
+    pub fn len_pages(&self) -> usize {
+        self.ranges.iter().map(Range::len).sum()
+    }
+
+    /// The page that so many others come before.
+    pub fn nth(&self, mut index: usize) -> Option<PageNumber> {
+        let holds = |range: &&Range<PageNumber>| match index.checked_sub(range.len()) {
+            Some(rest) => {
+                index = rest;
+                false
+            }
+            None => true,
+        };
+        let range = self.ranges.iter().find(holds)?;
+        Some(range.start + index)
+    }
+
     /// The first managed stretch at or after `page`.
     pub fn next_from(&self, page: PageNumber) -> Option<Range<PageNumber>> {
         let at = self.ranges.partition_point(|r| r.end <= page);
@@ -90,6 +108,11 @@ mod tests {
                 seen[part].fill(true);
             }
             prop_assert_eq!(seen, model);
+            let nth = |index: &usize| regions.nth(*index);
+            let all: Vec<_> = (0..regions.len_pages()).map(|index| nth(&index).unwrap()).collect();
+            prop_assert!(all.iter().is_sorted() && all.iter().all(|&page| model[page]));
+            prop_assert_eq!(all.len(), model.iter().filter(|&&m| m).count());
+            prop_assert_eq!(nth(&all.len()), None);
             let asked = query.0..query.0 + query.1;
             prop_assert_eq!(regions.contains(asked.clone()), model[asked].iter().all(|&m| m));
         }

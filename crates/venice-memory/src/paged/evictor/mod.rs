@@ -57,6 +57,8 @@ pub struct Evictor {
     fruitless: u64,
     far_full_since_ns: Option<u64>,
     idle: AtomicU32,
+    /// Where chance stands.
+    chance: u64,
     /// Where pages are kept compressed too.
     packing: Option<Packing>,
 }
@@ -113,6 +115,7 @@ impl Evictor {
             fruitless: 0,
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
+            chance: 1,
             packing: pager.compressed.as_ref().map(|pool| Packing::new(pool, &pager.block)),
         }
     }
@@ -335,6 +338,9 @@ impl Evictor {
     fn fill(&mut self, first: usize, guarded: &mut Guarded) -> Option<(usize, bool)> {
         let staging = &self.pager.staging;
         let mut moved = 0;
+        if self.pager.refaults.judge() {
+            guarded.hand = self.anywhere(guarded);
+        }
         for offset in 0..self.batch() {
             let chunk = staging.frames_of(staging.chunk_after(first, offset));
             let (window, only_cold) = match self.next_cold_window(guarded) {

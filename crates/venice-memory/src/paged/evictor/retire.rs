@@ -175,8 +175,10 @@ impl Evictor {
     fn let_leave(&mut self) {
         let pager = self.pager;
         let counters = &pager.block.counters;
+        let left_at = pager.refaults.leave(self.leaving.len() as u32);
         for leaving in self.leaving.drain(..) {
             let entry = pager.table.entry(leaving.page).expect("planned");
+            pager.table.set_left_at(leaving.page, left_at);
             let counter = match (leaving.to, leaving.write) {
                 (State::Zero, _) => &counters.zero_drops,
                 (_, None) => &counters.clean_drops,

@@ -22,6 +22,9 @@ use super::Evictor;
 /// Windows looked at in one turn with the lock held.
 const SCAN_WINDOWS: usize = 512;
 
+/// How often chance is tried before the hand goes on where it is.
+const TRIES: usize = 8;
+
 /// Pages of the largest window.
 const MOST_PAGES: usize = HUGE_PAGES;
 
@@ -56,6 +59,22 @@ impl Evictor {
             }
         }
         Ok(None)
+    }
+
+    /// A window where something is, if chance finds one; else where the hand is.
+    pub(super) fn anywhere(&mut self, guarded: &Guarded) -> PageNumber {
+        let pages = guarded.regions.len_pages();
+        for _ in 0..TRIES {
+            // Marsaglia 2003, Xorshift RNGs.
+            self.chance ^= self.chance << 13;
+            self.chance ^= self.chance >> 7;
+            self.chance ^= self.chance << 17;
+            let page = guarded.regions.nth(self.chance as usize % pages.max(1));
+            if let Some(page) = page.filter(|&page| self.pager.table.block_is_live(page)) {
+                return page / CHUNK_FRAMES * CHUNK_FRAMES;
+            }
+        }
+        guarded.hand
     }
 
     /// Are at least half of the window's resident pages not young? If not, they are no longer

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::super::access_pattern::Pattern;
 use super::super::page_table::{PageNumber, State};
 use super::super::read_ahead::{MAX_WINDOW, Steps};
+use super::super::staging::Frame;
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Awaited, Fault, Handler, Why};
@@ -104,6 +105,40 @@ impl Handler {
         };
         let pages = ahead.pages().zip(1..=in_a_row);
         pages.map(beside).take_while(|claimed| *claimed).count()
+    }
+
+    /// How many of the pages that are to come with a staged one lie behind it in the staging area just
+    /// as they do. They are the handler's then.
+    pub(super) fn claim_staged_ahead(&self, fault: &Fault, frame: u32) -> usize {
+        if fault.why != Why::Touched || self.is_large(fault) {
+            return 0;
+        }
+        let ahead = self.ahead_of(fault);
+        if ahead.stride() != 1 {
+            return 0;
+        }
+        let beside = ahead.pages().zip(frame + 1..);
+        beside.take_while(|&(page, frame)| self.claim_frame(page, frame)).count()
+    }
+
+    /// Of the `claimed` pages behind `page`, which is in `frame`, the first are there now: `done`, that
+    /// one included.
+    pub(super) fn settle_staged_ahead(
+        &self,
+        page: PageNumber,
+        frame: u32,
+        claimed: usize,
+        done: usize,
+    ) {
+        for at in 1..=claimed {
+            if at >= done {
+                self.release_entry(page + at, State::Staged);
+                continue;
+            }
+            self.pager.staging.set(frame + at as u32, Frame::Empty);
+            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+            self.release_brought(page + at, Why::Ahead);
+        }
     }
 
     /// Claims a far page if it is in `slot`.

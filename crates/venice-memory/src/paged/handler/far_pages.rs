@@ -13,6 +13,7 @@ use super::{Awaited, Fault, Handler, Why};
 impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
+        self.note_refault(&fault);
         if self.bring_compressed(&fault, entry) {
             return;
         }
@@ -48,6 +49,16 @@ impl Handler {
                 self.defer(fault);
             }
             Fetch::Lost => self.lose(fault.page, entry, slot),
+        }
+    }
+
+    /// Only what the program touches tells how long it does without its pages.
+    fn note_refault(&self, fault: &Fault) {
+        let pager = self.pager;
+        if fault.why == Why::Touched
+            && let Some(left_at) = pager.table.left_at(fault.page)
+        {
+            pager.refaults.note(left_at, pager.limit_pages.load(Ordering::Relaxed));
         }
     }
 

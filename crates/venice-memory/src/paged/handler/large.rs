@@ -210,7 +210,7 @@ impl Handler {
     }
 
     /// Claims a staged page if it is in `frame`.
-    fn claim_frame(&self, page: PageNumber, frame: u32) -> bool {
+    pub(super) fn claim_frame(&self, page: PageNumber, frame: u32) -> bool {
         let Some(entry) = self.pager.table.entry(page) else { return false };
         if entry.frame() != frame || !entry.claim(State::Staged) {
             return false;

@@ -149,16 +149,21 @@ impl Handler {
         self.release(fault.page, entry, State::Resident);
     }
 
-    /// Moves a page back from the staging area. While a `fork` is under way its frame must
-    /// stay as it is for the child, so it is copied then; likewise where it is shared.
+    /// Moves a page back from the staging area, and what lies ahead of it there. While a `fork` is
+    /// under way its frame must stay as it is for the child, so it is copied then; likewise where it
+    /// is shared.
     fn bring_staged(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
         let (address, frame) = (address_of(fault.page), entry.frame());
         let source = pager.staging.address(frame);
         let (mut moved, mut took_ns) = (Err(Errno::EBUSY), None);
+        let mut beside = 0;
         if !pager.fork.is_open() {
-            moved = pager.uffd_of(fault.page).move_pages(address, source, PAGE);
+            beside = self.claim_staged_ahead(&fault, frame);
+            let len_bytes = (1 + beside) * PAGE;
+            moved = pager.uffd_of(fault.page).move_pages(address, source, len_bytes);
         }
+        self.settle_staged_ahead(fault.page, frame, beside, moved.map_or(0, |bytes| bytes / PAGE));
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
