@@ -19,7 +19,7 @@ use super::RunArgs;
 use super::closing::Pictured;
 use super::ground::Ground;
 use super::mode::Mode;
-use super::work::Shape;
+use super::work::{self, Shape, Work};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::progress::note;
@@ -70,8 +70,8 @@ struct Plan {
 /// Measures the figure, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On an interrupt, when the job fails where this machine should be able to do it, and when a result was
-/// wrong. Whatever was set up has been removed by then.
+/// On a graph that this machine has no room for, on an interrupt, when the job fails where this machine
+/// should be able to do it, and when a result was wrong. Whatever was set up has been removed by then.
 pub fn execute_job(args: JobArgs) -> Result<()> {
     let mut modes = args.modes.clone();
     modes.retain(|mode| *mode != Mode::Local);
@@ -84,6 +84,7 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
         limit: args.run.limit(args.quick),
         quick: args.quick,
     };
+    super::check_room("the graph job", work::graph_bytes(Work::Topk, plan.graph, 0))?;
     interrupt::catch_signals()?;
     note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
     let mut ground = Ground::new(args.run.swap_dir.clone());
