@@ -203,8 +203,10 @@ pub(super) const HELP_DOCTOR: &str = "\
 EXAMPLES:
   venice doctor
   venice doctor --json | jq '.[] | select(.state != \"ok\")'
+  venice doctor --json | jq '.[] | select(.needed_by | index(\"swap\"))'
 
-Exit code 1 when something that `venice run` cannot do without is missing.";
+The first rows say of each mode of `venice run` (--mode paged, window, swap) whether it works here. Exit
+code 1 when none does.";
 
 pub(super) const HELP_MONITOR: &str = "\
 EXAMPLES:
