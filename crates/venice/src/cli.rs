@@ -86,7 +86,7 @@ enum Command {
     /// Say where memory would be borrowed from, and why; nothing is granted
     #[command(after_help = place::HELP)]
     Place(place::PlaceArgs),
-    /// List who waits for memory, and for how much
+    /// List who waits for memory or a device, and for how much
     #[command(after_help = queue::HELP)]
     Queue(listing::ListArgs),
     /// List the links between nodes and how they do (Topology Status Table)

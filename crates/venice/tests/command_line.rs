@@ -34,6 +34,7 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["run", "--write-behind", "/proc/self", "--mode", "window", "--", "true"],
         &["run", "--write-behind", "/tmp", "--mode", "swap", "--", "true"],
         &["run", "--write-behind", "/tmp", "--coding", "2+1", "--", "true"],
+        &["run", "--write-behind", "/tmp", "--page-size", "2m", "--", "true"],
         &["run", "--mode", "window", "--copies", "2", "--", "true"],
         &["run", "--mode", "window", "--port", "udp", "--", "true"],
         &["run", "--mode", "swap", "--coding", "2+1", "--", "true"],
