@@ -24,7 +24,7 @@ fn verdict(mode: Mode, findings: &[Finding]) -> Finding {
         .iter()
         .all(|finding| finding.what != kernel::HELD_WRITES || finding.state == State::Ok);
     match mode {
-        Mode::Paged => Finding::ok(mode.flag(), "works, for dynamic programs, over every port"),
+        Mode::Paged => Finding::ok(mode.flag(), "works, for dynamic programs"),
         Mode::Window if can_move => {
             let detail = "works, for dynamic programs, over shm; what is mapped can move";
             Finding::ok(mode.flag(), detail)
