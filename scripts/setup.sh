@@ -64,6 +64,7 @@ look() {
         need etcdctl etcd-client
         need stress-ng stress-ng
         need sqlite3 sqlite3
+        need fzf fzf # a program in Go, which maps its memory past the C library
         need faketime faketime # clocks that jump
         need_file /usr/bin/python3 python3
         need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy

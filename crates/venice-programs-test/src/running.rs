@@ -63,6 +63,15 @@ impl Outcome {
         let number = before.rsplit(|c: char| !c.is_ascii_digit()).next();
         number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?}: {said}"))
     }
+
+    /// The number after `words` in what `--stats` said.
+    #[track_caller]
+    pub fn number_after(&self, words: &str) -> u64 {
+        let said = &self.stderr;
+        let (_, after) = said.split_once(words).unwrap_or_else(|| panic!("no {words:?}: {said}"));
+        let number = after.split(|c: char| !c.is_ascii_digit()).next();
+        number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?}: {said}"))
+    }
 }
 
 /// The exit code as a shell would give it: 128 + N for death by signal N.

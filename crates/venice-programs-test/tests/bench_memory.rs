@@ -1,5 +1,7 @@
 //! `venice bench memory` from end to end: its figures are there, and nothing came back wrong.
 
+use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -45,6 +47,52 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
     for file in ["index.html", "memory-fft.svg", "memory-memcached-64kib-3-clients.svg"] {
         assert!(plots.join(file).is_file(), "{file}");
     }
+}
+
+/// The machine's swap, which is all programs': whoever holds this is the only test that swaps.
+fn alone_on_swap(test: &str) -> Option<File> {
+    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
+    let in_v2 = || controllers.is_ok_and(|all| all.split_whitespace().any(|one| one == "memory"));
+    let lacks = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/sys/fs/cgroup/memory").is_dir() && !in_v2() {
+        "memory-cgroup"
+    } else if !Path::new("/dev/fuse").exists() {
+        "fuse"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "loop"
+    } else {
+        let path = std::env::temp_dir().join("venice-swap-tests.lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        lock.lock().unwrap();
+        return Some(lock);
+    };
+    println!("SKIPPED: {test}: no {lacks}");
+    None
+}
+
+#[test]
+fn a_mode_that_swaps_has_figures_too() {
+    let Some(_alone) = alone_on_swap("a_mode_that_swaps_has_figures_too") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("memory.json");
+    let mut command = Command::new(venice_binary());
+    command
+        .args(["bench", "memory", "--quick", "--only", "grep", "--modes", "venice-swap-shm"])
+        .args(["--size", "32MiB", "--local", "0.5", "--limit", "120", "--json"])
+        .arg(&json);
+    Running::spawn(command, false).finish(Duration::from_secs(240)).expect_code(0);
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&report["wrong"], &report["unmeasured"]), (&0.into(), &Value::Array(vec![])));
+    assert!(report["checked"].as_u64().unwrap() > 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    let modes: Vec<&str> = cells.iter().filter_map(|cell| cell["mode"].as_str()).collect();
+    assert_eq!(modes, ["local", "venice-swap-shm"], "{report}");
+    // It had half of it, and was held to that.
+    let [local, swapped] = [&cells[0], &cells[1]].map(|cell| cell["resident_bytes"].as_u64());
+    assert!(swapped.unwrap() * 4 < local.unwrap() * 3, "{report}");
+    assert!(cells[1]["slowdown"].as_f64().unwrap() > 0.0, "{report}");
 }
 
 #[test]

@@ -2,8 +2,12 @@
 //! started.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use venice_programs_test::{CProgram, Port, Rack, exit_code, paged_mode_is_missing, venice_binary};
+use rustix::process::Signal;
+use venice_programs_test::{
+    CProgram, MIB, Port, Rack, exit_code, paged_mode_is_missing, venice_binary, wait_for,
+};
 
 const USAGE: i32 = 2;
 const FAILURE: i32 = 1;
@@ -131,4 +135,59 @@ fn the_program_sees_its_own_arguments_input_and_environment() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "typed in|kept|--local|a b\n");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "venice run has nothing to say");
     assert_eq!(exit_code(output.status), 0);
+}
+
+/// What a rack had lent to a run with `options` when its program was there, and what the run said.
+fn lent_to_a_run(rack: &Rack, options: &[&str]) -> (u64, String) {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let mut program = Command::new("sleep");
+    program.arg("600");
+    let options = [&["--local", "16MiB", "--stats"], options].concat();
+    let mut running = rack.run(&options, &program);
+    wait_for("the program to be there", LIMIT, || {
+        assert!(running.is_running(), "venice run: {}", running.said_on_stderr());
+        (!running.descendants().is_empty()).then_some(())
+    });
+    let lent_bytes = rack.granted_bytes();
+    running.signal(Signal::TERM);
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(128 + 15);
+    (lent_bytes, outcome.stderr)
+}
+
+const WARNING: &str = "no room for two copies";
+
+#[test]
+fn far_memory_has_two_copies_where_two_donors_have_room() {
+    if paged_mode_is_missing("far_memory_has_two_copies_where_two_donors_have_room") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, 2, 64);
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
+    assert_eq!(lent_bytes, 2 * 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 2;") && !said.contains(WARNING), "{said}");
+
+    // Both have room for it together, and neither has for a copy of what the other takes.
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "96MiB"]);
+    assert_eq!(lent_bytes, 96 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+}
+
+#[test]
+fn far_memory_has_one_copy_and_a_warning_where_there_is_one_donor() {
+    if paged_mode_is_missing("far_memory_has_one_copy_and_a_warning_where_there_is_one_donor") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, 1, 128);
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
+    assert_eq!(lent_bytes, 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB", "--copies", "1"]);
+    assert_eq!(lent_bytes, 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && !said.contains(WARNING), "it was meant: {said}");
+
+    let two = ["--local", "16MiB", "--remote", "48MiB", "--copies", "2", "--", "true"];
+    fails(&run(&rack, &two), FAILURE, &["2 copies", "different nodes"]);
+    assert_eq!(rack.granted_bytes(), 0);
 }

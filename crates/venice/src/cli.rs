@@ -86,7 +86,7 @@ enum Command {
     /// Say where memory would be borrowed from, and why; nothing is granted
     #[command(after_help = place::HELP)]
     Place(place::PlaceArgs),
-    /// List who waits for memory, and for how much
+    /// List who waits for memory or a device, and for how much
     #[command(after_help = queue::HELP)]
     Queue(listing::ListArgs),
     /// List the links between nodes and how they do (Topology Status Table)
@@ -229,10 +229,10 @@ enum ModelOf {
 enum Paper {
     /// Random access to memory of which two thirds are local, over every way there is
     #[command(name = "3", after_help = HELP_PAPER)]
-    Figure3(memory::PaperArgs),
+    Figure3(memory::Figure3Args),
     /// Remote memory directly and as swap, application by application, a quarter local
     #[command(name = "15", after_help = HELP_PAPER)]
-    Figure15(memory::PaperArgs),
+    Figure15(memory::Figure15Args),
     /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
     #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
     Figure14(memory::QueryArgs),
@@ -339,14 +339,14 @@ fn compute(what: &ModelOf) -> anyhow::Result<i32> {
 }
 
 fn paper(figure: &Paper) -> anyhow::Result<i32> {
-    let (figure, args) = match figure {
-        Paper::Figure3(args) => (memory::Figure::Three, args),
-        Paper::Figure15(args) => (memory::Figure::Fifteen, args),
-        Paper::RackFigure9(args) => return memory::execute_victim(args.clone()).map(|()| 0),
-        Paper::RackFigure11(args) => return memory::execute_job(args.clone()).map(|()| 0),
-        Paper::Figure14(args) => return memory::execute_queries(args.clone()).map(|()| 0),
-    };
-    memory::execute_figure(figure, args.clone()).map(|()| 0)
+    match figure {
+        Paper::Figure3(args) => memory::execute_figure_3(args.clone()),
+        Paper::Figure15(args) => memory::execute_figure_15(args.clone()),
+        Paper::Figure14(args) => memory::execute_queries(args.clone()),
+        Paper::RackFigure9(args) => memory::execute_victim(args.clone()),
+        Paper::RackFigure11(args) => memory::execute_job(args.clone()),
+    }
+    .map(|()| 0)
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["run", "--write-behind", "/proc/self", "--mode", "window", "--", "true"],
         &["run", "--write-behind", "/tmp", "--mode", "swap", "--", "true"],
         &["run", "--write-behind", "/tmp", "--coding", "2+1", "--", "true"],
+        &["run", "--write-behind", "/tmp", "--page-size", "2m", "--", "true"],
         &["run", "--mode", "window", "--copies", "2", "--", "true"],
         &["run", "--mode", "window", "--port", "udp", "--", "true"],
         &["run", "--mode", "swap", "--coding", "2+1", "--", "true"],
@@ -364,9 +365,13 @@ fn the_doctor_answers_in_json() {
     let rows = said.json();
     let rows = rows.as_array().unwrap();
     for what in [
+        "--mode paged",
+        "--mode window",
+        "--mode swap",
         "kernel",
         "userfaultfd",
         "fork events",
+        "held writes",
         "shim library",
         "memory cgroup",
         "overcommit",
@@ -385,8 +390,40 @@ fn the_doctor_answers_in_json() {
         assert!(["ok", "warn", "missing"].contains(&state), "{row}");
         assert_eq!(state == "ok", row["mend"].as_str().unwrap().is_empty(), "{row}");
     }
-    let hopeless = rows.iter().any(|row| row["required"] == true && row["state"] == "missing");
+    let is_missing = |row: &serde_json::Value| row["state"] == "missing";
+    for mode in ["paged", "window", "swap"] {
+        let verdict = rows.iter().find(|row| row["what"] == format!("--mode {mode}")).unwrap();
+        let needs_it = |row: &&serde_json::Value| {
+            row["needed_by"].as_array().unwrap().iter().any(|needing| needing == mode)
+        };
+        assert!(rows.iter().any(|row| needs_it(&row)), "nothing is needed by {mode}");
+        let is_stopped = rows.iter().filter(needs_it).any(is_missing);
+        assert_eq!(is_missing(verdict), is_stopped, "{verdict}");
+    }
+    let is_verdict =
+        |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with("--mode ");
+    let hopeless = rows.iter().filter(is_verdict).all(is_missing);
     assert_eq!(said.code(), i32::from(hopeless));
+}
+
+/// Without the shim neither mode works that needs it, and whoever may swap is told that this works.
+#[test]
+fn the_doctor_judges_each_mode_by_itself() {
+    let place = Place::new();
+    let mut command = place.command(&["doctor", "--json"]);
+    let output = command.env("VENICE_SHIM", "/nowhere/libvenice_preload.so").output().unwrap();
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = |what: &str| {
+        let found = rows.as_array().unwrap().iter().find(|row| row["what"] == what);
+        found.unwrap_or_else(|| panic!("no row about {what}")).clone()
+    };
+    for mode in ["--mode paged", "--mode window"] {
+        assert_eq!(row(mode)["state"], "missing");
+        assert!(row(mode)["detail"].as_str().unwrap().contains("shim library"), "{}", row(mode));
+    }
+    assert!(!row("--mode swap")["detail"].as_str().unwrap().contains("shim library"));
+    let swaps = row("--mode swap")["state"] == "ok";
+    assert_eq!(output.status.code(), Some(i32::from(!swaps)));
 }
 
 /// What a benchmark has measured when it is ended is told, marked as what it is.

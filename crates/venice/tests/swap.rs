@@ -3,6 +3,8 @@
 #[path = "swap/anchored.rs"]
 mod anchored;
 mod common;
+#[path = "swap/go_program.rs"]
+mod go_program;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

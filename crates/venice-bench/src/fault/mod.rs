@@ -65,7 +65,8 @@ pub struct FaultArgs {
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = crate::arguments::positive)]
     pub seconds: f64,
 
-    /// Ways to run [default: all but those with more than one copy, with coded memory, and written behind].
+    /// Ways to run [default: all but venice-shm-huge and those with more than one copy, with coded
+    /// memory, and written behind].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,...",
           default_values_t = Way::BY_DEFAULT)]
     pub ways: Vec<Way>,

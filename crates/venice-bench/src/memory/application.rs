@@ -102,6 +102,13 @@ pub struct Sizes {
     pub rounds: u64,
 }
 
+impl Sizes {
+    /// PageRank's graph.
+    fn web(&self) -> Shape {
+        Shape { vertices: self.graph_vertices, edges: self.graph_edges }
+    }
+}
+
 /// One application with all that sets it apart, as it is started once in each mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Load {
@@ -153,6 +160,19 @@ impl Load {
         }
     }
 
+    /// About what it holds, in bytes.
+    pub(super) fn held_bytes(&self, sizes: &Sizes) -> u64 {
+        match self {
+            Load::Redis | Load::Memcached { .. } | Load::BerkeleyDb => sizes.data_bytes,
+            Load::GrepFile => sizes.file_bytes,
+            Load::BuiltIn { work, .. } if work.has_graph() => {
+                work::graph_bytes(*work, sizes.web(), sizes.r_mat_scale)
+            }
+            Load::BuiltIn { work: Work::Fft, bytes, .. } => work::fft_bytes(*bytes),
+            Load::BuiltIn { bytes, .. } => *bytes,
+        }
+    }
+
     /// Whether it can run in `mode`; why not, where it cannot.
     pub(super) fn check_mode(&self, mode: Mode) -> Result<(), Lacking> {
         match self {
@@ -184,9 +204,8 @@ impl Load {
             Load::BuiltIn { work, .. } if !work.has_graph() => Ok(Ok(None)),
             Load::BuiltIn { work, .. } => {
                 let graph = folder.join(format!("{}.graph", self.application().name()));
-                let web = Shape { vertices: sizes.graph_vertices, edges: sizes.graph_edges };
                 let _phase = Phase::waiting(format!("prepare {}", self.name()));
-                work::draw_graph(*work, web, sizes.r_mat_scale, &graph)?;
+                work::draw_graph(*work, sizes.web(), sizes.r_mat_scale, &graph)?;
                 Ok(Ok(Some(graph)))
             }
         }

@@ -33,7 +33,9 @@ use venice_wire::ByteSize;
 pub use application::{Application, Sizes};
 pub use graph_job::{JobArgs, JobCell, JobReport, execute_job};
 pub use mode::Mode;
-pub use paper::{Contest, Figure, FigureReport, PaperArgs, execute_figure};
+pub use paper::{
+    Contest, Figure, Figure3Args, Figure15Args, FigureReport, execute_figure_3, execute_figure_15,
+};
 pub use queries::{DonorRow, QueryArgs, QueryCell, QueryReport, execute_queries};
 pub use report::{Cell, Fate, MemoryReport, Unmeasured};
 pub use victim::{
@@ -90,41 +92,18 @@ pub struct CommonArgs {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
 
+    /// How often applications other than redis and memcached do their work [default: 2; --quick: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub rounds: Option<u64>,
+
     /// How long, on which disk, and where the figures go.
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// Measure whole applications with a part of their memory elsewhere, beside local swap and zram.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "\
-EXAMPLES:
-  venice bench memory                            all of it, from all-local to a quarter
-  venice bench memory --quick --plots plots      a glance: half local; plots and a page in plots/
-  venice bench memory --only pagerank,redis --local 0.5,0.25 --modes venice-shm,swap-disk
-  venice bench memory --only pagerank --graph paper --rounds 3 --json pagerank.json
-  venice bench memory --only bfs --scale 22      Graph500 as large as the paper's: minutes")]
-pub struct MemoryArgs {
-    /// What the figures of the paper have too.
-    #[command(flatten)]
-    pub common: CommonArgs,
-
-    /// Only these applications.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...",
-          default_values_t = Application::ALL)]
-    pub only: Vec<Application>,
-
-    /// Only these modes, and local memory, which the others are compared with.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
-          default_values_t = Mode::USUAL)]
-    pub modes: Vec<Mode>,
-
-    /// Shares of what an application holds that may stay local [default: 1,0.75,0.5,0.25;
-    /// --quick: 0.5].
-    #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
-          value_parser = crate::arguments::share)]
-    pub local: Option<Vec<f64>>,
-
+/// How large the applications are that have sizes of their own, for whatever runs all of them.
+#[derive(Debug, Clone, Default, Args)]
+pub struct SizeArgs {
     /// PageRank's graph, paper being 1488712x8678566 and small half of it [default: small].
     #[arg(long, value_name = "VERTICESxEDGES")]
     pub graph: Option<Shape>,
@@ -143,6 +122,45 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "SIZE")]
     pub fft: Option<ByteSize>,
 
+    /// Requests of each measurement of redis and memcached [default: 20000; --quick: 3000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub requests: Option<u64>,
+}
+
+/// Measure whole applications with a part of their memory elsewhere, beside local swap and zram.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  venice bench memory                            all of it, from all-local to a quarter
+  venice bench memory --quick --plots plots      a glance: half local; plots and a page in plots/
+  venice bench memory --only pagerank,redis --local 0.5,0.25 --modes venice-shm,swap-disk
+  venice bench memory --only pagerank --graph paper --rounds 3 --json pagerank.json
+  venice bench memory --only bfs --scale 22      Graph500 as large as the paper's: minutes")]
+pub struct MemoryArgs {
+    /// What the figures of the paper have too.
+    #[command(flatten)]
+    pub common: CommonArgs,
+
+    /// What Figure 15 of the paper has too.
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+
+    /// Only these applications.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...",
+          default_values_t = Application::ALL)]
+    pub only: Vec<Application>,
+
+    /// Only these modes, and local memory, which the others are compared with.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
+          default_values_t = Mode::USUAL)]
+    pub modes: Vec<Mode>,
+
+    /// Shares of what an application holds that may stay local [default: 1,0.75,0.5,0.25;
+    /// --quick: 0.5].
+    #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
+          value_parser = crate::arguments::share)]
+    pub local: Option<Vec<f64>>,
+
     /// Sizes of memcached's values [default: 4KiB,64KiB,512KiB; --quick: 4KiB].
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
     pub value_sizes: Option<Vec<ByteSize>>,
@@ -150,14 +168,6 @@ pub struct MemoryArgs {
     /// memcached's clients: one measurement for each number of them.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_values_t = [1, 10])]
     pub clients: Vec<usize>,
-
-    /// Requests of each measurement of redis and memcached [default: 20000; --quick: 3000].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub requests: Option<u64>,
-
-    /// How often the other applications do their work [default: 2; --quick: 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub rounds: Option<u64>,
 }
 
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
@@ -197,6 +207,11 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
     let mut applications = args.only.clone();
     applications.sort_unstable();
     applications.dedup();
+    let loads = Load::all(&applications, &sizes);
+    for load in &loads {
+        // Twice on this machine, with what the donors hold; and some for what it loses on the way.
+        check_room(load.application().name(), load.held_bytes(&sizes))?;
+    }
     let mut modes = args.modes.clone();
     modes.retain(|mode| *mode != Mode::Local);
     modes.sort_unstable();
@@ -206,7 +221,7 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
     shares.sort_unstable_by(|one, other| other.total_cmp(one));
     shares.dedup();
     Ok(Plan {
-        loads: Load::all(&applications, &sizes),
+        loads,
         sizes,
         modes,
         shares,
@@ -216,30 +231,30 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
 }
 
 fn sizes(args: &MemoryArgs) -> Sizes {
-    let quick = |short: u64, long: u64| if args.common.quick { short } else { long };
+    let (common, own) = (&args.common, &args.sizes);
+    let quick = |short: u64, long: u64| if common.quick { short } else { long };
     let bytes = |given: Option<ByteSize>, usual: u64| given.map_or(usual, |size| size.0);
-    let graph = args.graph.unwrap_or(Shape::SMALL);
+    let graph = own.graph.unwrap_or(Shape::SMALL);
     let value_bytes = match &args.value_sizes {
         Some(sizes) => sizes.iter().map(|size| size.0).collect(),
-        None if args.common.quick => vec![4 << 10],
+        None if common.quick => vec![4 << 10],
         None => vec![4 << 10, 64 << 10, 512 << 10],
     };
     Sizes {
-        data_bytes: bytes(args.common.size, quick(40 << 20, 128 << 20)),
+        data_bytes: bytes(common.size, quick(40 << 20, 128 << 20)),
         graph_vertices: graph.vertices,
         graph_edges: graph.edges,
-        r_mat_scale: args.scale.unwrap_or(quick(18, 19) as u32),
-        file_bytes: bytes(args.file, quick(16 << 20, 32 << 20)),
-        fft_bytes: bytes(args.fft, quick(16 << 20, 64 << 20)),
+        r_mat_scale: own.scale.unwrap_or(quick(18, 19) as u32),
+        file_bytes: bytes(own.file, quick(16 << 20, 32 << 20)),
+        fft_bytes: bytes(own.fft, quick(16 << 20, 64 << 20)),
         value_bytes,
         clients: args.clients.clone(),
-        requests: args.requests.unwrap_or(quick(3_000, 20_000)),
-        rounds: args.rounds.unwrap_or(quick(1, 2)),
+        requests: own.requests.unwrap_or(quick(3_000, 20_000)),
+        rounds: common.rounds.unwrap_or(quick(1, 2)),
     }
 }
 
 fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
-    let largest = sizes.data_bytes.max(2 * sizes.fft_bytes).max(sizes.file_bytes);
     if [sizes.data_bytes, sizes.fft_bytes, sizes.file_bytes].iter().any(|bytes| *bytes < 1 << 20) {
         return Err(nonsense("--size, --file and --fft must be 1MiB or more"));
     }
@@ -256,8 +271,7 @@ fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
     if args.modes.is_empty() || args.only.is_empty() {
         return Err(nonsense("nothing to measure: name modes and applications"));
     }
-    // Twice on this machine, with what the donors hold; and some for what it loses on the way.
-    check_room("data", largest)
+    Ok(())
 }
 
 /// # Errors
@@ -272,4 +286,44 @@ fn check_room(what: &str, bytes: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::Nonsense;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MemoryArgs,
+    }
+
+    fn planned(line: &[&str]) -> Result<Plan> {
+        plan(&Line::try_parse_from([&["x"], line].concat())?.args)
+    }
+
+    #[test]
+    fn data_and_graphs_that_do_not_fit_are_told_by_what_needs_them() {
+        let memory_bytes = Machine::describe().memory_bytes;
+        for (only, size, held_bytes) in [
+            ("pagerank", ["--graph", "4000000000x4000000000"], 128_000_000_008),
+            ("fft", ["--fft", "1000TiB"], 2000 << 40),
+            ("grep", ["--size", "1000TiB"], 1000 << 40),
+        ] {
+            let line = [&["--only", only][..], &size].concat();
+            match planned(&line) {
+                Ok(_) => assert!(3 * held_bytes <= memory_bytes, "{line:?}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(error.is::<Nonsense>() && said.starts_with(only), "{said}");
+                    assert!(3 * held_bytes > memory_bytes, "{said}");
+                }
+            }
+        }
+        // Who draws no graph is not kept from running by one.
+        planned(&["--only", "redis", "--graph", "4000000000x4000000000"]).unwrap();
+    }
 }

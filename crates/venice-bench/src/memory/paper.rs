@@ -12,7 +12,7 @@ use super::closing::Pictured;
 use super::mode::Mode;
 use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
-use super::{CommonArgs, MemoryArgs, measure};
+use super::{CommonArgs, MemoryArgs, SizeArgs, measure};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
 use crate::sheet::Sheet;
 
@@ -30,14 +30,26 @@ pub enum Figure {
     Fifteen,
 }
 
-/// Arguments of `venice paper 3` and `venice paper 15`.
+/// Arguments of `venice paper 3`.
 #[derive(Debug, Clone, Args)]
-pub struct PaperArgs {
+pub struct Figure3Args {
+    /// What `venice bench memory` has too.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Arguments of `venice paper 15`.
+#[derive(Debug, Clone, Args)]
+pub struct Figure15Args {
     /// What `venice bench memory` has too.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Only these applications (Figure 3 has one: berkeley-db).
+    /// How large the applications are.
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+
+    /// Only these applications [default: all but grep-file, which only swap takes elsewhere].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...")]
     pub only: Vec<Application>,
 }
@@ -94,12 +106,33 @@ impl Contest {
     }
 }
 
-/// Measures one figure, prints its tables, writes its JSON, its plot and its page.
+/// Measures Figure 3, prints its tables, writes its JSON, its plot and its page.
 ///
 /// # Errors
 /// As [`super::execute`].
-pub fn execute_figure(figure: Figure, args: PaperArgs) -> Result<()> {
-    let args = memory_args(figure, &args);
+pub fn execute_figure_3(args: Figure3Args) -> Result<()> {
+    let only = vec![Application::BerkeleyDb];
+    execute_figure(
+        Figure::Three,
+        memory_args(Figure::Three, args.common, SizeArgs::default(), only),
+    )
+}
+
+/// Measures Figure 15, prints its tables, writes its JSON, its plot and its page.
+///
+/// # Errors
+/// As [`super::execute`].
+pub fn execute_figure_15(args: Figure15Args) -> Result<()> {
+    let only = if args.only.is_empty() {
+        // Both modes are to be compared, and grep's file takes only one.
+        Application::ALL.into_iter().filter(|one| *one != Application::GrepFile).collect()
+    } else {
+        args.only
+    };
+    execute_figure(Figure::Fifteen, memory_args(Figure::Fifteen, args.common, args.sizes, only))
+}
+
+fn execute_figure(figure: Figure, args: MemoryArgs) -> Result<()> {
     let memory = measure(&args)?;
     let report = FigureReport {
         figure,
@@ -153,28 +186,20 @@ impl Figure {
     }
 }
 
-fn memory_args(figure: Figure, args: &PaperArgs) -> MemoryArgs {
-    let only = match figure {
-        Figure::Three => vec![Application::BerkeleyDb],
-        // Both modes are to be compared, and grep's file takes only one.
-        Figure::Fifteen if args.only.is_empty() => {
-            Application::ALL.into_iter().filter(|one| *one != Application::GrepFile).collect()
-        }
-        Figure::Fifteen => args.only.clone(),
-    };
+fn memory_args(
+    figure: Figure,
+    common: CommonArgs,
+    sizes: SizeArgs,
+    only: Vec<Application>,
+) -> MemoryArgs {
     MemoryArgs {
-        common: args.common.clone(),
+        common,
+        sizes,
         only,
         modes: figure.modes().into(),
         local: Some(vec![figure.share()]),
-        graph: None,
-        scale: None,
-        file: None,
-        fft: None,
         value_sizes: Some(vec![ByteSize(4 << 10)]),
         clients: vec![1],
-        requests: None,
-        rounds: None,
     }
 }
 
@@ -356,6 +381,24 @@ mod tests {
             contest: contest(&memory),
             memory,
         }
+    }
+
+    #[test]
+    fn the_papers_sizes_can_be_had() {
+        use clap::Parser;
+
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Figure15Args,
+        }
+        let line = ["x", "--graph", "paper", "--scale", "22", "--fft", "512MiB", "--rounds", "1"];
+        let Figure15Args { common, sizes, only } = Line::parse_from(line).args;
+        let args = memory_args(Figure::Fifteen, common, sizes, only);
+        let sizes = super::super::sizes(&args);
+        assert_eq!((sizes.graph_vertices, sizes.graph_edges), (1_488_712, 8_678_566));
+        assert_eq!((sizes.r_mat_scale, sizes.fft_bytes, sizes.rounds), (22, 512 << 20, 1));
+        assert_eq!((sizes.clients, sizes.value_bytes), (vec![1], vec![4096]));
     }
 
     #[test]

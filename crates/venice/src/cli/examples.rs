@@ -172,6 +172,8 @@ EXAMPLES:
   venice paper rack-9 --scale 1 --modes victim-shm,victim-udp --json rack-9.json
   venice paper rack-11 --quick --plots plots
   venice paper 15 --only pagerank,redis --json figure15.json
+  venice paper 15 --graph paper --scale 22 --fft 512MiB --limit 1800
+                                              the graphs and the transform as large as the paper's: hours
 
 Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17
 and 18 are in `venice bench channels`.";
@@ -201,8 +203,10 @@ pub(super) const HELP_DOCTOR: &str = "\
 EXAMPLES:
   venice doctor
   venice doctor --json | jq '.[] | select(.state != \"ok\")'
+  venice doctor --json | jq '.[] | select(.needed_by | index(\"swap\"))'
 
-Exit code 1 when something that `venice run` cannot do without is missing.";
+The first rows say of each mode of `venice run` (--mode paged, window, swap) whether it works here. Exit
+code 1 when none does.";
 
 pub(super) const HELP_MONITOR: &str = "\
 EXAMPLES:

@@ -10,7 +10,7 @@ pub enum State {
     Ok,
     /// There, but something will be slower or not work.
     Warn,
-    /// Not there.
+    /// Not there, or not to be had.
     Missing,
 }
 
@@ -34,6 +34,32 @@ impl State {
     }
 }
 
+/// A mode of `venice run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By a pager in the program itself.
+    Paged,
+    /// On memory that is mapped.
+    Window,
+    /// By the kernel's own swap.
+    Swap,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: [Mode; 3] = [Mode::Paged, Mode::Window, Mode::Swap];
+
+    /// As on the command line.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Mode::Paged => "--mode paged",
+            Mode::Window => "--mode window",
+            Mode::Swap => "--mode swap",
+        }
+    }
+}
+
 /// One thing looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
@@ -41,8 +67,8 @@ pub struct Finding {
     pub what: &'static str,
     /// How well it is.
     pub state: State,
-    /// Whether the paged memory of `venice run` cannot do without it.
-    pub required: bool,
+    /// The modes of `venice run` that cannot do without it.
+    pub needed_by: Vec<Mode>,
     /// What was seen.
     pub detail: String,
     /// What to do about it; empty when all is well.
@@ -55,7 +81,7 @@ impl Finding {
         Finding {
             what,
             state: State::Ok,
-            required: false,
+            needed_by: Vec::new(),
             detail: detail.into(),
             mend: String::new(),
         }
@@ -75,8 +101,13 @@ impl Finding {
         Finding { state: State::Missing, mend: mend.into(), ..Finding::ok(what, detail) }
     }
 
-    /// The same, for something `venice run` needs.
-    pub fn required(self) -> Finding {
-        Finding { required: true, ..self }
+    /// The same, for something that `modes` cannot do without.
+    pub fn needed_by(self, modes: &[Mode]) -> Finding {
+        Finding { needed_by: modes.into(), ..self }
+    }
+
+    /// Whether `mode` cannot do without it, and has to.
+    pub fn stops(&self, mode: Mode) -> bool {
+        self.state == State::Missing && self.needed_by.contains(&mode)
     }
 }

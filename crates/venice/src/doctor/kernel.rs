@@ -6,14 +6,16 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 use venice_memory::paged::{Uffd, sys};
 
-use super::Finding;
+use super::{Finding, Mode};
 
 /// Kernel versions that brought what the pager uses, oldest first.
 const FEATURES: [(u32, u32, &str); 3] = [
     (6, 6, "UFFDIO_POISON (a clear signal when a donor is lost)"),
-    (6, 7, "PAGEMAP_SCAN and asynchronous write protection (dirty tracking)"),
+    (6, 7, "PAGEMAP_SCAN (whether a page is a huge one)"),
     (6, 8, "UFFDIO_MOVE (eviction without a copy)"),
 ];
+/// Whether what a window has mapped can move.
+pub const HELD_WRITES: &str = "held writes";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
@@ -23,12 +25,18 @@ const ENOSYS: i32 = 38;
 pub fn examine() -> Vec<Finding> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let ptrace = has_capability(CapabilitySet::SYS_PTRACE);
-    vec![version(&release), userfaultfd(probe(), ptrace), fork_events(ptrace), seccomp()]
+    vec![
+        version(&release),
+        userfaultfd(probe(Uffd::open), ptrace),
+        fork_events(ptrace),
+        held_writes(probe(Uffd::open_for_writes)),
+        seccomp(),
+    ]
 }
 
-/// Opens a userfaultfd just as the pager does; the error's number where that is refused.
-fn probe() -> Result<(), i32> {
-    let opened = Uffd::open().map_err(|errno| errno.0)?;
+/// Opens a userfaultfd just as the pager or the window does; the error's number where that is refused.
+fn probe(open: impl Fn() -> sys::SysResult<Uffd>) -> Result<(), i32> {
+    let opened = open().map_err(|errno| errno.0)?;
     sys::close(opened.fd);
     Ok(())
 }
@@ -44,20 +52,21 @@ fn version(release: &str) -> Finding {
             "kernel",
             format!("Linux {release}, a version this doctor cannot read"),
             "see that it is Linux 6.8 or newer",
-        )
-        .required();
+        );
     };
     let lacking: Vec<&str> = FEATURES
         .iter()
         .filter(|(major, minor, _)| version < (*major, *minor))
         .map(|(_, _, what)| *what)
         .collect();
-    if lacking.is_empty() {
+    let finding = if lacking.is_empty() {
         let detail = format!("Linux {release}: UFFDIO_MOVE, UFFDIO_POISON, PAGEMAP_SCAN");
-        return Finding::ok("kernel", detail).required();
-    }
-    let detail = format!("Linux {release} lacks {}", lacking.join(", "));
-    Finding::missing("kernel", detail, "boot Linux 6.8 or newer").required()
+        Finding::ok("kernel", detail)
+    } else {
+        let detail = format!("Linux {release} lacks {}", lacking.join(", "));
+        Finding::missing("kernel", detail, "boot Linux 6.8 or newer")
+    };
+    finding.needed_by(&[Mode::Paged])
 }
 
 /// `6.18.44-arch1` → (6, 18)
@@ -96,7 +105,7 @@ fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
             "see whether a container's seccomp profile forbids the userfaultfd system call",
         ),
     };
-    finding.required()
+    finding.needed_by(&[Mode::Paged])
 }
 
 fn fork_events(ptrace: bool) -> Finding {
@@ -108,7 +117,41 @@ fn fork_events(ptrace: bool) -> Finding {
         "no CAP_SYS_PTRACE: a program that forks and goes on (Redis BGSAVE) cannot be followed",
         "run as root, or with CAP_SYS_PTRACE as an ambient capability",
     )
-    .required()
+}
+
+/// What a window takes to hold up who writes to memory that moves.
+fn held_writes(probe: Result<(), i32>) -> Finding {
+    match probe {
+        Ok(()) => Finding::ok(
+            HELD_WRITES,
+            "userfaultfd holds up writes to shared memory: what --mode window has mapped can move",
+        ),
+        Err(EPERM) => Finding::warn(
+            HELD_WRITES,
+            "refused to this user: what --mode window has mapped cannot move",
+            format!(
+                "run as root, let this user open /dev/userfaultfd, or `sysctl -w \
+                 vm.unprivileged_userfaultfd=1` ({SYSCTL}); in a container, allow the userfaultfd \
+                 system call in its seccomp profile"
+            ),
+        ),
+        Err(EINVAL) => Finding::warn(
+            HELD_WRITES,
+            "the kernel cannot write-protect shared memory: what --mode window has mapped cannot move",
+            "boot Linux 5.19 or newer with CONFIG_PTE_MARKER_UFFD_WP=y",
+        ),
+        Err(ENOSYS) => Finding::warn(
+            HELD_WRITES,
+            "no userfaultfd: what --mode window has mapped cannot move",
+            "boot a kernel with CONFIG_USERFAULTFD=y; in a container, allow the userfaultfd system \
+             call in its seccomp profile",
+        ),
+        Err(number) => Finding::warn(
+            HELD_WRITES,
+            format!("refused: {}", std::io::Error::from_raw_os_error(number)),
+            "see whether a container's seccomp profile forbids the userfaultfd system call",
+        ),
+    }
 }
 
 fn seccomp() -> Finding {
@@ -155,8 +198,22 @@ mod tests {
         for (number, ptrace) in [(EPERM, true), (EPERM, false), (EINVAL, true), (ENOSYS, true)] {
             let finding = userfaultfd(Err(number), ptrace);
             assert_eq!(finding.state, State::Missing);
-            assert!(finding.required && !finding.mend.is_empty(), "{finding:?}");
+            assert!(finding.stops(Mode::Paged) && !finding.mend.is_empty(), "{finding:?}");
+            // A window works without; only moving takes it.
+            assert!(!finding.stops(Mode::Window) && !finding.stops(Mode::Swap), "{finding:?}");
         }
+    }
+
+    #[test]
+    fn a_window_that_cannot_move_is_told_how_it_could() {
+        assert_eq!(held_writes(Ok(())).state, State::Ok);
+        for number in [EPERM, EINVAL, ENOSYS, 5] {
+            let finding = held_writes(Err(number));
+            assert_eq!(finding.state, State::Warn, "{finding:?}");
+            assert!(Mode::ALL.iter().all(|mode| !finding.stops(*mode)), "{finding:?}");
+        }
+        assert!(held_writes(Err(EPERM)).mend.contains("vm.unprivileged_userfaultfd=1"));
+        assert!(held_writes(Err(EINVAL)).mend.contains("5.19"));
     }
 
     #[test]
@@ -165,7 +222,8 @@ mod tests {
         // Other tests open files meanwhile: only a leak at every probe shows through.
         let before = count();
         for _ in 0..200 {
-            let _ = probe();
+            let _ = probe(Uffd::open);
+            let _ = probe(Uffd::open_for_writes);
         }
         assert!(count() < before + 150, "descriptors leak");
     }

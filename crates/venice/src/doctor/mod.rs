@@ -8,6 +8,7 @@ mod identity;
 mod kernel;
 mod limits;
 mod memory;
+mod modes;
 mod ports;
 mod processors;
 mod shim;
@@ -19,7 +20,7 @@ use clap::Args;
 
 use crate::terminal::{self, Align};
 pub use facilities::on_path;
-pub use finding::{Finding, State};
+pub use finding::{Finding, Mode, State};
 pub use kernel::has_capability;
 pub use memory::available_bytes;
 pub use shim::places as shim_places;
@@ -27,13 +28,13 @@ pub use shim::places as shim_places;
 /// `venice doctor`
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// Print a list of objects: what, state (ok, warn, missing), required, detail, mend
+    /// Print a list of objects: what, state (ok, warn, missing), needed_by (modes of `venice run`),
+    /// detail, mend
     #[arg(long)]
     pub json: bool,
 }
 
-/// Looks at the machine and says what it found. 1 when the paged memory of `venice run` cannot
-/// work here, else 0.
+/// Looks at the machine and says what it found. 1 when no mode of `venice run` can work here, else 0.
 pub fn execute(args: &DoctorArgs) -> anyhow::Result<i32> {
     let findings = examine();
     if args.json {
@@ -56,12 +57,14 @@ fn examine() -> Vec<Finding> {
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
-    findings
+    // What they come to is read first.
+    let mut rows = modes::judge(&findings);
+    rows.extend(findings);
+    rows
 }
 
 fn verdict(findings: &[Finding]) -> i32 {
-    let fatal = findings.iter().any(|f| f.required && f.state == State::Missing);
-    if fatal { crate::failure::EXIT_FAILURE } else { 0 }
+    if modes::working(findings).is_empty() { crate::failure::EXIT_FAILURE } else { 0 }
 }
 
 fn sheet(findings: &[Finding], colour: bool) -> String {
@@ -82,11 +85,7 @@ fn sheet(findings: &[Finding], colour: bool) -> String {
         text.push_str(&format!("\n  {}: {}", finding.what, finding.mend));
     }
     text.push_str("\n\n");
-    text.push_str(if verdict(findings) == 0 {
-        "This machine can run programs on borrowed memory (venice run)."
-    } else {
-        "This machine cannot run programs on borrowed memory (venice run) yet."
-    });
+    text.push_str(&modes::closing(&modes::working(findings)));
     text
 }
 
@@ -107,20 +106,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_required_thing_that_is_missing_fails() {
+    fn it_fails_when_no_mode_works() {
         let fine = Finding::ok("a", "there");
-        let odd = Finding::warn("b", "small", "make it larger");
+        let odd = Finding::warn("b", "small", "make it larger").needed_by(&Mode::ALL);
         let gone = Finding::missing("c", "gone", "get it");
-        assert_eq!(verdict(&[fine.clone(), odd.clone(), gone.clone()]), 0);
-        assert_eq!(verdict(&[fine, odd, gone.required()]), 1);
+        let of_two = gone.clone().needed_by(&[Mode::Paged, Mode::Window]);
+        let of_swap = gone.clone().needed_by(&[Mode::Swap]);
+        assert_eq!(verdict(&[fine, odd, gone]), 0);
+        assert_eq!(verdict(std::slice::from_ref(&of_two)), 0);
+        assert_eq!(verdict(&[of_two, of_swap]), 1);
     }
 
     #[test]
     fn this_machine_can_be_examined() {
         let findings = examine();
         for what in [
+            "--mode paged",
+            "--mode window",
+            "--mode swap",
             "kernel",
             "userfaultfd",
+            "held writes",
+            "swapping",
             "memory cgroup",
             "overcommit",
             "huge pages",

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Finding;
+use super::{Finding, Mode};
 
 const LIBRARY: &str = "libvenice_preload.so";
 
@@ -10,15 +10,15 @@ const LIBRARY: &str = "libvenice_preload.so";
 pub fn examine() -> Vec<Finding> {
     let places = places();
     let found = places.iter().find(|place| place.is_file());
-    vec![match found {
-        Some(place) => Finding::ok("shim library", place.display().to_string()).required(),
+    let finding = match found {
+        Some(place) => Finding::ok("shim library", place.display().to_string()),
         None => Finding::missing(
             "shim library",
             format!("no {LIBRARY} in {}", list(&places)),
             "install it beside the venice binary, or name it in VENICE_SHIM",
-        )
-        .required(),
-    }]
+        ),
+    };
+    vec![finding.needed_by(&[Mode::Paged, Mode::Window])]
 }
 
 /// Where it may be: the place named in `VENICE_SHIM`, or else those beside the binary.

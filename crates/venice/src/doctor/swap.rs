@@ -10,11 +10,14 @@ use rustix::thread::CapabilitySet;
 use venice_swap::BlockKind;
 use venice_swap::cgroup::Hierarchy;
 
-use super::{Finding, kernel};
+use super::{Finding, Mode, kernel};
 
-/// Rows about the kernel's own paging; none of them stops `venice run` in its paged mode.
+/// Rows about the kernel's own paging; none of them stops a mode but that.
 pub fn examine() -> Vec<Finding> {
+    let may = venice_swap::require_root().is_ok();
+    let is_admin = kernel::has_capability(CapabilitySet::SYS_ADMIN);
     vec![
+        swapping(Path::new("/proc/swaps").exists(), may, is_admin),
         cgroup(Hierarchy::find()),
         device(
             "FUSE",
@@ -31,24 +34,55 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
+/// Whether areas can be swapped to, by this user.
+fn swapping(in_kernel: bool, is_root: bool, is_admin: bool) -> Finding {
+    let what = "swapping";
+    let finding = match (in_kernel, is_root, is_admin) {
+        (false, _, _) => Finding::missing(
+            what,
+            "the kernel was built without swap (/proc/swaps is not there)",
+            "boot a kernel with CONFIG_SWAP=y",
+        ),
+        (true, false, _) => Finding::missing(
+            what,
+            "this user may make neither block devices nor swap areas",
+            "run `venice swap` and `venice run --mode swap` as root",
+        ),
+        (true, true, false) => Finding::missing(
+            what,
+            "root without CAP_SYS_ADMIN, as in a container, may not switch swap areas on",
+            "give the container CAP_SYS_ADMIN, or run outside of it",
+        ),
+        (true, true, true) => Finding::ok(what, "areas can be switched on (root, CAP_SYS_ADMIN)"),
+    };
+    finding.needed_by(&[Mode::Swap])
+}
+
 fn cgroup(found: Option<Hierarchy>) -> Finding {
     let what = "memory cgroup";
-    let Some(hierarchy) = found else {
-        return Finding::warn(
+    let finding = match found {
+        None => Finding::missing(
             what,
             "no memory controller: `venice run --mode swap` has nothing to hold programs with",
             "boot with cgroup_enable=memory, or mount the cgroup file system",
-        );
+        ),
+        Some(hierarchy) => {
+            let (version, at) = (hierarchy.version(), hierarchy.mount().display());
+            let is_writable =
+                rustix::fs::access(hierarchy.mount(), rustix::fs::Access::WRITE_OK).is_ok();
+            if is_writable {
+                Finding::ok(what, format!("{version} at {at}"))
+            } else {
+                Finding::missing(
+                    what,
+                    format!("{version} at {at}, but no groups may be made there"),
+                    "run as root; in a container, mount it for writing (only `venice run --mode \
+                     swap` and comparisons with swap need it)",
+                )
+            }
+        }
     };
-    let (version, at) = (hierarchy.version(), hierarchy.mount().display());
-    if rustix::fs::access(hierarchy.mount(), rustix::fs::Access::WRITE_OK).is_ok() {
-        return Finding::ok(what, format!("{version} at {at}"));
-    }
-    Finding::warn(
-        what,
-        format!("{version} at {at}, but this user may not make groups there"),
-        "run as root (only `venice run --mode swap` and comparisons with swap need it)",
-    )
+    finding.needed_by(&[Mode::Swap])
 }
 
 /// A device that can be opened, or how to get it.
@@ -94,12 +128,10 @@ fn has_fuse_and_loop() -> bool {
 /// `without_rings`: why FUSE cannot do with rings, where there is FUSE.
 fn chosen(without_ublk: String, nbd: bool, without_rings: Option<String>) -> Finding {
     let what = "swap device";
-    if without_ublk.is_empty() {
-        return Finding::ok(what, "ublk (venice swap)");
-    }
-    match (nbd, without_rings) {
-        (true, _) => Finding::ok(what, format!("nbd (venice swap); ublk: {without_ublk}")),
-        (false, Some(without_rings)) => {
+    let finding = match (without_ublk.as_str(), nbd, without_rings) {
+        ("", _, _) => Finding::ok(what, "ublk (venice swap)"),
+        (_, true, _) => Finding::ok(what, format!("nbd (venice swap); ublk: {without_ublk}")),
+        (_, false, Some(without_rings)) => {
             let rings = match without_rings.as_str() {
                 "" => "requests over io_uring".to_owned(),
                 why => format!("requests by /dev/fuse (io_uring: {why})"),
@@ -107,13 +139,14 @@ fn chosen(without_ublk: String, nbd: bool, without_rings: Option<String>) -> Fin
             let detail = format!("a FUSE file under a loop device, {rings} (venice swap)");
             Finding::ok(what, format!("{detail}; no nbd; ublk: {without_ublk}"))
         }
-        (false, None) => Finding::missing(
+        (_, false, None) => Finding::missing(
             what,
             format!("neither nbd nor FUSE with loop devices; ublk: {without_ublk}"),
             "`modprobe ublk_drv` (Linux 6.13), `modprobe nbd`, or `modprobe fuse` and `modprobe loop` \
              (for `venice swap`)",
         ),
-    }
+    };
+    finding.needed_by(&[Mode::Swap])
 }
 
 fn protection(may: bool) -> Finding {
@@ -144,8 +177,21 @@ mod tests {
         assert!(chosen(none(), false, rings()).detail.contains("ublk: there is none"));
         let without = chosen(none(), false, Some("switched off".to_owned())).detail;
         assert!(without.contains("/dev/fuse (io_uring: switched off)"), "{without}");
-        assert_eq!(chosen(none(), false, None).state, State::Missing);
-        assert_eq!(cgroup(None).state, State::Warn);
+        assert!(chosen(none(), false, None).stops(Mode::Swap));
+        assert!(cgroup(None).stops(Mode::Swap));
         assert_eq!((protection(true).state, protection(false).state), (State::Ok, State::Warn));
+    }
+    #[test]
+    fn who_may_not_swap_is_told_what_it_takes() {
+        assert_eq!(swapping(true, true, true).state, State::Ok);
+        for (in_kernel, is_root, is_admin, wanted) in [
+            (false, true, true, "CONFIG_SWAP"),
+            (true, false, false, "as root"),
+            (true, true, false, "CAP_SYS_ADMIN"),
+        ] {
+            let finding = swapping(in_kernel, is_root, is_admin);
+            assert!(finding.stops(Mode::Swap) && finding.mend.contains(wanted), "{finding:?}");
+            assert!(!finding.stops(Mode::Paged) && !finding.stops(Mode::Window), "{finding:?}");
+        }
     }
 }

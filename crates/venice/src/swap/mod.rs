@@ -102,8 +102,8 @@ pub struct AttachArgs {
     /// The node this machine belongs to, where the nodes relay for each other [default: the first]
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
-    /// Requests carried at a time, each by a thread with a buffer of its own
-    /// [default: as many as processors, 2 to 4]
+    /// Requests carried at a time, each by a thread with a buffer of its own; with 1, whoever reads
+    /// waits for whatever is being written [default: as many as processors, 2 to 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: Option<u16>,
     /// The kernel fills swap areas of a higher priority first

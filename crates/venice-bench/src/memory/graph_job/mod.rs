@@ -2,7 +2,7 @@
 //!
 //! A graph job over 50 partitions ([`super::work`], `topk`) runs on local memory first, which gives the
 //! heat map of its partitions' memory; then with a third of that: what does not fit is swapped to the
-//! local disk, to a RAM disk, or lies in memory that other nodes lend.
+//! local disk, to a RAM disk, to zram, or lies in memory that other nodes lend, over shm and over udp.
 
 mod report;
 mod run;
@@ -19,7 +19,7 @@ use super::RunArgs;
 use super::closing::Pictured;
 use super::ground::Ground;
 use super::mode::Mode;
-use super::work::Shape;
+use super::work::{self, Shape, Work};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::progress::note;
@@ -48,7 +48,7 @@ pub struct JobArgs {
     /// Where the rest of the memory comes from.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
           default_values_t = [Mode::SwapDisk, Mode::RamDisk, Mode::Zram, Mode::VeniceShm,
-                              Mode::VeniceWindow, Mode::VeniceSwapShm])]
+                              Mode::VeniceUdp, Mode::VeniceWindow, Mode::VeniceSwapShm])]
     pub modes: Vec<Mode>,
 
     /// How long, on which disk, and where the figures go.
@@ -70,8 +70,8 @@ struct Plan {
 /// Measures the figure, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On an interrupt, when the job fails where this machine should be able to do it, and when a result was
-/// wrong. Whatever was set up has been removed by then.
+/// On a graph that this machine has no room for, on an interrupt, when the job fails where this machine
+/// should be able to do it, and when a result was wrong. Whatever was set up has been removed by then.
 pub fn execute_job(args: JobArgs) -> Result<()> {
     let mut modes = args.modes.clone();
     modes.retain(|mode| *mode != Mode::Local);
@@ -84,6 +84,7 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
         limit: args.run.limit(args.quick),
         quick: args.quick,
     };
+    super::check_room("the graph job", work::graph_bytes(Work::Topk, plan.graph, 0))?;
     interrupt::catch_signals()?;
     note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
     let mut ground = Ground::new(args.run.swap_dir.clone());
@@ -102,4 +103,24 @@ fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
         plots: tables::plots(report)?,
         sheets: tables::all(report),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn unless_told_the_job_runs_paged_over_both_ports_beside_mapped_swapped_and_local_disks() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: JobArgs,
+        }
+        let modes = Line::parse_from(["x"]).args.modes;
+        let missing: Vec<Mode> =
+            Mode::ALL.into_iter().filter(|mode| !modes.contains(mode)).collect();
+        assert_eq!(missing, [Mode::Local, Mode::VeniceSwapUdp, Mode::FuseLoop]);
+    }
 }

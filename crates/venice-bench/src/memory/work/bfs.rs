@@ -12,6 +12,12 @@ pub(super) const EDGE_FACTOR: u64 = 14;
 const ROOTS: u64 = 2;
 const UNSEEN: u32 = u32::MAX;
 
+/// Graph, levels and queue, in bytes.
+pub(super) fn held_bytes(scale: u32) -> u64 {
+    let vertices = 1u64 << scale;
+    Graph::held_bytes(vertices, 2 * EDGE_FACTOR * vertices) + vertices * 2 * size_of::<u32>() as u64
+}
+
 #[derive(Debug)]
 pub(super) struct Search {
     graph: Graph,

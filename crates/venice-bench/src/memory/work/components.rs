@@ -16,6 +16,13 @@ pub(super) fn shape(scale: u32) -> Shape {
     Shape { vertices, edges: (f64::from(vertices) * EDGES_PER_VERTEX) as u64 }
 }
 
+/// Graph and labels, in bytes.
+pub(super) fn held_bytes(scale: u32) -> u64 {
+    let Shape { vertices, edges } = shape(scale);
+    let vertices = u64::from(vertices);
+    Graph::held_bytes(vertices, 2 * edges) + vertices * size_of::<u32>() as u64
+}
+
 #[derive(Debug)]
 pub(super) struct Components {
     graph: Graph,

@@ -170,6 +170,11 @@ impl Graph {
         })
     }
 
+    /// What one of so many vertices and entries takes, in bytes.
+    pub(super) fn held_bytes(vertices: u64, entries: u64) -> u64 {
+        (vertices + 1) * size_of::<u64>() as u64 + entries * size_of::<u32>() as u64
+    }
+
     /// Writes it to a file.
     ///
     /// # Errors

@@ -126,6 +126,24 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
     graph.save(path)
 }
 
+/// What an application holds of its graph and of what it keeps for each vertex, in bytes.
+pub(super) fn graph_bytes(work: Work, web: Shape, scale: u32) -> u64 {
+    match work {
+        Work::Pagerank => pagerank::held_bytes(web),
+        Work::Bfs => bfs::held_bytes(scale),
+        Work::Components => components::held_bytes(scale),
+        Work::Topk => topk::held_bytes(web),
+        Work::Grep | Work::GrepFile | Work::Fft => {
+            unreachable!("{work:?} has no graph")
+        }
+    }
+}
+
+/// What the transform of so many bytes holds: it goes to and fro between two squares.
+pub(super) fn fft_bytes(bytes: u64) -> u64 {
+    bytes.saturating_mul(2)
+}
+
 /// What the clock sees of a run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
@@ -196,6 +214,10 @@ mod tests {
             let shape = Shape { vertices: 1000, edges: 5000 };
             if work.has_graph() {
                 draw_graph(*work, shape, 8, &graph).unwrap();
+                // What is loaded, and some more for each vertex.
+                let file_bytes = std::fs::metadata(&graph).unwrap().len();
+                let held_bytes = graph_bytes(*work, shape, 8);
+                assert!((file_bytes..6 * file_bytes).contains(&(held_bytes + 16)), "{work:?}");
             }
             let args = WorkArgs {
                 work: *work,

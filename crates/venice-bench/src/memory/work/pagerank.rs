@@ -2,12 +2,19 @@
 
 use anyhow::Result;
 
-use super::graph::Graph;
+use super::graph::{Graph, Shape};
 use super::{Done, WorkArgs, Workload, digest};
 
 const DAMPING: f64 = 0.85;
 /// Passes over the graph in one round.
 const ITERATIONS: u64 = 2;
+
+/// Graph, degrees, ranks and shares, in bytes.
+pub(super) fn held_bytes(web: Shape) -> u64 {
+    let vertices = u64::from(web.vertices);
+    let of_vertex = size_of::<u32>() + 2 * size_of::<f64>();
+    Graph::held_bytes(vertices, web.edges) + vertices * of_vertex as u64
+}
 
 #[derive(Debug)]
 pub(super) struct PageRank {
@@ -75,7 +82,6 @@ impl PageRank {
 
 #[cfg(test)]
 mod tests {
-    use super::super::graph::Shape;
     use super::*;
 
     #[test]

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use super::graph::Graph;
+use super::graph::{Graph, Shape};
 use super::{Done, WorkArgs, Workload, digest};
 
 /// The paper's nodes.
@@ -52,6 +52,13 @@ impl Inbox {
     fn bytes(&self) -> u64 {
         (self.blocks.len() * BLOCK * size_of::<Message>()) as u64
     }
+}
+
+/// Graph, ranks, and a message over each edge, in bytes: what it holds in the greatest superstep.
+pub(super) fn held_bytes(crowd: Shape) -> u64 {
+    let vertices = u64::from(crowd.vertices);
+    let messages = crowd.edges * size_of::<Message>() as u64;
+    Graph::held_bytes(vertices, crowd.edges) + vertices * size_of::<f64>() as u64 + messages
 }
 
 #[derive(Debug)]
@@ -168,7 +175,6 @@ impl TopK {
 
 #[cfg(test)]
 mod tests {
-    use super::super::graph::Shape;
     use super::*;
 
     #[test]
