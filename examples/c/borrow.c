@@ -10,6 +10,7 @@
 
 #define PAGES 1000
 #define PAGE 4096
+#define MIB (1 << 20)
 
 static void must(venice_status status, const char *what)
 {
@@ -40,15 +41,59 @@ static void many_at_once(venice_memory *memory)
                 errx(1, "page %d is wrong at %d", page, at);
     }
     printf("%d pages there and back\n", PAGES);
+    must(venice_write_async(memory, 0, pages[0], PAGE, &accesses[0]), "write");
+    must(venice_flush(memory), "flush");
+    if (!venice_is_over(accesses[0]))
+        errx(1, "flushed, and not over");
+    must(venice_wait(accesses[0]), "wait");
+}
+
+/* An array of 32 MiB, of which 8 are here, then 5. */
+static void an_array(venice_rack *rack)
+{
+    venice_paged *paged;
+    venice_region *region;
+    venice_copies copies;
+    venice_status status;
+    size_t length;
+    uint64_t *numbers, sum = 0;
+    status = venice_paged_open(rack, 32 * MIB, 8 * MIB, NULL, &paged);
+    if (status == VENICE_REFUSED) {
+        printf("no array: %s\n", venice_last_error());
+        return;
+    }
+    must(status, "paged_open");
+    must(venice_map(paged, 32 * MIB, "64k", &region), "map");
+    numbers = venice_region_address(region);
+    length = venice_region_bytes(region) / sizeof *numbers;
+    must(venice_advise(region, 0, venice_region_bytes(region), "sequential"), "advise");
+    for (size_t at = 0; at < length; at++)
+        numbers[at] = at;
+    must(venice_set_local_bytes(paged, 5 * MIB), "set_local_bytes");
+    for (size_t at = 0; at < length; at++)
+        sum += numbers[at];
+    if (sum != (uint64_t)length * (length - 1) / 2)
+        errx(1, "the sum is wrong");
+    if (venice_resident_bytes(paged) > venice_local_bytes(paged))
+        errx(1, "more is here than may be");
+    must(venice_advise(region, 0, venice_region_bytes(region), "pageout"), "advise");
+    must(venice_paged_get_copies(paged, &copies), "copies");
+    printf("%zu numbers in %" PRIu64 " slabs, %" PRIu64 " MiB of them here at most\n", length,
+           copies.slabs, venice_local_bytes(paged) / MIB);
+    venice_paged_close(paged);
+    if (numbers[4711] != 4711)
+        errx(1, "a region is there until it is unmapped");
+    venice_unmap(region);
 }
 
 static void a_cache(venice_rack *rack)
 {
     venice_cache *cache;
     venice_cache_stats stats;
+    venice_copies copies;
     char value[64];
     size_t len;
-    must(venice_cache_open(rack, 16 << 20, NULL, NULL, &cache), "cache");
+    must(venice_cache_open(rack, 16 * MIB, NULL, NULL, &cache), "cache");
     must(venice_put(cache, "planet", 6, "Jupiter", 7), "put");
     must(venice_get(cache, "planet", 6, value, sizeof value, &len), "get");
     printf("planet: %.*s\n", (int)len, value);
@@ -57,13 +102,33 @@ static void a_cache(venice_rack *rack)
     if (venice_get(cache, "star", 4, value, sizeof value, &len) != VENICE_NOT_FOUND)
         errx(1, "there is no star");
     must(venice_delete(cache, "planet", 6), "delete");
+    must(venice_cache_get_copies(cache, &copies), "copies");
+    if (copies.copies < 1 || copies.lost_slabs > 0)
+        errx(1, "a cache without its memory");
     must(venice_cache_get_stats(cache, &stats), "stats");
     printf("hits %" PRIu64 ", misses %" PRIu64 ", objects %" PRIu64 "\n", stats.hits, stats.misses,
            stats.objects);
     venice_cache_close(cache);
 }
 
-static void a_device(venice_rack *rack)
+/* Holds a device for a moment, if there is one. */
+static void a_device(venice_status status, venice_device *device)
+{
+    if (status == VENICE_NO_ROOM) {
+        printf("no device: %s\n", venice_last_error());
+        return;
+    }
+    must(status, "a device");
+    printf("held: %s of %s (%s), %" PRIu64 " bytes\n", venice_device_address(device),
+           venice_device_node(device), venice_device_capabilities(device),
+           venice_device_bytes(device));
+    must(venice_check_device(device), "check_device");
+    if (venice_device_leaving_s(device) >= 0)
+        printf("its node wants it back\n");
+    venice_free_device(device);
+}
+
+static void devices(venice_rack *rack)
 {
     venice_device *device;
     venice_device_options options = VENICE_DEVICE_OPTIONS;
@@ -71,17 +136,11 @@ static void a_device(venice_rack *rack)
     options.purpose = "an example in C";
     options.wait_ms = 100;
     status = venice_get_accelerator(rack, &options, &device);
-    if (status == VENICE_NO_ROOM) {
-        printf("no device: %s\n", venice_last_error());
-        return;
-    }
-    must(status, "get_accelerator");
-    printf("held: %s of %s (%s)\n", venice_device_address(device), venice_device_node(device),
-           venice_device_capabilities(device));
-    must(venice_check_device(device), "check_device");
-    if (venice_device_leaving_s(device) >= 0)
-        printf("its node wants it back\n");
-    venice_free_device(device);
+    a_device(status, device);
+    status = venice_get_storage(rack, 3 * MIB, &options, &device);
+    a_device(status, device);
+    status = venice_get_nic(rack, &options, &device);
+    a_device(status, device);
 }
 
 int main(int argc, char **argv)
@@ -90,14 +149,18 @@ int main(int argc, char **argv)
     venice_memory *memory;
     venice_options options = VENICE_OPTIONS;
     venice_copies copies;
-    uint64_t old;
+    uint64_t old, free_bytes, left_bytes;
     char word[8];
     options.purpose = "an example in C";
     options.copies = 2;
     options.placement = "spread";
     must(venice_connect(argc > 1 ? argv[1] : NULL, &rack), "connect");
-    must(venice_get_memory(rack, 32 << 20, &options, &memory), "get_memory");
-    printf("borrowed %" PRIu64 " bytes\n", venice_len_bytes(memory));
+    must(venice_free_bytes(rack, &free_bytes), "free_bytes");
+    printf("venice %s, %" PRIu64 " bytes free\n", venice_version(), free_bytes);
+    must(venice_get_memory(rack, 32 * MIB, &options, &memory), "get_memory");
+    must(venice_free_bytes(rack, &left_bytes), "free_bytes");
+    printf("borrowed %" PRIu64 " bytes, %" PRIu64 " are left\n", venice_len_bytes(memory),
+           left_bytes);
     must(venice_get_copies(memory, &copies), "copies");
     printf("copies %" PRIu64 ", slabs without all of them %" PRIu64 "\n", copies.copies,
            copies.short_slabs);
@@ -106,15 +169,16 @@ int main(int argc, char **argv)
     must(venice_read(memory, 5000000, word, 8), "read");
     printf("read: %.8s\n", word);
     many_at_once(memory);
-    must(venice_fetch_add(memory, 16 << 20, 41, NULL), "fetch_add");
-    must(venice_compare_swap(memory, 16 << 20, 41, 42, &old), "compare_swap");
+    must(venice_fetch_add(memory, 16 * MIB, 41, NULL), "fetch_add");
+    must(venice_compare_swap(memory, 16 * MIB, 41, 42, &old), "compare_swap");
     printf("it was %" PRIu64 "\n", old);
     if (venice_read(memory, 1ull << 40, word, 8) != VENICE_OUT_OF_RANGE)
         errx(1, "there is not so much");
     printf("refused: %s\n", venice_last_error());
 
     a_cache(rack);
-    a_device(rack);
+    an_array(rack);
+    devices(rack);
     venice_free_memory(memory);
     venice_disconnect(rack);
     return 0;

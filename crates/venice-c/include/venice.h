@@ -150,6 +150,52 @@ venice_status venice_fetch_add(const venice_memory *memory, uint64_t offset, uin
 venice_status venice_compare_swap(const venice_memory *memory, uint64_t offset, uint64_t expected,
                                   uint64_t new_value, uint64_t *old);
 
+/* Borrowed memory at addresses like any other, for arrays larger than what is resident of them: pages
+ * come when they are touched, and those not used lately leave. Needs what `venice run` needs: Linux
+ * 6.8 and CAP_SYS_PTRACE. */
+typedef struct venice_paged venice_paged;
+
+/* Borrows `len_bytes`, rounded up to whole slabs, for regions of which at most `local_bytes` (4 MiB at
+ * least) are resident, all together. */
+venice_status venice_paged_open(const venice_rack *rack, uint64_t len_bytes, uint64_t local_bytes,
+                                const venice_options *options, venice_paged **paged);
+
+/* No more regions from here; it is given back when the last of them is unmapped. NULL is nothing. */
+void venice_paged_close(venice_paged *paged);
+
+/* What of the regions may be resident, and what is; 0 for NULL. */
+uint64_t venice_local_bytes(const venice_paged *paged);
+uint64_t venice_resident_bytes(const venice_paged *paged);
+
+/* Another budget while they are in use: 4 MiB at least, 32 MiB once there were pages of 2 MiB. When it
+ * shrinks, pages leave within the time that they take to travel, which this does not wait for. */
+venice_status venice_set_local_bytes(const venice_paged *paged, uint64_t local_bytes);
+
+/* How its copies are just now. */
+venice_status venice_paged_get_copies(const venice_paged *paged, venice_copies *copies);
+
+/* A region: bytes at an address, zeros at first. */
+typedef struct venice_region venice_region;
+
+/* Maps `len_bytes`, rounded up to whole pages of 4 KiB, which come and go by pages of `page_size`:
+ * "4k" (NULL too), "64k" or "2m". */
+venice_status venice_map(const venice_paged *paged, uint64_t len_bytes, const char *page_size,
+                         venice_region **region);
+
+/* Unmaps it, and forgets what is in it. NULL is nothing. */
+void venice_unmap(venice_region *region);
+
+/* Its first byte, that of a page, and its length; NULL and 0 for NULL. The program and the kernel use
+ * it as they use any memory until it is unmapped. A page whose last donor is lost is SIGBUS. */
+void *venice_region_address(const venice_region *region);
+size_t venice_region_bytes(const venice_region *region);
+
+/* Says how `len_bytes` from `offset` on will be used, all pages that these lie on: "sequential",
+ * "random", "normal" (takes either back), "willneed" (far pages are brought in, half the budget
+ * of them at most), "cold" (they leave before others), "pageout" (they have left). */
+venice_status venice_advise(const venice_region *region, size_t offset, size_t len_bytes,
+                            const char *hint);
+
 /* An object cache in borrowed memory: a victim store for caches that are too small. */
 typedef struct venice_cache venice_cache;
 

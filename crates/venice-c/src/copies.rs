@@ -1,6 +1,6 @@
 //! `venice_copies`.
 
-use venice_client::{Memory, ObjectCache};
+use venice_client::{Memory, ObjectCache, PagedMemory};
 
 use crate::arguments::{handle, place};
 use crate::status::{Status, told};
@@ -33,6 +33,24 @@ pub unsafe extern "C" fn venice_get_copies(memory: *const Memory, copies: *mut C
         // SAFETY: promised.
         let (memory, copies) = unsafe { (handle(memory, "memory")?, place(copies, "copies")?) };
         *copies = memory.copies().into();
+        Ok(())
+    };
+    told(ask())
+}
+
+/// See the header.
+///
+/// # Safety
+/// As in [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_paged_get_copies(
+    paged: *const PagedMemory,
+    copies: *mut Copies,
+) -> Status {
+    let ask = || {
+        // SAFETY: promised.
+        let (paged, copies) = unsafe { (handle(paged, "paged")?, place(copies, "copies")?) };
+        *copies = paged.copies().into();
         Ok(())
     };
     told(ask())

@@ -9,5 +9,6 @@ mod cache;
 mod copies;
 mod device;
 mod memory;
+mod paged;
 mod rack;
 mod status;

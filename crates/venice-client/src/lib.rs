@@ -25,6 +25,9 @@
 //! # Ok::<(), venice_client::Error>(())
 //! ```
 //!
+//! A program that has borrowed memory is shown by `venice ps` and `venice status`, where the run
+//! directory of its rack lets it in.
+//!
 //! Borrowed memory is given back when what holds it is dropped; of a program that dies, when its
 //! leases end. Calls that borrow block their thread and run a small runtime of their own inside:
 //! from an asynchronous program they are made where blocking is allowed.
@@ -32,6 +35,7 @@
 
 mod device;
 mod error;
+mod listed;
 mod memory;
 mod object_cache;
 mod paged;
@@ -50,5 +54,5 @@ pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
 pub use venice_control::{DEFAULT_PRIORITY, Policy, UnknownPolicy};
-pub use venice_recipient::paged::PageSize;
+pub use venice_recipient::paged::{Hint, PageSize, Pattern};
 pub use venice_recipient::{Copies, PortKind};

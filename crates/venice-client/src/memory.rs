@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use venice_recipient::{Copies, Lane, LaneError, RemoteMemory};
 
 use crate::Error;
+use crate::listed::Listed;
 use crate::pending::{Outcome, Pending};
 use crate::queue::{Access, Queue};
 use crate::store::Store;
@@ -17,6 +18,7 @@ use crate::store::Store;
 /// atomic accesses where that matters.
 #[derive(Debug)]
 pub struct Memory {
+    _listed: Listed,
     /// Behind the lanes when dropped: they are of no use without it.
     queue: OnceLock<Queue>,
     idle_lanes: Mutex<Vec<Lane>>,
@@ -32,8 +34,8 @@ impl std::fmt::Debug for Queue {
 
 impl Memory {
     pub(crate) fn new(remote: RemoteMemory, most_under_way: usize) -> Memory {
-        let idle_lanes = Mutex::new(Vec::new());
-        Memory { queue: OnceLock::new(), idle_lanes, remote, most_under_way }
+        let (listed, idle_lanes) = (Listed::enter(&remote, None), Mutex::new(Vec::new()));
+        Memory { _listed: listed, queue: OnceLock::new(), idle_lanes, remote, most_under_way }
     }
 
     /// How much there is: what was asked for, in whole slabs of 16 MiB.

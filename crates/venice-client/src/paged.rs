@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use venice_recipient::paged::{PageSize, Region, Space, SpaceError};
+use venice_recipient::paged::{Hint, PageSize, Region, Space, SpaceError};
 use venice_recipient::{Copies, RemoteMemory};
 
 use crate::Error;
+use crate::listed::Listed;
 
 /// Borrowed memory from which regions are mapped: arrays larger than what is to be resident of
 /// them. Needs what `venice run` needs: Linux 6.8 and `CAP_SYS_PTRACE`.
@@ -19,6 +20,7 @@ pub struct PagedMemory {
 /// The space goes first, and the loan after it.
 #[derive(Debug)]
 struct Shared {
+    _listed: Listed,
     space: Arc<Space>,
     remote: RemoteMemory,
 }
@@ -36,7 +38,8 @@ pub struct PagedRegion {
 impl PagedMemory {
     pub(crate) fn start(remote: RemoteMemory, local_bytes: u64) -> Result<PagedMemory, Error> {
         let space = Arc::new(Space::start(remote.memory().clone(), local_bytes)?);
-        Ok(PagedMemory { shared: Arc::new(Shared { space, remote }) })
+        let listed = Listed::enter(&remote, Some(&space));
+        Ok(PagedMemory { shared: Arc::new(Shared { _listed: listed, space, remote }) })
     }
 
     /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB.
@@ -66,6 +69,22 @@ impl PagedMemory {
         self.shared.remote.copies()
     }
 
+    /// What of the regions may be resident, all together.
+    pub fn local_bytes(&self) -> u64 {
+        self.shared.space.local_bytes()
+    }
+
+    /// Gives them another budget while they are in use, as `venice limit` does. When it shrinks, pages
+    /// leave within the time that they take to travel, which this does not wait for. The pager's
+    /// write-behind ring never gets longer than it began: start with the largest budget there is to be.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for less than 4 MiB, or than 32 MiB once there were huge pages;
+    /// [`Error::NoRoom`] where donors are lost, and what is left has no room for what would leave.
+    pub fn set_local_bytes(&self, local_bytes: u64) -> Result<(), Error> {
+        Ok(self.shared.space.set_local_bytes(local_bytes)?)
+    }
+
     /// What regions may be, all together.
     pub fn capacity_bytes(&self) -> u64 {
         self.shared.space.capacity_bytes()
@@ -93,6 +112,22 @@ impl PagedRegion {
         self.region.len_bytes()
     }
 
+    /// Says how `len_bytes` from `offset` on will be used, in whole pages: all those that these lie on.
+    /// It comes to what `madvise(2)` comes to under `venice run`: with [`Hint::WillNeed`] far pages are
+    /// brought in, half the budget of them at most; [`Hint::Cold`] ones leave before others,
+    /// [`Hint::PageOut`] ones have left; a [`Pattern`](crate::Pattern) holds until another is said.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::Refused`] by the kernel, of locked pages for one.
+    pub fn advise(&self, offset: usize, len_bytes: usize, hint: Hint) -> Result<(), Error> {
+        let size = self.len_bytes();
+        if offset.checked_add(len_bytes).is_none_or(|end| end > size) {
+            let [offset, len_bytes, size_bytes] = [offset, len_bytes, size].map(|it| it as u64);
+            return Err(Error::OutOfRange { offset, len_bytes, size_bytes });
+        }
+        Ok(self.region.advise(offset, len_bytes, hint)?)
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         self.region.bytes()
@@ -108,7 +143,7 @@ impl From<SpaceError> for Error {
     fn from(error: SpaceError) -> Self {
         let said = crate::error::with_causes(&error);
         match error {
-            SpaceError::NoRoom { .. } => Error::NoRoom(said),
+            SpaceError::NoRoom { .. } | SpaceError::NoRoomFar { .. } => Error::NoRoom(said),
             SpaceError::TooLittle { .. }
             | SpaceError::TooLittleForHuge { .. }
             | SpaceError::HugeNotMapped => Error::Invalid(said),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use venice_programs_test::{Port, Rack, venice_binary};
+use venice_programs_test::{Port, Rack, paged_mode_is_missing, venice_binary};
 
 /// `scripts/install.sh ACTION PREFIX`.
 fn install(action: &str, prefix: &Path) -> Output {
@@ -55,7 +55,11 @@ fn a_c_program_is_built_against_the_installed_library() {
     let prefix = tempfile::tempdir().expect("a temporary directory");
     let installed = install("install", prefix.path());
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    let rack = Rack::start(Port::Udp, 64);
+    let pool = prefix.path().join("pool");
+    std::fs::create_dir(&pool).expect("a directory");
+    let offer = format!("storage:{}=16MiB", pool.display());
+    let rack = Rack::start_with(Port::Udp, 64, &["--offer", &offer]);
+    let has_pager = !paged_mode_is_missing("a_c_program_is_built_against_the_installed_library");
     for (name, how, library) in
         [("shared", "", "-lvenice"), ("static", "--static", "-l:libvenice.a")]
     {
@@ -81,16 +85,24 @@ fn a_c_program_is_built_against_the_installed_library() {
         let (out, err) =
             (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success(), "{name}: {out}{err}");
+        let (version, free) = (env!("CARGO_PKG_VERSION"), 256 << 20);
+        let array = if has_pager { "4194304 numbers in 2 slabs, 5 MiB" } else { "no array: " };
         for line in [
+            &format!("venice {version}, {free} bytes free"),
+            &format!("borrowed {} bytes, {} are left", 32 << 20, 192 << 20),
             "read: far away",
             "1000 pages there and back",
             "it was 41",
             "planet: Jupiter",
+            array,
             "no device: no accelerator",
+            &format!("held: {} of node1 (directory), 3145728 bytes", pool.display()),
+            "no device: no nic",
         ] {
             assert!(out.contains(line), "{name}: no {line:?} in {out}");
         }
     }
+    every_function_is_used(&prefix.path().join("include/venice.h"));
     assert_eq!(rack.granted_bytes(), 0, "all was given back");
     let refused = Command::new(prefix.path().join("shared"))
         .arg("127.0.0.1:1")
@@ -102,4 +114,20 @@ fn a_c_program_is_built_against_the_installed_library() {
     assert!(install("uninstall", prefix.path()).status.success());
     assert!(!prefix.path().join("lib/libvenice.so").exists());
     assert!(!prefix.path().join("include/venice.h").exists());
+}
+
+/// The example calls all that the header declares.
+fn every_function_is_used(header: &Path) {
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
+    let (header, example) = (read(header), read(&root().join("examples/c/borrow.c")));
+    let is_declared = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphabetic());
+    let name = |line: &str| -> Option<String> {
+        let word = line.split_once('(')?.0.split([' ', '*']).next_back()?;
+        word.starts_with("venice_").then(|| word.to_owned())
+    };
+    let declared: Vec<String> = header.lines().filter(is_declared).filter_map(name).collect();
+    assert!(declared.len() > 40, "{declared:?}");
+    let is_missing = |name: &&String| !example.contains(&format!("{name}("));
+    let missing: Vec<_> = declared.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "no example of {missing:?}");
 }

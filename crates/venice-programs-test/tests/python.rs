@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 use venice_programs_test::{
     MIB, Port, Rack, Running, kill_now, mapped_slab_bytes, paged_mode_is_missing, venice_binary,
@@ -238,4 +239,116 @@ fn nodes_are_drained_under_an_array_by_datagrams() {
         return;
     }
     nodes_are_drained_under_an_array(Port::Udp);
+}
+
+/// A program with memory and two arrays, that goes on until it is told to stop.
+const LIBRARY_PROGRAM: &str = "import os, sys, numpy, venice\n\
+    rack = venice.connect()\n\
+    memory = rack.get_memory('16MiB', copies=1)\n\
+    array = rack.array(4 << 20, numpy.int64, local='24MiB', copies=1)\n\
+    other = rack.array(1 << 20, numpy.int64, local='8MiB', copies=1)\n\
+    other[:] = 7\n\
+    array[:] = numpy.arange(array.size)\n\
+    if len(sys.argv) > 2:\n\
+    \x20   import time\n\
+    \x20   child = os.fork()\n\
+    \x20   if child == 0: time.sleep(120); os._exit(0)\n\
+    \x20   open(sys.argv[2], 'w').write(str(child))\n\
+    open(sys.argv[1] + 'ready', 'w')\n\
+    rounds = 0\n\
+    while not os.path.exists(sys.argv[1] + 'stop'):\n\
+    \x20   rounds += 1\n\
+    \x20   array += 1\n\
+    \x20   assert int(array.sum()) == array.size * (array.size - 1) // 2 + rounds * array.size\n\
+    assert (other == 7).all()\n";
+
+/// Starts it and waits until its arrays are written.
+fn library_program(rack: &Rack, package: &Package, more: &[&str]) -> Running {
+    let at = package.0.path().join("program-");
+    let mut python = package.python(rack);
+    python.args(["-c", LIBRARY_PROGRAM]).arg(&at).args(more);
+    let mut running = Running::spawn(python, false);
+    let ready = package.0.path().join("program-ready");
+    wait_for("the arrays to be written", PATIENCE, || {
+        assert!(running.is_running(), "{}", running.says_on_stderr());
+        ready.exists().then_some(())
+    });
+    running
+}
+
+/// What is in the folder of the runs, if there is one.
+fn runs(rack: &Rack) -> Vec<String> {
+    let entries = std::fs::read_dir(rack.run_dir().join("runs")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_program_with_arrays_is_shown_and_follows_its_budget() {
+    if paged_mode_is_missing("a_program_with_arrays_is_shown_and_follows_its_budget") {
+        return;
+    }
+    let (rack, package) = (Rack::start(Port::Shm, 64), Package::assemble());
+    let running = library_program(&rack, &package, &[]);
+    let rows = rack.json(&["ps"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(1), "one row of all: {rows}");
+    let row = &rows[0];
+    let number = |row: &serde_json::Value, field: &str| row[field].as_u64().expect("a number");
+    let pid = running.pid();
+    assert_eq!((number(row, "run"), number(row, "pid")), (pid.into(), pid.into()));
+    assert_eq!((&row["mode"], &row["port"]), (&"library".into(), &"shm".into()), "{row}");
+    assert!(row["command"].as_str().is_some_and(|text| text.starts_with("/usr/bin/python3 ")));
+    assert_eq!(
+        (number(row, "local_bytes"), number(row, "borrowed_bytes")),
+        (32 * MIB, (16 + 32 + 16) * MIB)
+    );
+    assert!((MIB..=32 * MIB).contains(&number(row, "resident_bytes")), "{row}");
+    assert!(number(row, "remote_bytes") > 20 * MIB, "memory and pages: {row}");
+    assert!(row["faults_per_s"].as_f64() > Some(0.0), "{row}");
+    assert!(row["fault_p99_us"].as_f64() >= row["fault_p50_us"].as_f64(), "{row}");
+    let table = String::from_utf8_lossy(&rack.venice(&["ps"]).stdout).into_owned();
+    assert!(
+        table.lines().any(|line| line.contains(" library ") && line.contains("32MiB")),
+        "{table}"
+    );
+    let line = format!("run {pid} (/usr/bin/python3 ");
+    wait_for("its line in `venice status`", PATIENCE, || {
+        let status = String::from_utf8_lossy(&rack.venice(&["status"]).stdout).into_owned();
+        let its = status.lines().find(|it| it.starts_with(&line))?.to_owned();
+        its.ends_with("1 copy of 4 slabs, all there").then_some(())
+    });
+
+    for mib in [12, 40, 9] {
+        let row = rack.json(&["limit", &pid.to_string(), "--local", &format!("{mib}MiB")]);
+        // Each array has its part in whole pages.
+        let local_bytes = number(&row, "local_bytes");
+        assert!((mib * MIB - 8192..=mib * MIB).contains(&local_bytes), "{row}");
+        assert!(number(&row, "resident_bytes") <= local_bytes, "{row}");
+    }
+    let refused = rack.venice(&["limit", &pid.to_string(), "--local", "7MiB"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("ask for 8MiB at least"), "{said}");
+    std::fs::write(package.0.path().join("program-stop"), "").expect("a file");
+    running.finish(PATIENCE).expect_code(0);
+    assert_eq!((rack.json(&["ps"]), runs(&rack)), (serde_json::json!([]), Vec::new()));
+    assert_eq!(rack.json(&["status"])["runs"], serde_json::json!([]));
+}
+
+/// Though a child that it forked has its socket open.
+#[test]
+fn nothing_is_left_of_a_program_with_arrays_that_was_killed() {
+    if paged_mode_is_missing("nothing_is_left_of_a_program_with_arrays_that_was_killed") {
+        return;
+    }
+    let (rack, package) = (Rack::start(Port::Udp, 64), Package::assemble());
+    let child = package.0.path().join("child");
+    let mut running = library_program(&rack, &package, &[child.to_str().expect("a path")]);
+    assert_eq!(rack.json(&["ps"])[0]["port"], "udp");
+    wait_for("its file", PATIENCE, || (runs(&rack).len() == 2).then_some(()));
+    running.signal(Signal::KILL);
+    wait_for("its end", PATIENCE, || (!running.is_running()).then_some(()));
+    assert_eq!(rack.json(&["status"])["runs"], serde_json::json!([]));
+    assert_eq!((rack.json(&["ps"]), runs(&rack)), (serde_json::json!([]), Vec::new()));
+    let child = std::fs::read_to_string(child).expect("a number");
+    kill_now(child.parse().expect("a number"));
+    running.finish(PATIENCE).expect_code(128 + 9);
 }

@@ -48,6 +48,15 @@ impl Paged {
         Ok(self.0.get(py)?.resident_bytes())
     }
 
+    fn local_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.local_bytes())
+    }
+
+    fn set_local_bytes(&self, py: Python<'_>, local_bytes: u64) -> PyResult<()> {
+        let set = self.0.get(py)?.set_local_bytes(local_bytes);
+        set.map_err(|error| raised(py, &error))
+    }
+
     fn copies(&self, py: Python<'_>) -> PyResult<Copies> {
         Ok(copies(self.0.get(py)?.copies()))
     }
@@ -87,6 +96,19 @@ impl Region {
             )
         };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    /// The first byte's address, by which an array in it finds its place.
+    fn address(&self) -> usize {
+        self.region.as_ref().map_or(0, |region| region.as_ptr() as usize)
+    }
+
+    fn advise(&self, py: Python<'_>, offset: usize, len_bytes: usize, hint: &str) -> PyResult<()> {
+        let at_home = self.region.as_ref().filter(|_| self.process == std::process::id());
+        let region = at_home.ok_or_else(|| raised(py, &Error::Closed))?;
+        let hint = hint.parse().map_err(|said| raised(py, &Error::Invalid(said)))?;
+        let advised = py.detach(|| region.advise(offset, len_bytes, hint));
+        advised.map_err(|error| raised(py, &error))
     }
 
     fn __len__(&self) -> usize {

@@ -4,12 +4,24 @@ import gc
 import os
 import subprocess
 import threading
+import time
 import unittest
+from typing import Callable
 
 import numpy as np
 import venice
 
 MIB = 1 << 20
+
+
+def eventually(found: Callable[[], bool]) -> bool:
+    """Does it come true within ten seconds?"""
+    deadline = time.monotonic() + 10
+    while not found():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 class Arrays(unittest.TestCase):
@@ -51,6 +63,48 @@ class Arrays(unittest.TestCase):
         with self.assertRaises(venice.Closed):
             paged.array(1)
         self.assertTrue((numbers == 3).all(), "arrays outlive what they were made from")
+
+    def test_a_budget_changes_while_arrays_are_used(self) -> None:
+        with self.rack.paged("32MiB", local="16MiB") as paged:
+            self.assertEqual(paged.local_bytes, 16 * MIB)
+            array = paged.array(4 * MIB, np.int64)
+            array[:] = np.arange(array.size)
+            self.assertGreater(paged.resident_bytes, 8 * MIB)
+            for local, bound in [("6MiB", 6 * MIB), ("12MiB", 12 * MIB), (5 * MIB, 5 * MIB)]:
+                paged.set_local(local)
+                self.assertEqual(paged.local_bytes, bound)
+                self.assertTrue(eventually(lambda: paged.resident_bytes <= bound))
+                self.assertTrue((array == np.arange(array.size)).all())
+                self.assertLessEqual(paged.resident_bytes, bound)
+            for wrong in ["3MiB", -1]:
+                with self.assertRaises(venice.Invalid):
+                    paged.set_local(wrong)
+            self.assertEqual(paged.local_bytes, 5 * MIB)
+        with self.assertRaises(venice.Closed):
+            paged.set_local("8MiB")
+
+    def test_advice_brings_in_and_takes_out(self) -> None:
+        with self.rack.paged("32MiB", local="8MiB") as paged:
+            array = paged.array((4, MIB), np.int64)
+            array[:] = np.arange(array.size).reshape(array.shape)
+            venice.advise(array, "pageout")
+            self.assertLess(paged.resident_bytes, MIB)
+            wanted = array[1][: MIB // 4]
+            venice.advise(wanted, "willneed")
+            # The last of it may still be on its way; pages of zeros are nowhere.
+            self.assertTrue(eventually(lambda: paged.resident_bytes > wanted.nbytes * 3 // 4))
+            self.assertLess(paged.resident_bytes, wanted.nbytes + MIB)
+            venice.advise(wanted[::-3], "pageout")
+            self.assertLess(paged.resident_bytes, MIB)
+            for hint in ("sequential", "random", "normal", "cold"):
+                venice.advise(array[2:], hint)
+                self.assertEqual(int(array[3][5]), 3 * MIB + 5)
+            venice.advise(array[4:], "cold")
+            self.assertTrue((array == np.arange(array.size).reshape(array.shape)).all())
+            with self.assertRaisesRegex(venice.Invalid, "willneed"):
+                venice.advise(array, "dontneed")
+            with self.assertRaisesRegex(venice.Invalid, "not in borrowed memory"):
+                venice.advise(np.zeros(4), "cold")
 
     def test_a_view_keeps_the_memory(self) -> None:
         array = self.rack.array(1000, np.int32, local="4MiB")

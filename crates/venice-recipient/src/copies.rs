@@ -108,6 +108,29 @@ impl Copies {
         }
     }
 
+    /// These and others together, neither of them coded or written behind: as many copies as the one
+    /// has that has fewer.
+    pub fn and(self, other: Copies) -> Copies {
+        let union = |one: Vec<String>, other: Vec<String>| -> Vec<String> {
+            one.into_iter().chain(other).collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        Copies {
+            copies: self.copies.min(other.copies),
+            coding: None,
+            slabs: self.slabs + other.slabs,
+            short_slabs: self.short_slabs + other.short_slabs,
+            lost_slabs: self.lost_slabs + other.lost_slabs,
+            to_rebuild: self.to_rebuild + other.to_rebuild,
+            rebuilt: self.rebuilt + other.rebuilt,
+            not_rebuilt: self.not_rebuilt.or(other.not_rebuilt),
+            lost_donors: union(self.lost_donors, other.lost_donors),
+            leaving_donors: union(self.leaving_donors, other.leaving_donors),
+            to_move: self.to_move + other.to_move,
+            moved: self.moved + other.moved,
+            behind: None,
+        }
+    }
+
     /// How it is kept, in a word or two: `2 copies`, `coded 4+2`.
     pub fn kept(&self) -> String {
         match &self.behind {

@@ -10,6 +10,8 @@
 //! - [`Held`] keeps grants that are no pages: devices, and memory that a program reaches by itself;
 //! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
 //! - [`local_rack`] finds the rack of this machine;
+//! - [`runs`] is what a program on borrowed memory tells of itself in there, and how its budget is
+//!   changed;
 //! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
 //!   memory themselves; each of their threads through a [`Lane`] of its own.
 //!
@@ -40,6 +42,7 @@ mod pairing;
 mod rebuild;
 mod record;
 mod remote_memory;
+pub mod runs;
 mod silence;
 mod waiting;
 mod write_behind;
@@ -67,5 +70,5 @@ pub use write_behind::{BEHIND_BYTES, WriteBehind};
 
 /// Regions over borrowed memory ([`RemoteMemory::memory`]), paged within a budget.
 pub mod paged {
-    pub use venice_memory::paged::{PageSize, Region, Space, SpaceError};
+    pub use venice_memory::paged::{Hint, PageSize, Pattern, Region, Space, SpaceError};
 }

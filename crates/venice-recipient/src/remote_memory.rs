@@ -110,6 +110,11 @@ impl RemoteMemory {
         self.holding.copies()
     }
 
+    /// What is held of the rack for it.
+    pub fn holding(&self) -> &Arc<Holding> {
+        &self.holding
+    }
+
     /// There was no room for two copies, and nobody had asked for one.
     pub fn is_short(&self) -> bool {
         self.is_short

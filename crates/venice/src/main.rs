@@ -7,7 +7,6 @@
 
 mod admittance;
 mod cli;
-mod conversation;
 mod daemon;
 mod doctor;
 mod drain;

@@ -35,6 +35,16 @@ pub enum BudgetError {
 /// # Errors
 /// [`BudgetError`]; the budget is what it was.
 pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
+    check(block, limit_pages)?;
+    block.limit_pages.store(limit_pages, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether [`change`] would do it.
+///
+/// # Errors
+/// [`BudgetError`].
+pub fn check(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
     let resident = block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
     let resident_pages = resident.sum::<u64>();
     if block.is_window() && resident_pages > limit_pages {
@@ -47,7 +57,6 @@ pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> 
     if shrinks && excess_pages > free_pages {
         return Err(BudgetError::NoRoomFar { excess_pages, free_pages });
     }
-    block.limit_pages.store(limit_pages, Ordering::Relaxed);
     Ok(())
 }
 

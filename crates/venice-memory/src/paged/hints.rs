@@ -72,6 +72,28 @@ impl Hint {
     }
 }
 
+/// The hints by name.
+const NAMES: [(&str, Hint); 6] = [
+    ("normal", Hint::Use(Pattern::Normal)),
+    ("sequential", Hint::Use(Pattern::Sequential)),
+    ("random", Hint::Use(Pattern::Random)),
+    ("willneed", Hint::WillNeed),
+    ("cold", Hint::Cold),
+    ("pageout", Hint::PageOut),
+];
+
+impl std::str::FromStr for Hint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hint, String> {
+        let named = NAMES.into_iter().find(|(name, _)| *name == text).map(|(_, hint)| hint);
+        named.ok_or_else(|| {
+            let names = NAMES.map(|(name, _)| name).join(", ");
+            format!("there is no hint {text:?}: {names}")
+        })
+    }
+}
+
 impl Pager {
     /// Heeds a hint about `[addr, addr + len_bytes)`, whole pages. What of it is not managed is the
     /// kernel's alone.
@@ -231,5 +253,12 @@ mod tests {
         assert_eq!(page_out, Hint::PageOut);
         assert_eq!(page_out.advice(), sys::MADV_COLD, "the kernel must not swap");
         assert_eq!(Hint::of(sys::MADV_DONTNEED), None);
+    }
+
+    #[test]
+    fn hints_have_names() {
+        assert_eq!("sequential".parse(), Ok(Hint::Use(Pattern::Sequential)));
+        assert_eq!("pageout".parse(), Ok(Hint::PageOut));
+        assert!("dontneed".parse::<Hint>().unwrap_err().contains("willneed, cold"));
     }
 }

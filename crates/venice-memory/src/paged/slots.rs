@@ -160,6 +160,12 @@ impl Slots {
     }
 }
 
+/// Far slots on donors that live, those that are held among them.
+pub fn alive(block: &RunBlockMap) -> u64 {
+    let slabs = (0..block.slab_count()).filter(|slab| block.slab_is_alive(*slab));
+    slabs.count() as u64 * u64::from(block.slab_slots())
+}
+
 /// Far slots that nobody holds, on donors that live.
 pub fn free(block: &RunBlockMap) -> u64 {
     let slab_slots = block.slab_slots() as usize;

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use super::PAGE;
+use super::budget::{self, BudgetError};
 use super::direct::FarMemory;
 use super::evictor::{self, Evictor};
 use super::handler::{self, Handler};
+use super::hints::Hint;
 use super::huge_pages::{self, NoHugePages};
 use super::page_size::{HUGE_BYTES, PageSize};
 use super::pager::{Pager, PagerError, PagerSetup, Serves};
@@ -58,6 +60,18 @@ pub enum SpaceError {
         /// What is left.
         free_bytes: u64,
     },
+    /// What would have to leave for so small a budget has nowhere to go.
+    #[error("a budget of {local_bytes} bytes")]
+    NoRoomFar {
+        /// The budget.
+        local_bytes: u64,
+        /// What would have to leave, and what is free.
+        #[source]
+        source: BudgetError,
+    },
+    /// The kernel refuses advice.
+    #[error("the kernel takes no advice about these pages ({0})")]
+    Advice(Errno),
     /// The kernel refused.
     #[error("the kernel maps no region of {len_bytes} bytes ({source})")]
     Map {
@@ -182,6 +196,53 @@ impl Space {
         }
     }
 
+    /// What of all regions may be resident.
+    pub fn local_bytes(&self) -> u64 {
+        self.far.block().limit_pages.load(Ordering::Relaxed) * PAGE as u64
+    }
+
+    /// Gives the regions another budget. When it shrinks, pages leave within the time that they take
+    /// to travel; this does not wait for that. What is on its way out has no more room than with the
+    /// budget that the space was started with.
+    ///
+    /// # Errors
+    /// [`Space::check_local_bytes`]; the budget is what it was.
+    pub fn set_local_bytes(&self, local_bytes: u64) -> Result<(), SpaceError> {
+        self.check_local_bytes(local_bytes)?;
+        let limit_pages = local_bytes / PAGE as u64;
+        self.far.block().limit_pages.store(limit_pages, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the regions can have this budget.
+    ///
+    /// # Errors
+    /// [`SpaceError::TooLittle`], [`SpaceError::TooLittleForHuge`]; [`SpaceError::NoRoomFar`] where
+    /// donors are lost and what is left has no room for the pages that would leave.
+    pub fn check_local_bytes(&self, local_bytes: u64) -> Result<(), SpaceError> {
+        let block = self.far.block();
+        if local_bytes < LEAST_LOCAL_BYTES {
+            return Err(SpaceError::TooLittle { local_bytes });
+        }
+        if local_bytes < self.least_local_bytes() {
+            return Err(SpaceError::TooLittleForHuge { local_bytes });
+        }
+        // While all that was borrowed is there, each page has room far away, whatever has a slot now.
+        if self.mapped_bytes() <= slots::alive(block) * PAGE as u64 {
+            return Ok(());
+        }
+        let no_room = |source| SpaceError::NoRoomFar { local_bytes, source };
+        budget::check(block, local_bytes / PAGE as u64).map_err(no_room)
+    }
+
+    /// The least budget that the regions can have: more, once there were some by huge pages.
+    pub fn least_local_bytes(&self) -> u64 {
+        match self.far.block().largest_page_size() {
+            PageSize::Huge => LEAST_LOCAL_BYTES_HUGE,
+            _ => LEAST_LOCAL_BYTES,
+        }
+    }
+
     /// Bytes of all regions.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped_bytes.load(Ordering::Acquire)
@@ -297,6 +358,30 @@ impl Region {
     /// Its length, whole pages.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
+    }
+
+    /// Says how `len_bytes` from `offset` on will be used: of all pages that these lie on. It comes to
+    /// what `madvise(2)` comes to in a program of `venice run`: what is wanted is here, or the last of
+    /// it on its way, and what is to leave at once has left, when this returns.
+    ///
+    /// # Errors
+    /// [`SpaceError::Advice`].
+    ///
+    /// # Panics
+    /// Where the region is not so long.
+    pub fn advise(&self, offset: usize, len_bytes: usize, hint: Hint) -> Result<(), SpaceError> {
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= self.len_bytes);
+        let end = end.expect("the region is not so long");
+        if sys::getpid() != self.space.process {
+            // A child of a fork has neither the region nor its pager.
+            return Err(SpaceError::Advice(Errno::ENOMEM));
+        }
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let first = offset / PAGE * PAGE;
+        let len_bytes = end.next_multiple_of(PAGE) - first;
+        self.space.pager.heed(self.addr + first, len_bytes, hint).map_err(SpaceError::Advice)
     }
 
     /// The space it is in.

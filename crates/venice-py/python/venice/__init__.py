@@ -27,7 +27,7 @@ from .errors import (
     Unreachable,
 )
 from .memory import Memory
-from .paged import Paged
+from .paged import Hint, Paged, advise
 from .rack import Rack, connect
 from .sizes import parse_size
 
@@ -39,6 +39,7 @@ __all__ = [
     "DeviceLost",
     "DonorLost",
     "Error",
+    "Hint",
     "Invalid",
     "Leaving",
     "Memory",
@@ -51,6 +52,7 @@ __all__ = [
     "Unaligned",
     "Unreachable",
     "__version__",
+    "advise",
     "connect",
     "parse_size",
 ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _venice
 from .closing import Closing
 from .copies import Copies
 from .errors import Invalid, Refused
-from .sizes import parse_size
+from .sizes import Size, parse_size
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
 Shape = int | tuple[int, ...]
+Hint = Literal["normal", "sequential", "random", "willneed", "cold", "pageout"]
 
 
 class Paged(Closing):
@@ -56,6 +57,17 @@ class Paged(Closing):
         """How much of them is in this machine's memory."""
         return self._inner.resident_bytes()
 
+    @property
+    def local_bytes(self) -> int:
+        """How much of them may be, all together."""
+        return self._inner.local_bytes()
+
+    def set_local(self, local: Size) -> None:
+        """Another budget for the arrays while they are in use: 4 MiB at least, 32 MiB once there were
+        pages of 2 MiB. When it shrinks, what is too much leaves within the time that it takes to
+        travel; this does not wait for that."""
+        self._inner.set_local_bytes(parse_size(local))
+
     def array(
         self, shape: Shape, dtype: DTypeLike = float, *, page_size: str = "4k"
     ) -> "np.ndarray[Any, Any]":
@@ -72,6 +84,46 @@ class Paged(Closing):
         shape = _dimensions(shape)
         region = self._inner.map(parse_size(prod(shape) * kind.itemsize), page_size)
         return np.ndarray(shape, kind, buffer=region)
+
+
+def advise(array: "np.ndarray[Any, Any]", hint: Hint) -> None:
+    """Says how an array in borrowed memory, or a view of a part of it, will be used.
+
+    "sequential": in order, and hardly again after that. "random": anywhere next, so that nothing is
+    brought in ahead. "normal": takes either back. "willneed": soon; what is far of it is brought in,
+    half the budget at most. "cold": not for a while; it leaves before other memory. "pageout":
+    it has left when this returns. It holds for whole pages of 4 KiB, all those that the array or view
+    lies on; values are never changed.
+    """
+    region = _region_of(array)
+    first, end = _bounds(array)
+    if first < end:
+        region.advise(first - region.address(), end - first, hint)
+
+
+def _region_of(array: "np.ndarray[Any, Any]") -> "_venice.Region":
+    """The region that an array, or what it is a view of, lies in."""
+    base: Any = array
+    while isinstance(base, _numpy().ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not isinstance(base, _venice.Region):
+        raise Invalid("this array is not in borrowed memory: Rack.array and Paged.array make such")
+    return base
+
+
+def _bounds(array: "np.ndarray[Any, Any]") -> tuple[int, int]:
+    """The addresses of its first byte and behind its last, whichever way it is gone through."""
+    first = end = int(array.__array_interface__["data"][0])
+    if array.size == 0:
+        return first, first
+    for length, stride in zip(array.shape, array.strides):
+        if stride < 0:
+            first += (length - 1) * stride
+        else:
+            end += (length - 1) * stride
+    return first, end + array.itemsize
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::network::{self, Network};
-use super::process;
+use super::process::{self, Lives};
 use super::record::Record;
 use super::run_dir::RunDir;
 use super::up::clear;

@@ -2,14 +2,12 @@
 
 mod address;
 mod down;
-mod left_runs;
 mod log;
 mod network;
 mod offers;
 mod process;
 mod record;
 mod run_dir;
-mod runs;
 mod standing;
 mod start;
 mod status;
@@ -20,9 +18,8 @@ pub use address::{default_port, explicit_address, is_of_this_rack, monitor_addre
 pub use down::{DownArgs, execute as down};
 pub use log::last_error;
 pub use network::namespace_path;
-pub use process::{Identity, spawn};
+pub use process::{Identity, Lives, spawn};
 pub use record::{PortKind, Record};
 pub use run_dir::RunDir;
-pub use runs::RunFile;
 pub use status::{StatusArgs, execute as status};
 pub use up::{UpArgs, execute as up};

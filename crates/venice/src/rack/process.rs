@@ -1,5 +1,5 @@
 //! The processes of a rack: starting them so that they outlive `venice up`, telling them from
-//! strangers that got their number later, stopping them.
+//! strangers, stopping them.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde::{Deserialize, Serialize};
-
 use venice_recipient::local_rack::RUN_DIR_VARIABLE;
+pub use venice_recipient::runs::Identity;
 
 use super::run_dir::RunDir;
 
@@ -21,58 +20,17 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// One process and no other: numbers are used again, start times within one boot are not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Its number.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
-    pub start_ticks: u64,
+/// What a rack asks of its processes.
+pub trait Lives {
+    /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not, nor does one that
+    /// is ending: it has no command line any more.
+    fn is_alive(self, dir: &RunDir) -> bool;
 }
 
-impl Identity {
-    /// The process that has the number `pid` now.
-    pub fn of(pid: u32) -> Option<Identity> {
-        Some(Identity { pid, start_ticks: stat(pid)?.start_ticks })
-    }
-
-    /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not.
-    pub fn is_alive(self, dir: &RunDir) -> bool {
+impl Lives for Identity {
+    fn is_alive(self, dir: &RunDir) -> bool {
         self.exists() && is_daemon_of(self.pid, dir)
     }
-
-    /// Whether any of it is left. A process that is ending has no command line any more, so it is
-    /// not alive, but its descriptors may still be open.
-    pub fn exists(self) -> bool {
-        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead())
-    }
-}
-
-struct Stat {
-    state: char,
-    threads: u64,
-    start_ticks: u64,
-}
-
-impl Stat {
-    /// Gone but for its entry in the table. While other threads of a killed process are still
-    /// ending, its sockets are open.
-    fn is_dead(&self) -> bool {
-        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
-    }
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The name in parentheses may itself hold blanks and parentheses: count from the last one.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let threads = fields.nth(16)?.parse().ok()?;
-    let start_ticks = fields.nth(1)?.parse().ok()?;
-    Some(Stat { state, threads, start_ticks })
 }
 
 /// Every daemon of the rack in `dir` names a ready file in there on its command line.
@@ -188,14 +146,6 @@ pub fn wait_for_the_dying(processes: &[Identity], dir: &RunDir) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stat_lines_with_odd_names_parse() {
-        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.threads, stat.start_ticks), ('S', 1, 98765));
-        assert!(parse_stat("").is_none());
-    }
 
     #[test]
     fn this_test_is_a_process_but_no_daemon_of_a_rack() {

@@ -1,15 +1,15 @@
 //! The run directory: where a local rack keeps its record, its sockets, its logs and its store.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
+use venice_recipient::runs::{self, RunsDir, make_private_dir};
 
-use super::left_runs::sweep_runs;
 use crate::terminal;
 
 /// How long one `venice up` or `venice down` waits for another.
@@ -66,9 +66,9 @@ impl RunDir {
         self.record_path().with_extension("json.new")
     }
 
-    /// Where each `venice run` says how it is.
-    pub fn runs_dir(&self) -> PathBuf {
-        self.root.join("runs")
+    /// Where each program on borrowed memory says how it is.
+    pub fn runs_dir(&self) -> RunsDir {
+        RunsDir::of(&self.root)
     }
 
     /// What belongs to one process: `monitor`, `node1`, ...
@@ -122,12 +122,7 @@ impl RunDir {
 
     /// Makes the directory of the process `name`, for its owner alone.
     pub fn create_process_dir(&self, name: &str) -> anyhow::Result<()> {
-        make_private_dir(&self.process_dir(name))
-    }
-
-    /// Makes the directory of the runs, for its owner alone.
-    pub fn create_runs_dir(&self) -> anyhow::Result<()> {
-        make_private_dir(&self.runs_dir())
+        Ok(make_private_dir(&self.process_dir(name))?)
     }
 
     /// Waits for every other `venice up` and `venice down` on this directory, which must exist.
@@ -181,9 +176,9 @@ impl RunDir {
         remove_file(&self.record_path())?;
         remove_file(&self.half_record_path())?;
         remove_file(&self.monitor_socket_path())?;
-        sweep_runs(&self.runs_dir());
+        runs::sweep(&self.runs_dir());
         // Programs may still be there.
-        let _ = fs::remove_dir(self.runs_dir());
+        let _ = fs::remove_dir(self.runs_dir().path());
         remove_file(&self.root.join("lock"))?;
         match fs::remove_dir(&self.root) {
             Ok(()) => Ok(()),
@@ -217,18 +212,6 @@ impl RunDir {
 pub fn is_node_name(name: &str) -> bool {
     name.strip_prefix("node")
         .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// Not the directories above it: nobody would take those away again.
-fn make_private_dir(path: &Path) -> anyhow::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(_) if path.is_dir() => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let above = path.parent().unwrap_or(path).display();
-            bail!("{above}: no such directory, for {}: make it (mkdir -p)", path.display())
-        }
-        made => made.with_context(|| format!("making the directory {}", path.display())),
-    }
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {
@@ -301,15 +284,15 @@ mod tests {
     fn what_killed_runs_left_goes_and_what_lives_stays() {
         let (_temp, dir) = in_temp();
         let lock = dir.lock().unwrap();
-        dir.create_runs_dir().unwrap();
+        dir.runs_dir().create().unwrap();
         // Process ids end at 4194304.
         for name in ["4194305.json", "4194305.sock", "4194306.new"] {
-            fs::write(dir.runs_dir().join(name), "").unwrap();
+            fs::write(dir.runs_dir().path().join(name), "").unwrap();
         }
-        let living = dir.runs_dir().join(format!("{}.sock", std::process::id()));
+        let living = dir.runs_dir().desk_path(std::process::id());
         fs::write(&living, "").unwrap();
         dir.remove(&[], &lock).unwrap();
-        let left: Vec<_> = fs::read_dir(dir.runs_dir()).unwrap().flatten().collect();
+        let left: Vec<_> = fs::read_dir(dir.runs_dir().path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "{left:?}");
         fs::remove_file(living).unwrap();
         dir.remove(&[], &lock).unwrap();

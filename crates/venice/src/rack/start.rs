@@ -12,7 +12,7 @@ use venice_control::Caller;
 use venice_control::identity::Authority;
 
 use super::network::{INTERFACE, Network};
-use super::process::{self, Identity};
+use super::process::{self, Identity, Lives};
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::{RunDir, remove_file};
 use super::standing::{Register, Standing};

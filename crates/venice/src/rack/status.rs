@@ -5,10 +5,11 @@ use serde::Serialize;
 use venice_control::RefusedCounts;
 use venice_control::client::MonitorIdentity;
 use venice_fabric::LinkModel;
+use venice_recipient::runs::{CopiesRow, files};
 
+use super::process::Lives;
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
-use super::runs::{RunRow, lines, runs};
 use super::standing::Register;
 use crate::admittance::refused_text;
 use crate::failure::EXIT_FAILURE;
@@ -42,8 +43,8 @@ struct Status {
     xdp: bool,
     subnet: Option<String>,
     run_dir: String,
-    /// The programs on borrowed memory that were started on this machine.
-    runs: Vec<RunRow>,
+    /// The programs on borrowed memory that run on this machine.
+    runs: Vec<CopiesRow>,
 }
 
 /// How a process is: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but does
@@ -126,7 +127,7 @@ fn nothing(dir: &RunDir) -> Status {
         xdp: false,
         subnet: None,
         run_dir: dir.path().display().to_string(),
-        runs: runs(dir),
+        runs: files(&dir.runs_dir()),
     }
 }
 
@@ -159,7 +160,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         xdp: record.xdp,
         subnet: record.subnet.map(String::from),
         run_dir: dir.path().display().to_string(),
-        runs: runs(dir),
+        runs: files(&dir.runs_dir()),
     }
 }
 
@@ -233,7 +234,7 @@ fn sheet(status: &Status) -> String {
     let routed = if status.source_routes { ", routed at the source" } else { "" };
     let dropped = dropped_line(&status.agents);
     let refused = refused_line(status);
-    let runs = lines(&status.runs);
+    let runs: String = status.runs.iter().map(|run| format!("\n{}", run.line())).collect();
     format!(
         "{table}\n\nport {port}, topology {}{routed}{link}{namespaces}, {protection}{xdp}, run directory \
          {}{dropped}{refused}{runs}{hints}",

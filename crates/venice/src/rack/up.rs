@@ -11,7 +11,7 @@ use venice_wire::ByteSize;
 
 use super::network::{self, Network};
 use super::offers::{NodeOffer, check_offers, offers_of};
-use super::process;
+use super::process::{self, Lives};
 use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
 use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;

@@ -19,9 +19,9 @@ use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
 use venice_memory::paged::slots;
 use venice_recipient::Holding;
+use venice_recipient::runs::{RunFile, RunsDir};
 
 use super::meeting_place::MeetingPlace;
-use crate::rack::{RunDir, RunFile};
 use crate::terminal::remark;
 
 /// How often the processes are looked at.
@@ -51,7 +51,7 @@ impl Attending {
         let lifeline = Arc::new(Lifeline::new().context("making a pipe to the processes")?);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, block) = (stop.clone(), holding.block().clone());
-        let mut file = RunDir::locate().ok().and_then(|dir| RunFile::new(&dir, program));
+        let mut file = RunsDir::locate().and_then(|dir| RunFile::new(&dir, program));
         let processes_end = lifeline.clone();
         let thread = std::thread::spawn(move || {
             attend(&listener, &holding, (&block_fd, &processes_end), &stopped, &mut file);

@@ -27,6 +27,7 @@ use venice_control::Policy;
 use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
+use venice_recipient::runs::{About, budget};
 use venice_recipient::{Coding, Holding, Leases, Loan, News, ReclaimTo, Wish, WriteBehind, home};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
@@ -37,7 +38,7 @@ use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
-use crate::runs::{About, Desk, Paged, budget};
+use crate::runs::{Paged, open_desk};
 use crate::terminal::remark;
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
 use compress::Percent;
@@ -238,9 +239,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     )?;
     let start = child::with_shim(&program, &shim, attending.socket());
     let mut child = child::Child::start(start, &program, &args.command)?;
-    let command = shown(&args.command);
-    let about = About { pid: child.pid(), command, port: port.to_string() };
-    let desk = Desk::open(about, Paged(run.holding.clone()));
+    let about = About { pid: child.pid(), command: shown(&args.command) };
+    let desk = open_desk(about, Paged(run.holding.clone()));
     let ended = child.wait()?;
     attending.wait_for_the_rest();
     drop(desk);

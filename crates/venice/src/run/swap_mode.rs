@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use venice_recipient::runs::About;
 use venice_swap::SwapError;
 use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
@@ -15,7 +16,7 @@ use super::{Faults, RunArgs, shown};
 use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, RunDir};
-use crate::runs::{About, Desk, Swapped};
+use crate::runs::{Swapped, open_desk};
 use crate::swap::{self, Plan, RUN_GROUP, Size, Status};
 use crate::terminal::{self, remark};
 
@@ -61,9 +62,9 @@ pub fn execute(
     group.anchor_on(&device.status.device)?;
     let group = Arc::new(group);
     let mut child = Child::start(group.command(program), program, &args.command)?;
-    let about = About { pid: child.pid(), command: shown(&args.command), port: port.to_string() };
+    let about = About { pid: child.pid(), command: shown(&args.command) };
     let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
-    let desk = Desk::open(about, run);
+    let desk = open_desk(about, run);
     let ended = child.wait()?;
     // What it left behind (a daemon's processes) has its memory here.
     while group.has_members() {

@@ -4,12 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use venice_recipient::runs::{Answer, Question, RunRow, budget};
 use venice_wire::ByteSize;
 
-use super::budget;
-use super::desk::{Answer, Question};
 use super::registry;
-use super::row::RunRow;
 use crate::failure::Usage;
 use crate::rack::RunDir;
 use crate::terminal;

@@ -1,16 +1,13 @@
 //! A run whose memory a pager moves, or whose slabs are mapped: all is in its shared block.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::budget::{self, BudgetError};
-use venice_memory::paged::run_block::{Donor, RunBlockMap};
+use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::Holding;
+use venice_recipient::runs::{Compressed, Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
-
-use super::desk::{Look, Sample, Watched};
-use super::row::Compressed;
 
 /// Such a run.
 pub struct Paged(pub Arc<Holding>);
@@ -22,31 +19,18 @@ impl Watched for Paged {
 
     fn look(&self) -> Look {
         let block = self.0.block();
-        let copies = self.0.copies();
         let pids = block.live_processes().map(|(_, p)| p.pid.load(Ordering::Acquire));
         let processes: Vec<u32> = pids.collect();
-        let donors = block.donors();
         Look {
-            local_bytes: block.limit_pages.load(Ordering::Relaxed) * PAGE_BYTES,
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
-            remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
-            borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
-            kept: copies.kept(),
-            short_slabs: copies.short_slabs,
-            missing: copies.missing(),
-            donors: names(donors, |donor| !donor.is_given_back()),
-            lost_donors: names(donors, Donor::is_lost),
-            leaving_donors: names(donors, |it| it.is_leaving() && !it.is_given_back()),
-            in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
             compressed: compressed(block),
-            request_us: None,
             processes,
+            ..Look::of(&self.0)
         }
     }
 
     fn sample(&self) -> Sample {
-        let faults = self.0.block().counters.faults.load(Ordering::Relaxed);
-        Sample { faults, times: Some(self.0.block().fault_times()) }
+        Sample::of(&self.0)
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
@@ -80,11 +64,6 @@ fn compressed(block: &RunBlockMap) -> Option<Compressed> {
         paid_badly: get(&counters.paid_badly),
         yielded: get(&counters.pools_yielded),
     })
-}
-
-fn names(donors: &[Donor], which: impl Fn(&Donor) -> bool) -> Vec<String> {
-    let names: BTreeSet<_> = donors.iter().filter(|donor| which(donor)).map(Donor::name).collect();
-    names.into_iter().collect()
 }
 
 /// What the kernel counts as the process's own (proc(5): statm, resident less shared): what a

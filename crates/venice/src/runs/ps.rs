@@ -1,9 +1,9 @@
 //! `venice ps`: the programs that run on borrowed memory.
 
 use clap::Args;
+use venice_recipient::runs::RunRow;
 
 use super::registry;
-use super::row::RunRow;
 use crate::rack::RunDir;
 use crate::terminal::{self, Align};
 

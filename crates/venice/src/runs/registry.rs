@@ -3,14 +3,12 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use venice_recipient::runs::conversation::{self, ConversationError};
+use venice_recipient::runs::{ANOTHER_USERS, Answer, Identity, Question, RunRow};
 
-use super::desk::{Answer, Question};
-use super::row::RunRow;
-use crate::conversation;
 use crate::rack::RunDir;
 use crate::terminal::remark;
 
@@ -18,14 +16,6 @@ use crate::terminal::remark;
 const ROW_WITHIN: Duration = Duration::from_secs(5);
 /// How long it may take to change a budget: with --mode swap the kernel moves the pages first.
 const LIMIT_WITHIN: Duration = Duration::from_secs(300);
-
-/// What a stranger is told.
-pub const ANOTHER_USERS: &str = "it is another user's: ask as that user or as root";
-
-/// Where the desk of the run with the supervisor `pid` is.
-pub fn desk_path(dir: &RunDir, pid: u32) -> PathBuf {
-    dir.runs_dir().join(format!("{pid}.sock"))
-}
 
 /// The runs of this run directory that live. One that does not answer is told of on stderr.
 pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
@@ -43,7 +33,7 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
 
 /// Asks the desk of the run with the supervisor `pid`; `None`: there is none any more.
 pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
-    let path = desk_path(dir, pid);
+    let path = dir.runs_dir().desk_path(pid);
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -61,13 +51,20 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
         Question::Row => ROW_WITHIN,
         Question::Limit(_) => LIMIT_WITHIN,
     };
-    conversation::ask(stream, &question, Some(patience))
+    match conversation::ask(stream, &question, Some(patience)) {
+        // A child that it forked has its socket open, and answers nobody.
+        Err(ConversationError::Silent) if !Identity::of(pid).is_some_and(Identity::exists) => {
+            let _ = fs::remove_file(&path);
+            Ok(None)
+        }
+        answer => Ok(answer?),
+    }
 }
 
 /// The process ids of those who have a desk, in order.
 fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
     let folder = dir.runs_dir();
-    let entries = match fs::read_dir(&folder) {
+    let entries = match fs::read_dir(folder.path()) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
@@ -75,7 +72,7 @@ fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
             dir.path().display()
         ),
         Err(error) => {
-            return Err(error).with_context(|| format!("reading {}", folder.display()));
+            return Err(error).with_context(|| format!("reading {}", folder.path().display()));
         }
     };
     let pid = |name: &str| name.strip_suffix(".sock")?.parse::<u32>().ok();
@@ -94,14 +91,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = RunDir::at(folder.path());
         assert!(rows(&dir).unwrap().is_empty(), "no folder, no runs");
-        dir.create_runs_dir().unwrap();
+        dir.runs_dir().create().unwrap();
+        let desk = dir.runs_dir().desk_path(17);
         // A listener that is gone leaves its socket.
-        drop(conversation::listen(&desk_path(&dir, 17)).unwrap());
-        fs::write(dir.runs_dir().join("17.json"), "{}").unwrap();
-        fs::write(dir.runs_dir().join("x.sock"), "").unwrap();
+        drop(conversation::listen(&desk).unwrap());
+        fs::write(dir.runs_dir().path().join("17.json"), "{}").unwrap();
+        fs::write(dir.runs_dir().path().join("x.sock"), "").unwrap();
         assert_eq!(supervisors(&dir).unwrap(), [17]);
         assert!(rows(&dir).unwrap().is_empty());
-        assert!(!desk_path(&dir, 17).exists(), "it is swept");
-        assert_eq!(fs::read_dir(dir.runs_dir()).unwrap().count(), 2);
+        assert!(!desk.exists(), "it is swept");
+        assert_eq!(fs::read_dir(dir.runs_dir().path()).unwrap().count(), 2);
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use venice_recipient::runs::{Look, Sample, Watched};
 use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
-use super::desk::{Look, Sample, Watched};
 use crate::rack::RunDir;
 use crate::swap::{self, Status};
 
@@ -38,6 +38,7 @@ impl Watched for Swapped {
     fn look(&self) -> Look {
         let device = self.device();
         Look {
+            port: device.port.to_string(),
             local_bytes: self.local_bytes.load(Ordering::Relaxed),
             resident_bytes: self.group.anonymous_bytes(),
             remote_bytes: device.used_bytes,
@@ -47,11 +48,9 @@ impl Watched for Swapped {
             short_slabs: device.copies.short_slabs,
             missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,
-            leaving_donors: Vec::new(),
-            in_thread_faults: 0,
-            compressed: None,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
             processes: self.group.member_ids(),
+            ..Look::default()
         }
     }
 

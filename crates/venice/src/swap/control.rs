@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use venice_recipient::runs::conversation::{self, ConversationError};
 
 use super::status::Status;
-use crate::conversation::{self, Silent};
 
 /// How long a server may take to tell that its device is in use. It may be short of processor time,
 /// not of memory.
@@ -43,7 +43,7 @@ fn path(folder: &Path) -> PathBuf {
 
 /// Listens in `folder`; what a dead server left there is replaced.
 pub fn listen(folder: &Path) -> anyhow::Result<UnixListener> {
-    conversation::listen(&path(folder))
+    Ok(conversation::listen(&path(folder))?)
 }
 
 /// Asks the server in `folder`; `None` when there is none.
@@ -60,7 +60,7 @@ pub fn ask(folder: &Path, question: Question) -> anyhow::Result<Option<Answer>> 
 pub fn look(folder: &Path) -> Look {
     match ask_within(folder, Question::Status, Some(SILENT_AFTER)) {
         Ok(Some(Answer::Status(status))) => Look::Serves(status),
-        Err(error) if error.is::<Silent>() => Look::Silent,
+        Err(ConversationError::Silent) => Look::Silent,
         _ => Look::Dead,
     }
 }
@@ -80,7 +80,7 @@ fn ask_within(
     folder: &Path,
     question: Question,
     patience: Option<Duration>,
-) -> anyhow::Result<Option<Answer>> {
+) -> Result<Option<Answer>, ConversationError> {
     let Ok(stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
     conversation::ask(stream, &question, patience)
 }
@@ -114,7 +114,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let heard = ask_within(folder.path(), Question::Status, Some(Duration::from_millis(1)));
-        assert!(heard.unwrap_err().is::<Silent>());
+        assert!(matches!(heard, Err(ConversationError::Silent)), "{heard:?}");
         drop(listener);
         assert_eq!(look(folder.path()), Look::Dead);
     }

@@ -16,6 +16,7 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use venice_control::Standing;
+use venice_recipient::runs::{RunFile, RunsDir, conversation};
 use venice_recipient::{Copies, News, RemoteMemory, Request};
 use venice_swap::backing::Backing;
 use venice_swap::cgroup::MemoryCgroup;
@@ -25,9 +26,7 @@ use venice_wire::PAGE_BYTES;
 use super::control::{self, Answer, Question};
 use super::plan::{Plan, Size};
 use super::status::{Status, UP};
-use crate::conversation;
 use crate::daemon::start_log;
-use crate::rack::{RunDir, RunFile};
 
 /// How often it looks for signals and at its counters, when nobody asks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -129,7 +128,7 @@ impl Server {
         let rates = Rates::new(&store);
         let size = crate::terminal::bytes(len_bytes);
         tracing::info!("{}: {size} on {} by {}", plan.name, path.display(), kind.name());
-        let file = folder.parent().and_then(|dir| RunFile::new(&RunDir::at(dir), &plan.purpose));
+        let file = folder.parent().and_then(|dir| RunFile::new(&RunsDir::of(dir), &plan.purpose));
         let server = Self {
             plan,
             folder: folder.to_owned(),

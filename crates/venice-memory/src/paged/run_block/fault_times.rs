@@ -36,6 +36,11 @@ impl FaultTimes {
         FaultTimes(both.map(|(now, then)| now.saturating_sub(*then)).collect())
     }
 
+    /// These and others together.
+    pub fn and(&self, others: &FaultTimes) -> FaultTimes {
+        FaultTimes(self.0.iter().zip(&others.0).map(|(one, other)| one + other).collect())
+    }
+
     /// The time (nanoseconds) under which the share `quantile` lies; `None` of nothing.
     pub fn at(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.0.iter().sum();
@@ -79,6 +84,9 @@ mod tests {
         let then = block.fault_times();
         assert_eq!(block.fault_times().since(&then).at(0.5), None);
         block.record_fault_ns(1 << 20);
-        assert_eq!(block.fault_times().since(&then).at(0.5), Some(1 << 20));
+        let late = block.fault_times().since(&then);
+        assert_eq!(late.at(0.5), Some(1 << 20));
+        assert_eq!(then.and(&late).at(1.0), Some(1 << 20));
+        assert_eq!(then.and(&late).at(0.5), then.at(0.5));
     }
 }

@@ -1,23 +1,21 @@
 //! The desk of a run: a socket in the run directory, and the thread that answers there.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::FaultTimes;
 
-use super::budget;
-use super::registry;
-use super::row::{Compressed, RunRow};
-use crate::conversation::{self, hear, tell};
-use crate::rack::RunDir;
-use crate::terminal::remark;
+use super::conversation::{self, ConversationError, hear, tell};
+use super::look::{Look, Sample};
+use super::row::RunRow;
+use super::runs_dir::{DirError, RunsDir};
+use super::{ANOTHER_USERS, budget};
 
 /// How often the faults are counted.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -44,57 +42,52 @@ pub enum Answer {
 
 /// A run, whoever moves its pages.
 pub trait Watched: Send {
-    /// `paged`, `window` or `swap`.
+    /// `paged`, `window`, `swap` or `library`.
     fn mode(&self) -> &'static str;
     /// How it is.
     fn look(&self) -> Look;
     /// Its faults so far.
     fn sample(&self) -> Sample;
     /// Gives it another budget; why not.
+    ///
+    /// # Errors
+    /// What is in the way, for people.
     fn limit(&self, local_bytes: u64) -> Result<(), String>;
-}
-
-/// How a run is: what [`RunRow`] has of it.
-pub struct Look {
-    pub local_bytes: u64,
-    pub resident_bytes: u64,
-    pub remote_bytes: u64,
-    pub borrowed_bytes: u64,
-    /// In so many copies, or coded.
-    pub kept: String,
-    /// Slabs that lack a copy, or a fragment.
-    pub short_slabs: u64,
-    /// What of them is missing and what is done about it; `None`: nothing is.
-    pub missing: Option<String>,
-    pub donors: Vec<String>,
-    pub lost_donors: Vec<String>,
-    /// Those that want their memory back.
-    pub leaving_donors: Vec<String>,
-    pub in_thread_faults: u64,
-    pub compressed: Option<Compressed>,
-    /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
-    pub request_us: Option<(Option<f64>, Option<f64>)>,
-    pub processes: Vec<u32>,
-}
-
-/// The faults up to one moment.
-pub struct Sample {
-    pub faults: u64,
-    /// How long they took, where that is known of each.
-    pub times: Option<FaultTimes>,
+    /// Called about once a second, the first time before anybody asks.
+    fn each_second(&mut self) {}
 }
 
 /// What a desk knows of its run besides.
+#[derive(Clone, Debug)]
 pub struct About {
     /// The program's process.
     pub pid: u32,
     /// The program and its arguments.
     pub command: String,
-    /// How the donors are reached.
-    pub port: String,
+}
+
+/// Why there is no desk.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// There is no folder for it.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// There is no socket.
+    #[error(transparent)]
+    Socket(#[from] ConversationError),
+    /// The kernel refused something else.
+    #[error("{doing}")]
+    Kernel {
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// A desk that is open; dropped, it is closed.
+#[derive(Debug)]
 pub struct Desk {
     path: PathBuf,
     end: OwnedFd,
@@ -102,31 +95,36 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Opens one. Nobody depends on it: where it cannot be had, `venice ps` does not show the run,
-    /// and that is said.
-    pub fn open(about: About, run: impl Watched + 'static) -> Option<Desk> {
-        let opened = Desk::try_open(about, run);
-        let refused = |error| remark(format!("venice: `venice ps` will not show this: {error:#}"));
-        opened.map_err(refused).ok()
-    }
-
-    fn try_open(about: About, run: impl Watched + 'static) -> anyhow::Result<Desk> {
-        let dir = RunDir::locate()?;
-        dir.create_runs_dir()?;
-        let path = registry::desk_path(&dir, std::process::id());
+    /// Opens this process's, and takes away what others that were killed left beside it. Nobody depends
+    /// on it: where it cannot be had, `venice ps` does not show the run.
+    ///
+    /// # Errors
+    /// [`DeskError`].
+    pub fn open(
+        dir: &RunsDir,
+        about: About,
+        run: impl Watched + 'static,
+    ) -> Result<Desk, DeskError> {
+        let kernel = |doing| move |source: io::Error| DeskError::Kernel { doing, source };
+        dir.create()?;
+        super::sweep(dir);
+        let path = dir.desk_path(std::process::id());
+        let end = eventfd(0, EventfdFlags::CLOEXEC);
+        let end = end.map_err(|errno| kernel("making an eventfd")(errno.into()))?;
+        let ends = end.try_clone().map_err(kernel("doubling a descriptor"))?;
         let listener = conversation::listen(&path)?;
-        let end = eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?;
-        let ends = end.try_clone().context("doubling a descriptor")?;
         let mut clerk = Clerk {
             about,
             run,
             began: Instant::now(),
             samples: VecDeque::with_capacity(SAMPLES + 1),
         };
-        let thread = std::thread::Builder::new().name("desk".into());
-        let thread = thread.spawn(move || clerk.work(&listener, &ends));
-        let thread = Some(thread.context("starting a thread")?);
-        Ok(Desk { path, end, thread })
+        let thread = std::thread::Builder::new().name("venice-desk".into());
+        let thread = thread.spawn(move || clerk.work(&listener, &ends)).map_err(|error| {
+            let _ = std::fs::remove_file(&path);
+            kernel("starting a thread")(error)
+        })?;
+        Ok(Desk { path, end, thread: Some(thread) })
     }
 }
 
@@ -155,6 +153,7 @@ impl<W: Watched> Clerk<W> {
         loop {
             let is_due = |(at, _): &(Instant, Sample)| at.elapsed() >= SAMPLE_EVERY;
             if self.samples.back().is_none_or(is_due) {
+                self.run.each_second();
                 self.samples.push_back((Instant::now(), self.run.sample()));
                 if self.samples.len() > SAMPLES + 1 {
                     self.samples.pop_front();
@@ -172,7 +171,7 @@ impl<W: Watched> Clerk<W> {
 
     fn answer(&self, stream: &UnixStream) {
         let answer = match hear(stream) {
-            _ if !may_ask(stream) => Answer::Refused(registry::ANOTHER_USERS.to_owned()),
+            _ if !may_ask(stream) => Answer::Refused(ANOTHER_USERS.to_owned()),
             Some(Question::Row) => Answer::Row(Box::new(self.row())),
             Some(Question::Limit(local_bytes)) => match self.limit(local_bytes) {
                 Ok(()) => Answer::Row(Box::new(self.row())),
@@ -184,7 +183,7 @@ impl<W: Watched> Clerk<W> {
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
-        budget::check(local_bytes).map_err(|error| format!("{error:#}"))??;
+        budget::check(local_bytes).map_err(|error| error.to_string())??;
         self.run.limit(local_bytes)
     }
 
@@ -197,7 +196,7 @@ impl<W: Watched> Clerk<W> {
             pid: self.about.pid,
             command: self.about.command.clone(),
             mode: self.run.mode().to_owned(),
-            port: self.about.port.clone(),
+            port: look.port,
             age_s: self.began.elapsed().as_secs_f64(),
             processes: look.processes,
             local_bytes: look.local_bytes,
@@ -282,19 +281,8 @@ mod tests {
         fn look(&self) -> Look {
             Look {
                 local_bytes: *self.limits.lock().unwrap().last().unwrap_or(&0),
-                resident_bytes: 0,
-                remote_bytes: 0,
-                borrowed_bytes: 0,
-                kept: String::new(),
-                short_slabs: 0,
-                missing: None,
-                donors: Vec::new(),
-                lost_donors: Vec::new(),
-                leaving_donors: Vec::new(),
-                in_thread_faults: 0,
-                compressed: None,
-                request_us: None,
                 processes: vec![9],
+                ..Look::default()
             }
         }
 
@@ -310,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_clerk_tells_and_does_and_refuses() {
-        let about = About { pid: 8, command: "x -y".into(), port: "shm".into() };
+        let about = About { pid: 8, command: "x -y".into() };
         let run = Busy::default();
         let samples = VecDeque::from([(Instant::now(), run.sample())]);
         let clerk = Clerk { about, run, began: Instant::now(), samples };

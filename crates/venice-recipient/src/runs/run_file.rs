@@ -1,19 +1,19 @@
-//! What each `venice run` of this machine says of itself in the run directory, for `venice status`:
-//! how many copies its far memory has, and how far it is with those it lost.
+//! What each run of this machine says of itself in the run directory, for `venice status`: how many
+//! copies its far memory has, and how far it is with those it lost.
 
 use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use venice_recipient::Copies;
 
 use super::process::Identity;
-use super::run_dir::RunDir;
+use super::runs_dir::RunsDir;
+use crate::copies::Copies;
 
 /// A program on borrowed memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunRow {
-    /// The supervisor, `venice run`.
+pub struct CopiesRow {
+    /// The supervisor, `venice run`; or the program, if it borrows by itself.
     pub process: Identity,
     /// The program.
     pub program: String,
@@ -22,10 +22,10 @@ pub struct RunRow {
     pub copies: Copies,
 }
 
-impl RunRow {
+impl CopiesRow {
     /// One line for people.
     pub fn line(&self) -> String {
-        let RunRow { process, program, copies } = self;
+        let CopiesRow { process, program, copies } = self;
         format!("run {} ({program}): {copies}", process.pid)
     }
 }
@@ -36,23 +36,23 @@ pub struct RunFile {
     path: PathBuf,
     process: Identity,
     program: String,
-    written: Option<RunRow>,
+    written: Option<CopiesRow>,
 }
 
 impl RunFile {
     /// A place in the run directory; `None` where there is none, or this process may not write
     /// there: then `venice status` does not show the run.
-    pub fn new(dir: &RunDir, program: &str) -> Option<RunFile> {
+    pub fn new(dir: &RunsDir, program: &str) -> Option<RunFile> {
         let process = Identity::of(std::process::id())?;
-        dir.path().is_dir().then(|| dir.create_runs_dir())?.ok()?;
-        let path = dir.runs_dir().join(format!("{}.json", process.pid));
+        dir.create().ok()?;
+        let path = dir.path().join(format!("{}.json", process.pid));
         Some(RunFile { path, process, program: program.to_string(), written: None })
     }
 
     /// Says how the run is, if that is new.
     pub fn update(&mut self, copies: Copies) {
         let (process, program) = (self.process, self.program.clone());
-        let row = RunRow { process, program, copies };
+        let row = CopiesRow { process, program, copies };
         if self.written.as_ref() == Some(&row) {
             return;
         }
@@ -74,11 +74,11 @@ impl Drop for RunFile {
 }
 
 /// The runs of this machine that live.
-pub fn runs(dir: &RunDir) -> Vec<RunRow> {
-    let Ok(entries) = fs::read_dir(dir.runs_dir()) else { return Vec::new() };
-    let read = |entry: std::io::Result<fs::DirEntry>| -> Option<RunRow> {
+pub fn files(dir: &RunsDir) -> Vec<CopiesRow> {
+    let Ok(entries) = fs::read_dir(dir.path()) else { return Vec::new() };
+    let read = |entry: std::io::Result<fs::DirEntry>| -> Option<CopiesRow> {
         let path = entry.ok()?.path();
-        let row: RunRow = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        let row: CopiesRow = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
         if !row.process.exists() {
             // Killed: nobody else takes it away.
             let _ = fs::remove_file(&path);
@@ -86,14 +86,9 @@ pub fn runs(dir: &RunDir) -> Vec<RunRow> {
         }
         Some(row)
     };
-    let mut rows: Vec<RunRow> = entries.filter_map(read).collect();
+    let mut rows: Vec<CopiesRow> = entries.filter_map(read).collect();
     rows.sort_by_key(|row| row.process.pid);
     rows
-}
-
-/// The lines of `runs`, each after a line end.
-pub fn lines(runs: &[RunRow]) -> String {
-    runs.iter().map(|run| format!("\n{}", run.line())).collect()
 }
 
 #[cfg(test)]
@@ -103,20 +98,20 @@ mod tests {
     #[test]
     fn only_the_living_are_listed() {
         let folder = tempfile::tempdir().unwrap();
-        let dir = RunDir::at(folder.path());
-        fs::create_dir_all(dir.runs_dir()).unwrap();
-        let mut row = RunRow {
+        let dir = RunsDir::of(folder.path());
+        dir.create().unwrap();
+        let mut row = CopiesRow {
             process: Identity::of(std::process::id()).unwrap(),
             program: "x".into(),
             copies: Copies::default(),
         };
-        let write = |name: &str, row: &RunRow| {
-            fs::write(dir.runs_dir().join(name), serde_json::to_vec(row).unwrap()).unwrap();
+        let write = |name: &str, row: &CopiesRow| {
+            fs::write(dir.path().join(name), serde_json::to_vec(row).unwrap()).unwrap();
         };
         write("1.json", &row);
         row.process = Identity { start_ticks: 1, ..row.process };
         write("2.json", &row);
-        assert_eq!(runs(&dir).len(), 1);
-        assert!(!dir.runs_dir().join("2.json").exists(), "it is swept");
+        assert_eq!(files(&dir).len(), 1);
+        assert!(!dir.path().join("2.json").exists(), "it is swept");
     }
 }

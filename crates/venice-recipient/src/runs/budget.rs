@@ -1,18 +1,25 @@
 //! Which local budgets make sense.
 
-use anyhow::Context;
+use std::io;
+
 use venice_wire::ByteSize;
 
 /// Least local memory a program gets: under it the pager's own needs outgrow the program's.
 pub const LEAST_LOCAL_BYTES: u64 = 4 << 20;
 
 /// Half of what this machine has available.
-pub fn by_default() -> anyhow::Result<u64> {
+///
+/// # Errors
+/// Where /proc cannot be read.
+pub fn by_default() -> io::Result<u64> {
     Ok(meminfo("MemAvailable:")? / 2)
 }
 
 /// Checks a budget against the machine; why not.
-pub fn check(local_bytes: u64) -> anyhow::Result<Result<(), String>> {
+///
+/// # Errors
+/// Where /proc cannot be read.
+pub fn check(local_bytes: u64) -> io::Result<Result<(), String>> {
     let total_bytes = meminfo("MemTotal:")?;
     let asked = ByteSize(local_bytes);
     Ok(if local_bytes > total_bytes {
@@ -27,8 +34,9 @@ pub fn check(local_bytes: u64) -> anyhow::Result<Result<(), String>> {
 }
 
 /// A field of /proc/meminfo, in bytes; 0 where it is not told.
-fn meminfo(field: &str) -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+fn meminfo(field: &str) -> io::Result<u64> {
+    let unread = |error: io::Error| io::Error::new(error.kind(), format!("/proc/meminfo: {error}"));
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(unread)?;
     let line = text.lines().find(|line| line.starts_with(field));
     let word = line.and_then(|line| line.split_whitespace().nth(1));
     Ok(word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024)

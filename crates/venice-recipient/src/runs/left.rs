@@ -1,13 +1,14 @@
-//! What each `venice run` that was killed left in the directory of the runs: files named after its process.
+//! What programs that were killed left in the folder of the runs: files named after their process.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::process::Identity;
+use super::runs_dir::RunsDir;
 
-/// What `venice run` makes in the directory of the runs: its row, the half of one, its desk.
+/// What a run makes there: its row, the half of one, its desk.
 const RUN_FILES: [&str; 3] = ["json", "new", "sock"];
 
 /// Of a row, whose it is.
@@ -17,8 +18,8 @@ struct Written {
 }
 
 /// Removes it.
-pub fn sweep_runs(runs_dir: &Path) {
-    let Ok(entries) = fs::read_dir(runs_dir) else { return };
+pub fn sweep(dir: &RunsDir) {
+    let Ok(entries) = fs::read_dir(dir.path()) else { return };
     let is_left = |path: &PathBuf| {
         let is_ours = path.extension().is_some_and(|kind| RUN_FILES.iter().any(|it| kind == *it));
         let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
@@ -32,7 +33,7 @@ pub fn sweep_runs(runs_dir: &Path) {
 }
 
 /// Whether the process `pid` lives and is who wrote the file at `path`: a number is given again.
-fn is_run(pid: u32, path: &Path) -> bool {
+fn is_run(pid: u32, path: &std::path::Path) -> bool {
     let Some(now) = Identity::of(pid).filter(|process| process.exists()) else { return false };
     let row = path.with_extension("json");
     let written = fs::read(row).ok().and_then(|text| serde_json::from_slice::<Written>(&text).ok());

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 /// One row of `venice ps`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
-    /// The supervisor, `venice run`.
+    /// The supervisor, `venice run`; or the program, if it borrows by itself.
     pub run: u32,
     /// The program.
     pub pid: u32,
     /// The program and its arguments.
     pub command: String,
-    /// `paged`, `window` or `swap`.
+    /// `paged`, `window` or `swap`; `library`: the program borrows by itself.
     pub mode: String,
     /// How the donors are reached.
     pub port: String,

@@ -1,0 +1,252 @@
+//! What this program has borrowed, all together, as `venice ps` and `venice status` show it and as
+//! `venice limit` changes it: one row, however often it has borrowed.
+//!
+//! The desk is opened with the first that is borrowed and closed with the last. Nobody depends on it:
+//! where it cannot be had (no run directory, or another user's) the program is not shown.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use venice_recipient::paged::Space;
+use venice_recipient::runs::{About, Desk, Look, RunFile, RunsDir, Sample, Watched};
+use venice_recipient::{Copies, Holding, RemoteMemory};
+use venice_wire::ByteSize;
+
+/// How much of its command `venice status` shows, in characters.
+const MOST_SHOWN: usize = 60;
+
+/// The program, while it has borrowed anything.
+static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
+
+/// This program.
+struct Program {
+    process: u32,
+    borrowed: Arc<Borrowed>,
+    desk: Option<Desk>,
+    entered: u64,
+}
+
+/// A place among what this program has borrowed, until it is dropped: before what it is about is.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    number: u64,
+    process: u32,
+}
+
+impl Listed {
+    /// Enters what was borrowed, and the regions over it if there are any.
+    pub(crate) fn enter(remote: &RemoteMemory, space: Option<&Arc<Space>>) -> Listed {
+        let mut program = lock(&PROGRAM);
+        let process = std::process::id();
+        if program.as_ref().is_some_and(|program| program.process != process) {
+            // In a child of a fork: the desk, and what is told there, are its parent's.
+            std::mem::forget(program.take());
+        }
+        let program = program.get_or_insert_with(|| Program::new(process));
+        program.entered += 1;
+        let number = program.entered;
+        let (holding, space) = (remote.holding().clone(), space.cloned());
+        lock(&program.borrowed.now).push(Entry { number, holding, space });
+        program.show();
+        Listed { number, process }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A child of a fork drops what is its parent's.
+            return;
+        }
+        // Held until the desk is closed: another one would be opened at the same place.
+        let mut program = lock(&PROGRAM);
+        let Some(listing) = program.as_ref().filter(|program| program.process == self.process)
+        else {
+            return;
+        };
+        if listing.borrowed.leave(self.number) {
+            *program = None;
+        }
+    }
+}
+
+impl Program {
+    fn new(process: u32) -> Program {
+        Program { process, borrowed: Arc::default(), desk: None, entered: 0 }
+    }
+
+    /// Opens the desk, if that is possible and was not done.
+    fn show(&mut self) {
+        if self.desk.is_some() {
+            return;
+        }
+        let Some(dir) = RunsDir::locate() else { return };
+        let command = command();
+        let file = RunFile::new(&dir, &shortened(&command));
+        let about = About { pid: self.process, command };
+        let shown = Shown { process: self.process, borrowed: self.borrowed.clone(), file };
+        self.desk = Desk::open(&dir, about, shown).ok();
+    }
+}
+
+/// What the program has borrowed.
+#[derive(Default)]
+struct Borrowed {
+    now: Mutex<Vec<Entry>>,
+    /// The faults on what it has given back.
+    before: Mutex<Sample>,
+}
+
+/// One loan, and the regions over it.
+struct Entry {
+    number: u64,
+    holding: Arc<Holding>,
+    space: Option<Arc<Space>>,
+}
+
+impl Borrowed {
+    /// Takes the entry with this number off; whether it was the last.
+    fn leave(&self, number: u64) -> bool {
+        let mut now = lock(&self.now);
+        if let Some(at) = now.iter().position(|entry| entry.number == number) {
+            let entry = now.swap_remove(at);
+            let mut before = lock(&self.before);
+            *before = std::mem::take(&mut *before).and(Sample::of(&entry.holding));
+        }
+        now.is_empty()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        lock(&self.now).iter().map(|entry| entry.holding.copies()).reduce(Copies::and)
+    }
+}
+
+impl Entry {
+    fn look(&self) -> Look {
+        let look = Look::of(&self.holding);
+        match self.space {
+            Some(_) => look,
+            // Which of it is in use is the program's own affair.
+            None => Look { remote_bytes: look.borrowed_bytes, ..look },
+        }
+    }
+}
+
+/// What the desk shows.
+struct Shown {
+    process: u32,
+    borrowed: Arc<Borrowed>,
+    file: Option<RunFile>,
+}
+
+impl Watched for Shown {
+    fn mode(&self) -> &'static str {
+        "library"
+    }
+
+    fn look(&self) -> Look {
+        let looks = lock(&self.borrowed.now).iter().map(Entry::look).reduce(Look::and);
+        Look { processes: vec![self.process], ..looks.unwrap_or_default() }
+    }
+
+    fn sample(&self) -> Sample {
+        let now = lock(&self.borrowed.now);
+        let before = lock(&self.borrowed.before).clone();
+        now.iter().map(|entry| Sample::of(&entry.holding)).fold(before, Sample::and)
+    }
+
+    fn limit(&self, local_bytes: u64) -> Result<(), String> {
+        let now = lock(&self.borrowed.now);
+        let spaces: Vec<&Space> = now.iter().filter_map(|entry| entry.space.as_deref()).collect();
+        share_out(&spaces, local_bytes)
+    }
+
+    fn each_second(&mut self) {
+        if let (Some(file), Some(copies)) = (&mut self.file, self.borrowed.copies()) {
+            file.update(copies);
+        }
+    }
+}
+
+/// Gives spaces a budget together: all of them, or none.
+fn share_out(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
+    if spaces.is_empty() {
+        return Err("it has no arrays, and what it reads and writes by offset is not kept here:                     there is nothing to limit"
+            .to_owned());
+    }
+    let budgets = spaces.iter().map(|space| (space.least_local_bytes(), space.local_bytes()));
+    let parts = parts(&budgets.collect::<Vec<_>>(), local_bytes)?;
+    let each = || spaces.iter().zip(&parts);
+    let said = |error| crate::Error::from(error).to_string();
+    each().try_for_each(|(space, part)| space.check_local_bytes(*part)).map_err(said)?;
+    each().try_for_each(|(space, part)| space.set_local_bytes(*part)).map_err(said)
+}
+
+/// The parts of `total_bytes` for those with these least and present budgets: to each its least, and of
+/// the rest what it has of the rest now.
+fn parts(budgets: &[(u64, u64)], total_bytes: u64) -> Result<Vec<u64>, String> {
+    let least_bytes: u64 = budgets.iter().map(|(least, _)| least).sum();
+    let Some(rest_bytes) = total_bytes.checked_sub(least_bytes) else {
+        return Err(format!(
+            "its arrays have {} budgets of their own: ask for {} at least",
+            budgets.len(),
+            ByteSize(least_bytes)
+        ));
+    };
+    let beyond = |(least, local): &(u64, u64)| u128::from(local.saturating_sub(*least));
+    let all: u128 = budgets.iter().map(beyond).sum();
+    let part = |budget: &(u64, u64)| {
+        let (of, weight) =
+            if all == 0 { (budgets.len() as u128, 1) } else { (all, beyond(budget)) };
+        budget.0 + (u128::from(rest_bytes) * weight / of) as u64
+    };
+    Ok(budgets.iter().map(part).collect())
+}
+
+/// The program and its arguments, on one line.
+fn command() -> String {
+    let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Its beginning, where it is long.
+fn shortened(command: &str) -> String {
+    match command.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}...", &command[..end]),
+        None => command.to_owned(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_budget_is_shared_out_as_it_was_and_nobody_gets_less_than_the_least() {
+        let of = |budgets: &[(u64, u64)], total| parts(budgets, total * MIB).unwrap();
+        assert_eq!(of(&[(4 * MIB, 64 * MIB)], 5), [5 * MIB]);
+        let two = [(4 * MIB, 64 * MIB), (4 * MIB, 24 * MIB)];
+        assert_eq!(of(&two, 88), [64 * MIB, 24 * MIB], "as it was");
+        assert_eq!(of(&two, 48), [34 * MIB, 14 * MIB]);
+        assert_eq!(of(&two, 8), [4 * MIB; 2]);
+        assert_eq!(of(&[(4 * MIB, 4 * MIB); 2], 20), [10 * MIB; 2]);
+        assert_eq!(of(&[(32 * MIB, 32 * MIB), (4 * MIB, 8 * MIB)], 46), [32 * MIB, 14 * MIB]);
+        let refused = parts(&two, 7 * MIB).unwrap_err();
+        assert!(refused.contains("2 budgets") && refused.contains("8MiB at least"), "{refused}");
+        let most = of(&[(4 * MIB, u64::MAX), (4 * MIB, u64::MAX)], 1 << 40);
+        assert_eq!(most, [1 << 59; 2]);
+    }
+
+    #[test]
+    fn a_long_command_is_shown_by_its_beginning() {
+        assert_eq!(shortened("python3 job.py"), "python3 job.py");
+        let short = shortened(&"ü".repeat(MOST_SHOWN + 1));
+        assert_eq!(short, "ü".repeat(MOST_SHOWN) + "...");
+    }
+}

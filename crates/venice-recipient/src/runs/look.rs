@@ -1,0 +1,169 @@
+//! How a run is, and how several that are shown as one are together.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use venice_memory::paged::run_block::{Donor, FaultTimes};
+use venice_wire::PAGE_BYTES;
+
+use super::row::Compressed;
+use crate::holding::Holding;
+
+/// How a run is: what [`RunRow`] has of it.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// How the donors are reached.
+    pub port: String,
+    /// What all its processes may keep here.
+    pub local_bytes: u64,
+    /// What they have here.
+    pub resident_bytes: u64,
+    /// Far memory in use.
+    pub remote_bytes: u64,
+    /// Far memory there is.
+    pub borrowed_bytes: u64,
+    /// In so many copies, or coded.
+    pub kept: String,
+    /// Slabs that lack a copy, or a fragment.
+    pub short_slabs: u64,
+    /// What of them is missing and what is done about it; `None`: nothing is.
+    pub missing: Option<String>,
+    /// Who lends.
+    pub donors: Vec<String>,
+    /// Those that died or took their memory back.
+    pub lost_donors: Vec<String>,
+    /// Those that want their memory back.
+    pub leaving_donors: Vec<String>,
+    /// Faults served in the thread that touched the page.
+    pub in_thread_faults: u64,
+    /// What compression does.
+    pub compressed: Option<Compressed>,
+    /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
+    pub request_us: Option<(Option<f64>, Option<f64>)>,
+    /// Its processes.
+    pub processes: Vec<u32>,
+}
+
+/// The faults up to one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// How many.
+    pub faults: u64,
+    /// How long they took, where that is known of each.
+    pub times: Option<FaultTimes>,
+}
+
+impl Look {
+    /// How what a recipient holds is. What its processes have resident is what their pagers count, and
+    /// nothing is said of compression and of processes.
+    pub fn of(holding: &Holding) -> Look {
+        let (block, copies) = (holding.block(), holding.copies());
+        let resident =
+            block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
+        let donors = block.donors();
+        Look {
+            port: block.port().to_string(),
+            local_bytes: block.limit_pages.load(Ordering::Relaxed) * PAGE_BYTES,
+            resident_bytes: resident.sum::<u64>() * PAGE_BYTES,
+            remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
+            borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
+            kept: copies.kept(),
+            short_slabs: copies.short_slabs,
+            missing: copies.missing(),
+            donors: names(donors, |donor| !donor.is_given_back()),
+            lost_donors: names(donors, Donor::is_lost),
+            leaving_donors: names(donors, |it| it.is_leaving() && !it.is_given_back()),
+            in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
+            ..Look::default()
+        }
+    }
+
+    /// Both together; compression, requests and processes are those of the first.
+    pub fn and(self, other: Look) -> Look {
+        let missing = self.missing.into_iter().chain(other.missing);
+        Look {
+            port: both_words(self.port, &other.port),
+            local_bytes: self.local_bytes + other.local_bytes,
+            resident_bytes: self.resident_bytes + other.resident_bytes,
+            remote_bytes: self.remote_bytes + other.remote_bytes,
+            borrowed_bytes: self.borrowed_bytes + other.borrowed_bytes,
+            kept: both_words(self.kept, &other.kept),
+            short_slabs: self.short_slabs + other.short_slabs,
+            missing: missing.reduce(|one, other| format!("{one}; {other}")),
+            donors: union(self.donors, other.donors),
+            lost_donors: union(self.lost_donors, other.lost_donors),
+            leaving_donors: union(self.leaving_donors, other.leaving_donors),
+            in_thread_faults: self.in_thread_faults + other.in_thread_faults,
+            compressed: self.compressed,
+            request_us: self.request_us,
+            processes: self.processes,
+        }
+    }
+}
+
+impl Sample {
+    /// The faults on what a recipient holds.
+    pub fn of(holding: &Holding) -> Sample {
+        let block = holding.block();
+        let faults = block.counters.faults.load(Ordering::Relaxed);
+        Sample { faults, times: Some(block.fault_times()) }
+    }
+
+    /// Both together.
+    pub fn and(self, other: Sample) -> Sample {
+        let times = match (self.times, other.times) {
+            (Some(one), Some(other)) => Some(one.and(&other)),
+            (one, other) => one.or(other),
+        };
+        Sample { faults: self.faults + other.faults, times }
+    }
+}
+
+/// The names of donors, each once.
+fn names(donors: &[Donor], which: impl Fn(&Donor) -> bool) -> Vec<String> {
+    let names: BTreeSet<_> = donors.iter().filter(|donor| which(donor)).map(Donor::name).collect();
+    names.into_iter().collect()
+}
+
+fn union(one: Vec<String>, other: Vec<String>) -> Vec<String> {
+    let names: BTreeSet<_> = one.into_iter().chain(other).collect();
+    names.into_iter().collect()
+}
+
+/// `one` and `other`, said once where they are the same; nothing is said of nothing.
+fn both_words(one: String, other: &str) -> String {
+    let says_it = other.is_empty() || one.split("; ").any(|word| word == other);
+    match (one.is_empty(), says_it) {
+        (true, _) => other.to_owned(),
+        (false, true) => one,
+        (false, false) => format!("{one}; {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(port: &str, kept: &str, donors: &[&str]) -> Look {
+        Look {
+            port: port.into(),
+            kept: kept.into(),
+            local_bytes: 4,
+            missing: Some(format!("{kept} lack one")),
+            donors: donors.iter().map(ToString::to_string).collect(),
+            ..Look::default()
+        }
+    }
+
+    #[test]
+    fn what_is_shown_as_one_is_summed_and_said_once() {
+        let both = look("shm", "2 copies", &["a", "c"]).and(look("shm", "1 copy", &["b", "c"]));
+        assert_eq!((both.port.as_str(), both.kept.as_str()), ("shm", "2 copies; 1 copy"));
+        assert_eq!(both.missing.as_deref(), Some("2 copies lack one; 1 copy lack one"));
+        assert_eq!((both.local_bytes, both.donors.join(",")), (8, "a,b,c".to_owned()));
+        let again = Look::default().and(both).and(look("udp", "1 copy", &[]));
+        assert_eq!((again.port.as_str(), again.kept.as_str()), ("shm; udp", "2 copies; 1 copy"));
+        let faults = |faults| Sample { faults, times: None };
+        assert_eq!(faults(3).and(faults(4)).faults, 7);
+    }
+}

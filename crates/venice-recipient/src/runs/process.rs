@@ -1,0 +1,67 @@
+//! Telling a process from strangers that got its number later.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// One process and no other: numbers are used again, start times within one boot are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
+    pub start_ticks: u64,
+}
+
+impl Identity {
+    /// The process that has the number `pid` now.
+    pub fn of(pid: u32) -> Option<Identity> {
+        Some(Identity { pid, start_ticks: stat(pid)?.start_ticks })
+    }
+
+    /// Whether any of it is left. A process that is ending has no command line any more, but its
+    /// descriptors may still be open.
+    pub fn exists(self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead())
+    }
+}
+
+struct Stat {
+    state: char,
+    threads: u64,
+    start_ticks: u64,
+}
+
+impl Stat {
+    /// Gone but for its entry in the table. While other threads of a killed process are still
+    /// ending, its sockets are open.
+    fn is_dead(&self) -> bool {
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name in parentheses may itself hold blanks and parentheses: count from the last one.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let threads = fields.nth(16)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    Some(Stat { state, threads, start_ticks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_with_odd_names_parse() {
+        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.state, stat.threads, stat.start_ticks), ('S', 1, 98765));
+        assert!(parse_stat("").is_none());
+    }
+}
