@@ -3,6 +3,8 @@
 #[path = "swap/anchored.rs"]
 mod anchored;
 mod common;
+#[path = "swap/moved_home.rs"]
+mod moved_home;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
