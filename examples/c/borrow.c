@@ -95,6 +95,7 @@ int main(int argc, char **argv)
     options.purpose = "an example in C";
     options.copies = 2;
     options.placement = "spread";
+    options.reclaim_to = "donors,local";
     must(venice_connect(argc > 1 ? argv[1] : NULL, &rack), "connect");
     must(venice_get_memory(rack, 32 << 20, &options, &memory), "get_memory");
     printf("borrowed %" PRIu64 " bytes\n", venice_len_bytes(memory));
