@@ -154,6 +154,7 @@ int main(int argc, char **argv)
     options.purpose = "an example in C";
     options.copies = 2;
     options.placement = "spread";
+    options.reclaim_to = "donors,local";
     must(venice_connect(argc > 1 ? argv[1] : NULL, &rack), "connect");
     must(venice_free_bytes(rack, &free_bytes), "free_bytes");
     printf("venice %s, %" PRIu64 " bytes free\n", venice_version(), free_bytes);

@@ -70,6 +70,9 @@ typedef struct venice_options {
     const char *placement;   /* which nodes are borrowed from first: "nearest" (near ones with much
                               * left), "spread" (all alike) or "pack" (as few as can be); NULL: as
                               * the rack does */
+    const char *reclaim_to;  /* where to put what a node wants back, in this order: "donors" (other
+                              * nodes), "local" (this machine's memory, as far as it is available),
+                              * "disk" (files in /var/tmp) or "disk:DIR"; NULL: "donors,local" */
     uint32_t most_under_way; /* asynchronous accesses at a time; 0: 256 */
     uint32_t copies;         /* of each slab, on different nodes, 1 to 3; 0: 2, or 1 where the rack
                               * has no room for 2 */
@@ -83,7 +86,8 @@ typedef struct venice_options {
                               * for; 0: it does not say */
 } venice_options;
 
-#define VENICE_OPTIONS { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
+#define VENICE_OPTIONS \
+    { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
 
 /* How the copies of borrowed memory are. With one copy a node that dies takes with it what it
  * holds; with more nothing is lost, and lost copies are built anew on other nodes. */

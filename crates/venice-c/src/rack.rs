@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use venice_client::{Error, MemoryOptions, Rack, UnknownPolicy};
+use venice_client::{Error, MemoryOptions, Rack, ReclaimTo, UnknownPolicy};
 
 use crate::arguments::{give, handle, place, take, text};
 use crate::status::{Status, told};
@@ -18,6 +18,7 @@ pub struct Options {
     node: *const c_char,
     purpose: *const c_char,
     placement: *const c_char,
+    reclaim_to: *const c_char,
     most_under_way: u32,
     copies: u32,
     wait_ms: u32,
@@ -55,6 +56,9 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
         if let Some(placement) = text(options.placement, "placement")? {
             let wrong = |error: UnknownPolicy| Error::Invalid(error.to_string());
             meant.placement = Some(placement.parse().map_err(wrong)?);
+        }
+        if let Some(places) = text(options.reclaim_to, "reclaim_to")? {
+            meant.reclaim_to = ReclaimTo::list(places).map_err(Error::Invalid)?;
         }
         meant.bandwidth_bps = options.bandwidth_bps;
         if options.most_under_way > 0 {
@@ -120,22 +124,44 @@ mod tests {
     use super::*;
 
     fn with(placement: *const c_char) -> Result<MemoryOptions, Error> {
-        let said = Options {
+        meant(&Options { placement, ..nothing() })
+    }
+
+    fn nothing() -> Options {
+        Options {
             struct_bytes: size_of::<Options>(),
             donors: null(),
             port: null(),
             node: null(),
             purpose: null(),
-            placement,
+            placement: null(),
+            reclaim_to: null(),
             most_under_way: 0,
             copies: 0,
             wait_ms: 0,
             priority: 0,
             preempt: 0,
             bandwidth_bps: 0,
-        };
+        }
+    }
+
+    fn meant(said: &Options) -> Result<MemoryOptions, Error> {
         // SAFETY: all that it points to lives longer than this call.
-        unsafe { options(&raw const said) }
+        unsafe { options(said) }
+    }
+
+    #[test]
+    fn what_donors_want_back_goes_where_it_is_said() {
+        let to = |places: *const c_char| meant(&Options { reclaim_to: places, ..nothing() });
+        assert_eq!(to(null()).unwrap().reclaim_to, [ReclaimTo::Donors, ReclaimTo::Local]);
+        let places = to(c"donors, disk:/".as_ptr()).unwrap().reclaim_to;
+        assert_eq!(places, [ReclaimTo::Donors, ReclaimTo::Disk("/".into())]);
+        for (wrong, said) in
+            [(c"tape", "\"tape\""), (c"disk:/no/such", "no directory"), (c"", "none")]
+        {
+            let error = to(wrong.as_ptr()).unwrap_err();
+            assert!(matches!(&error, Error::Invalid(text) if text.contains(said)), "{error}");
+        }
     }
 
     #[test]

@@ -55,4 +55,4 @@ pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
 pub use venice_control::{DEFAULT_PRIORITY, Policy, UnknownPolicy};
 pub use venice_recipient::paged::{Hint, PageSize, Pattern};
-pub use venice_recipient::{Copies, PortKind};
+pub use venice_recipient::{Copies, PortKind, ReclaimTo};

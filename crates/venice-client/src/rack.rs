@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use venice_control::client::Access;
 use venice_control::{DEFAULT_PRIORITY, Policy};
-use venice_recipient::{MOST_COPIES, PortKind, RemoteMemory, Request, Waiting, Wish};
+use venice_recipient::{MOST_COPIES, PortKind, ReclaimTo, RemoteMemory, Request, Waiting, Wish};
 
 use crate::Error;
 use crate::memory::Memory;
@@ -37,6 +37,11 @@ pub struct MemoryOptions {
     /// room for two. [`Memory::copies`] says what it came to. With one, a node that dies takes with
     /// it what it holds.
     pub copies: Option<u32>,
+    /// Where to put what a donor wants back while the memory is in use, in the order of choice: other
+    /// donors, then this machine's own memory as far as it is available, unless it is said otherwise
+    /// ([`ReclaimTo::list`] reads `"donors,disk:/srv/tmp"`). What none of them has room for stays
+    /// where it is until its donor takes it.
+    pub reclaim_to: Vec<ReclaimTo>,
     /// How the donors are reached; `None`: as the rack of this machine says, else by udp.
     pub port: Option<PortKind>,
     /// The node this program belongs to, where nodes relay for each other; `None`: the first.
@@ -63,6 +68,7 @@ impl Default for MemoryOptions {
             placement: None,
             bandwidth_bps: 0,
             copies: None,
+            reclaim_to: ReclaimTo::by_default(),
             port: None,
             node: None,
             wait: Duration::ZERO,
@@ -163,6 +169,10 @@ impl Rack {
         if let Some(copies) = options.copies.filter(|copies| !(1..=MOST_COPIES).contains(copies)) {
             return Err(Error::Invalid(format!("{copies} copies: ask for 1 to {MOST_COPIES}")));
         }
+        if options.reclaim_to.is_empty() {
+            let said = "reclaim_to names no place: donors, local, disk or several of them";
+            return Err(Error::Invalid(said.into()));
+        }
         Ok(RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?)
     }
 
@@ -179,6 +189,7 @@ impl Rack {
                 preempt: options.preempt,
             },
             purpose: options.purpose.clone(),
+            reclaim_to: options.reclaim_to.clone(),
             ..Wish::default()
         };
         Request {

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Rack as Daemons, eventually};
-use venice_client::{CacheOptions, Copies, Error, Memory, MemoryOptions, Policy, PortKind, Rack};
+use venice_client::{
+    CacheOptions, Copies, Error, Memory, MemoryOptions, Policy, PortKind, Rack, ReclaimTo,
+};
 use venice_wire::SLAB_BYTES;
 
 const MIB: u64 = 1 << 20;
@@ -209,6 +211,51 @@ fn with_copies_no_memory_by_datagrams_is_lost() {
     with_copies_nothing_is_lost(PortKind::Udp);
 }
 
+/// No other donor has room: what all of them want back is on this machine then.
+fn what_all_donors_want_back_comes_home(port: PortKind) {
+    let daemons = Daemons::start(2, 2);
+    let rack = Rack::connect_by(daemons.access()).unwrap();
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let on_disk = vec![ReclaimTo::Donors, ReclaimTo::Disk(folder.path().into())];
+    for reclaim_to in [MemoryOptions::default().reclaim_to, on_disk] {
+        let mut wanted = options(port);
+        (wanted.copies, wanted.reclaim_to) = (Some(1), reclaim_to);
+        let memory = rack.get_memory(3 * SLAB_BYTES, &wanted).unwrap();
+        let at = |slab: u64| slab * SLAB_BYTES + 4_095;
+        let mut generation = 0;
+        (0..3).for_each(|slab| memory.write(at(slab), &pattern(slab, 50_000)).unwrap());
+        ["node1", "node2"].iter().for_each(|node| daemons.drain(node, true));
+        eventually("both donors to be empty", || {
+            for slab in 0..3 {
+                let mut back = vec![0; 50_000];
+                memory.read(at(slab), &mut back).unwrap();
+                assert!(back == pattern(slab + generation, 50_000), "slab {slab}");
+                memory.write(at(slab), &pattern(slab + generation + 1, 50_000)).unwrap();
+            }
+            generation += 1;
+            ["node1", "node2"].iter().all(|node| daemons.granted_bytes(node) == 0)
+        });
+        for slab in 0..3 {
+            let read = memory.read_async(at(slab), vec![0; 50_000]).unwrap().wait();
+            assert!(read.unwrap() == pattern(slab + generation, 50_000), "slab {slab}");
+        }
+        assert!(memory.copies().lost_donors.is_empty(), "{:?}", memory.copies());
+        drop(memory);
+        ["node1", "node2"].iter().for_each(|node| daemons.drain(node, false));
+        eventually("they lend again", || daemons.free_bytes() == 4 * SLAB_BYTES);
+    }
+}
+
+#[test]
+fn what_all_donors_want_back_of_mapped_memory_comes_home() {
+    what_all_donors_want_back_comes_home(PortKind::Shm);
+}
+
+#[test]
+fn what_all_donors_want_back_comes_home_by_datagrams() {
+    what_all_donors_want_back_comes_home(PortKind::Udp);
+}
+
 #[test]
 fn copies_that_cannot_be_are_refused() {
     let daemons = Daemons::start(1, 4);
@@ -280,6 +327,10 @@ fn what_cannot_be_is_an_error_that_says_so() {
     assert!(matches!(rack.get_memory(0, &options(PortKind::Shm)), Err(Error::Invalid(_))));
     let small = rack.object_cache(MIB, &options(PortKind::Shm), &CacheOptions::default());
     assert!(matches!(small, Err(Error::Invalid(_))), "{small:?}");
+    let mut nowhere = options(PortKind::Shm);
+    nowhere.reclaim_to.clear();
+    let error = rack.get_memory(MIB, &nowhere).unwrap_err();
+    assert!(matches!(&error, Error::Invalid(said) if said.contains("reclaim_to")), "{error}");
     let mut strange = options(PortKind::Shm);
     strange.donors = vec!["node9".into()];
     let error = rack.get_memory(MIB, &strange).unwrap_err();

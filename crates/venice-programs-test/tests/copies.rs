@@ -122,6 +122,30 @@ fn a_stalled_donor_is_left_behind_over_shm_and_udp() {
     });
 }
 
+/// What a stalled donor alone has is not lost: the program waits for it, and goes on.
+#[test]
+fn a_stalled_donor_that_has_the_only_copy_is_waited_for() {
+    if paged_mode_is_missing("a_stalled_donor_that_has_the_only_copy_is_waited_for") {
+        return;
+    }
+    let rack = Rack::start(Port::Udp, LEND_MIB);
+    let mut busy = Busy::start(&rack, "80MiB", 1);
+    let stalled = rack.agent_pid("node2");
+    signal(stalled, Signal::STOP);
+    wait_for("the run to say whom it waits for", LONGER_THAN_A_LEASE, || {
+        busy.expect_running();
+        let said = busy.running.says_on_stderr();
+        let is_told = |line: &str| {
+            line.contains("node node2 does not answer; ") && line.contains("are waited for")
+        };
+        said.lines().any(is_told).then_some(())
+    });
+    signal(stalled, Signal::CONT);
+    busy.goes_on_for(Duration::from_secs(1));
+    let said = busy.stop();
+    assert!(!said.contains("lost") && !said.contains("stopped answering"), "{said}");
+}
+
 /// A donor whose machine was off the network for longer than a lease returns as it was: what it still
 /// has is old, and nobody reads it.
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use venice_client::{
-    CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions, UnknownPolicy,
+    CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions, ReclaimTo, UnknownPolicy,
 };
 
 use crate::cache::ObjectCache;
@@ -36,6 +36,7 @@ impl Options {
         preempt: bool,
         placement: Option<&str>,
         bandwidth_bps: u64,
+        reclaim_to: &str,
     ) -> PyResult<Options> {
         let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
@@ -49,6 +50,8 @@ impl Options {
         options.bandwidth_bps = bandwidth_bps;
         let wrong = |error: UnknownPolicy| raised(py, &Error::Invalid(error.to_string()));
         options.placement = placement.map(|name| name.parse().map_err(wrong)).transpose()?;
+        let places = ReclaimTo::list(reclaim_to);
+        options.reclaim_to = places.map_err(|said| raised(py, &Error::Invalid(said)))?;
         options.priority = priority_in_line(py, priority)?;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;

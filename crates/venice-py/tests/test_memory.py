@@ -32,6 +32,21 @@ class Placement(unittest.TestCase):
             rack.object_cache("16MiB", placement="widely")  # type: ignore[arg-type]
 
 
+class Reclaim(unittest.TestCase):
+    def test_what_a_node_wants_back_goes_where_there_is_a_place(self) -> None:
+        rack = venice.connect()
+        for places in ("donors", "local,donors", "donors,disk:/var/tmp"):
+            with rack.get_memory("16MiB", reclaim_to=places, purpose="a test") as memory:
+                memory.write(0, b"far")
+                self.assertEqual(memory.read(0, 3), b"far")
+        with self.assertRaisesRegex(venice.Invalid, "none of donors, local, disk"):
+            rack.get_memory("16MiB", reclaim_to="donors,tape")
+        with self.assertRaisesRegex(venice.Invalid, "no directory"):
+            rack.object_cache("16MiB", reclaim_to="disk:/no/such")
+        with self.assertRaises(venice.Invalid):
+            rack.get_memory("16MiB", reclaim_to="")
+
+
 class Devices(unittest.TestCase):
     """On a rack whose nodes offer none, and one whose nodes do."""
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use venice_control::Grant;
 use venice_fabric::TargetConfig;
-use venice_memory::donor::{SharedGrants, Slab, available_bytes};
+use venice_memory::donor::{DonorError, SharedGrants, Slab, available_bytes};
 use venice_memory::paged::run_block::{PortKind, RunBlock};
 use venice_ports::seal::node_key;
 use venice_ports::udp::{UdpServer, UdpService, UdpSocket, unspecified_like};
@@ -47,6 +47,20 @@ pub enum ReclaimTo {
 }
 
 impl ReclaimTo {
+    /// Where nobody says otherwise: far memory is elsewhere as long as anybody has room for it, and
+    /// here before it is lost.
+    pub fn by_default() -> Vec<ReclaimTo> {
+        vec![ReclaimTo::Donors, ReclaimTo::Local]
+    }
+
+    /// Several places as they are written on a command line: `donors,local,disk:DIR`.
+    ///
+    /// # Errors
+    /// Which of them is none, in words.
+    pub fn list(text: &str) -> Result<Vec<ReclaimTo>, String> {
+        text.split(',').map(|place| place.trim().parse()).collect()
+    }
+
     /// What it is called among the donors.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -72,6 +86,15 @@ impl FromStr for ReclaimTo {
     }
 }
 
+impl std::fmt::Display for ReclaimTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ReclaimTo::Disk(dir) => write!(f, "disk:{}", dir.display()),
+            place => f.write_str(place.name()),
+        }
+    }
+}
+
 /// What is kept here.
 #[derive(Debug, Default)]
 pub(crate) struct AtHome {
@@ -93,13 +116,14 @@ impl AtHome {
         &mut self,
         block: &RunBlock,
         place: &ReclaimTo,
+        is_locked: bool,
         slabs: usize,
     ) -> Result<(Grant, Vec<OwnedFd>), RecipientError> {
         if block.port() == PortKind::Verbs && matches!(place, ReclaimTo::Disk(_)) {
             let why = "RDMA devices do not reach files".into();
             return Err(RecipientError::NoRoomHere { place: place.name(), why });
         }
-        let slabs = make(place, slabs)?;
+        let slabs = make(place, is_locked, slabs)?;
         let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(drawn()?));
         self.count += 1;
         let mut grant = Grant {
@@ -137,7 +161,7 @@ impl AtHome {
     }
 }
 
-fn make(place: &ReclaimTo, count: usize) -> Result<Vec<Slab>, RecipientError> {
+fn make(place: &ReclaimTo, is_locked: bool, count: usize) -> Result<Vec<Slab>, RecipientError> {
     let no_room = |why: String| RecipientError::NoRoomHere { place: place.name(), why };
     let made = match place {
         ReclaimTo::Disk(dir) => (0..count).map(|_| on_disk(dir)).collect::<Result<Vec<_>, _>>(),
@@ -147,9 +171,8 @@ fn make(place: &ReclaimTo, count: usize) -> Result<Vec<Slab>, RecipientError> {
             if available < left + count as u64 * SLAB_BYTES {
                 return Err(no_room(format!("{} are available", ByteSize(available))));
             }
-            (0..count)
-                .map(|_| Slab::unlocked().map_err(|error| error.to_string()))
-                .collect::<Result<Vec<_>, _>>()
+            let made = || if is_locked { Slab::set_aside() } else { Slab::unlocked() };
+            (0..count).map(|_| made().map_err(|error| why(&error))).collect()
         }
     };
     made.map_err(no_room)
@@ -177,10 +200,16 @@ pub(crate) fn check_file_limit(len_bytes: u64) -> Result<(), String> {
 /// A slab in such a file.
 fn on_disk(dir: &Path) -> Result<Slab, String> {
     check_file_limit(SLAB_BYTES)?;
-    Slab::in_file(nameless_file(dir)?).map_err(|error| match std::error::Error::source(&error) {
-        Some(why) => format!("{}: {error}: {why}", dir.display()),
-        None => format!("{}: {error}", dir.display()),
-    })
+    Slab::in_file(nameless_file(dir)?)
+        .map_err(|error| format!("{}: {}", dir.display(), why(&error)))
+}
+
+/// The error, and what the kernel said.
+fn why(error: &DonorError) -> String {
+    match std::error::Error::source(error) {
+        Some(why) => format!("{error}: {why}"),
+        None => error.to_string(),
+    }
 }
 
 /// Begins to answer for what is here.
@@ -246,20 +275,28 @@ mod tests {
         assert!(named("disk:/no/such").unwrap_err().contains("no directory"));
         assert!(named("tape").unwrap_err().contains("none of donors"));
         assert!(named("donors:x").is_err());
+        let places = [ReclaimTo::Donors, ReclaimTo::Local, ReclaimTo::Disk("/".into())];
+        let written = places.each_ref().map(ReclaimTo::to_string).join(",");
+        assert_eq!(
+            (&*written, ReclaimTo::list(&written)),
+            ("donors,local,disk:/", Ok(places.into()))
+        );
+        assert_eq!(ReclaimTo::list("donors, local"), Ok(ReclaimTo::by_default()));
+        assert!(ReclaimTo::list("").is_err() && ReclaimTo::list("donors,,local").is_err());
     }
 
     #[test]
     fn a_disk_without_room_says_so() {
-        let error = make(&ReclaimTo::Disk("/proc".into()), 1).unwrap_err().to_string();
+        let error = make(&ReclaimTo::Disk("/proc".into()), false, 1).unwrap_err().to_string();
         assert!(error.contains("disk") && error.contains("/proc"), "{error}");
-        let error = make(&ReclaimTo::Local, 1 << 30).unwrap_err().to_string();
+        let error = make(&ReclaimTo::Local, false, 1 << 30).unwrap_err().to_string();
         assert!(error.contains("available"), "{error}");
     }
 
     #[test]
     fn slabs_on_disk_are_memory_like_any_other() {
         let folder = tempfile::tempdir().unwrap();
-        let slabs = make(&ReclaimTo::Disk(folder.path().into()), 2).unwrap();
+        let slabs = make(&ReclaimTo::Disk(folder.path().into()), false, 2).unwrap();
         slabs[1].write(4090, b"on disk");
         let mut back = [0; 7];
         slabs[1].read(4090, &mut back);

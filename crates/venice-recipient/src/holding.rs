@@ -193,7 +193,7 @@ impl Holding {
         slabs: usize,
     ) -> Result<NewGrant, RecipientError> {
         let mut at_home = self.at_home.lock().unwrap_or_else(PoisonError::into_inner);
-        let (grant, memory) = at_home.lend(&self.block, place, slabs)?;
+        let (grant, memory) = at_home.lend(&self.block, place, self.wish.locks_local, slabs)?;
         let donor = self.add_donor(&grant, None)?;
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }

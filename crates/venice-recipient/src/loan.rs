@@ -56,6 +56,9 @@ pub struct Wish {
     pub purpose: String,
     /// Where to put what donors want back, in the order of choice; empty: on other donors.
     pub reclaim_to: Vec<ReclaimTo>,
+    /// This machine's memory that stands in for donors is locked: for who serves the kernel's swap,
+    /// which might be told to swap it to itself.
+    pub locks_local: bool,
     /// Have a file on this machine's disk have all of it too; not of coded memory.
     pub write_behind: Option<WriteBehind>,
 }

@@ -228,8 +228,13 @@ impl Builder<'_> {
             _ => &[ReclaimTo::Donors],
         };
         let (mut slabs, mut why) = (slabs.iter(), Vec::new());
-        for place in places.iter().filter(|place| !nodes.contains(place.name())) {
+        for place in places {
             let built = match place {
+                // No more than one copy of a slab is in one place.
+                _ if nodes.contains(place.name()) => {
+                    why.push(format!("{} has one already", place.name()));
+                    continue;
+                }
                 ReclaimTo::Donors => self.build_on_donors(need, nodes, &mut slabs),
                 _ => self.build_at_home(place, &mut slabs),
             };

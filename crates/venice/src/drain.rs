@@ -141,9 +141,9 @@ EXAMPLES:
 
 Nothing more is placed on the node, until that is taken back: across restarts of its agent and of the
 Monitor Node. What programs have there moves to other nodes while they run, as far as those have
-room, and of `venice run` else to its own machine (--reclaim-to); `venice status` shows how far each
-is. What cannot move stays lent until its programs end: mapped memory (--mode window) of programs
-that may have no userfaultfd or are using devices; their `venice run` says why.
+room, else to their own machine (--reclaim-to); `venice status` shows how far each is. What cannot
+move stays lent until its programs end: mapped memory (--mode window) of programs that may have no
+userfaultfd or are using devices; their `venice run` says why.
 Who is left is said while the command waits. Interrupted, the node goes on draining.
 `venice nodes` shows it as draining, and as drained once it is empty: then its agent can be
 stopped, and nobody loses anything.";

@@ -10,7 +10,7 @@ use common::Place;
 #[test]
 fn mistakes_are_one_line_and_exit_code_two() {
     let place = Place::new();
-    let mistakes: [&[&str]; 32] = [
+    let mistakes: [&[&str]; 34] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
@@ -30,6 +30,8 @@ fn mistakes_are_one_line_and_exit_code_two() {
         &["nodes", "--frob"],
         &["run", "--reclaim-to", "donors,tape", "--", "true"],
         &["run", "--reclaim-to", "disk:/no/such", "--", "true"],
+        &["run", "--reclaim-to", "donors,disk", "--mode", "swap", "--", "true"],
+        &["swap", "attach", "16MiB", "--reclaim-to", "local,disk:/"],
         &["run", "--write-behind", "/no/such", "--", "true"],
         &["run", "--write-behind", "/proc/self", "--mode", "window", "--", "true"],
         &["run", "--write-behind", "/tmp", "--mode", "swap", "--", "true"],

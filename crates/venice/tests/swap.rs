@@ -5,6 +5,8 @@ mod anchored;
 mod common;
 #[path = "swap/go_program.rs"]
 mod go_program;
+#[path = "swap/moved_home.rs"]
+mod moved_home;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
 use venice_fabric::{Atomic, LendingMemory, Lent};
 use venice_wire::{Checksum, SLAB_BYTES};
@@ -61,14 +62,22 @@ impl Slab {
     /// # Errors
     /// [`DonorError::Memory`].
     pub fn unlocked() -> Result<Self, DonorError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
+        Self::map(memfd()?)
+    }
 
-        let fd = memfd_create("venice-slab", flags).map_err(memory("memfd_create"))?;
-        ftruncate(&fd, SLAB_BYTES).map_err(memory("ftruncate"))?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(memory("fcntl(F_ADD_SEALS)"))?;
-        Self::map(fd)
+    /// Makes a slab of zeroes that is locked, and all of whose memory is taken before it is mapped.
+    ///
+    /// The kernel may look for that memory for long. While it does so for a mapping, no thread of the
+    /// process can map anything; a process on which that very memory depends has to go on meanwhile.
+    ///
+    /// # Errors
+    /// As [`Slab::new`].
+    pub fn set_aside() -> Result<Self, DonorError> {
+        let fd = memfd()?;
+        take_all(&fd)?;
+        let slab = Self::map(fd)?;
+        slab.lock()?;
+        Ok(slab)
     }
 
     /// Makes a slab of zeroes in a file, whose blocks are all set aside: nobody who writes to it
@@ -77,13 +86,11 @@ impl Slab {
     /// # Errors
     /// [`DonorError::Memory`], when the disk has no room or the file takes none.
     pub fn in_file(file: OwnedFd) -> Result<Self, DonorError> {
-        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
-        fallocate(&file, FallocateFlags::empty(), 0, SLAB_BYTES).map_err(memory("fallocate"))?;
+        take_all(&file)?;
         Self::map(file)
     }
 
     fn map(fd: OwnedFd) -> Result<Self, DonorError> {
-        let memory = |step| move |errno| DonorError::Memory { step, source: errno };
         // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
         let base = unsafe {
             mmap(
@@ -95,7 +102,7 @@ impl Slab {
                 0,
             )
         }
-        .map_err(memory("mmap"))?;
+        .map_err(no_memory("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
         Ok(Self { fd, mapping: Arc::new(Mapping { base }) })
     }
@@ -173,6 +180,25 @@ impl Slab {
     }
 }
 
+/// A slab's memory, none of which is taken yet.
+fn memfd() -> Result<OwnedFd, DonorError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("venice-slab", flags).map_err(no_memory("memfd_create"))?;
+    ftruncate(&fd, SLAB_BYTES).map_err(no_memory("ftruncate"))?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(no_memory("fcntl(F_ADD_SEALS)"))?;
+    Ok(fd)
+}
+
+/// Takes all the memory, or all the blocks, of a slab's file.
+fn take_all(file: &OwnedFd) -> Result<(), DonorError> {
+    fallocate(file, FallocateFlags::empty(), 0, SLAB_BYTES).map_err(no_memory("fallocate"))
+}
+
+fn no_memory(step: &'static str) -> impl Fn(Errno) -> DonorError {
+    move |source| DonorError::Memory { step, source }
+}
+
 /// One instruction where memory is little-endian, as the fabric's numbers are.
 fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
     if cfg!(target_endian = "little") {
@@ -231,7 +257,6 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use rustix::fs::fcntl_get_seals;
-    use rustix::io::Errno;
 
     #[test]
     fn is_zeroed_and_keeps_what_is_written() {
@@ -310,8 +335,18 @@ mod tests {
 
     #[test]
     fn is_locked() {
-        let slab = Slab::new().unwrap();
-        assert!(locked_kib() * 1024 >= SLAB_BYTES);
-        drop(slab);
+        let slabs = [Slab::new().unwrap(), Slab::set_aside().unwrap()];
+        assert!(locked_kib() * 1024 >= 2 * SLAB_BYTES);
+        drop(slabs);
+    }
+
+    #[test]
+    fn what_is_set_aside_is_all_there_and_zero() {
+        let slab = Slab::set_aside().unwrap();
+        let taken_bytes = rustix::fs::fstat(slab.fd()).unwrap().st_blocks as u64 * 512;
+        assert!(taken_bytes >= SLAB_BYTES, "{taken_bytes} bytes are there");
+        let mut bytes = [1; 64];
+        slab.read(SLAB_LEN.get() - 64, &mut bytes);
+        assert_eq!(bytes, [0; 64]);
     }
 }

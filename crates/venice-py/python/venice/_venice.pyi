@@ -19,6 +19,7 @@ class Options:
         preempt: bool,
         placement: str | None,
         bandwidth_bps: int,
+        reclaim_to: str,
     ) -> None: ...
 
 class Rack:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Port = Literal["shm", "udp", "verbs"]
 Placement = Literal["nearest", "spread", "pack"]
+RECLAIM_TO = "donors,local"
 
 
 class Rack:
@@ -56,6 +57,7 @@ class Rack:
         copies: int | None = None,
         placement: Placement | None = None,
         bandwidth_bps: int = 0,
+        reclaim_to: str = RECLAIM_TO,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -72,7 +74,9 @@ class Rack:
         borrowed from first, nearest (near ones with much left), spread (all alike) or pack (as few
         as can be); otherwise as the rack does. `bandwidth_bps`: traffic that the links to the nodes
         have to carry, evenly over the memory, in bits a second: a node gives no more than its link has
-        left for; 0: it does not say. `port`: how they are reached;
+        left for; 0: it does not say. `reclaim_to`: where to put what a node wants back, in this
+        order: donors (other nodes), local (this machine's memory, as far as it is available), disk
+        (files in /var/tmp) or disk:DIR. `port`: how they are reached;
         as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
         one this program belongs to. `wait_s`: where there is no room, seconds to wait for it in
         line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators;
@@ -82,9 +86,8 @@ class Rack:
         """
         under_way = whole(most_under_way, "most_under_way")
         waiting = (wait_s, priority, preempt)
-        how = _options(
-            donors, port, node, purpose, under_way, copies, waiting, placement, bandwidth_bps
-        )
+        where = (placement, bandwidth_bps, reclaim_to)
+        how = _options(donors, port, node, purpose, under_way, copies, waiting, where)
         return Memory(self._inner.get_memory(parse_size(size), how))
 
     def get_accelerator(
@@ -149,6 +152,7 @@ class Rack:
         copies: int | None = None,
         placement: Placement | None = None,
         bandwidth_bps: int = 0,
+        reclaim_to: str = RECLAIM_TO,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -161,7 +165,8 @@ class Rack:
         Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
-        how = _options(donors, port, node, purpose, 0, copies, waiting, placement, bandwidth_bps)
+        where = (placement, bandwidth_bps, reclaim_to)
+        how = _options(donors, port, node, purpose, 0, copies, waiting, where)
         return Paged(self._inner.paged(parse_size(size), parse_size(local), how))
 
     def array(
@@ -174,6 +179,7 @@ class Rack:
         copies: int | None = None,
         placement: Placement | None = None,
         bandwidth_bps: int = 0,
+        reclaim_to: str = RECLAIM_TO,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -187,7 +193,7 @@ class Rack:
         size = array_bytes(shape, dtype)
         how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
         how |= {"wait_s": wait_s, "priority": priority, "preempt": preempt}
-        how |= {"placement": placement, "bandwidth_bps": bandwidth_bps}
+        how |= {"placement": placement, "bandwidth_bps": bandwidth_bps, "reclaim_to": reclaim_to}
         with self.paged(size, local=local, purpose=purpose, **how) as paged:
             return paged.array(shape, dtype)
 
@@ -201,6 +207,7 @@ class Rack:
         copies: int | None = None,
         placement: Placement | None = None,
         bandwidth_bps: int = 0,
+        reclaim_to: str = RECLAIM_TO,
         port: Port | None = None,
         node: str | None = None,
         wait_s: float = 0,
@@ -214,7 +221,8 @@ class Rack:
         the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
-        how = _options(donors, port, node, purpose, 0, copies, waiting, placement, bandwidth_bps)
+        where = (placement, bandwidth_bps, reclaim_to)
+        how = _options(donors, port, node, purpose, 0, copies, waiting, where)
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
         )
@@ -228,10 +236,10 @@ def _options(
     most_under_way: int,
     copies: int | None,
     waiting: tuple[float, int, bool],
-    placement: Placement | None,
-    bandwidth_bps: int,
+    where: tuple[Placement | None, int, str],
 ) -> "_venice.Options":
     wait_s, priority, preempt = waiting
+    placement, bandwidth_bps, reclaim_to = where
     return _venice.Options(
         list(donors),
         port,
@@ -244,6 +252,7 @@ def _options(
         preempt,
         placement,
         whole(bandwidth_bps, "bandwidth_bps"),
+        reclaim_to,
     )
 
 

@@ -74,7 +74,7 @@ pub struct RunArgs {
     coding: Option<Coding>,
     /// Where to put what a node wants back while the program runs, in this order: donors (other
     /// nodes), local (this machine's memory, beyond --local, as far as it is available), disk
-    /// (files in /var/tmp) or disk:DIR, not with --mode window [default: donors,local]
+    /// (files in /var/tmp) or disk:DIR, which are of --mode paged [default: donors,local]
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<ReclaimTo>)]
     reclaim_to: Option<Vec<ReclaimTo>>,
     /// Write what goes far to a file in DIR too, in the background: a node that dies takes nothing
@@ -211,7 +211,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting(),
         purpose: program.display().to_string(),
-        reclaim_to: args.reclaim_to.clone().unwrap_or_else(reclaim_by_default),
+        reclaim_to: args.reclaim_to.clone().unwrap_or_else(ReclaimTo::by_default),
+        locks_local: false,
         write_behind,
     };
     if args.dry_run {
@@ -404,11 +405,6 @@ fn emulated_link(monitor: &str) -> anyhow::Result<Option<(String, String)>> {
     let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
     let node = nodes.into_iter().find(|node| !node.link.is_empty());
     Ok(node.map(|node| (node.name, node.link)))
-}
-
-/// Far memory is elsewhere as long as anybody has room for it, and here before it is lost.
-fn reclaim_by_default() -> Vec<ReclaimTo> {
-    vec![ReclaimTo::Donors, ReclaimTo::Local]
 }
 
 /// The run block and what goes to the processes with it.

@@ -17,7 +17,7 @@ use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, RunDir};
 use crate::runs::{Swapped, open_desk};
-use crate::swap::{self, Plan, RUN_GROUP, Size, Status};
+use crate::swap::{self, Plan, RUN_GROUP, Reclaim, Size, Status};
 use crate::terminal::{self, remark};
 
 /// Above areas that others have, so that the program's pages come here.
@@ -32,6 +32,8 @@ pub fn execute(
     program: &Path,
 ) -> anyhow::Result<i32> {
     check(args)?;
+    let reclaim_to = reclaim_to(args)?;
+    require_swap()?;
     let dir = RunDir::locate()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
     let pid = std::process::id();
@@ -46,6 +48,7 @@ pub fn execute(
         bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting().into(),
         copies: args.copies,
+        reclaim_to,
         node: args.node.clone(),
         queues: Plan::default_queues(),
         priority: PRIORITY,
@@ -97,13 +100,21 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                     swaps at once (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
-    if args.reclaim_to.is_some() {
-        let said = "--reclaim-to is of --mode paged: what a swap device holds moves to other nodes";
-        return Err(Usage(said.to_owned()).into());
-    }
     if let Some(size) = args.remote {
         swap::check_size(size).map_err(Usage)?;
     }
+    Ok(())
+}
+
+/// Where to put what nodes want back.
+fn reclaim_to(args: &RunArgs) -> anyhow::Result<Vec<Reclaim>> {
+    let Some(places) = &args.reclaim_to else { return Ok(Reclaim::by_default()) };
+    let places = places.iter().cloned().map(Reclaim::try_from).collect::<Result<_, _>>();
+    places.map_err(|why| Usage(format!("--reclaim-to with --mode swap: {why}")).into())
+}
+
+/// What the machine has to have.
+fn require_swap() -> anyhow::Result<()> {
     venice_swap::require_root()?;
     if Hierarchy::find().is_none() {
         return Err(SwapError::no_memory_cgroup().into());

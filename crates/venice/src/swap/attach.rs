@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::AttachArgs;
 use super::control::{Answer, Question, ask};
-use super::plan::{self, Plan, Size, Waits};
+use super::plan::{self, Plan, Reclaim, Size, Waits};
 use super::status::Status;
 use crate::failure::Usage;
 use crate::place;
@@ -42,6 +42,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: Waits { wait_ms, rack_priority: args.rack_priority, preempt: args.preempt },
         copies: args.copies,
+        reclaim_to: args.reclaim_to.clone().unwrap_or_else(Reclaim::by_default),
         node: args.node.clone(),
         queues: args.queues.unwrap_or_else(Plan::default_queues),
         priority: args.priority,

@@ -24,7 +24,7 @@ use venice_wire::ByteSize;
 pub use attach::{attach, warn_of_one_copy};
 pub use detach::{detach, detach_all};
 pub use list::of_device as status;
-pub use plan::{Plan, Size, check_size};
+pub use plan::{Plan, Reclaim, Size, check_size};
 pub use server::RUN_GROUP;
 pub use status::Status;
 
@@ -70,6 +70,11 @@ pub struct AttachArgs {
     /// where the rack has no room for 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
+    /// Where to put what a node wants back while the device is in use, in this order: donors (other
+    /// nodes), local (this machine's memory, locked, as far as it is available)
+    /// [default: donors,local]
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<Reclaim>)]
+    reclaim_to: Option<Vec<Reclaim>>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
@@ -164,6 +169,8 @@ EXAMPLES:
   sudo venice swap attach 1GiB --priority 10  behind other swap areas
   sudo venice swap attach 8GiB --wait 10m     wait in line where the rack is full
   sudo venice swap attach 1GiB --copies 1     half the memory; a node that dies takes pages along
+  sudo venice swap attach 4GiB --reclaim-to donors
+                                              nothing of it ever comes to this machine's memory
 
 The device belongs to the whole machine: the kernel moves pages of any program there. It stays
 until it is detached; its server runs in the background with its log in the run directory.";

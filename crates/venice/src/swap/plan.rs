@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use venice_control::Policy;
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Waiting, Wish};
+use venice_recipient::{ReclaimTo, Waiting, Wish};
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
@@ -21,6 +21,9 @@ use crate::terminal;
 const PREFIX: &str = "swap-";
 /// Names end up in file names, and in the 107 bytes of a socket's path.
 const LONGEST_NAME: usize = 24;
+const NO_FILES: &str = "files are no place for what is swapped: to reach them takes memory, which \
+                        the kernel swaps to get (choose of donors and local; a disk can have a swap \
+                        area of its own, with swapon)";
 /// Fewer would not be worth a device.
 pub const LEAST_BYTES: u64 = 1 << 20;
 
@@ -48,6 +51,9 @@ pub struct Plan {
     pub waiting: Waits,
     /// Copies of each page, on different donors; `None`: two where the rack has room for them.
     pub copies: Option<u32>,
+    /// Where to put what donors want back.
+    #[serde(default)]
+    pub reclaim_to: Vec<Reclaim>,
     /// The node this machine belongs to, where nodes relay.
     pub node: Option<String>,
     /// Requests carried at a time.
@@ -129,6 +135,55 @@ impl From<Device> for String {
     }
 }
 
+/// [`ReclaimTo`] for what is swapped, on the command line and in files. It is no file: those are
+/// reached through the kernel's cached pages, and to get one takes memory, which the kernel may be
+/// waiting for this very device to free. (Locked in memory, a file would cost as much as `local`
+/// does.) A disk can have a swap area of its own, with nobody in between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Reclaim(ReclaimTo);
+
+impl Reclaim {
+    /// As for programs that are paged: the memory of this machine that stands in for donors is
+    /// locked, so that the kernel does not swap to the device what the device consists of.
+    pub fn by_default() -> Vec<Reclaim> {
+        ReclaimTo::by_default().into_iter().map(Reclaim).collect()
+    }
+}
+
+impl TryFrom<ReclaimTo> for Reclaim {
+    type Error = String;
+
+    fn try_from(place: ReclaimTo) -> Result<Self, String> {
+        match place {
+            ReclaimTo::Disk(_) => Err(NO_FILES.to_owned()),
+            place => Ok(Reclaim(place)),
+        }
+    }
+}
+
+impl FromStr for Reclaim {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<ReclaimTo>()?.try_into()
+    }
+}
+
+impl TryFrom<String> for Reclaim {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Reclaim> for String {
+    fn from(place: Reclaim) -> Self {
+        place.0.to_string()
+    }
+}
+
 impl Plan {
     /// Requests carried at a time unless asked otherwise.
     pub fn default_queues() -> u16 {
@@ -156,6 +211,8 @@ impl Plan {
             bandwidth_bps: self.bandwidth_bps,
             waiting: self.waiting.into(),
             purpose: self.purpose.clone(),
+            reclaim_to: self.reclaim_to.iter().map(|place| place.0.clone()).collect(),
+            locks_local: true,
             ..Wish::default()
         }
     }
@@ -227,6 +284,11 @@ mod tests {
         assert_eq!(text, "\"fuse\"");
         assert_eq!(serde_json::from_str::<Device>(&text).unwrap(), device);
         assert!(serde_json::from_str::<Device>("\"floppy\"").is_err());
+        let text = serde_json::to_string(&Reclaim::by_default()).unwrap();
+        assert_eq!(text, "[\"donors\",\"local\"]");
+        assert_eq!(serde_json::from_str::<Vec<Reclaim>>(&text).unwrap(), Reclaim::by_default());
+        let disk = serde_json::from_str::<Reclaim>("\"disk:/\"").unwrap_err().to_string();
+        assert!(disk.contains("no place for what is swapped"), "{disk}");
     }
 
     #[test]
