@@ -1,12 +1,13 @@
 //! The program that touches pages. It is started once for every way to get them, and knows nothing
 //! about which one that is (but for the floor, whose handler it brings along).
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
@@ -245,28 +246,32 @@ impl<'a> Bench<'a> {
                     let (body, barrier) = (&body, &barrier);
                     scope.spawn(move || {
                         let pinned = self.place(thread);
+                        let began = Cell::new(Instant::now());
                         let tally = body(thread, &|| {
                             barrier.wait();
+                            began.set(Instant::now());
                         });
-                        pinned.map(|()| (tally, Instant::now()))
+                        pinned.map(|()| (tally, began.get(), Instant::now()))
                     })
                 })
                 .collect();
             barrier.wait();
             let sampler = PeakSampler::start(std::process::id());
-            let start = Instant::now();
             let before =
                 (cpu_time::of_processes_s(&own), cpu_time::of_processes_s(&self.args.helpers));
             let mut tally = Tally::new();
-            let mut end = start;
+            // By their own clocks: on a busy machine they may be done before this thread runs again.
+            let mut span: Option<(Instant, Instant)> = None;
             for thread in threads {
                 let joined = thread.join().unwrap_or_else(|_| bail!("a measuring thread panicked"));
-                let (part, ended) = joined?;
+                let (part, began, ended) = joined?;
                 tally.add(&part);
-                end = end.max(ended);
+                let (first, last) = span.unwrap_or((began, ended));
+                span = Some((first.min(began), last.max(ended)));
             }
+            let (first, last) = span.context("a case without threads")?;
             let spent = Spent {
-                elapsed: end - start,
+                elapsed: last - first,
                 resident_bytes_peak: sampler.peak_bytes(),
                 program_s: cpu_time::of_processes_s(&own) - before.0,
                 helpers_s: cpu_time::of_processes_s(&self.args.helpers) - before.1,

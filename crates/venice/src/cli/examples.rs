@@ -173,7 +173,7 @@ EXAMPLES:
   venice paper rack-11 --quick --plots plots
   venice paper 15 --only pagerank,redis --json figure15.json
   venice paper 15 --graph paper --scale 22 --fft 512MiB --limit 1800
-                                              the graphs and the transform as large as the paper's: hours
+                                              as large as the paper's: hours
 
 Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17
 and 18 are in `venice bench channels`.";
