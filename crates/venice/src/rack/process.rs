@@ -24,11 +24,11 @@ const POLL: Duration = Duration::from_millis(20);
 pub trait Lives {
     /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not, nor does one that
     /// is ending: it has no command line any more.
-    fn is_alive(self, dir: &RunDir) -> bool;
+    fn is_alive(&self, dir: &RunDir) -> bool;
 }
 
 impl Lives for Identity {
-    fn is_alive(self, dir: &RunDir) -> bool {
+    fn is_alive(&self, dir: &RunDir) -> bool {
         self.exists() && is_daemon_of(self.pid, dir)
     }
 }
