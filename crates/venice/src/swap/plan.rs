@@ -166,7 +166,12 @@ impl FromStr for Reclaim {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse::<ReclaimTo>()?.try_into()
+        let is_file = text == "disk" || text.starts_with("disk:");
+        let place = text.parse::<ReclaimTo>().map_err(|_| match is_file {
+            true => NO_FILES.to_owned(),
+            false => format!("{text:?} is none of donors, local"),
+        });
+        place?.try_into()
     }
 }
 
@@ -289,6 +294,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<Reclaim>>(&text).unwrap(), Reclaim::by_default());
         let disk = serde_json::from_str::<Reclaim>("\"disk:/\"").unwrap_err().to_string();
         assert!(disk.contains("no place for what is swapped"), "{disk}");
+        assert_eq!("disk:/no/such".parse::<Reclaim>(), "disk".parse::<Reclaim>());
+        assert!("tape".parse::<Reclaim>().unwrap_err().ends_with("none of donors, local"));
     }
 
     #[test]
