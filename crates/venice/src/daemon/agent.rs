@@ -12,6 +12,7 @@ use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
+use super::resident::stay_in_memory;
 use super::{Ready, config_file, lend_size, run_daemon, start_log};
 use crate::failure::Usage;
 use crate::rack::explicit_address;
@@ -167,6 +168,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
     start_log();
+    stay_in_memory();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |ready: AgentReady| {

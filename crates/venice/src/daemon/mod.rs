@@ -7,6 +7,7 @@ mod local_socket;
 mod monitor;
 mod monitor_settings;
 mod ready;
+mod resident;
 mod size;
 mod store_args;
 
