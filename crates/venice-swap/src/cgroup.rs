@@ -269,20 +269,27 @@ impl MemoryCgroup {
     /// tells.
     #[must_use]
     pub fn has_outgrown_swap(&self) -> bool {
+        // Nearly all: the first page of a device is not for swapping.
+        let was_full = |peak_file: &str, limit_file: &str| {
+            let bytes = self.number(peak_file).zip(self.number(limit_file));
+            bytes.is_some_and(|(peak, limit)| peak > limit - limit / NEARLY)
+        };
         match self.hierarchy {
-            // Of both together, and of a device whose first page is not for swapping.
+            // Of both together.
             Hierarchy::V1(_) => {
-                let number = |file| self.number(file).unwrap_or(0);
-                let limit_bytes = number("memory.memsw.limit_in_bytes");
-                let peak_bytes = number("memory.memsw.max_usage_in_bytes");
-                peak_bytes > limit_bytes - limit_bytes / NEARLY
+                was_full("memory.memsw.max_usage_in_bytes", "memory.memsw.limit_in_bytes")
             }
-            Hierarchy::V2(_) => ["max ", "fail "].iter().any(|event| {
+            Hierarchy::V2(_) => {
                 let text = fs::read_to_string(self.folder.join("memory.swap.events"));
                 let text = text.unwrap_or_default();
-                let count = text.lines().find_map(|line| line.strip_prefix(event));
-                count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0) > 0
-            }),
+                let happened = |event: &str| {
+                    let count = text.lines().find_map(|line| line.strip_prefix(event));
+                    count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0) > 0
+                };
+                // Where a device is full the kernel does not even try, and nothing happens.
+                ["max ", "fail "].into_iter().any(happened)
+                    || was_full("memory.swap.peak", "memory.swap.max")
+            }
         }
     }
 

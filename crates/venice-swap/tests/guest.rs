@@ -49,6 +49,28 @@ fn ublk_is_swapped_to() {
     swapped_to(&NEWER_ROOM, "ublk_is_swapped_to", BlockKind::Ublk, "/dev/ublkb");
 }
 
+/// A device that is full is not even tried, and no event says so.
+#[test]
+fn who_outgrows_a_device_is_known() {
+    let test = "who_outgrows_a_device_is_known";
+    if std::env::var_os(SWAPPED).is_some() {
+        return fill_and_check();
+    }
+    inside(&ROOM, test, LIMIT, || {
+        for (device_mib, is_too_little) in [(12, true), (64, false)] {
+            let device_bytes = device_mib << 20;
+            let mut device = attach_sized(BlockKind::Nbd, device_bytes);
+            let group = MemoryCgroup::create("outgrown", LOCAL_BYTES, Some(device_bytes)).unwrap();
+            let status = program(&group, test).status().unwrap();
+            assert_eq!(status.signal(), is_too_little.then_some(libc::SIGKILL), "{status}");
+            assert_eq!(group.killed_for_memory() > 0, is_too_little);
+            assert_eq!(group.has_outgrown_swap(), is_too_little);
+            drop(group);
+            device.detach().unwrap();
+        }
+    });
+}
+
 /// Nothing waits for a server that is dead, and what it has left can be taken away.
 #[test]
 fn a_ublk_device_outlives_its_server() {
@@ -138,9 +160,13 @@ fn swapped_to(room: &Room, test: &str, kind: BlockKind, name: &str) {
 }
 
 fn attach(kind: BlockKind) -> SwapDevice {
-    let memory = OwnMemory::new(DEVICE_BYTES);
+    attach_sized(kind, DEVICE_BYTES)
+}
+
+fn attach_sized(kind: BlockKind, len_bytes: u64) -> SwapDevice {
+    let memory = OwnMemory::new(len_bytes);
     let backings = (0..2).map(|_| Box::new(memory.clone()) as Box<dyn Backing>).collect();
-    SwapDevice::attach(DEVICE_BYTES, backings, 100, kind).unwrap()
+    SwapDevice::attach(len_bytes, backings, 100, kind).unwrap()
 }
 
 fn program(group: &MemoryCgroup, test: &str) -> Command {

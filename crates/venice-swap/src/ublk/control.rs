@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::protocol::{ANY_DEVICE, DeviceInfo, FEATURES, Order, OrderBytes, order, parameters};
 use crate::SwapError;
 
-pub(super) const CONTROL: &str = "/dev/ublk-control";
+const CONTROL: &str = "/dev/ublk-control";
 /// How long the kernel may take to start a device.
 const START_WITHIN: Duration = Duration::from_secs(30);
 

@@ -95,11 +95,17 @@ impl Drop for UblkDevice {
 /// looked for: it may have the number of one that is dead.
 pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
     let is_alive = Path::new(&format!("/proc/{server_pid}")).exists();
-    if is_alive || !Path::new(control::CONTROL).exists() {
+    let numbers = devices()?;
+    if is_alive || numbers.is_empty() {
         return Ok(());
     }
-    let mut control = Control::open()?;
-    for number in devices()? {
+    let mut control = match Control::open() {
+        Ok(control) => control,
+        // By such a driver there are others' devices only.
+        Err(SwapError::Missing { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for number in numbers {
         // One that goes meanwhile is none.
         if control.server(number) != Ok(Some(server_pid)) {
             continue;

@@ -122,7 +122,13 @@ fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
     if outcome.is_err() {
         let _ = server.kill();
         let _ = server.wait();
-        venice_swap::clear_after(server.id()).context("clearing away what the server has left")?;
+        // Why it did not start is what counts.
+        if let Err(error) = venice_swap::clear_after(server.id()) {
+            let error = anyhow::Error::from(error);
+            terminal::remark(format!(
+                "venice: what its server has left cannot be cleared away: {error:#}"
+            ));
+        }
     }
     outcome
 }
