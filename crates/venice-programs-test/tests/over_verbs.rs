@@ -116,22 +116,3 @@ fn a_drained_donors_memory_moves_over_verbs() {
         assert!(output.contains(said), "{said}: {output}");
     }
 }
-
-/// Fragments over verbs: computed anew when their donor dies.
-#[test]
-fn coded_memory_is_computed_anew_over_verbs() {
-    let script = format!(
-        "$v up --nodes 4 --lend 64MiB --port verbs; \
-         $v run --local 6MiB --remote 32MiB --coding 2+1 --stats -- python3 -c \"{PROGRAM}\" $go 2 \
-             > $log 2>&1 & run=$!; \
-         waits $log 'written 1'; \
-         pkill -9 -f 'agent.*node1'; \
-         waits $log 'all fragments are there again'; touch ${{go}}1; \
-         waits $log 'written 2'; \
-         pkill -9 -f 'agent.*node2'; sleep 1; touch ${{go}}2; \
-         wait $run; code=$?; run=; cat $log; exit $code"
-    );
-    let test = "coded_memory_is_computed_anew_over_verbs";
-    let Some(output) = in_guest(test, &script) else { return };
-    assert!(output.contains("right 1\n") && output.contains("right 2\n"), "{output}");
-}

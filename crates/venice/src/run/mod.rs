@@ -183,6 +183,9 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     program::check(&program)?;
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
+    if args.coding.is_some() && port == PortKind::Verbs {
+        return Err(Usage(NO_CODING_BY_VERBS.into()).into());
+    }
     if args.mode == Mode::Window {
         check_window(args, port)?;
     }
@@ -270,6 +273,9 @@ fn tell_of_mapped(news: News) {
         lost.what()
     ));
 }
+
+const NO_CODING_BY_VERBS: &str = "--coding is of --port shm and --port udp: over verbs what is lost \
+                                  is copied anew, not computed (use --copies)";
 
 /// Where memory cannot be coded is said before anything is borrowed.
 fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
