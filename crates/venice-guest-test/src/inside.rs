@@ -61,7 +61,7 @@ impl Room {
 /// # Panics
 /// When the test fails in the guest, takes longer than `limit` or is not called `test`.
 pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
+    if is_inside() {
         return body();
     }
     let binary = std::env::current_exe().expect("Linux knows the path of a program");
@@ -87,6 +87,12 @@ pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
             assert!(passed, "there is no test called {test}");
         }
     }
+}
+
+/// Whether this process is a test that runs in a guest.
+#[must_use]
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
 }
 
 /// Nested, so that the inner line `test result` is not taken for another test's.

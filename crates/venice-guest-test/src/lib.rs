@@ -10,7 +10,8 @@
 //! - [`Guest`]: one guest; [`Guest::boot`], [`Guest::run`]. It ends with the process that booted
 //!   it, however that ends.
 //! - [`GuestPlan`]: what it is made of: kernel, memory, processors, modules, further devices.
-//! - [`inside`]: runs the body of a test in the guest that all tests of its binary share.
+//! - [`inside`]: runs the body of a test in the guest that all tests of its binary share;
+//!   [`is_inside`] tells what both use where they are.
 //!
 //! Several machines in one guest are network namespaces joined by veth (`ip netns add`), as
 //! `venice up --netns` makes them; soft RoCE wants one device for each
@@ -29,5 +30,5 @@ mod plan;
 
 pub use error::GuestError;
 pub use guest::{Guest, Ran};
-pub use inside::{Room, inside, this_program};
+pub use inside::{Room, inside, is_inside, this_program};
 pub use plan::{GuestPlan, Kernel};

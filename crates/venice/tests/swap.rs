@@ -2,21 +2,27 @@
 
 #[path = "swap/anchored.rs"]
 mod anchored;
+#[path = "swap/bodies.rs"]
+mod bodies;
 mod common;
 #[path = "swap/go_program.rs"]
 mod go_program;
 #[path = "swap/moved_home.rs"]
 mod moved_home;
+#[path = "swap/programs.rs"]
+mod programs;
+#[path = "common/rack.rs"]
+mod rack;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
-use common::{Place, Said, finish, is_root, kill, pid, runs, wait, wait_until};
+use common::{Place, finish, is_root, kill, pid, runs, wait, wait_until};
+use programs::{ended, ended_right, filled, grants, list, pages};
 use serde_json::Value;
-use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
+use signal_hook::consts::SIGBUS;
+use venice_swap::cgroup::Hierarchy;
 
 /// The machine's swap, which all programs share: whoever holds it is the only test that swaps.
 struct Alone {
@@ -47,56 +53,6 @@ fn can_swap(test: &str) -> Option<Alone> {
     };
     println!("SKIPPED: {test}: no {lacks}");
     None
-}
-
-/// The static program of `swap/pages.c`.
-fn pages() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("pages"))
-}
-
-/// The static program of `swap/NAME.c`.
-fn built(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/swap/{name}.c"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut build = Command::new("cc");
-    build.args(["-static", "-O2", "-pthread", "-Wall", "-Werror", "-o"]);
-    let status = build.arg(&program).arg(source).status().expect("there is a C compiler");
-    assert!(status.success(), "{name} does not build");
-    program
-}
-
-/// `pages MIB wait`, started and full, whatever wraps it.
-fn filled(mut command: Command) -> Child {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    // Not buffered beyond the line: the rest is read at the end.
-    let mut out = BufReader::with_capacity(1, child.stdout.as_mut().unwrap());
-    out.read_line(&mut line).unwrap();
-    assert_eq!(line, "filled\n", "{:?}", child.wait_with_output());
-    child
-}
-
-/// Ends a [`filled`] program's reading; what it said.
-fn ended(child: Child) -> (Option<i32>, String, String) {
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-fn list(place: &Place) -> Vec<Value> {
-    let rows = place.venice(&["swap", "list", "--json"]).expect(0).json();
-    rows.as_array().unwrap().clone()
-}
-
-fn grants(place: &Place) -> usize {
-    place.venice(&["grants", "--json"]).expect(0).json().as_array().unwrap().len()
-}
-
-fn swap_run(place: &Place, words: &[&str]) -> Said {
-    let words = [&["run", "--mode", "swap", "--local", "8MiB", "--stats"], words].concat();
-    place.venice(&words)
 }
 
 #[test]
@@ -168,59 +124,13 @@ fn a_static_program_with_threads_and_a_fork_runs_on_far_memory() {
     else {
         return;
     };
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
-    let program = pages().to_str().unwrap();
-    let refused = place.venice(&["run", "--local", "8MiB", "--", program, "32"]).expect(1);
-    assert!(refused.complaint().contains("--mode swap"), "{refused:?}");
-    for port in ["shm", "udp"] {
-        let said = swap_run(&place, &["--remote", "96MiB", "--port", port, "--", program, "32"]);
-        let said = said.expect(0);
-        assert_eq!(said.out, "right\n");
-        // Three quarters of it did not fit.
-        assert!(said.err.contains("swapped to 96MiB of node"), "{}", said.err);
-        assert!(!said.err.contains("written 0B"), "{}", said.err);
-        assert_eq!((list(&place).len(), grants(&place)), (0, 0));
-    }
-    // Its exit code and its signal are those of the run.
-    let code = swap_run(&place, &["--", "sh", "-c", "exit 7"]);
-    assert_eq!(code.code(), 7);
-    let little = swap_run(&place, &["--remote", "16MiB", "--", program, "32"]);
-    assert_ne!(little.code(), 0);
-    assert!(little.err.contains("for want of memory: it outgrew --local"), "{little:?}");
-    assert!(little.err.contains("16MiB of its swap device: give it more --remote"), "{little:?}");
-    assert_eq!((list(&place).len(), grants(&place)), (0, 0));
+    bodies::a_static_program_runs(None, &["shm", "udp"]);
 }
 
 #[test]
 fn what_is_on_a_device_comes_home_or_stays() {
     let Some(_alone) = can_swap("what_is_on_a_device_comes_home_or_stays") else { return };
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "2", "--lend", "32MiB"]).expect(0);
-    // Above what other tests have: the pages come here.
-    place.venice(&["swap", "attach", "64MiB", "--priority", "32767"]).expect(0);
-    let group = MemoryCgroup::create("swap-test", 8 << 20, None).unwrap();
-    let mut command = group.command(pages());
-    command.args(["24", "wait"]);
-    let child = filled(command);
-    let row = list(&place).remove(0);
-    assert!(row["used_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
-    assert!(row["far_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
-
-    let refused = place.venice(&["swap", "detach", "swap0"]).expect(1);
-    assert!(refused.complaint().contains("swap0 stays: the memory cgroup"), "{refused:?}");
-    assert_eq!(list(&place)[0]["state"], "up");
-    assert!(place.venice(&["down"]).expect(1).complaint().contains("swap0 stays"));
-
-    let folder = group.members_file().parent().unwrap().to_owned();
-    let limit = match Hierarchy::find().unwrap() {
-        Hierarchy::V1(_) => "memory.limit_in_bytes",
-        Hierarchy::V2(_) => "memory.max",
-    };
-    fs::write(folder.join(limit), "64M").unwrap();
-    place.venice(&["swap", "detach", "swap0"]).expect(0);
-    let (code, out, err) = ended(child);
-    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    bodies::comes_home_or_stays();
 }
 
 #[test]
@@ -234,8 +144,7 @@ fn a_dead_donor_is_told_by_sigbus() {
     kill(pid(&place.status()["agents"][0]));
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(output.status.signal(), Some(libc_sigbus()), "{err}");
+    assert_eq!(output.status.signal(), Some(SIGBUS), "{err}");
     assert!(err.contains("lost with what only they held of this program: node1"), "{err}");
     assert_eq!(list(&place).len(), 0);
 }
@@ -315,8 +224,7 @@ fn nodes_are_drained_under_what_swaps(port: &str) {
         assert!(donors.iter().all(|donor| donor != name), "{row}");
         assert_eq!((&row["lost_slabs"], &row["state"]), (&0.into(), &"up".into()), "{row}");
     }
-    let (code, out, err) = ended(child);
-    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+    ended_right(child);
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
 
@@ -336,90 +244,34 @@ fn nodes_are_drained_under_what_swaps_by_datagrams() {
     nodes_are_drained_under_what_swaps("udp");
 }
 
-/// The switch of the whole machine for FUSE over io_uring; `None` where the kernel has none.
-fn ring_switch() -> Option<String> {
-    fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok()
-}
-
-/// A device by `kind` with a program on it that reads and writes, alone on this machine's swap.
-fn busy_on(place: &Place, kind: &str) -> (MemoryCgroup, Child) {
-    let words = ["swap", "attach", "64MiB", "--priority", "32767", "--device", kind];
-    place.venice(&words).expect(0);
-    assert_eq!(list(place)[0]["kind"], kind);
-    let group = MemoryCgroup::create("swap-test", 8 << 20, None).unwrap();
-    let mut command = group.command(pages());
-    command.args(["24", "wait"]);
-    let child = filled(command);
-    (group, child)
-}
-
-fn requests_come_by(kind: &str) {
-    let switch = ring_switch();
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "2", "--lend", "96MiB"]).expect(0);
-    let (group, child) = busy_on(&place, kind);
-    assert_eq!(ring_switch(), switch, "it is as it was");
-    let (code, out, err) = ended(child);
-    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
-    let row = list(&place).remove(0);
-    assert!(row["read_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
-    assert_eq!(row["failed_requests"], 0, "{row}");
-    drop(group);
-    place.venice(&["swap", "detach", "swap0"]).expect(0);
-
-    // Nobody waits for a server that is killed at work.
-    let (_group, mut child) = busy_on(&place, kind);
-    kill(pid(&list(&place)[0]));
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(wait(&mut child, &["pages"]).signal(), Some(libc_sigbus()));
-    let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
-    place.venice(&["swap", "attach", "1MiB", "--device", kind]).expect(0);
-    place.venice(&["swap", "detach", "--all"]).expect(0);
-    assert_eq!(ring_switch(), switch, "it is as it was");
-}
-
 #[test]
 fn requests_come_by_rings() {
     let Some(_alone) = can_swap("requests_come_by_rings") else { return };
     if let Err(error) = venice_swap::BlockKind::fuse_rings_serve() {
         return println!("SKIPPED: requests_come_by_rings: {error}");
     }
-    requests_come_by("fuse-ring");
+    bodies::requests_come_by("fuse-ring");
 }
 
 #[test]
 fn requests_come_by_dev_fuse() {
     let Some(_alone) = can_swap("requests_come_by_dev_fuse") else { return };
-    requests_come_by("fuse");
+    bodies::requests_come_by("fuse");
 }
 
-/// The kernel's statistics say that there are pages to be had where there are none; see
-/// `venice-swap/src/anchor.rs`.
 #[test]
 fn a_program_that_uses_all_its_pages_at_once_is_not_killed() {
     let Some(_alone) = can_swap("a_program_that_uses_all_its_pages_at_once_is_not_killed") else {
         return;
     };
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "2", "--lend", "48MiB"]).expect(0);
-    let program = built("thrash");
-    let words = ["--remote", "48MiB", "--copies", "1", "--", program.to_str().unwrap()];
-    let said = swap_run(&place, &[&words[..], &["24", "12", "3", "20000"]].concat());
-    assert_eq!(said.expect(0).out, "right\n");
+    bodies::all_pages_at_once("20000");
+}
 
-    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
-    let child =
-        filled(place.command(&[&words[..], &[pages().to_str().unwrap(), "24", "wait"]].concat()));
-    let group = Hierarchy::find().unwrap().mount().join(format!("venice-run-{}", child.id()));
-    let stat = fs::read_to_string(group.join("memory.stat")).unwrap();
-    let files = |line: &str| {
-        let (name, bytes) = line.split_once(' ')?;
-        ["cache", "file"].contains(&name).then(|| bytes.parse::<u64>().unwrap())
-    };
-    assert!(stat.lines().find_map(files).unwrap() >= 4096, "{stat}");
-    let (code, out, err) = ended(child);
-    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
+#[test]
+fn groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed() {
+    let test = "groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed";
+    let Some(_alone) = can_swap(test) else { return };
+    anchored::groups_keep_a_page();
 }
 
 #[test]
@@ -443,36 +295,7 @@ fn a_device_says_how_many_copies_it_has() {
 #[test]
 fn a_program_that_swaps_gets_another_budget() {
     let Some(_alone) = can_swap("a_program_that_swaps_gets_another_budget") else { return };
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
-    let program = pages().to_str().unwrap();
-    let words = ["run", "--mode", "swap", "--local", "40MiB", "--remote", "32MiB", "--"];
-    let child = filled(place.command(&[&words[..], &[program, "32", "wait"]].concat()));
-    let rows = place.venice(&["ps", "--json"]).expect(0).json();
-    let row = &rows[0];
-    assert_eq!((&row["mode"], &row["run"]), (&"swap".into(), &child.id().into()));
-    assert_eq!(row["local_bytes"], 40 << 20);
-    assert!(row["resident_bytes"].as_u64().unwrap() > 24 << 20, "{row}");
-
-    let pid = row["pid"].to_string();
-    let limit = |size: &str| place.venice(&["limit", &pid, "--local", size, "--json"]);
-    for (size, bytes) in [("12MiB", 12 << 20), ("64MiB", 64 << 20), ("16MiB", 16 << 20)] {
-        let row = limit(size).expect(0).json();
-        assert_eq!(row["local_bytes"], bytes);
-        assert!(row["resident_bytes"].as_u64().unwrap() <= bytes, "{row}");
-    }
-    let row = &place.venice(&["ps", "--json"]).expect(0).json()[0];
-    assert!(row["remote_bytes"].as_u64().unwrap() > 12 << 20, "{row}");
-    assert!(row["faults"].as_u64().unwrap() > 0 && row["fault_p99_us"].as_f64().is_some(), "{row}");
-    assert!(limit("1MiB").expect(2).complaint().contains("4MiB at least"));
-    let (code, out, err) = ended(child);
-    assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
-    let none = place.venice(&["limit", &pid, "--local", "16MiB"]).expect(1);
-    assert!(none.complaint().contains("no program on borrowed memory"), "{none:?}");
-}
-
-fn libc_sigbus() -> i32 {
-    signal_hook::consts::SIGBUS
+    bodies::gets_another_budget();
 }
 
 #[test]

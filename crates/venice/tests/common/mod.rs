@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ use tempfile::TempDir;
 
 /// No command takes longer than this, whatever the machine's mood.
 const LIMIT: Duration = Duration::from_secs(120);
+/// Nor in a guest, where all takes ten to thirty times as long.
+const LIMIT_IN_GUEST: Duration = Duration::from_secs(300);
 
 /// What a command said and how it ended.
 #[derive(Debug)]
@@ -55,17 +58,24 @@ impl Said {
 pub struct Place {
     temp: TempDir,
     monitor_port: String,
+    /// Where commands find the Monitor Node of a rack that is not of `venice up`.
+    monitor: OnceLock<String>,
 }
 
 impl Place {
     pub fn new() -> Place {
         // Short, because socket paths are.
         let temp = tempfile::Builder::new().prefix("vt").tempdir_in("/tmp").unwrap();
-        Place { temp, monitor_port: port_of_its_own() }
+        Place { temp, monitor_port: port_of_its_own(), monitor: OnceLock::new() }
     }
 
     pub fn run_dir(&self) -> PathBuf {
         self.temp.path().join("run")
+    }
+
+    /// From now on commands find the Monitor Node there.
+    pub fn find_monitor_at(&self, addr: &str) {
+        self.monitor.set(addr.to_owned()).unwrap();
     }
 
     /// A file beside the run directory.
@@ -81,6 +91,7 @@ impl Place {
             }
         }
         command.args(words).env("VENICE_RUN_DIR", self.run_dir());
+        command.envs(self.monitor.get().map(|addr| ("VENICE_MONITOR", addr)));
         command
     }
 
@@ -169,6 +180,10 @@ pub fn finish(mut command: Command, words: &[&str]) -> Said {
     Said { status, out: out.join().unwrap(), err: err.join().unwrap() }
 }
 
+fn limit() -> Duration {
+    if venice_guest_test::is_inside() { LIMIT_IN_GUEST } else { LIMIT }
+}
+
 fn reader(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -179,7 +194,7 @@ fn reader(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 
 /// Waits for the end of a child, a long while at most.
 pub fn wait(child: &mut Child, words: &[&str]) -> ExitStatus {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -195,7 +210,7 @@ pub fn wait(child: &mut Child, words: &[&str]) -> ExitStatus {
 
 /// Waits until `check` holds, a long while at most.
 pub fn wait_until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit();
     while !check() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(50));

@@ -159,7 +159,7 @@ impl Member {
         wait(self.process.as_mut().expect("it runs"), &["daemon"]).code()
     }
 
-    fn pid(&self) -> u64 {
+    pub fn pid(&self) -> u64 {
         self.process.as_ref().expect("it runs").id().into()
     }
 }

@@ -8,8 +8,8 @@ use std::process::{Child, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use venice_swap::cgroup::Hierarchy;
 
-use crate::can_swap;
 use crate::common::{Place, wait_until};
+use crate::programs::Donors;
 
 /// A memory cgroup that is not one of ours.
 struct Group(PathBuf);
@@ -17,7 +17,11 @@ struct Group(PathBuf);
 impl Group {
     fn make(name: &str) -> Group {
         let name = format!("vt-{name}-{}", std::process::id());
-        let folder = Hierarchy::find().unwrap().mount().join(name);
+        let hierarchy = Hierarchy::find().unwrap();
+        if let Hierarchy::V2(mount) = &hierarchy {
+            fs::write(mount.join("cgroup.subtree_control"), "+memory").unwrap();
+        }
+        let folder = hierarchy.mount().join(name);
         fs::create_dir(&folder).unwrap();
         Group(folder)
     }
@@ -57,17 +61,14 @@ fn anchored(place: &Place, group: &str) -> Child {
     child
 }
 
-#[test]
-fn groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed() {
-    let test = "groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed";
-    let Some(_alone) = can_swap(test) else { return };
-    let place = Place::new();
-    place.venice(&["up", "--nodes", "1", "--lend", "32MiB"]).expect(0);
+/// Groups of others keep a page until it is let go, or they are removed.
+pub fn groups_keep_a_page() {
+    let place = Donors::start(1, "32MiB");
     let (one, other) = (Group::make("one"), Group::make("other"));
     let path = |group: &Group| group.0.to_str().unwrap().to_owned();
     let early = place.venice(&["swap", "anchor", &path(&one)]).expect(1);
     assert!(early.complaint().contains("no swap device is attached"), "{early:?}");
-    place.venice(&["swap", "attach", "16MiB", "--copies", "1"]).expect(0);
+    place.venice(&["swap", "attach", "16MiB", "--port", "shm", "--copies", "1"]).expect(0);
 
     let mount = Hierarchy::find().unwrap().mount().to_owned();
     for (nonsense, why) in [

@@ -1,14 +1,16 @@
 /* A static program that writes its memory full and reads it back: threads side by side, then a
  * child of fork that sees its parent's pages and changes its own.
  *
- *   pages MIB [wait]     exit code 0 and "right" when every word is what it should be; with `wait`
- *                        it says "filled" first and goes on reading and writing until its stdin ends
+ *   pages MIB [wait|hold]    exit code 0 and "right" when every word is what it should be; with
+ *                            `wait` it says "filled" first and goes on reading and writing until its
+ *                            stdin ends, with `hold` it touches nothing until then
  */
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,7 +62,8 @@ int main(int argc, char **argv) {
         puts("filled");
         fflush(stdout);
         struct pollfd input = {.fd = 0, .events = POLLIN};
-        while (poll(&input, 1, 0) == 0) {
+        int patience = strcmp(argv[2], "hold") == 0 ? -1 : 0;
+        while (poll(&input, 1, patience) == 0) {
             count += wrong(0, 1, seed);
             fill(0, 1, ++seed);
         }
