@@ -170,8 +170,9 @@ impl Watched for Shown {
 /// Gives spaces a budget together: all of them, or none.
 fn share_out(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
     if spaces.is_empty() {
-        return Err("it has no arrays, and what it reads and writes by offset is not kept here:                     there is nothing to limit"
-            .to_owned());
+        let why = "it has no arrays, and what it reads and writes by offset is not kept here: there is \
+                   nothing to limit";
+        return Err(why.to_owned());
     }
     let budgets = spaces.iter().map(|space| (space.least_local_bytes(), space.local_bytes()));
     let parts = parts(&budgets.collect::<Vec<_>>(), local_bytes)?;

@@ -160,8 +160,12 @@ impl Handler {
         let mut beside = 0;
         if !pager.fork.is_open() {
             beside = self.claim_staged_ahead(&fault, frame);
-            let len_bytes = (1 + beside) * PAGE;
-            moved = pager.uffd_of(fault.page).move_pages(address, source, len_bytes);
+            let uffd = pager.uffd_of(fault.page);
+            moved = uffd.move_pages(address, source, (1 + beside) * PAGE);
+            if moved.is_err() && beside > 0 {
+                // They may span mappings that differ.
+                moved = uffd.move_pages(address, source, PAGE);
+            }
         }
         self.settle_staged_ahead(fault.page, frame, beside, moved.map_or(0, |bytes| bytes / PAGE));
         let outcome = match moved {
