@@ -9,7 +9,7 @@ use venice_wire::PAGE_BYTES;
 use super::row::Compressed;
 use crate::holding::Holding;
 
-/// How a run is: what [`RunRow`] has of it.
+/// How a run is: what [`RunRow`](super::RunRow) has of it.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// How the donors are reached.
