@@ -98,16 +98,21 @@ mod tests {
                 path.display()
             );
         }
+        // Another processor may have a page in its hands for a moment, and it is not let go of then.
+        let comes_to = |wanted| {
+            let pause = || std::thread::sleep(std::time::Duration::from_millis(10));
+            (0..200).any(|_| is_cached() == wanted || (pause(), false).1)
+        };
         let mut held = Vec::new();
         for wanted in [[false, false, true], [false, true, true], [true; 3]] {
             let anchor = Anchor::on(&path).unwrap();
             anchor.lay().unwrap();
             held.push(anchor.into_held());
-            assert_eq!(is_cached(), wanted);
+            assert!(comes_to(wanted), "{:?}", is_cached());
         }
         let one_too_many = Anchor::on(&path).unwrap().lay().unwrap_err();
         assert_eq!(one_too_many.raw_os_error(), Some(libc::EBUSY));
         held.remove(1);
-        assert_eq!(is_cached(), [true, false, true]);
+        assert!(comes_to([true, false, true]), "{:?}", is_cached());
     }
 }
