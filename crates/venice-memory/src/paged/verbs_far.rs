@@ -162,10 +162,12 @@ impl VerbsDonors {
         false
     }
 
-    /// Whether the donor of what lies at an address of a window did not answer.
-    fn is_silent(&self, address: u64) -> bool {
-        let way = self.ways.get((address / SLAB_BYTES) as usize);
-        matches!(way, Some(Some(Way::Silent { .. })))
+    /// Whether there is a way to what lies at an address of a window: the donor may not have answered.
+    fn check_answers(&self, address: u64) -> Result<(), NotTaken> {
+        match self.ways.get((address / SLAB_BYTES) as usize) {
+            Some(Some(Way::Silent { .. })) => Err(NotTaken::Failed(Fault::Silent)),
+            _ => Ok(()),
+        }
     }
 
     /// What to poll for arrivals.
@@ -193,23 +195,17 @@ impl Donors for VerbsDonors {
     }
 
     fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
-        if self.is_silent(address) {
-            return Err(NotTaken::Failed(Fault::Silent));
-        }
+        self.check_answers(address)?;
         self.driver.read(token, address, len_bytes).map_err(not_taken)
     }
 
     fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        if self.is_silent(address) {
-            return Err(NotTaken::Failed(Fault::Silent));
-        }
+        self.check_answers(address)?;
         self.driver.write(token, address, bytes).map_err(not_taken)
     }
 
     fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
-        if self.is_silent(address) {
-            return Err(NotTaken::Failed(Fault::Silent));
-        }
+        self.check_answers(address)?;
         let taken = match atomic {
             Atomic::FetchAdd(add) => self.driver.fetch_add(token, address, add),
             Atomic::CompareSwap { expected, new } => {
