@@ -133,18 +133,23 @@ fn nodes_die_in_the_middle_of_a_move_over_udp() {
     nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_udp", Port::Udp);
 }
 
-/// Nobody but this machine has room: its memory first, its disk where that is asked for.
+/// Nobody but this machine has room: its memory first, its disk where that is asked for. What is here
+/// needs no copies elsewhere, and of coded memory all fragments are here.
 #[test]
 fn all_nodes_are_drained_under_a_program() {
     if paged_mode_is_missing("all_nodes_are_drained_under_a_program") {
         return;
     }
-    for (port, place, said) in [
-        (Port::Udp, "donors,local", "go to this machine's own memory"),
-        (Port::Shm, "disk", "go to files in /var/tmp"),
+    let (local, disk) = ("go to this machine's own memory", "go to files in /var/tmp");
+    for (port, kept, place, said) in [
+        (Port::Udp, ["--copies", "1"], "donors,local", local),
+        (Port::Shm, ["--copies", "1"], "disk", disk),
+        (Port::Shm, ["--copies", "2"], "donors,local", local),
+        (Port::Udp, ["--copies", "2"], "donors,disk", disk),
+        (Port::Shm, ["--coding", "2+1"], "donors,local", local),
     ] {
         let rack = Rack::start(port, LEND_MIB);
-        let mut busy = Busy::start_with(&rack, "80MiB", 1, &["--reclaim-to", place]);
+        let mut busy = Busy::start_kept(&rack, "80MiB", &kept, &["--reclaim-to", place]);
         for name in ["node1", "node2", "node3", "node4"] {
             let drained = rack.venice(&["drain", name, "--no-wait"]);
             assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
@@ -158,6 +163,6 @@ fn all_nodes_are_drained_under_a_program() {
             kill_now(rack.agent_pid(name));
         }
         let told = busy.stop();
-        assert!(told.contains(said) && !told.contains("died"), "{told}");
+        assert!(told.contains(said) && !told.contains("died"), "{kept:?}: {told}");
     }
 }

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use venice_control::Grant;
 use venice_fabric::TargetConfig;
 use venice_memory::donor::{DonorError, SharedGrants, Slab, available_bytes};
-use venice_memory::paged::run_block::{PortKind, RunBlock};
+use venice_memory::paged::run_block::{HERE, PortKind, RunBlock};
 use venice_ports::seal::node_key;
 use venice_ports::udp::{UdpServer, UdpService, UdpSocket, unspecified_like};
 use venice_ports::verbs::{Device, VerbsError, VerbsServer};
@@ -30,8 +30,6 @@ const DEFAULT_DIR: &str = "/var/tmp";
 const LEAVE_SHARE: u64 = 20;
 /// ... but at least so much.
 const LEAVE_AT_LEAST: u64 = 64 << 20;
-/// No node of a rack has this number.
-const HERE: NodeId = NodeId(u32::MAX);
 /// Nor a grant such a one.
 const FIRST_GRANT: u64 = 1 << 63;
 
@@ -130,7 +128,7 @@ impl AtHome {
             device: None,
             id,
             donor: place.name().to_owned(),
-            donor_node: HERE,
+            donor_node: NodeId(HERE),
             donor_epoch: 0,
             bytes: slabs.len() as u64 * SLAB_BYTES,
             key,
@@ -249,7 +247,7 @@ fn serve_datagrams(block: &RunBlock, grants: &SharedGrants) -> Result<Server, Re
     let port = |source| RecipientError::NoServer { source };
     let service = UdpService {
         sockets: vec![UdpSocket::bind(SocketAddr::new(here, 0)).map_err(port)?],
-        target: TargetConfig::new(HERE, drawn()?),
+        target: TargetConfig::new(NodeId(HERE), drawn()?),
         keys: secret.map(|secret| Arc::new(secret) as _),
         xdp: None,
     };

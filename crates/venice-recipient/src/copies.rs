@@ -88,7 +88,7 @@ impl Copies {
         let copies = block.copies.load(Relaxed);
         let is_short = |slab: &usize| {
             let there = |at| block.readable_of(*slab, at).count();
-            (0..block.fragment_count()).any(|at| there(at) < copies as usize)
+            (0..block.fragment_count()).any(|at| there(at) < block.wanted_copies(*slab, at))
         };
         let slabs = block.slab_count();
         Copies {

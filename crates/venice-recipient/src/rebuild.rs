@@ -140,15 +140,17 @@ fn lacking(block: &RunBlockMap) -> Lacking {
 
 /// Copies, or fragments, that slabs lack which can be read: what is to be built.
 fn lost_copies(block: &RunBlockMap) -> u64 {
-    let copies = block.copies.load(Ordering::Relaxed) as usize;
     let alive = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
     let parts = alive.flat_map(|slab| (0..block.fragment_count()).map(move |at| (slab, at)));
-    parts.map(|(slab, at)| copies.saturating_sub(block.readable_of(slab, at).count()) as u64).sum()
+    let lacks = |(slab, at)| {
+        block.wanted_copies(slab, at).saturating_sub(block.readable_of(slab, at).count()) as u64
+    };
+    parts.map(lacks).sum()
 }
 
 /// Why a fragment of a slab needs a copy elsewhere; `None`: it needs none.
 fn need(block: &RunBlockMap, slab: usize, fragment: usize) -> Option<Need> {
-    let copies = block.copies.load(Ordering::Relaxed) as usize;
+    let copies = block.wanted_copies(slab, fragment);
     let there = block.readable_of(slab, fragment).count();
     if there < copies {
         return Some(Need::Lost);
@@ -227,11 +229,12 @@ impl Builder<'_> {
             chosen if need == Need::Leaving && !chosen.is_empty() => chosen,
             _ => &[ReclaimTo::Donors],
         };
+        let is_coded = self.holding.block().coding().is_some();
         let (mut slabs, mut why) = (slabs.iter(), Vec::new());
         for place in places {
             let built = match place {
-                // No more than one copy of a slab is in one place.
-                _ if nodes.contains(place.name()) => {
+                // A second copy in one place is of no use, another fragment is.
+                _ if !is_coded && nodes.contains(place.name()) => {
                     why.push(format!("{} has one already", place.name()));
                     continue;
                 }

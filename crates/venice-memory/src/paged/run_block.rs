@@ -32,7 +32,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
 
 pub use self::behind::FRAMES as BEHIND_FRAMES;
-pub use self::donor::{Donor, Fate};
+pub use self::donor::{Donor, Fate, HERE};
 pub use self::fault_times::FaultTimes;
 use self::homes::Homes;
 pub use self::homes::Mobility;

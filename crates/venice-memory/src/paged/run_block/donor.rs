@@ -16,6 +16,9 @@ pub enum Fate {
     Silent = 3,
 }
 
+/// The node of a [`Donor`] that is the recipient's own machine; no node of a rack has this number.
+pub const HERE: u32 = u32::MAX;
+
 /// In the place of a [`Fate`]: all that it held is elsewhere, and the grant is given back.
 const GIVEN_BACK: u32 = 4;
 
@@ -55,6 +58,11 @@ impl Donor {
     /// Its address for UDP frames.
     pub fn udp_address(&self) -> String {
         load_text(&self.udp_address)
+    }
+
+    /// Is it the recipient's own machine? What is there is lost with the recipient only.
+    pub fn is_here(&self) -> bool {
+        self.node.load(Ordering::Relaxed) == HERE
     }
 
     /// The address is not the donor's own, but that of the relay of the recipient's home node.

@@ -11,12 +11,21 @@ impl RunBlock {
         all.filter(|(_, replica)| !self.donors[replica.donor()].is_leaving())
     }
 
+    /// Copies that this fragment of a slab needs: one, where it has one on the recipient's own
+    /// machine, with which the recipient would be gone too.
+    pub fn wanted_copies(&self, slab: usize, fragment: usize) -> usize {
+        let is_here = |(_, replica): (_, &Replica)| self.donors[replica.donor()].is_here();
+        match self.staying(slab, fragment).any(is_here) {
+            true => 1,
+            false => self.copies.load(Ordering::Relaxed) as usize,
+        }
+    }
+
     /// Slabs that have all their copies without those on donors that want their memory back:
     /// atomic accesses to them wait from here on, until [`RunBlock::let_go`]. The judge's right, as
     /// that of who is done without ([`RunBlock::judge_silent`]): two that each let go of one might
     /// let go of the last two.
     pub fn begin_to_let_go(&self) -> Vec<usize> {
-        let copies = self.copies.load(Ordering::Relaxed) as usize;
         let (mut slabs, mut left) = (Vec::new(), 0);
         for slab in 0..self.slab_count() {
             let mut has_spare = false;
@@ -24,7 +33,7 @@ impl RunBlock {
                 let all = self.readable_of(slab, fragment).count();
                 let staying = self.staying(slab, fragment).count();
                 left += (all - staying.min(all)) as u64;
-                has_spare |= all > copies && staying < all;
+                has_spare |= staying < all && all > self.wanted_copies(slab, fragment);
             }
             if has_spare {
                 self.slabs[slab].is_turning.store(1, Ordering::SeqCst);
@@ -38,12 +47,13 @@ impl RunBlock {
     /// Lets go of what such slabs can do without. Every batch of writes is over that was under way
     /// when their atomic accesses began to wait.
     pub fn let_go(&self, slabs: &[usize]) {
-        let copies = self.copies.load(Ordering::Relaxed) as usize;
         for &slab in slabs {
             for (_, replica) in self.readable(slab) {
                 let stays = |donor: usize| !self.donors[donor].is_leaving();
-                let there = self.readable_of(slab, replica.fragment()).count();
-                let is_spare = !stays(replica.donor()) && there > copies;
+                let fragment = replica.fragment();
+                let there = self.readable_of(slab, fragment).count();
+                let is_spare =
+                    !stays(replica.donor()) && there > self.wanted_copies(slab, fragment);
                 if is_spare && self.give_up_where(replica, stays) {
                     self.moved.fetch_add(1, Ordering::Relaxed);
                 }
@@ -73,7 +83,7 @@ impl RunBlock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, PortKind, ReplicaAt, RunBlockMap};
+    use super::super::{Fate, HERE, PortKind, ReplicaAt, RunBlockMap};
     use super::*;
 
     fn at(donor: usize) -> ReplicaAt {
@@ -151,6 +161,20 @@ mod tests {
         block.add_replica(0, at(3), ReplicaState::Live).unwrap();
         let_go(&block);
         assert_eq!((readers(&block), moved(&block)), (vec![2, 3], (2, 2)));
+    }
+
+    #[test]
+    fn what_is_on_the_recipients_own_machine_needs_no_second_copy() {
+        let block = block(2);
+        let here = block.add_donor("local", HERE, "").unwrap();
+        block.donors()[0].set_leaving(true);
+        block.add_replica(0, at(here), ReplicaState::Live).unwrap();
+        let_go(&block);
+        assert_eq!(readers(&block), [1, here], "who does not want it back keeps it");
+        assert_eq!(block.wanted_copies(0, 0), 1);
+        block.donors()[1].set_leaving(true);
+        let_go(&block);
+        assert_eq!((readers(&block), moved(&block)), (vec![here], (2, 2)));
     }
 
     #[test]
