@@ -6,6 +6,8 @@
 //!   of the swapper ([`Shield::raise`]);
 //! - its queues allocate nothing once they serve, and what the kernel allocates on their behalf
 //!   never starts I/O ([`IoFlusher`]: `PR_SET_IO_FLUSHER` of prctl(2));
+//! - where it cannot do without some, as one that answers over a socket, it may have of what the kernel
+//!   keeps for threads in real time ([`reach_the_reserve`]);
 //! - it is charged to a memory cgroup without a limit, and the out-of-memory killer passes it by.
 
 use std::fs;
@@ -17,7 +19,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, configure_io_flusher_behavior, setrlimit};
 
 use crate::cgroup::Hierarchy;
-use crate::{SwapError, require_root};
+use crate::{SwapError, require_root, sys};
 
 /// The cgroup of all swap servers of a machine.
 const GROUP: &str = "venice-swap";
@@ -42,7 +44,7 @@ impl Shield {
     /// Without root, or when memory cannot be locked or a limit not be left: a server that is
     /// swapped out itself is not started. What needs CAP_SYS_RESOURCE, which containers often lack
     /// and which is not needed while memory cgroups keep the machine from running out as a whole,
-    /// is among the [`Shield::gaps`] where it is refused.
+    /// is among the [`Shield::gaps`] where it is refused, as is what needs CAP_SYS_NICE.
     pub fn raise() -> Result<Self, SwapError> {
         require_root()?;
         let group = leave_limits()?;
@@ -52,15 +54,26 @@ impl Shield {
             .map_err(SwapError::at("locking the memory of the swap server"))?;
         let mut gaps = Vec::new();
         if fs::write("/proc/self/oom_score_adj", NEVER_KILLED).is_err() {
-            gaps.push("the out-of-memory killer may choose its server (oom_score_adj)");
+            gaps.push(
+                "the out-of-memory killer may choose its server (oom_score_adj: CAP_SYS_RESOURCE)",
+            );
         }
         if !IoFlusher::begin()?.is_flagged {
-            gaps.push("the kernel may start I/O for its server's own memory (PR_SET_IO_FLUSHER)");
+            gaps.push(
+                "the kernel may start I/O for its server's own memory (PR_SET_IO_FLUSHER: \
+                 CAP_SYS_RESOURCE)",
+            );
+        }
+        if !may_reach_the_reserve() {
+            gaps.push(
+                "by nbd its server may wait for memory that others wait for it to free (SCHED_RR: \
+                 CAP_SYS_NICE)",
+            );
         }
         Ok(Self { group, gaps })
     }
 
-    /// What was refused for want of CAP_SYS_RESOURCE, in words.
+    /// What was refused for want of a capability, in words.
     #[must_use]
     pub fn gaps(&self) -> &[&'static str] {
         &self.gaps
@@ -119,6 +132,19 @@ fn leave_limits() -> Result<Option<PathBuf>, SwapError> {
     let members = group.join("cgroup.procs");
     fs::write(&members, "0").map_err(SwapError::file("join", members))?;
     Ok(Some(group))
+}
+
+/// The thread may have of the last memory that others are refused: the kernel keeps half of its reserve
+/// (`vm.min_free_kbytes`) for threads in real time. It goes before all others then, so it has to sleep
+/// whenever it waits. `false`: it may not, which is among the [`Shield::gaps`].
+pub(crate) fn reach_the_reserve() -> bool {
+    sys::schedule_in_real_time().is_ok()
+}
+
+/// Whether this process's threads may, tried by one that ends.
+fn may_reach_the_reserve() -> bool {
+    let tried = std::thread::Builder::new().spawn(reach_the_reserve);
+    tried.is_ok_and(|thread| thread.join().is_ok_and(|may| may))
 }
 
 /// While it lives, memory the kernel allocates for this thread, and for threads it starts

@@ -1,5 +1,5 @@
 //! The system calls that have no safe form elsewhere: ioctls of FUSE, loop and nbd devices,
-//! swapon(2), swapoff(2), splice(2) and mincore(2).
+//! swapon(2), swapoff(2), splice(2), mincore(2) and sched_setscheduler(2).
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -44,6 +44,17 @@ struct LoopInfo {
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
+}
+
+/// The calling thread goes before all that are not of its kind (`SCHED_RR`, the least of its priorities;
+/// `sched(7)`). EPERM: it may not.
+pub(crate) fn schedule_in_real_time() -> Result<(), Errno> {
+    // SAFETY: plain numbers: all zeros is a value.
+    let mut parameters: libc::sched_param = unsafe { MaybeUninit::zeroed().assume_init() };
+    parameters.sched_priority = 1;
+    // SAFETY: the kernel reads the parameters, which outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) })?;
+    Ok(())
 }
 
 fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {

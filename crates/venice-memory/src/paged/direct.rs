@@ -113,6 +113,18 @@ impl FarMemory {
         Ok(FarMemory { block, window: window.map(Arc::new) })
     }
 
+    /// Maps what there is now and is mapped at all (shm port), which the first access to it would do
+    /// otherwise: then no access makes the kernel allocate anything. What cannot be mapped is lost to
+    /// the lanes, as if they had tried.
+    pub fn map_all(&self) {
+        let Some(window) = &self.window else { return };
+        for (index, replica) in self.block.replicas().iter().enumerate() {
+            if self.block.is_written(replica) && !window.is_mapped(index) {
+                let _ = window.address(index, 0);
+            }
+        }
+    }
+
     /// How much there is.
     pub fn len_bytes(&self) -> u64 {
         self.block.slab_count() as u64 * u64::from(self.block.slab_slots()) * PAGE as u64

@@ -15,7 +15,7 @@ use venice_wire::PAGE_BYTES;
 
 use crate::backing::Backing;
 use crate::store::Store;
-use crate::{SwapError, sys};
+use crate::{SwapError, shield, sys};
 use queue::{MAX_TRANSFER_BYTES, Queue};
 
 /// How long the kernel may take to start a device.
@@ -75,7 +75,12 @@ impl NbdDevice {
             // The kernel keeps the socket itself; the descriptor is closed here.
             sys::nbd_socket(&device, &theirs).map_err(SwapError::at("giving nbd a socket"))?;
             let queue = Queue::new(ours, store.clone(), backing);
-            threads.push(spawn("swap-queue", &path, move || queue.serve())?);
+            let body = move || {
+                // Where it may not, who attached it was told.
+                let _ = shield::reach_the_reserve();
+                queue.serve();
+            };
+            threads.push(spawn("swap-queue", &path, body)?);
         }
         let lent = device.try_clone().map_err(SwapError::file("share", &path))?;
         let run = move || {
@@ -125,10 +130,13 @@ fn is_in_use(name: &str) -> bool {
     Path::new("/sys/block").join(name).join("pid").exists()
 }
 
-/// Memory seeks for nothing, and a request has to fit into a queue's buffer.
+/// Memory seeks for nothing, who writes to it to have memory need not wait for others who read, and a
+/// request has to fit into a queue's buffer.
 fn tune(name: &str) {
     let queue = Path::new("/sys/block").join(name).join("queue");
-    let _ = std::fs::write(queue.join("rotational"), "0");
+    for (knob, value) in [("rotational", "0"), ("scheduler", "none"), ("wbt_lat_usec", "0")] {
+        let _ = std::fs::write(queue.join(knob), value);
+    }
     let kib = MAX_TRANSFER_BYTES >> 10;
     let _ = std::fs::write(queue.join("max_sectors_kb"), kib.to_string());
 }

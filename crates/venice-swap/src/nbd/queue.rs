@@ -1,7 +1,11 @@
 //! One queue of an nbd device: a thread at the other end of one of its sockets.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
 use super::protocol::{Call, REPLY_BYTES, REQUEST_BYTES, Request, reply};
 use crate::backing::Backing;
@@ -10,6 +14,13 @@ use crate::store::Store;
 
 /// What one request carries at most; the device is told so.
 pub(super) const MAX_TRANSFER_BYTES: usize = 256 << 10;
+
+/// What is sent at a time. Of more the kernel puts the rest into pages of their own, and looks for
+/// these until there are some, and be it for ever; for less it gives up and says ENOBUFS. With its own
+/// record of the bytes they fill a page (`SKB_MAX_HEAD`).
+const PIECE_BYTES: usize = 3584;
+/// How long the kernel may free memory before it is asked for some again.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A queue and its buffer. Nothing is allocated once it serves.
 pub(super) struct Queue {
@@ -50,11 +61,27 @@ impl Queue {
         reply(&mut self.buffer, request.cookie, errno);
         let carries = request.call == Call::Read && errno == 0;
         let len = REPLY_BYTES + if carries { request.len as usize } else { 0 };
-        self.socket.write_all(&self.buffer[..len])?;
+        self.send(&self.buffer[..len])?;
         if is_transfer {
             self.store.answered(started_ns, monotonic_ns());
         }
         Ok(true)
+    }
+
+    /// The kernel waits for these bytes while it looks for memory, and needs some to take them. The
+    /// thread goes before others so that it may have of the last reserve, and must sleep where that is
+    /// used up: the others are who frees some.
+    fn send(&self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            let piece = &bytes[..bytes.len().min(PIECE_BYTES)];
+            match send(&self.socket, piece, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::NOBUFS | Errno::NOMEM) => std::thread::sleep(ASK_AGAIN),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Errors are the kernel's numbers; `None`: that was the last request.

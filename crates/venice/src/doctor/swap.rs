@@ -30,7 +30,7 @@ pub fn examine() -> Vec<Finding> {
             "`modprobe loop` (`venice swap` needs them where there is neither ublk nor nbd)",
         ),
         chosen(ublk(), has_nbd(), has_fuse_and_loop().then(fuse_rings)),
-        protection(kernel::has_capability(CapabilitySet::SYS_RESOURCE)),
+        protection(kernel::has_capability(CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_NICE)),
     ]
 }
 
@@ -152,13 +152,16 @@ fn chosen(without_ublk: String, nbd: bool, without_rings: Option<String>) -> Fin
 fn protection(may: bool) -> Finding {
     let what = "swap server";
     if may {
-        return Finding::ok(what, "can be kept from waiting for itself (CAP_SYS_RESOURCE)");
+        return Finding::ok(
+            what,
+            "can be kept from waiting for itself (CAP_SYS_RESOURCE, CAP_SYS_NICE)",
+        );
     }
     Finding::warn(
         what,
-        "no CAP_SYS_RESOURCE: it can neither be flagged (PR_SET_IO_FLUSHER) nor be spared by the \
-         out-of-memory killer",
-        "give that capability to who runs `venice swap`, or swap only programs in memory cgroups",
+        "no CAP_SYS_RESOURCE or no CAP_SYS_NICE: it can neither be flagged (PR_SET_IO_FLUSHER) nor be \
+         spared by the out-of-memory killer, or not have the last reserve of memory (by nbd)",
+        "give these capabilities to who runs `venice swap`, or swap only programs in memory cgroups",
     )
 }
 

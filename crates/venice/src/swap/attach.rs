@@ -84,8 +84,8 @@ pub fn warn_of_gaps(status: &Status) {
     if !status.gaps.is_empty() {
         let gaps = status.gaps.join("; ");
         terminal::remark(format!(
-            "venice: CAP_SYS_RESOURCE is not held: {gaps}: keep programs in memory cgroups, so \
-             that the machine as a whole does not run out"
+            "venice: rights are missing: {gaps}: keep programs in memory cgroups, so that the \
+             machine as a whole does not run out"
         ));
     }
 }

@@ -122,6 +122,7 @@ impl Server {
             Ok(Box::new(lane) as Box<dyn Backing>)
         });
         let backings = backings.collect::<anyhow::Result<Vec<_>>>()?;
+        memory.memory().map_all();
         let kind = plan.device.map_or_else(BlockKind::best, |device| device.0);
         let device = SwapDevice::attach(len_bytes, backings, plan.priority, kind)?;
         let (path, store) = (device.path().to_owned(), device.store().clone());
@@ -174,12 +175,20 @@ impl Server {
                 MemoryCgroup::clear_leftovers(RUN_GROUP);
                 self.leave(None);
             }
+            self.map_what_came();
             self.rates.sample(&self.store);
             self.tell_failures();
             if let (Some(file), Some(memory)) = (&mut self.file, &self.memory) {
                 file.update(memory.copies());
             }
             self.finish_leaving();
+        }
+    }
+
+    /// Copies that were built since, before a queue writes to them: mapping allocates.
+    fn map_what_came(&self) {
+        if let (Some(memory), Ok(_flagged)) = (&self.memory, IoFlusher::begin()) {
+            memory.memory().map_all();
         }
     }
 
