@@ -169,7 +169,6 @@ fn what_cannot_be_coded_is_refused_in_one_line() {
     refused(&["--coding", "2+1", "--copies", "2"], 2, "cannot be used with");
     refused(&["--coding", "2+1", "--mode", "window"], 2, "lies nowhere as a whole");
     refused(&["--coding", "2+1", "--mode", "swap"], 2, "a swap device keeps copies");
-    refused(&["--coding", "2+1", "--port", "verbs"], 2, "is copied anew, not computed");
 }
 
 fn signal(pid: u32, signal: Signal) {

@@ -24,10 +24,11 @@ run=; trap 'test -z $run || kill $run 2> /dev/null; $v down' EXIT; \
 waits() { for i in $(seq 900); do grep -q \"$2\" $1 && return; sleep 0.2; done; \
           echo \"no '$2' in $1:\"; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
 
-/// Writes twice what it may keep, and reads it back, as often as it is told to go on.
+/// Writes more than it may keep, and reads it back, as often as it is told to go on.
 const PROGRAM: &str = "\
 import os, sys, time
-b, pages, go = bytearray(9 << 20), range(0, 9 << 20, 4096), sys.argv[1]
+size, go = int(sys.argv[3]) << 20, sys.argv[1]
+b, pages = bytearray(size), range(0, size, 4096)
 for turn in range(1, int(sys.argv[2]) + 1):
     for i in pages: b[i] = (i >> 12) * turn % 251 + 1
     print('written', turn, flush=True)
@@ -60,7 +61,7 @@ fn a_program_reads_back_what_it_wrote_over_verbs() {
     let script = format!(
         "$v up --nodes 1 --lend 128MiB --port verbs; touch ${{go}}1; \
          for attempt in 1 2 3 4 5; do \
-             $v run --local 6MiB --remote 64MiB --stats -- python3 -c \"{PROGRAM}\" $go 1 \
+             $v run --local 6MiB --remote 64MiB --stats -- python3 -c \"{PROGRAM}\" $go 1 9 \
                  && exit 0; \
              sleep 1; \
          done; cat $VENICE_RUN_DIR/*/*log; exit 1"
@@ -76,7 +77,7 @@ fn a_program_reads_back_what_it_wrote_over_verbs() {
 fn lost_copies_are_built_anew_over_verbs() {
     let script = format!(
         "$v up --nodes 3 --lend 64MiB --port verbs; \
-         $v run --local 6MiB --remote 32MiB --copies 2 --stats -- python3 -c \"{PROGRAM}\" $go 3 \
+         $v run --local 6MiB --remote 32MiB --copies 2 --stats -- python3 -c \"{PROGRAM}\" $go 3 9 \
              > $log 2>&1 & run=$!; \
          waits $log 'written 1'; \
          pkill -9 -f 'agent.*node1'; \
@@ -99,7 +100,7 @@ fn a_drained_donors_memory_moves_over_verbs() {
     let script = format!(
         "$v up --nodes 2 --lend 64MiB --port verbs; \
          $v run --local 6MiB --remote 32MiB --copies 1 --reclaim-to donors,local --stats \
-             -- python3 -c \"{PROGRAM}\" $go 3 > $log 2>&1 & run=$!; \
+             -- python3 -c \"{PROGRAM}\" $go 3 9 > $log 2>&1 & run=$!; \
          waits $log 'written 1'; \
          $v drain node1; touch ${{go}}1; \
          waits $log 'written 2'; \
@@ -114,5 +115,29 @@ fn a_drained_donors_memory_moves_over_verbs() {
     }
     for said in ["node node1 has its memory back", "node node2 has its memory back"] {
         assert!(output.contains(said), "{said}: {output}");
+    }
+}
+
+/// Of three donors of coded memory one dies: pages are computed, fragments built anew on a fourth, and
+/// another dies.
+#[test]
+fn coded_memory_outlives_a_donor_over_verbs() {
+    // The coding's own tables are 8 MiB of what is local.
+    let script = format!(
+        "$v up --nodes 4 --lend 64MiB --port verbs; \
+         $v run --local 14MiB --remote 32MiB --coding 2+1 --stats \
+             -- python3 -c \"{PROGRAM}\" $go 3 16 > $log 2>&1 & run=$!; \
+         waits $log 'written 1'; \
+         pkill -9 -f 'agent.*node1'; touch ${{go}}1; \
+         waits $log 'all fragments are there again'; \
+         waits $log 'written 2'; \
+         pkill -9 -f 'agent.*node2'; sleep 1; touch ${{go}}2; \
+         waits $log 'written 3'; touch ${{go}}3; \
+         wait $run; code=$?; run=; cat $log; exit $code"
+    );
+    let test = "coded_memory_outlives_a_donor_over_verbs";
+    let Some(output) = in_guest(test, &script) else { return };
+    for turn in 1..=3 {
+        assert!(output.contains(&format!("right {turn}\n")), "{output}");
     }
 }

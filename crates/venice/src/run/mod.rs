@@ -69,7 +69,7 @@ pub struct RunArgs {
     copies: Option<u32>,
     /// Code what is far instead: K fragments of each page and M computed ones, each on another node
     /// (K is 2, 4 or 8; M is 1 to 3). As many nodes as M may die at a time; the memory borrowed is
-    /// (K+M)/K of --remote (--mode paged, --port shm or udp)
+    /// (K+M)/K of --remote (--mode paged); 8 MiB of --local are its tables
     #[arg(long, value_name = "K+M", conflicts_with = "copies")]
     coding: Option<Coding>,
     /// Where to put what a node wants back while the program runs, in this order: donors (other
@@ -183,9 +183,6 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     program::check(&program)?;
     let shim = program::shim()?;
     let port = args.port.map_or_else(rack::default_port, Ok)?;
-    if args.coding.is_some() && port == PortKind::Verbs {
-        return Err(Usage(NO_CODING_BY_VERBS.into()).into());
-    }
     if args.mode == Mode::Window {
         check_window(args, port)?;
     }
@@ -273,9 +270,6 @@ fn tell_of_mapped(news: News) {
         lost.what()
     ));
 }
-
-const NO_CODING_BY_VERBS: &str = "--coding is of --port shm and --port udp: over verbs what is lost \
-                                  is copied anew, not computed (use --copies)";
 
 /// Where memory cannot be coded is said before anything is borrowed.
 fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
