@@ -55,6 +55,13 @@ fn in_guest(test: &str, script: &str) -> Option<String> {
     }
 }
 
+/// In each of so many turns the program has read back what it wrote.
+fn was_right(output: &str, turns: u32) {
+    for turn in 1..=turns {
+        assert!(output.contains(&format!("right {turn}\n")), "{output}");
+    }
+}
+
 #[test]
 fn a_program_reads_back_what_it_wrote_over_verbs() {
     // A busy machine may keep the Monitor Node waiting for a donor: asked again then.
@@ -68,7 +75,7 @@ fn a_program_reads_back_what_it_wrote_over_verbs() {
     );
     let test = "a_program_reads_back_what_it_wrote_over_verbs";
     let Some(output) = in_guest(test, &script) else { return };
-    assert!(output.contains("right 1\n"), "{output}");
+    was_right(&output, 1);
     assert!(!output.contains(" 0 far;"), "it paged: {output}");
 }
 
@@ -88,9 +95,7 @@ fn lost_copies_are_built_anew_over_verbs() {
          wait $run; code=$?; run=; cat $log; exit $code"
     );
     let Some(output) = in_guest("lost_copies_are_built_anew_over_verbs", &script) else { return };
-    for turn in 1..=3 {
-        assert!(output.contains(&format!("right {turn}\n")), "{output}");
-    }
+    was_right(&output, 3);
 }
 
 /// A drained donor's only copies move to other donors, and to the program's own machine at last,
@@ -110,9 +115,7 @@ fn a_drained_donors_memory_moves_over_verbs() {
     );
     let test = "a_drained_donors_memory_moves_over_verbs";
     let Some(output) = in_guest(test, &script) else { return };
-    for turn in 1..=3 {
-        assert!(output.contains(&format!("right {turn}\n")), "{output}");
-    }
+    was_right(&output, 3);
     for said in ["node node1 has its memory back", "node node2 has its memory back"] {
         assert!(output.contains(said), "{said}: {output}");
     }
@@ -137,7 +140,5 @@ fn coded_memory_outlives_a_donor_over_verbs() {
     );
     let test = "coded_memory_outlives_a_donor_over_verbs";
     let Some(output) = in_guest(test, &script) else { return };
-    for turn in 1..=3 {
-        assert!(output.contains(&format!("right {turn}\n")), "{output}");
-    }
+    was_right(&output, 3);
 }

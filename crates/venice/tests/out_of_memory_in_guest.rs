@@ -7,11 +7,11 @@ mod programs;
 #[path = "common/rack.rs"]
 mod rack;
 
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use venice_guest_test::{GuestPlan, Kernel, Room, inside};
+use venice_memory::donor::available_bytes;
 
 use crate::programs::{list, pages};
 
@@ -70,7 +70,7 @@ fn nothing_hangs(room: &Room, test: &str, kind: &str) {
         let attached = (0..5).any(|_| place.venice(&words).code() == 0);
         assert!(attached, "{words:?}");
         // With what its child writes anew a quarter more, and others are swapped out too.
-        let program_mib = available_mib() + DEVICE_MIB / 4;
+        let program_mib = (available_bytes().unwrap() >> 20) + DEVICE_MIB / 4;
         let said = fills_the_machine(program_mib);
         let row = list(place).remove(0);
         // Before anything fails: without its donors what is swapped out is lost, the guest's own too.
@@ -88,10 +88,4 @@ fn fills_the_machine(program_mib: u64) -> String {
         true => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         false => output.status.to_string(),
     }
-}
-
-fn available_mib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
 }
