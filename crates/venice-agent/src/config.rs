@@ -28,6 +28,9 @@ pub struct AgentConfig {
     /// The group that is let in there besides root and the agent's own user, where the machine has
     /// it.
     pub socket_group: String,
+    /// Memory devices (DAX: CXL memory, NVDIMMs) to lend in place of this machine's memory, each by its
+    /// name, `dax0.0`; none by default.
+    pub lend_dax: Vec<String>,
     /// How much memory to lend, in whole slabs; in a file a number of bytes or a text as
     /// `"4GiB"`. It has no default, but for a pool node that offers nothing else: what its machine has
     /// available, less twice what that keeps free.
@@ -109,6 +112,7 @@ impl Default for AgentConfig {
             identity: IDENTITY_DIR.into(),
             local_socket: None,
             socket_group: "venice".to_owned(),
+            lend_dax: Vec::new(),
             lend: ByteSize(0),
             listen: "127.0.0.1:0".into(),
             udp_listen: None,
@@ -167,7 +171,22 @@ impl AgentConfig {
         }
         let place = self.place()?;
         let is_router = place.is_some_and(|place| place.topology.router() == Some(place.position));
-        let lends_else = self.lend_blocks.0 > 0 || !self.offers()?.is_empty();
+        let devices = self.memory_devices()?;
+        if !devices.is_empty() && self.lend.0 > 0 {
+            return wrong(
+                "lend and lend_dax are for two nodes: one lends this machine's memory, the other \
+                 its memory devices"
+                    .into(),
+            );
+        }
+        if !devices.is_empty() && self.keep_free.is_some() && self.lend_blocks.0 == 0 {
+            return wrong(
+                "keep_free is for who lends this machine's memory: a device is no part of it"
+                    .into(),
+            );
+        }
+        let lends_else =
+            self.lend_blocks.0 > 0 || !self.offers()?.is_empty() || !devices.is_empty();
         let lends_none = self.lend.0 == 0 && (is_router || lends_else);
         if self.lend.0 < SLAB_BYTES && !lends_none {
             let (lend, slab) = (self.lend, ByteSize(SLAB_BYTES));
@@ -217,6 +236,27 @@ impl AgentConfig {
             }
         }
         Ok(Addresses { control, udp, relay })
+    }
+
+    /// The names of the memory devices to lend.
+    pub(crate) fn memory_devices(&self) -> Result<Vec<String>, AgentError> {
+        let named: Vec<String> =
+            self.lend_dax.iter().map(|text| text.trim_start_matches("/dev/").to_owned()).collect();
+        for (at, name) in named.iter().enumerate() {
+            let is_name = name.strip_prefix("dax").is_some_and(|rest| {
+                !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+            });
+            let said = match (is_name, named[..at].contains(name)) {
+                (true, false) => continue,
+                (true, true) => format!("lend_dax: {name} is named twice"),
+                (false, _) => format!(
+                    "lend_dax: {name:?} is no memory device's name: write it as in dax0.0 (`venice \
+                     window list` has what there is)"
+                ),
+            };
+            return Err(AgentError::Config(said));
+        }
+        Ok(named)
     }
 
     /// The devices to lend.
@@ -360,6 +400,18 @@ mod tests {
         let relayed = "xdp = \"eth0\"\ntopology = \"mesh:2x2x2\"\nposition = 0";
         assert!(complaint(relayed).contains("directly"));
         assert!(complaint("offer = [\"gpu:/dev/nvidia0\"]").contains("storage:PATH[=SIZE]"));
+        let both = complaint("lend_dax = [\"dax0.0\"]");
+        assert!(both.contains("two nodes"), "{both}");
+        let kept = AgentConfig {
+            name: "n".into(),
+            lend_dax: vec!["dax0.0".into()],
+            keep_free: Some(ByteSize(1 << 20)),
+            ..AgentConfig::default()
+        };
+        assert!(kept.validate().unwrap_err().to_string().contains("keep_free"));
+        assert!(complaint("lend_dax = [\"sda\"]").contains("venice window list"));
+        let twice = complaint("lend_dax = [\"dax0.0\", \"/dev/dax0.0\"]");
+        assert!(twice.contains("dax0.0 is named twice"), "{twice}");
         assert!(complaint("prepare_timeout_s = -1").contains("prepare_timeout_s"));
         assert!(complaint("take_back_after_s = -1").contains("take_back_after_s"));
         let small = AgentConfig { name: "n".into(), lend: ByteSize(9), ..AgentConfig::default() };

@@ -13,7 +13,7 @@ use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
 use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
-use venice_rack::pressure::{PressureLevel, PressureReport};
+use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey};
 
 use crate::ports::Ports;
@@ -27,9 +27,6 @@ const WORTH_TELLING: Duration = Duration::from_secs(1);
 const MAX_ENDED: usize = 4096;
 /// How long an agent that stops waits for those who use its memory to hear of it.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long to wait before another attempt at slabs for which there was no memory.
-const REPLENISH_PAUSE: Duration = Duration::from_secs(1);
-
 /// What all tasks of the agent share.
 #[derive(Debug)]
 pub(crate) struct Lender {
@@ -44,7 +41,7 @@ pub(crate) struct Lender {
     freed: Notify,
     /// Held while slabs are replaced, so that everybody replaces their own: or one would call
     /// slabs free that another is still making.
-    replacing: Mutex<()>,
+    pub(crate) replacing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -78,7 +75,9 @@ impl Lender {
             total_slabs: pool.total_slabs() as u32,
             prepare_timeout_ns: prepare_timeout.as_nanos() as u64,
         };
-        let core = DonorCore::new(settings);
+        let mut core = DonorCore::new(settings);
+        // Of devices some may be mapped by those who had them of an agent before this one.
+        core.handle_withhold(pool.give_up_missing() as u32);
         let state = State {
             core,
             attention: Attention::new(monotonic_ns()),
@@ -375,23 +374,6 @@ impl Lender {
         });
     }
 
-    /// Puts fresh slabs in the place of these, however long there is no memory for them; but a
-    /// machine under pressure gets the memory. Returns how many slabs it got.
-    fn replace(&self, slabs: Vec<Slab>) -> u32 {
-        let mut mine = self.replacing();
-        self.pool.take_in(slabs);
-        loop {
-            if self.pressure().level != PressureLevel::None {
-                return self.pool.give_up_missing() as u32;
-            }
-            let Err(error) = self.pool.replenish() else { return 0 };
-            tracing::warn!(%error, "no memory for fresh slabs; trying again");
-            drop(mine);
-            std::thread::sleep(REPLENISH_PAUSE);
-            mine = self.replacing();
-        }
-    }
-
     /// How short of memory this machine is, as last read.
     pub(crate) fn pressure(&self) -> PressureReport {
         self.state().pressure
@@ -405,10 +387,6 @@ impl Lender {
     /// The grants whose memory their recipients have mapped.
     pub(crate) fn mapped(&self) -> Vec<GrantId> {
         self.ports().shm.as_ref().map_or_else(Vec::new, ShmServer::mapped)
-    }
-
-    pub(crate) fn replacing(&self) -> MutexGuard<'_, ()> {
-        self.replacing.lock().expect("no task panics while it replaces slabs")
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {

@@ -25,6 +25,7 @@ mod pool_node;
 mod ports;
 mod ready;
 mod relay_host;
+mod replacing;
 mod run;
 mod turned_out;
 mod udp_host;

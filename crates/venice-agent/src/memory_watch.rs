@@ -114,7 +114,10 @@ impl Lender {
             std::mem::replace(&mut state.pressure, report).level
         };
         self.withhold(orders.withhold_slabs);
-        self.remake(orders.remake_slabs);
+        let made = self.remake(orders.remake_slabs);
+        if made > 0 {
+            tracing::info!(slabs = made, "memory to lend taken from the kernel again");
+        }
         self.want_back(orders.want_back_slabs, within);
         if level_before != report.level || orders != PressureOrders::default() {
             self.tell_change();
@@ -132,18 +135,6 @@ impl Lender {
         if !withdrawn.is_empty() {
             tracing::info!(slabs = withdrawn.len(), "memory that is not lent given to the kernel");
         }
-    }
-
-    fn remake(&self, slabs: u32) {
-        if slabs == 0 {
-            return;
-        }
-        let made = {
-            let _mine = self.replacing();
-            self.pool.grow(slabs as usize) as u32
-        };
-        self.state().core.handle_offer(made);
-        tracing::info!(slabs = made, "memory to lend taken from the kernel again");
     }
 }
 

@@ -11,7 +11,9 @@ impl AgentConfig {
     /// # Errors
     /// [`AgentError::Config`] where its machine has nothing to lend, or does not say.
     pub(crate) fn with_pool_memory(self) -> Result<Self, AgentError> {
-        let is_said = self.lend.0 > 0 || self.lend_blocks.0 > 0 || !self.offer.is_empty();
+        let lends_else =
+            self.lend_blocks.0 > 0 || !self.offer.is_empty() || !self.lend_dax.is_empty();
+        let is_said = self.lend.0 > 0 || lends_else;
         if !self.pool || is_said {
             return Ok(self);
         }

@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use venice_control::server::{self, LocalSocket, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
-use venice_memory::donor::{SharedGrants, SlabPool};
+use venice_memory::donor::{MemoryDevice, SharedGrants, SlabPool};
 use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
 use venice_ports::verbs::{Device, VerbsServer};
-use venice_wire::SLAB_BYTES;
+use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::devices::DeviceWatch;
 use crate::handler::Handler;
@@ -28,6 +28,7 @@ use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
+use crate::replacing;
 use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
 
@@ -90,7 +91,11 @@ struct Lending {
 impl Lending {
     fn start(lender: Arc<Lender>, memory: MemoryWatch, devices: DeviceWatch) -> Self {
         let deadlines = tokio::spawn(Arc::clone(&lender).watch_deadlines());
-        let memory = tokio::spawn(memory.run(Arc::clone(&lender)));
+        let memory = match lender.pool.is_memory() {
+            true => tokio::spawn(memory.run(Arc::clone(&lender))),
+            // What is lent of devices is nothing that this machine could be short of.
+            false => tokio::spawn(replacing::watch_devices(Arc::clone(&lender))),
+        };
         let devices = tokio::spawn(devices.run(Arc::clone(&lender)));
         Self { lender, deadlines, memory, devices }
     }
@@ -167,13 +172,8 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         .await
         .expect("taking blocks does not panic");
     let blocks = blocks?;
-    let lend_bytes = config.lend.0;
-    let pool = tokio::task::spawn_blocking(move || match lend_bytes {
-        // An external router's, or of a node that lends blocks only.
-        0 => Ok(SlabPool::empty()),
-        _ => SlabPool::new(lend_bytes),
-    });
-    let pool = pool.await.expect("making slabs does not panic")?;
+    let pool = slab_pool(config.lend.0, config.memory_devices()?).await?;
+    let lend = ByteSize(pool.total_slabs() as u64 * SLAB_BYTES);
     let relay = relay_host(&config, addresses.relay, &grants)?;
     let relay_addr = relay.as_ref().map(|(addr, _)| *addr);
     let relay = relay.map(|(_, relay)| relay);
@@ -206,7 +206,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     };
     let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
-    tracing::info!(name = config.name, lend = %config.lend, "lending");
+    tracing::info!(name = config.name, %lend, "lending");
     let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
     let handler = Arc::new(handler);
     Ok(Parts {
@@ -221,6 +221,20 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         blocks,
         member,
     })
+}
+
+/// The slabs to lend: all of them are made here.
+async fn slab_pool(lend_bytes: u64, names: Vec<String>) -> Result<SlabPool, AgentError> {
+    let pool = tokio::task::spawn_blocking(move || match (lend_bytes, names.is_empty()) {
+        // An external router's, or of a node that lends blocks only.
+        (0, true) => Ok(SlabPool::empty()),
+        (_, true) => SlabPool::new(lend_bytes),
+        _ => {
+            let devices = names.iter().map(|name| MemoryDevice::open(name));
+            SlabPool::of_devices(devices.collect::<Result<_, _>>()?)
+        }
+    });
+    Ok(pool.await.expect("making slabs does not panic")?)
 }
 
 /// The relay and the address of its socket, where the rack has relays.
@@ -260,6 +274,9 @@ fn registration(
     let mut capabilities = vec!["crma".to_owned(), "rdma".to_owned(), "udp".to_owned()];
     if config.shm_socket.is_some() {
         capabilities.push("shm".to_owned());
+    }
+    if !config.lend_dax.is_empty() {
+        capabilities.push("dax".to_owned());
     }
     if config.xdp.is_some() {
         capabilities.push("xdp".to_owned());

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use venice_control::client::MonitorClient;
 use venice_control::{Grant, LeaseState};
 use venice_fabric::{AccessError, Refusal};
 use venice_identity_test::access;
-use venice_ports::shm::{MappedSlab, ShmConnection, fetch_slabs};
+use venice_ports::shm::{MappedSlab, ShmConnection, SlabFile, fetch_slabs};
 use venice_wire::{ByteSize, GrantKey, SLAB_BYTES};
 
 /// A grant as a recipient on this host has it.
@@ -25,7 +24,7 @@ fn borrow(grant: &Grant) -> Borrowed {
     let slabs = (grant.bytes / SLAB_BYTES) as usize;
     let socket = PathBuf::from(&grant.shm_socket);
     let connection = fetch_slabs(&socket, grant.id, grant.key, slabs).unwrap();
-    let map = |fd: &std::os::fd::OwnedFd| MappedSlab::map(fd.as_fd(), SLAB_BYTES as usize).unwrap();
+    let map = |slab: &SlabFile| MappedSlab::map(slab, SLAB_BYTES as usize).unwrap();
     let slabs = connection.slabs.iter().map(map).collect();
     Borrowed { connection, slabs }
 }

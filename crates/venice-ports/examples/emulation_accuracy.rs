@@ -103,7 +103,7 @@ impl OneSlab {
 impl SlabSource for OneSlab {
     fn slabs(&self, _: GrantId, _: GrantKey, _: usize, _: usize) -> Result<SlabBatch, String> {
         let fd = self.0.try_clone().map_err(|error| error.to_string())?;
-        Ok(SlabBatch { total: 1, fds: vec![fd] })
+        Ok(SlabBatch { total: 1, files: vec![fd.into()] })
     }
 }
 

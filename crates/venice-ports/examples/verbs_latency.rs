@@ -28,8 +28,8 @@ struct OneSlab(OwnedFd);
 
 impl SlabSource for OneSlab {
     fn slabs(&self, _: GrantId, _: GrantKey, _: usize, count: usize) -> Result<SlabBatch, String> {
-        let fds = (0..count).map(|_| self.0.try_clone().unwrap()).collect();
-        Ok(SlabBatch { total: 1, fds })
+        let files = (0..count).map(|_| self.0.try_clone().unwrap().into()).collect();
+        Ok(SlabBatch { total: 1, files })
     }
 }
 

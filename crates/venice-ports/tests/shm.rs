@@ -1,6 +1,6 @@
 //! A recipient and a donor over a real socket, with real memfds.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -46,8 +46,8 @@ impl SlabSource for OneGrant {
             return Err("no such grant or wrong key".into());
         }
         let wanted = self.fds.get(first..first + count).ok_or("no such slabs")?;
-        let fds = wanted.iter().map(|fd| fd.try_clone().unwrap()).collect();
-        Ok(SlabBatch { total: self.fds.len(), fds })
+        let files = wanted.iter().map(|fd| fd.try_clone().unwrap().into()).collect();
+        Ok(SlabBatch { total: self.fds.len(), files })
     }
 }
 
@@ -70,15 +70,15 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 #[test]
 fn both_sides_see_one_memory_in_slab_order() {
     let grant = OneGrant::sealed(150); // Three messages.
-    let donors_view: Vec<_> =
-        grant.fds.iter().map(|fd| MappedSlab::map(fd.as_fd(), 4096).unwrap()).collect();
+    let view = |fd: &OwnedFd| MappedSlab::map(&fd.try_clone().unwrap().into(), 4096).unwrap();
+    let donors_view: Vec<_> = grant.fds.iter().map(view).collect();
     let (_dir, path, _server) = start(grant);
 
     let connection = fetch_slabs(&path, ID, KEY, 150).unwrap();
     assert_eq!(connection.slabs.len(), 150);
     assert!(!connection.is_closed());
-    for (index, fd) in connection.slabs.iter().enumerate() {
-        let mine = MappedSlab::map(fd.as_fd(), SLAB_BYTES as usize).unwrap();
+    for (index, slab) in connection.slabs.iter().enumerate() {
+        let mine = MappedSlab::map(slab, SLAB_BYTES as usize).unwrap();
         // SAFETY: both mappings are live and longer than 200 bytes; no references are formed.
         unsafe {
             mine.as_ptr().add(100).write_volatile(index as u8 + 1);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Grants {
 
     /// What the donor itself sees of a slab.
     fn view(&self, slab: usize) -> MappedSlab {
-        MappedSlab::map(self.fds[slab].as_fd(), SLAB_BYTES as usize).unwrap()
+        MappedSlab::map(&self.fds[slab].try_clone().unwrap().into(), SLAB_BYTES as usize).unwrap()
     }
 }
 
@@ -69,8 +69,8 @@ impl SlabSource for Grants {
             _ => return Err("no such grant or wrong key".into()),
         };
         let wanted = fds.get(first..first + count).ok_or("no such slabs")?;
-        let wanted = wanted.iter().map(|fd| fd.try_clone().unwrap()).collect();
-        Ok(SlabBatch { total: fds.len(), fds: wanted })
+        let wanted = wanted.iter().map(|fd| fd.try_clone().unwrap().into()).collect();
+        Ok(SlabBatch { total: fds.len(), files: wanted })
     }
 }
 

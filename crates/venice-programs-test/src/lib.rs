@@ -8,6 +8,7 @@
 //! - [`compare`]: one program run without Venice, then with a quarter of its peak local.
 //! - [`Busy`]: a program that uses its memory all the time and would notice a wrong byte.
 //! - [`CProgram`]: a small C program compiled at test time.
+//! - [`in_guest`]: shell scripts in a guest, for what this machine lacks.
 //! - [`soak`]: programs that check every byte while donors are killed, stalled, drained and short of memory.
 //! - [`redis::Client`], [`memcached::Client`]: clients that know what every value must be.
 //!
@@ -18,6 +19,7 @@
 mod busy;
 mod c_program;
 pub mod compare;
+pub mod in_guest;
 pub mod memcached;
 mod proc_tree;
 mod rack;
@@ -30,7 +32,7 @@ pub use busy::Busy;
 pub use c_program::CProgram;
 pub use proc_tree::{descendants, is_alive, mapped_slab_bytes, rss_anon_bytes};
 pub use rack::{Port, Rack, kill_now, stop_now, venice_binary};
-pub use running::{Outcome, Running, exit_code};
+pub use running::{Listener, Outcome, Running, exit_code};
 
 use std::time::{Duration, Instant};
 

@@ -121,6 +121,11 @@ impl Running {
         String::from_utf8_lossy(&all).into_owned()
     }
 
+    /// Hears what it writes to its standard error, while somebody else has it.
+    pub fn listener(&self) -> Listener {
+        Listener(self.stderr.as_ref().map(|collected| collected.all.clone()).unwrap_or_default())
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
@@ -184,6 +189,17 @@ impl Drop for Running {
         if self.is_running() {
             self.kill_all();
         }
+    }
+}
+
+/// See [`Running::listener`].
+#[derive(Clone, Debug)]
+pub struct Listener(Arc<Mutex<Vec<u8>>>);
+
+impl Listener {
+    /// The last lines so far.
+    pub fn last_words(&self) -> String {
+        tail(&String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 

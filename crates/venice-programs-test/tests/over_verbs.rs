@@ -1,10 +1,8 @@
 //! Programs under `venice run` whose far memory is reached by RDMA: a rack in the guest, over soft
 //! RoCE. An emulated processor runs donors, recipient and all devices, so the programs are small.
 
-use std::time::Duration;
-
 use venice_guest_test::{GuestPlan, Room};
-use venice_programs_test::venice_binary;
+use venice_programs_test::in_guest::{PROGRAM, in_guest, was_right};
 
 static ROOM: Room = Room::new(GuestPlan {
     memory_mib: 2048,
@@ -15,52 +13,6 @@ static ROOM: Room = Room::new(GuestPlan {
              rdma link add rxe0 type rxe netdev venice0",
     ..GuestPlan::new("run-over-verbs", &["veth", "rdma_rxe"])
 });
-
-/// What each of the scripts can use: `waits FILE WORDS` waits until a file has words in it, and shows what
-/// there is when they do not come.
-const SHELL: &str = "\
-export VENICE_RUN_DIR=/run/rack-$name; cd /; log=/run/$name.log; go=/run/$name.go; \
-run=; trap 'test -z $run || kill $run 2> /dev/null; $v down' EXIT; \
-waits() { for i in $(seq 900); do grep -q \"$2\" $1 && return; sleep 0.2; done; \
-          echo \"no '$2' in $1:\"; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
-
-/// Writes more than it may keep, and reads it back, as often as it is told to go on.
-const PROGRAM: &str = "\
-import os, sys, time
-size, go = int(sys.argv[3]) << 20, sys.argv[1]
-b, pages = bytearray(size), range(0, size, 4096)
-for turn in range(1, int(sys.argv[2]) + 1):
-    for i in pages: b[i] = (i >> 12) * turn % 251 + 1
-    print('written', turn, flush=True)
-    while not os.path.exists(go + str(turn)): time.sleep(0.1)
-    right = all(b[i] == (i >> 12) * turn % 251 + 1 for i in pages)
-    print('right' if right else 'wrong', turn, flush=True)
-";
-
-/// Runs a script in the guest; what it said, or `None` without one.
-fn in_guest(test: &str, script: &str) -> Option<String> {
-    let venice = venice_binary();
-    let name = &test[..10]; // Paths of sockets are short.
-    let script = format!("name={name}; v='{}'; {SHELL}{script}", venice.display());
-    match ROOM.with(|guest| guest.must(&script, Duration::from_secs(400))) {
-        Ok(output) => {
-            let output = output.unwrap_or_else(|error| panic!("{error}"));
-            println!("{output}");
-            Some(output)
-        }
-        Err(reason) => {
-            println!("SKIPPED: {test}: no qemu: {reason}");
-            None
-        }
-    }
-}
-
-/// In each of so many turns the program has read back what it wrote.
-fn was_right(output: &str, turns: u32) {
-    for turn in 1..=turns {
-        assert!(output.contains(&format!("right {turn}\n")), "{output}");
-    }
-}
 
 #[test]
 fn a_program_reads_back_what_it_wrote_over_verbs() {
@@ -74,7 +26,7 @@ fn a_program_reads_back_what_it_wrote_over_verbs() {
          done; cat $VENICE_RUN_DIR/*/*log; exit 1"
     );
     let test = "a_program_reads_back_what_it_wrote_over_verbs";
-    let Some(output) = in_guest(test, &script) else { return };
+    let Some(output) = in_guest(&ROOM, test, &script) else { return };
     was_right(&output, 1);
     assert!(!output.contains(" 0 far;"), "it paged: {output}");
 }
@@ -94,7 +46,9 @@ fn lost_copies_are_built_anew_over_verbs() {
          waits $log 'written 3'; touch ${{go}}3; \
          wait $run; code=$?; run=; cat $log; exit $code"
     );
-    let Some(output) = in_guest("lost_copies_are_built_anew_over_verbs", &script) else { return };
+    let Some(output) = in_guest(&ROOM, "lost_copies_are_built_anew_over_verbs", &script) else {
+        return;
+    };
     was_right(&output, 3);
 }
 
@@ -114,7 +68,7 @@ fn a_drained_donors_memory_moves_over_verbs() {
          wait $run; code=$?; run=; cat $log; exit $code"
     );
     let test = "a_drained_donors_memory_moves_over_verbs";
-    let Some(output) = in_guest(test, &script) else { return };
+    let Some(output) = in_guest(&ROOM, test, &script) else { return };
     was_right(&output, 3);
     for said in ["node node1 has its memory back", "node node2 has its memory back"] {
         assert!(output.contains(said), "{said}: {output}");
@@ -139,6 +93,6 @@ fn coded_memory_outlives_a_donor_over_verbs() {
          wait $run; code=$?; run=; cat $log; exit $code"
     );
     let test = "coded_memory_outlives_a_donor_over_verbs";
-    let Some(output) = in_guest(test, &script) else { return };
+    let Some(output) = in_guest(&ROOM, test, &script) else { return };
     was_right(&output, 3);
 }

@@ -15,6 +15,7 @@ use venice_fabric::TargetConfig;
 use venice_memory::donor::{DonorError, SharedGrants, Slab, available_bytes};
 use venice_memory::paged::run_block::{HERE, PortKind, RunBlock};
 use venice_ports::seal::node_key;
+use venice_ports::shm::SlabFile;
 use venice_ports::udp::{UdpServer, UdpService, UdpSocket, unspecified_like};
 use venice_ports::verbs::{Device, VerbsError, VerbsServer};
 use venice_wire::{
@@ -116,7 +117,7 @@ impl AtHome {
         place: &ReclaimTo,
         is_locked: bool,
         slabs: usize,
-    ) -> Result<(Grant, Vec<OwnedFd>), RecipientError> {
+    ) -> Result<(Grant, Vec<SlabFile>), RecipientError> {
         if block.port() == PortKind::Verbs && matches!(place, ReclaimTo::Disk(_)) {
             let why = "RDMA devices do not reach files".into();
             return Err(RecipientError::NoRoomHere { place: place.name(), why });
@@ -138,11 +139,11 @@ impl AtHome {
             seal_key: None,
             lease_s: f64::INFINITY,
         };
-        let fds = slabs.iter().map(|slab| slab.fd().try_clone_to_owned()).collect::<Result<_, _>>();
-        let fds = fds.map_err(system("sharing memory of this machine"))?;
+        let files = slabs.iter().map(Slab::file).collect::<Result<_, _>>();
+        let files = files.map_err(system("sharing memory of this machine"))?;
         self.grants.lock().insert(id, key, slabs);
         if block.port() == PortKind::Shm {
-            return Ok((grant, fds));
+            return Ok((grant, files));
         }
         if self.server.is_none() {
             self.server = Some(serve(block, &self.grants)?);

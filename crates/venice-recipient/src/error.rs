@@ -5,6 +5,7 @@ use venice_memory::paged::FarError;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
+use venice_wire::ByteSize;
 
 use crate::record::{self, Damaged};
 
@@ -57,6 +58,18 @@ pub enum RecipientError {
         /// Why.
         #[source]
         source: PortError,
+    },
+    /// A window is made of small pages, and a donor's device has large ones.
+    #[error(
+        "{donor} lends a memory device that is mapped by pages of {page}, and a window needs those of \
+         4KiB: use --mode paged, or have the device made anew (`daxctl create-device --align 4k`, \
+         `ndctl create-namespace --align 4k`)"
+    )]
+    LargePages {
+        /// The donor.
+        donor: String,
+        /// The device's pages.
+        page: ByteSize,
     },
     /// The kernel gave no random number, or no thread.
     #[error("{doing}")]

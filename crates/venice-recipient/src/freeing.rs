@@ -2,10 +2,9 @@
 //! program keep their mappings of it until they end, so it is freed under these. A donor that wants
 //! its memory back has that slab by slab, while the rest of it still moves.
 
-use std::os::fd::OwnedFd;
-
 use rustix::fs::FallocateFlags;
 use venice_memory::paged::run_block::{Accesses, RunBlock};
+use venice_ports::shm::SlabFile;
 use venice_wire::SLAB_BYTES;
 
 use crate::holding::Holding;
@@ -18,7 +17,20 @@ const AT_A_TIME: usize = 16;
 pub(crate) struct UnusedSlab {
     /// Index in the run block.
     pub(crate) donor: usize,
-    pub(crate) memory: OwnedFd,
+    pub(crate) memory: SlabFile,
+}
+
+impl UnusedSlab {
+    fn free(&self) {
+        if self.memory.is_in_device() {
+            // Its donor may lend it again.
+            let _ = self.memory.unlock();
+            return;
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Only files of this machine may lie where there are no holes: they end with the program.
+        let _ = rustix::fs::fallocate(&self.memory, flags, 0, SLAB_BYTES);
+    }
 }
 
 /// What is to be freed.
@@ -49,9 +61,7 @@ impl Freeing {
     fn free(&mut self, block: &RunBlock) {
         let next = self.next.take_if(|(_, accesses)| block.are_accesses_over(accesses));
         for slab in next.into_iter().flat_map(|(slabs, _)| slabs) {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Only files of this machine may lie where there are no holes: they end with the program.
-            let _ = rustix::fs::fallocate(&slab.memory, flags, 0, SLAB_BYTES);
+            slab.free();
         }
     }
 

@@ -2,17 +2,16 @@
 //! the memory itself where it is mapped.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use venice_control::Grant;
 use venice_control::client::Access;
 use venice_memory::paged::most_grants;
-use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlockMap};
+use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlock, RunBlockMap};
 use venice_memory::paged::write_behind::Drain;
-use venice_ports::shm::ShmConnection;
-use venice_wire::SLAB_BYTES;
+use venice_ports::shm::{ShmConnection, SlabFile};
+use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 use crate::at_home::{AtHome, ReclaimTo};
 use crate::copies::Copies;
@@ -30,7 +29,7 @@ pub struct Holding {
     block: Arc<RunBlockMap>,
     held: Mutex<Vec<Held>>,
     /// The slabs by replica, where they can be mapped.
-    slabs: Mutex<BTreeMap<usize, OwnedFd>>,
+    slabs: Mutex<BTreeMap<usize, SlabFile>>,
     /// What of this machine's own is in use.
     at_home: Mutex<AtHome>,
     /// What takes pages to the disk, until somebody does that.
@@ -65,6 +64,9 @@ impl Holding {
     ) -> Result<Arc<Holding>, RecipientError> {
         let shares = loan.shares();
         let Loan { access, wish, grants, mut connections, .. } = loan;
+        for (grant, connection) in grants.iter().zip(&connections) {
+            check_pages(&block, grant, connection)?;
+        }
         let counts: Vec<usize> = grants.iter().map(slabs_of).collect();
         let paired = pair(&counts, shares, block.data_fragments());
         let paired = paired.ok_or(RecipientError::NotPaired)?;
@@ -162,9 +164,10 @@ impl Holding {
 
     /// The memory of a replica, to be mapped, or the file that has all of them; `None`: there is none,
     /// or it is not by the shm port.
-    pub fn slab(&self, replica: usize) -> Option<OwnedFd> {
+    pub fn slab(&self, replica: usize) -> Option<SlabFile> {
         if self.block.is_disks(replica) {
-            return self.wish.write_behind.as_ref()?.file().try_clone().ok();
+            let file = self.wish.write_behind.as_ref()?.file();
+            return file.try_clone().ok().map(SlabFile::from);
         }
         self.lock_slabs().get(&replica)?.try_clone().ok()
     }
@@ -177,6 +180,9 @@ impl Holding {
         let mut connection = None;
         if self.block.port() == PortKind::Shm {
             connection = Some(fetch(grant)?);
+        }
+        if let Some(connection) = &connection {
+            check_pages(&self.block, grant, connection)?;
         }
         let donor = self.add_donor(grant, self.home.as_deref())?;
         let memory = connection.as_mut().map(|connection| std::mem::take(&mut connection.slabs));
@@ -271,7 +277,7 @@ impl Holding {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_slabs(&self) -> MutexGuard<'_, BTreeMap<usize, OwnedFd>> {
+    fn lock_slabs(&self) -> MutexGuard<'_, BTreeMap<usize, SlabFile>> {
         self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -304,8 +310,24 @@ impl Holding {
 pub(crate) struct NewGrant {
     pub(crate) grant: Grant,
     pub(crate) donor: usize,
-    memory: std::vec::IntoIter<OwnedFd>,
+    memory: std::vec::IntoIter<SlabFile>,
     next: usize,
+}
+
+/// Can what a donor lends be mapped as the run needs it?
+fn check_pages(
+    block: &RunBlock,
+    grant: &Grant,
+    connection: &ShmConnection,
+) -> Result<(), RecipientError> {
+    let pages = connection.slabs.iter().filter_map(SlabFile::page_bytes);
+    match pages.max().filter(|bytes| block.is_window() && *bytes > PAGE_BYTES) {
+        Some(bytes) => {
+            let (donor, page) = (grant.donor.clone(), ByteSize(bytes));
+            Err(RecipientError::LargePages { donor, page })
+        }
+        None => Ok(()),
+    }
 }
 
 fn replica_at(grant: &Grant, donor: usize, index: usize) -> ReplicaAt {

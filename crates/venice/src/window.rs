@@ -44,8 +44,9 @@ EXAMPLES:
   venice window list
   venice window list --json | jq '.[] | select(.is_memory) | .numa_node'
 
-States: memory (the kernel uses it: blocks online of all), device (programs can map /dev/daxX.Y),
-idle (no driver has it).";
+States: memory (the kernel uses it: blocks online of all), device (programs can map /dev/daxX.Y, and
+`venice agent --lend-dax` lends it), idle (no driver has it). Pages: `venice run --mode window` needs
+those of 4KiB.";
 
 const HELP_ATTACH: &str = "\
 EXAMPLES:
@@ -68,6 +69,8 @@ struct Row {
     device: String,
     state: &'static str,
     bytes: u64,
+    /// What mappings of it are multiples of.
+    align_bytes: Option<u64>,
     numa_node: Option<u32>,
     /// Physical address; absent for who is not root.
     start: Option<u64>,
@@ -86,6 +89,7 @@ impl From<DaxDevice> for Row {
         Row {
             state,
             bytes: device.bytes,
+            align_bytes: device.align_bytes,
             numa_node: device.numa_node,
             start: device.start.filter(|start| *start > 0),
             is_memory: device.is_memory(),
@@ -157,6 +161,7 @@ fn table(rows: &[Row]) -> String {
         ("device", Align::Left),
         ("state", Align::Left),
         ("bytes", Align::Right),
+        ("pages", Align::Right),
         ("numa node", Align::Right),
         ("blocks online", Align::Right),
         ("start", Align::Right),
@@ -167,6 +172,7 @@ fn table(rows: &[Row]) -> String {
             row.device.clone(),
             row.state.to_string(),
             terminal::bytes(row.bytes),
+            row.align_bytes.map_or_else(dash, terminal::bytes),
             row.numa_node.map_or_else(dash, |node| node.to_string()),
             if row.is_memory { format!("{}/{}", row.online_blocks, row.blocks) } else { dash() },
             row.start.map_or_else(dash, |start| format!("{start:#x}")),

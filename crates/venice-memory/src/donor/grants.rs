@@ -145,11 +145,11 @@ impl GrantTable {
         self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.atomic(key, addr, atomic)
     }
 
-    /// Duplicates of the memfds of slabs `first..first + count`.
+    /// What slabs `first..first + count` are mapped from.
     ///
     /// # Errors
     /// In words, for the recipient.
-    pub fn slab_fds(
+    pub fn slab_files(
         &self,
         id: GrantId,
         key: GrantKey,
@@ -162,10 +162,10 @@ impl GrantTable {
         let end = first.checked_add(count);
         let wanted = end.and_then(|end| slabs.get(first..end));
         let wanted = wanted.ok_or("the grant has fewer slabs")?;
-        let fds =
-            wanted.iter().map(|slab| slab.fd().try_clone_to_owned()).collect::<Result<_, _>>();
-        let fds = fds.map_err(|error| format!("the donor cannot pass its slabs on: {error}"))?;
-        Ok(SlabBatch { total: slabs.len(), fds })
+        let files = wanted.iter().map(Slab::file).collect::<Result<_, _>>();
+        let files =
+            files.map_err(|error| format!("the donor cannot pass its slabs on: {error}"))?;
+        Ok(SlabBatch { total: slabs.len(), files })
     }
 }
 
@@ -335,7 +335,7 @@ impl SlabSource for SharedGrants {
         first: usize,
         count: usize,
     ) -> Result<SlabBatch, String> {
-        self.lock().slab_fds(id, key, first, count)
+        self.lock().slab_files(id, key, first, count)
     }
 }
 
@@ -420,17 +420,17 @@ mod tests {
         assert_eq!(table.atomic(ID, KEY, 4, Atomic::FetchAdd(1)), Err(Refusal::Malformed));
         assert_eq!(table.end(ID).unwrap().len(), 1);
         assert_eq!(table.read(ID, KEY, 0, &mut byte), Err(Refusal::UnknownGrant));
-        assert!(table.slab_fds(ID, KEY, 0, 1).is_err());
+        assert!(table.slab_files(ID, KEY, 0, 1).is_err());
     }
 
     #[test]
     fn hands_out_the_descriptors_of_existing_slabs_only() {
         let table = table(2);
-        let batch = table.slab_fds(ID, KEY, 1, 1).unwrap();
-        assert_eq!((batch.total, batch.fds.len()), (2, 1));
-        assert!(table.slab_fds(ID, KEY, 1, 2).is_err());
-        assert!(table.slab_fds(ID, KEY, usize::MAX, 2).is_err());
-        assert!(table.slab_fds(ID, GrantKey(0), 0, 1).is_err());
+        let batch = table.slab_files(ID, KEY, 1, 1).unwrap();
+        assert_eq!((batch.total, batch.files.len()), (2, 1));
+        assert!(table.slab_files(ID, KEY, 1, 2).is_err());
+        assert!(table.slab_files(ID, KEY, usize::MAX, 2).is_err());
+        assert!(table.slab_files(ID, GrantKey(0), 0, 1).is_err());
     }
 
     #[test]

@@ -1,28 +1,49 @@
-//! The slabs of one donor: a fixed number, made and locked when the agent starts.
+//! The slabs of one donor: a fixed number, made when the agent starts of the machine's memory, where
+//! they are locked, or of memory devices.
 
 use std::sync::{Mutex, MutexGuard};
 
 use venice_wire::SLAB_BYTES;
 
-use super::{DonorError, Slab};
+use super::{DonorError, MemoryDevice, Slab};
 
 /// All slabs a donor lends, less those that are out. Shared by reference between threads.
 ///
 /// A slab that comes back is never lent again: its memfd is dropped and a fresh one made in its
 /// place. So a stale mapping kept by a past recipient shows that recipient's own old bytes and
-/// nothing else, whatever the slab's successor holds.
+/// nothing else, whatever the slab's successor holds. A place in a device is made a slab again when
+/// nobody has it mapped any more.
 #[derive(Debug)]
 pub struct SlabPool {
+    maker: Maker,
     /// Held for moments only: slabs are made and dropped outside of it.
     stock: Mutex<Stock>,
 }
 
+/// Where slabs come from.
 #[derive(Debug)]
+enum Maker {
+    /// This machine's memory.
+    Memory,
+    /// The places of these devices.
+    Devices(Vec<MemoryDevice>),
+}
+
+/// A slab's place in a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    device: usize,
+    index: usize,
+}
+
+#[derive(Debug, Default)]
 struct Stock {
     free: Vec<Slab>,
     lent: usize,
     /// Slabs that came back and are not replaced yet.
     missing: usize,
+    /// Of devices: where no slab is that could be lent.
+    vacant: Vec<Place>,
 }
 
 impl SlabPool {
@@ -46,12 +67,35 @@ impl SlabPool {
         }
         let free = (0..count).map(|_| Slab::new()).collect::<Result<Vec<_>, _>>();
         let free = free.map_err(|error| explain(error, need_bytes))?;
-        Ok(Self { stock: Mutex::new(Stock { free, lent: 0, missing: 0 }) })
+        Ok(Self { stock: Mutex::new(Stock { free, ..Stock::default() }), maker: Maker::Memory })
     }
 
-    /// The pool of a node that lends nothing.
+    /// The pool of a node that lends no memory.
     pub fn empty() -> Self {
-        Self { stock: Mutex::new(Stock { free: Vec::new(), lent: 0, missing: 0 }) }
+        Self { stock: Mutex::default(), maker: Maker::Memory }
+    }
+
+    /// All slabs of these devices, zeroed. Those that recipients of an agent before this one still have
+    /// mapped are missing at first.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_devices(devices: Vec<MemoryDevice>) -> Result<Self, DonorError> {
+        let places = |device: usize| {
+            (0..devices[device].slab_count()).map(move |index| Place { device, index })
+        };
+        let vacant: Vec<Place> = (0..devices.len()).flat_map(places).collect();
+        let stock = Stock { missing: vacant.len(), vacant, ..Stock::default() };
+        let pool = Self { stock: Mutex::new(stock), maker: Maker::Devices(devices) };
+        match pool.replenish() {
+            Ok(()) | Err(DonorError::StillMapped { .. }) => Ok(pool),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether this machine's memory is more when slabs are given up.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.maker, Maker::Memory)
     }
 
     /// Takes `count` slabs, or none at all. Does not wait for slabs in the making.
@@ -84,8 +128,10 @@ impl SlabPool {
     /// When more slabs come back than are out.
     pub fn take_in(&self, slabs: Vec<Slab>) {
         let count = slabs.len();
+        let places: Vec<Place> = slabs.iter().filter_map(Slab::place).collect();
         drop(slabs);
         let mut stock = self.stock();
+        stock.vacant.extend(places);
         assert!(count <= stock.lent, "{count} slabs came back, {} are out", stock.lent);
         stock.lent -= count;
         stock.missing += count;
@@ -101,7 +147,9 @@ impl SlabPool {
     pub fn withdraw(&self, count: usize) -> Vec<Slab> {
         let mut stock = self.stock();
         let rest = stock.free.len().saturating_sub(count);
-        stock.free.split_off(rest)
+        let withdrawn = stock.free.split_off(rest);
+        stock.vacant.extend(withdrawn.iter().filter_map(Slab::place));
+        withdrawn
     }
 
     /// Makes the pool larger by `count` slabs, or by as many as there is memory for; by how many.
@@ -117,10 +165,11 @@ impl SlabPool {
     /// Makes the slabs that an earlier [`SlabPool::give_back`] could not.
     ///
     /// # Errors
-    /// When there is still no memory for them.
+    /// When there is still no memory for them; [`DonorError::StillMapped`] when all that is missing
+    /// yet is mapped by somebody.
     pub fn replenish(&self) -> Result<(), DonorError> {
         while self.claim_missing() {
-            match Slab::new() {
+            match self.make() {
                 Ok(slab) => {
                     let mut stock = self.stock();
                     stock.free.push(slab);
@@ -130,11 +179,32 @@ impl SlabPool {
                     let mut stock = self.stock();
                     stock.lent -= 1;
                     stock.missing += 1;
-                    return Err(explain(error, stock.missing as u64 * SLAB_BYTES));
+                    let missing = stock.missing;
+                    drop(stock);
+                    return Err(self.explain(error, missing));
                 }
             }
         }
         Ok(())
+    }
+
+    fn make(&self) -> Result<Slab, DonorError> {
+        let Maker::Devices(devices) = &self.maker else { return Slab::new() };
+        let vacant = self.stock().vacant.clone();
+        for place in &vacant {
+            if let Some(slab) = devices[place.device].slab(place.index)? {
+                self.stock().vacant.retain(|other| other != place);
+                return Ok(slab.at(*place));
+            }
+        }
+        Err(DonorError::StillMapped { slabs: vacant.len() })
+    }
+
+    fn explain(&self, error: DonorError, missing: usize) -> DonorError {
+        match &self.maker {
+            Maker::Memory => explain(error, missing as u64 * SLAB_BYTES),
+            Maker::Devices(_) => error,
+        }
     }
 
     /// Slabs that can be taken now.
@@ -191,8 +261,10 @@ pub fn available_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory_device::tests::device;
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use venice_ports::shm::MappedSlab;
 
     #[test]
     fn takes_all_or_nothing() {
@@ -224,11 +296,11 @@ mod tests {
         let pool = SlabPool::new(SLAB_BYTES).unwrap();
         let slabs = pool.take(1).unwrap();
         slabs[0].write(0, b"old secret");
-        let len = SLAB_BYTES as usize;
+        let (file, len) = (slabs[0].file().unwrap(), SLAB_BYTES as usize);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let stale = unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, slabs[0].fd(), 0).unwrap()
+            mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &file, 0).unwrap()
         };
         pool.give_back(slabs).unwrap();
 
@@ -246,6 +318,33 @@ mod tests {
         assert_eq!(&seen, b"new secret", "the last recipient cannot touch it");
         // SAFETY: our own mapping, not used any more.
         unsafe { munmap(stale, len).unwrap() };
+    }
+
+    #[test]
+    fn a_place_in_a_device_is_lent_again_when_nobody_has_it_mapped() {
+        let (_file, device) = device(2);
+        let pool = SlabPool::of_devices(vec![device]).unwrap();
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
+        let slabs = pool.take(2).unwrap();
+        slabs[0].write(0, b"old secret");
+        let recipients = slabs[0].file().unwrap();
+        let stale = MappedSlab::map(&recipients, SLAB_BYTES as usize).unwrap();
+        drop(recipients);
+        let held = pool.give_back(slabs).unwrap_err();
+        assert!(matches!(held, DonorError::StillMapped { slabs: 1 }), "{held}");
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (1, 2));
+        assert_eq!((pool.give_up_missing(), pool.grow(1)), (1, 0));
+        let free = pool.take(1).unwrap();
+        assert!(pool.take(1).is_none());
+        drop(stale);
+        assert_eq!(pool.grow(1), 1);
+        let again = pool.take(1).unwrap();
+        let mut seen = [1u8; 10];
+        again[0].read(0, &mut seen);
+        assert_eq!(seen, [0; 10]);
+        pool.give_back([free, again].into_iter().flatten().collect()).unwrap();
+        assert_eq!(pool.withdraw(1).len(), 1);
+        assert_eq!((pool.free_slabs(), pool.grow(1), pool.total_slabs()), (1, 1, 2));
     }
 
     #[test]

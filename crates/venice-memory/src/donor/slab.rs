@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,20 +13,25 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
 use venice_fabric::{Atomic, LendingMemory, Lent};
+use venice_ports::shm::SlabFile;
 use venice_wire::{Checksum, SLAB_BYTES};
 
 use super::DonorError;
+use super::pool::Place;
 
 /// Length of a slab's mapping.
 pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize).unwrap();
 
-/// A memfd of [`SLAB_BYTES`], sealed against resizing, mapped and locked here.
+/// A memfd of [`SLAB_BYTES`], sealed against resizing, mapped and locked here; or as much of a memory
+/// device.
 ///
 /// The seals stop a recipient that holds the descriptor from shrinking the file under the
 /// donor's feet (a SIGBUS in the agent) and from adding seals of its own.
 #[derive(Debug)]
 pub struct Slab {
-    fd: OwnedFd,
+    file: SlabFile,
+    /// Where in the pool's devices it is, if it is in one.
+    place: Option<Place>,
     mapping: Arc<Mapping>,
 }
 
@@ -62,7 +67,7 @@ impl Slab {
     /// # Errors
     /// [`DonorError::Memory`].
     pub fn unlocked() -> Result<Self, DonorError> {
-        Self::map(memfd()?)
+        Self::map(memfd()?.into())
     }
 
     /// Makes a slab of zeroes that is locked, and all of whose memory is taken before it is mapped.
@@ -75,7 +80,7 @@ impl Slab {
     pub fn set_aside() -> Result<Self, DonorError> {
         let fd = memfd()?;
         take_all(&fd)?;
-        let slab = Self::map(fd)?;
+        let slab = Self::map(fd.into())?;
         slab.lock()?;
         Ok(slab)
     }
@@ -87,24 +92,31 @@ impl Slab {
     /// [`DonorError::Memory`], when the disk has no room or the file takes none.
     pub fn in_file(file: OwnedFd) -> Result<Self, DonorError> {
         take_all(&file)?;
-        Self::map(file)
+        Self::map(file.into())
     }
 
-    fn map(fd: OwnedFd) -> Result<Self, DonorError> {
+    /// Makes a slab of a piece of a memory device, and zeroes it.
+    ///
+    /// # Errors
+    /// The kernel's, when it cannot be mapped.
+    pub(super) fn in_device(file: SlabFile) -> Result<Self, Errno> {
+        let slab = Self::map_file(file)?;
+        // SAFETY: the whole mapping, which nobody else knows of.
+        unsafe { std::ptr::write_bytes(slab.mapping.base.as_ptr(), 0, SLAB_LEN.get()) };
+        Ok(slab)
+    }
+
+    fn map(file: SlabFile) -> Result<Self, DonorError> {
+        Self::map_file(file).map_err(no_memory("mmap"))
+    }
+
+    fn map_file(file: SlabFile) -> Result<Self, Errno> {
+        let (anywhere, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let (fd, offset, flags) = (file.as_fd(), file.offset_bytes(), MapFlags::SHARED);
         // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                SLAB_LEN.get(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }
-        .map_err(no_memory("mmap"))?;
+        let base = unsafe { mmap(anywhere, SLAB_LEN.get(), protection, flags, fd, offset)? };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
-        Ok(Self { fd, mapping: Arc::new(Mapping { base }) })
+        Ok(Self { file, place: None, mapping: Arc::new(Mapping { base }) })
     }
 
     fn lock(&self) -> Result<(), DonorError> {
@@ -117,9 +129,22 @@ impl Slab {
             .map_err(|errno| DonorError::Lock { source: errno })
     }
 
-    /// The memfd, to be passed to the owner of the grant.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// What it is mapped from, to be passed to the owner of the grant.
+    ///
+    /// # Errors
+    /// When this process has too many descriptors.
+    pub fn file(&self) -> std::io::Result<SlabFile> {
+        self.file.try_clone()
+    }
+
+    /// The same, which is at this place.
+    pub(super) fn at(self, place: Place) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
+    /// Where in the pool's devices it is; `None`: it is this machine's memory.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
     }
 
     /// Copies bytes out of the slab.
@@ -289,7 +314,7 @@ mod tests {
         // SAFETY: a fresh mapping of the slab's memfd, as a recipient on this host has it.
         let other = unsafe {
             let flags = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, slab.fd(), 0).unwrap()
+            mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &slab.file, 0).unwrap()
         };
         // SAFETY: the mapping's first eight bytes, which outlive the thread below.
         let word = unsafe { AtomicU64::from_ptr(other.cast()) };
@@ -313,10 +338,10 @@ mod tests {
     #[test]
     fn cannot_be_resized_or_sealed_further() {
         let slab = Slab::new().unwrap();
-        assert_eq!(ftruncate(slab.fd(), 0), Err(Errno::PERM));
-        assert_eq!(ftruncate(slab.fd(), SLAB_BYTES * 2), Err(Errno::PERM));
-        assert_eq!(fcntl_add_seals(slab.fd(), SealFlags::WRITE), Err(Errno::PERM));
-        let seals = fcntl_get_seals(slab.fd()).unwrap();
+        assert_eq!(ftruncate(&slab.file, 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(&slab.file, SLAB_BYTES * 2), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(&slab.file, SealFlags::WRITE), Err(Errno::PERM));
+        let seals = fcntl_get_seals(&slab.file).unwrap();
         assert_eq!(seals, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
     }
 
@@ -343,7 +368,7 @@ mod tests {
     #[test]
     fn what_is_set_aside_is_all_there_and_zero() {
         let slab = Slab::set_aside().unwrap();
-        let taken_bytes = rustix::fs::fstat(slab.fd()).unwrap().st_blocks as u64 * 512;
+        let taken_bytes = rustix::fs::fstat(&slab.file).unwrap().st_blocks as u64 * 512;
         assert!(taken_bytes >= SLAB_BYTES, "{taken_bytes} bytes are there");
         let mut bytes = [1; 64];
         slab.read(SLAB_LEN.get() - 64, &mut bytes);

@@ -27,6 +27,8 @@ pub struct DaxDevice {
     pub name: String,
     /// Its size.
     pub bytes: u64,
+    /// What mappings of it begin and end at multiples of, bytes; `None` where the kernel does not tell.
+    pub align_bytes: Option<u64>,
     /// Where it is; `None` where the kernel does not tell (root alone is told).
     pub start: Option<u64>,
     /// The NUMA node that its memory would be, or is.
@@ -90,8 +92,10 @@ impl DaxBus {
             Some(start) => self.blocks_in(start..start + bytes)?,
             None => Vec::new(),
         };
+        let align_bytes = read("align").and_then(|text| text.trim().parse().ok());
         let numa_node = read("target_node").and_then(|text| text.trim().parse().ok());
-        Ok(DaxDevice { name: name.to_owned(), bytes, start, numa_node, driver, blocks })
+        let name = name.to_owned();
+        Ok(DaxDevice { name, bytes, align_bytes, start, numa_node, driver, blocks })
     }
 
     /// Makes system memory of a device: movable, so that it can be taken away again. `told` is

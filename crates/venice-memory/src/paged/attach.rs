@@ -2,7 +2,7 @@
 //! environment, once, when its shim starts.
 //!
 //! The supervisor answers with the process's place in the run block and the block. The connection
-//! stays: over it the process asks for a slab's memfd (shm port) when it first uses that, and its
+//! stays: over it the process asks for what a slab is mapped from (shm port) when it first uses that, and its
 //! end says that the supervisor is gone. Forked children share it, so an answer comes by a socket
 //! that goes with the question.
 
@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use venice_ports::shm::SlabFile;
 
 use super::run_block::RunBlockMap;
 use super::{slots, sys};
@@ -22,7 +23,7 @@ use super::{slots, sys};
 /// The environment variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
 
-const HELLO: &[u8] = b"VENICE-ATTACH-3";
+const HELLO: &[u8] = b"VENICE-ATTACH-4";
 /// Begins a question for a slab.
 const SLAB: u8 = b'S';
 const REFUSED: u8 = 1;
@@ -124,7 +125,7 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
 /// Asks the supervisor at the other end of `socket` for the slab of a replica, and waits for it.
 /// `None`: it has none, or is gone. Without the C library, but with descriptors to spare: the
 /// limit that the program may have reached is lifted meanwhile.
-pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<OwnedFd> {
+pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<SlabFile> {
     let [limit, most] = sys::descriptor_limits();
     sys::set_descriptor_limit(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
@@ -133,18 +134,22 @@ pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<OwnedFd> {
     answer.ok()?
 }
 
-fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<OwnedFd>, Errno> {
+fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno> {
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (here, there) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
     let mut question = [SLAB, 0, 0, 0, 0];
     question[1..].copy_from_slice(&(replica as u32).to_le_bytes());
     send(socket, &question, &[there.as_fd()])?;
     drop(there);
-    let mut answer = [0u8; 1];
+    let mut answer = [0u8; 8];
     loop {
         match receive(here.as_fd(), &mut answer) {
             Err(Errno::INTR) => {}
-            answered => return answered.map(|(_, [slab, _])| slab),
+            Err(error) => return Err(error),
+            Ok((_, [slab, _])) => {
+                let offset_bytes = u64::from_le_bytes(answer);
+                return Ok(slab.map(|fd| SlabFile::in_device(fd, offset_bytes)));
+            }
         }
     }
 }
@@ -160,15 +165,16 @@ pub enum Heard {
 
 /// Answers a question of a process that attached, with what `slab` has for a replica. To be called
 /// when the connection can be read.
-pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<OwnedFd>) -> Heard {
+pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<SlabFile>) -> Heard {
     let mut question = [0u8; 5];
     let Ok((len, [reply, _])) = receive(connection, &mut question) else { return Heard::End };
     let ([SLAB, a, b, c, d], 5) = (question, len) else { return Heard::End };
     let slab = slab(u32::from_le_bytes([a, b, c, d]) as usize);
     if let Some(reply) = reply {
         let fds: Vec<BorrowedFd<'_>> = slab.iter().map(AsFd::as_fd).collect();
+        let offset_bytes = slab.as_ref().map_or(0, SlabFile::offset_bytes);
         // A process that died meanwhile does not miss it.
-        let _ = send(reply.as_fd(), b"S", &fds);
+        let _ = send(reply.as_fd(), &offset_bytes.to_le_bytes(), &fds);
     }
     Heard::Question
 }
@@ -219,7 +225,9 @@ mod tests {
             let socket = rustix::net::accept(&listener).unwrap();
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
-                let heard = answer(socket.as_fd(), |replica| (known && replica == 7).then(slab));
+                let heard = answer(socket.as_fd(), |replica| {
+                    (known && replica == 7).then(|| SlabFile::in_device(slab(), 3 << 24))
+                });
                 assert_eq!(heard, Heard::Question);
             }
             assert_eq!(answer(socket.as_fd(), |_| None), Heard::End);
@@ -228,7 +236,11 @@ mod tests {
         let attached = attach(&path).unwrap();
         let socket = std::os::fd::AsRawFd::as_raw_fd(&attached.supervisor);
         let slab = ask_for_slab(socket, 7).unwrap();
-        assert_eq!(rustix::fs::fstat(&slab).unwrap().st_size as u64, venice_wire::SLAB_BYTES);
+        assert_eq!(slab.offset_bytes(), 3 << 24);
+        assert_eq!(
+            rustix::fs::fstat(slab.as_fd()).unwrap().st_size as u64,
+            venice_wire::SLAB_BYTES
+        );
         assert!(ask_for_slab(socket, 7).is_none(), "it was told that there is none");
         assert!(attached.lifeline.is_none());
         drop(attached.supervisor);

@@ -431,7 +431,7 @@ mod tests {
             memfds.push(fd);
         }
         let source: SlabSource = Box::new(move |replica| {
-            memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap())
+            memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap().into())
         });
         Arc::new(FarMemory::new(Arc::new(block), source).unwrap())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -223,7 +223,8 @@ impl Pager {
             attach::ask_for_slab(supervisor_fd, replica)
                 .ok_or(kernel("reach the file of --write-behind")(Errno::ENOENT))
         });
-        let disk_fd = disk.transpose()?.map(|file| descriptors.keep(file.into_raw_fd()));
+        let disk_fd =
+            disk.transpose()?.map(|file| descriptors.keep(OwnedFd::from(file).into_raw_fd()));
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let huge_slots = huge_on_their_way(limit_pages, HUGE_SLOTS[1]) + MOST_SPARES + 1;
         let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS), huge_slots)

@@ -1,23 +1,29 @@
 //! The donors' slabs where they are mapped: each replica of each slab at an address of its own,
 //! mapped when it is first wanted.
 
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use venice_ports::shm::SlabFile;
 use venice_wire::SLAB_BYTES;
 
 use super::run_block::{RunBlockMap, SLAB_SLOTS};
 use super::{PAGE, sys};
 
-/// Where the descriptor of a replica's slab is to be had; `None`: nowhere (any more).
-pub type SlabSource = Box<dyn Fn(usize) -> Option<OwnedFd> + Send + Sync>;
+/// Where what a replica's slab is mapped from is to be had; `None`: nowhere (any more).
+pub type SlabSource = Box<dyn Fn(usize) -> Option<SlabFile> + Send + Sync>;
 
 const SLAB: usize = SLAB_BYTES as usize;
+/// Of memory devices that slabs are lent of.
+const LARGEST_PAGE: usize = SLAB;
 
 /// Room for all replicas a run can have, and what of it is mapped.
 pub struct SlabWindow {
+    reserved: Range<usize>,
+    /// Where the first replica is.
     base: usize,
     len_bytes: usize,
     /// A bit for each replica: it is mapped.
@@ -43,12 +49,16 @@ impl SlabWindow {
         let replicas = block.replica_limit();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let (anywhere, len_bytes) = (std::ptr::null_mut(), replicas.max(1) * SLAB);
+        // A memory device may have larger pages than the machine. What is too much is little, and
+        // only addresses.
+        let reserved = len_bytes + LARGEST_PAGE;
         // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
         let base =
-            unsafe { rustix::mm::mmap_anonymous(anywhere, len_bytes, ProtFlags::empty(), flags)? };
+            unsafe { rustix::mm::mmap_anonymous(anywhere, reserved, ProtFlags::empty(), flags)? };
         let mapped = (0..replicas.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let (base, turn) = (base as usize, AtomicU32::new(0));
-        Ok(SlabWindow { base, len_bytes, mapped, source, turn })
+        let reserved = base as usize..base as usize + reserved;
+        let (base, turn) = (reserved.start.next_multiple_of(LARGEST_PAGE), AtomicU32::new(0));
+        Ok(SlabWindow { reserved, base, len_bytes, mapped, source, turn })
     }
 
     /// The address of a byte of a replica; `None`: that cannot be mapped here.
@@ -77,12 +87,13 @@ impl SlabWindow {
         is_mapped
     }
 
-    fn map_at(&self, replica: usize, slab: &OwnedFd) -> Result<(), Errno> {
+    fn map_at(&self, replica: usize, slab: &SlabFile) -> Result<(), Errno> {
         let at = (self.base + replica * SLAB) as *mut std::ffi::c_void;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: within the reservation, at a place that only this replica has.
-        unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab, 0) }.map(drop)
+        unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab.as_fd(), slab.offset_bytes()) }
+            .map(drop)
     }
 
     /// The address of a byte of a replica that is mapped.
@@ -154,6 +165,6 @@ impl SlabWindow {
 impl Drop for SlabWindow {
     fn drop(&mut self) {
         // SAFETY: whoever reads or writes there borrows this or shares its ownership.
-        unsafe { sys::unmap(self.base as *mut _, self.len_bytes) };
+        unsafe { sys::unmap(self.reserved.start as *mut _, self.reserved.len()) };
     }
 }

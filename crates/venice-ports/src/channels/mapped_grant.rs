@@ -12,6 +12,8 @@ use crate::shm::ShmConnection;
 /// A grant's slabs side by side, and the connection to the donor that lends them.
 #[derive(Debug)]
 pub(super) struct MappedGrant {
+    /// All addresses that are reserved, from this one on.
+    reserved: NonNull<u8>,
     base: NonNull<u8>,
     len_bytes: usize,
     connection: ShmConnection,
@@ -24,26 +26,32 @@ impl MappedGrant {
     /// Maps all slabs of `connection` and closes their descriptors.
     pub(super) fn new(mut connection: ShmConnection) -> Result<Self, PortError> {
         let slabs = std::mem::take(&mut connection.slabs);
-        let len_bytes = slabs.len() * SLAB_BYTES as usize;
+        let slab_len = SLAB_BYTES as usize;
+        let len_bytes = slabs.len() * slab_len;
+        // A memory device may have larger pages than the machine: slabs begin at multiples of theirs.
         // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
-        let base = unsafe {
+        let reserved = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                len_bytes,
+                len_bytes + slab_len,
                 ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
         .map_err(PortError::at("reserving addresses for a grant"))?;
-        let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
-        let mapped = Self { base, len_bytes, connection };
+        let reserved = NonNull::new(reserved.cast::<u8>()).expect("mmap gives no null mapping");
+        let ahead = reserved.addr().get().next_multiple_of(slab_len) - reserved.addr().get();
+        // SAFETY: less than a slab ahead, within the reservation.
+        let base = unsafe { reserved.add(ahead) };
+        let mapped = Self { reserved, base, len_bytes, connection };
         for (number, slab) in slabs.iter().enumerate() {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             let flags = MapFlags::SHARED | MapFlags::FIXED;
+            let (fd, offset) = (slab.as_fd(), slab.offset_bytes());
             // SAFETY: inside the range just reserved, which is nobody else's.
             unsafe {
-                let at = base.as_ptr().add(number * SLAB_BYTES as usize).cast();
-                mmap(at, SLAB_BYTES as usize, prot, flags, slab.as_fd(), 0)
+                let at = base.as_ptr().add(number * slab_len).cast();
+                mmap(at, slab_len, prot, flags, fd, offset)
             }
             .map_err(PortError::at("mapping a slab"))?;
         }
@@ -66,6 +74,8 @@ impl MappedGrant {
 impl Drop for MappedGrant {
     fn drop(&mut self) {
         // SAFETY: our own whole mapping; its owner hands out no pointer into it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes) };
+        let reserved_bytes = self.len_bytes + SLAB_BYTES as usize;
+        // SAFETY: as above.
+        let _ = unsafe { munmap(self.reserved.as_ptr().cast(), reserved_bytes) };
     }
 }

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 use venice_fabric::LinkModel;
-use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey};
 
-use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE, TEXT_LEN};
+use super::message::{REPLY_LEN, Reply, Request, SLABS_PER_MESSAGE};
+use super::slab_file::SlabFile;
 use crate::PortError;
 
 /// How long an agent that lives may take to answer.
@@ -25,9 +25,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The slabs of a grant, and the connection that says whether its donor still stands by it.
 #[derive(Debug)]
 pub struct ShmConnection {
-    /// The memfds, in slab order, each [`SLAB_BYTES`] long and sealed. They may be taken out,
-    /// mapped and closed; the connection must be kept.
-    pub slabs: Vec<OwnedFd>,
+    /// What the slabs are mapped from, in their order: memfds, each [`SLAB_BYTES`](venice_wire::SLAB_BYTES)
+    /// long and sealed, or places in a memory device. They may be taken out, mapped and closed; the
+    /// connection must be kept.
+    pub slabs: Vec<SlabFile>,
     /// The link that the rack emulates to this donor: accesses are to take as long as over it.
     pub link: Option<LinkModel>,
     socket: OwnedFd,
@@ -55,12 +56,12 @@ impl ShmConnection {
     }
 }
 
-/// Asks the agent behind `socket` for all `slabs` memfds of a grant.
+/// Asks the agent behind `socket` for all `slabs` of a grant.
 ///
 /// # Errors
 /// When no agent answers within five seconds, it refuses (unknown grant, wrong key), or what it
-/// hands out is not what it should be: as many memfds as the grant has slabs, sealed against
-/// resizing and of [`SLAB_BYTES`] each.
+/// hands out is not what it should be: for each slab a memfd of its length, sealed against resizing,
+/// or a place in a memory device.
 pub fn fetch_slabs(
     socket: &Path,
     id: GrantId,
@@ -68,26 +69,26 @@ pub fn fetch_slabs(
     slabs: usize,
 ) -> Result<ShmConnection, PortError> {
     let connection = connect_to(socket)?;
-    let (mut fds, mut link) = (Vec::with_capacity(slabs), None);
-    while fds.len() < slabs {
+    let (mut files, mut link) = (Vec::with_capacity(slabs), None);
+    while files.len() < slabs {
         let request = Request {
             grant: id,
             key,
-            first: fds.len() as u32,
-            count: (slabs - fds.len()).min(SLABS_PER_MESSAGE) as u32,
+            first: files.len() as u32,
+            count: (slabs - files.len()).min(SLABS_PER_MESSAGE) as u32,
         };
         send(&connection, &request)?;
-        let before = fds.len();
+        let mut fds = Vec::with_capacity(request.count as usize);
         let reply = receive(&connection, &mut fds)?;
-        check_reply(&reply, &request, slabs, fds.len() - before)?;
-        if let Reply::Slabs { link: text, .. } = &reply {
+        check_reply(&reply, &request, slabs, fds.len())?;
+        if let Reply::Slabs { link: text, offsets, .. } = &reply {
             link = parse_link(text)?;
+            let offsets = offsets.iter().copied().chain(std::iter::repeat(0));
+            files.extend(fds.into_iter().zip(offsets).map(|(fd, at)| SlabFile::in_device(fd, at)));
         }
     }
-    for fd in &fds {
-        check_slab(fd.as_fd())?;
-    }
-    Ok(ShmConnection { slabs: fds, link, socket: connection })
+    files.iter().try_for_each(SlabFile::check)?;
+    Ok(ShmConnection { slabs: files, link, socket: connection })
 }
 
 pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, PortError> {
@@ -121,7 +122,7 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {
 
 /// Receives one reply; its descriptors go to the end of `fds`.
 pub(crate) fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError> {
-    let mut bytes = [0; HEADER_LEN + TEXT_LEN];
+    let mut bytes = [0; REPLY_LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = retry_interrupted(|| {
@@ -173,19 +174,6 @@ fn check_reply(
         Reply::Ring { .. } => "a ring, where slabs were asked for",
     };
     Err(PortError::Protocol { what })
-}
-
-/// A file that its donor could shrink would be a SIGBUS in waiting.
-fn check_slab(fd: BorrowedFd<'_>) -> Result<(), PortError> {
-    let seals = fcntl_get_seals(fd).map_err(PortError::at("reading a slab's seals"))?;
-    let stat = fstat(fd).map_err(PortError::at("reading a slab's length"))?;
-    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-        return Err(PortError::Protocol { what: "a slab is not sealed" });
-    }
-    if stat.st_size as u64 != SLAB_BYTES {
-        return Err(PortError::Protocol { what: "a slab has the wrong length" });
-    }
-    Ok(())
 }
 
 fn retry_interrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {

@@ -1,13 +1,14 @@
 //! A slab of some donor, mapped into this process.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::SlabFile;
 use crate::PortError;
 
-/// A shared, writable mapping of a slab's memfd; unmapped on drop.
+/// A shared, writable mapping of a slab; unmapped on drop.
 #[derive(Debug)]
 pub struct MappedSlab {
     base: NonNull<u8>,
@@ -20,14 +21,15 @@ unsafe impl Send for MappedSlab {}
 unsafe impl Sync for MappedSlab {}
 
 impl MappedSlab {
-    /// Maps the first `len_bytes` of a memfd.
+    /// Maps the first `len_bytes` of a slab.
     ///
     /// # Errors
     /// When the kernel refuses: no address space, too many mappings, or a length of zero.
-    pub fn map(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<Self, PortError> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
+    pub fn map(slab: &SlabFile, len_bytes: usize) -> Result<Self, PortError> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let (fd, offset) = (slab.as_fd(), slab.offset_bytes());
         // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, 0) }
+        let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, prot, flags, fd, offset) }
             .map_err(PortError::at("mapping a slab"))?;
         let base = NonNull::new(base.cast()).expect("mmap gives no null mapping");
         Ok(Self { base, len_bytes })

@@ -4,12 +4,15 @@
 //! |---|---|---|
 //! | 0..4 | magic `VSHM` | magic `VSHM` |
 //! | 4..6 | version, 1 | version, 1 |
-//! | 6..8 | zero: slabs of a grant | status: 0 = slabs follow, 1 = refused |
+//! | 6..8 | zero: slabs of a grant | status: 0 = slabs follow, 1 = refused, 3 = slabs of a device follow |
 //! | 8..16 | grant id | total: slabs in the whole grant |
 //! | 16..24 | grant key | first: index of the first slab here |
 //! | 24..28 | first: index of the first slab wanted | count: descriptors with this message |
 //! | 28..32 | count: slabs wanted, 1..=64 | length of the text that follows |
 //! | 32.. | | UTF-8: the reason of a refusal; with slabs the link to emulate, if any |
+//!
+//! Slabs of a device lie somewhere in it: before the text there are eight bytes for each of them, the
+//! place in its descriptor where it begins.
 //!
 //! A *ring offer* is what a listener for rings says first, unasked ([`crate::ring`]): status 2, total
 //! = lines of each ring, count = 1 for the memory's descriptor, text = the link it emulates or none.
@@ -23,11 +26,16 @@ pub(crate) const SLABS_PER_MESSAGE: usize = 64;
 pub(crate) const HEADER_LEN: usize = 32;
 /// Longest text of a refusal.
 pub(crate) const TEXT_LEN: usize = 480;
+/// Longest reply.
+pub(crate) const REPLY_LEN: usize = HEADER_LEN + SLABS_PER_MESSAGE * OFFSET_LEN + TEXT_LEN;
+
+const OFFSET_LEN: usize = 8;
 
 const MAGIC: [u8; 4] = *b"VSHM";
 const VERSION: u16 = 1;
 const REFUSED: u16 = 1;
 const RING: u16 = 2;
+const DEVICE_SLABS: u16 = 3;
 
 /// Recipient to donor: "give me these slabs of my grant".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +79,9 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// `count` descriptors come with this message: slabs `first..first + count` of `total`. Who
-    /// maps them is to behave as if the donor were at the end of `link`.
-    Slabs { total: u64, first: u64, count: u32, link: String },
+    /// maps them is to behave as if the donor were at the end of `link`. `offsets` says where in its
+    /// descriptor each begins; none: at the beginning.
+    Slabs { total: u64, first: u64, count: u32, link: String, offsets: Vec<u64> },
     /// No slabs, and why.
     Refused { reason: String },
     /// The memory of a pair of rings of `lines` lines each comes with this message.
@@ -85,10 +94,15 @@ impl Reply {
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         match self {
-            Self::Slabs { total, first, count, link } => {
+            Self::Slabs { total, first, count, link, offsets } => {
+                assert!(offsets.is_empty() || offsets.len() == *count as usize, "one for each");
+                if !offsets.is_empty() {
+                    bytes[6..8].copy_from_slice(&DEVICE_SLABS.to_le_bytes());
+                }
                 bytes[8..16].copy_from_slice(&total.to_le_bytes());
                 bytes[16..24].copy_from_slice(&first.to_le_bytes());
                 bytes[24..28].copy_from_slice(&count.to_le_bytes());
+                bytes.extend(offsets.iter().flat_map(|offset| offset.to_le_bytes()));
                 append_text(&mut bytes, link);
             }
             Self::Refused { reason } => {
@@ -110,15 +124,21 @@ impl Reply {
         let (header, text) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or("shorter than a reply")?;
         check_start(header)?;
+        let status = u16::from_le_bytes([header[6], header[7]]);
+        let (offsets, text) = match status {
+            DEVICE_SLABS => take_offsets(text, u32_at(header, 24))?,
+            _ => (Vec::new(), text),
+        };
         if text.len() != u32_at(header, 28) as usize {
             return Err("its text has another length than it says");
         }
-        match u16::from_le_bytes([header[6], header[7]]) {
-            0 => Ok(Self::Slabs {
+        match status {
+            0 | DEVICE_SLABS => Ok(Self::Slabs {
                 total: u64_at(header, 8),
                 first: u64_at(header, 16),
                 count: u32_at(header, 24),
                 link: String::from_utf8_lossy(text).into_owned(),
+                offsets,
             }),
             REFUSED => Ok(Self::Refused { reason: String::from_utf8_lossy(text).into_owned() }),
             RING => Ok(Self::Ring {
@@ -128,6 +148,17 @@ impl Reply {
             _ => Err("unknown status"),
         }
     }
+}
+
+/// What stands before the text, and the text.
+fn take_offsets(bytes: &[u8], count: u32) -> Result<(Vec<u64>, &[u8]), &'static str> {
+    let count = count as usize;
+    if count > SLABS_PER_MESSAGE {
+        return Err("more slabs than a message has");
+    }
+    let (offsets, text) =
+        bytes.split_at_checked(count * OFFSET_LEN).ok_or("offsets are missing")?;
+    Ok(((0..count).map(|at| u64_at(offsets, at * OFFSET_LEN)).collect(), text))
 }
 
 fn append_text(bytes: &mut Vec<u8>, text: &str) {
@@ -150,7 +181,7 @@ fn u32_at(header: &[u8; HEADER_LEN], at: usize) -> u32 {
     u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn u64_at(header: &[u8; HEADER_LEN], at: usize) -> u64 {
+fn u64_at(header: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -167,9 +198,22 @@ mod tests {
         }
 
         #[test]
-        fn a_reply_survives_the_wire(total: u64, first: u64, count: u32, reason in ".{0,100}") {
-            let slabs = Reply::Slabs { total, first, count, link: reason.clone() };
+        fn a_reply_survives_the_wire(
+            total: u64,
+            first: u64,
+            count: u32,
+            reason in ".{0,100}",
+            offsets in proptest::collection::vec(any::<u64>(), 1..=SLABS_PER_MESSAGE),
+        ) {
+            let link = reason.clone();
+            let slabs = Reply::Slabs { total, first, count, link: link.clone(), offsets: Vec::new() };
             prop_assert_eq!(Reply::decode(&slabs.encode()), Ok(slabs.clone()));
+            let count = offsets.len() as u32;
+            let in_device = Reply::Slabs { total, first, count, link, offsets };
+            prop_assert_eq!(Reply::decode(&in_device.encode()), Ok(in_device.clone()));
+            let mut short = in_device.encode();
+            short.truncate(HEADER_LEN + 7);
+            prop_assert!(Reply::decode(&short).is_err());
             let ring = Reply::Ring { lines: total, link: reason.clone() };
             prop_assert_eq!(Reply::decode(&ring.encode()), Ok(ring.clone()));
             let refused = Reply::Refused { reason };

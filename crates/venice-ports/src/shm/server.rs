@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketFlags, accept_with, recvmsg, sendmsg,
@@ -18,20 +19,24 @@ use venice_wire::{GrantId, GrantKey};
 
 use super::listener::Listener;
 use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE};
+use super::slab_file::SlabFile;
 use crate::{PortError, monotonic_ns};
 
 /// Connections served at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
 /// A connection that has not named a grant for so long is closed.
 const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
+/// What others are told of slabs in a device.
+const ONLY_ROOT: &str = "its memory is a device (DAX), which root and the agent's own user alone may map: \
+                         run as one of them, or reach it with --port udp";
 
 /// Some slabs of a grant.
 #[derive(Debug)]
 pub struct SlabBatch {
     /// Slabs in the whole grant.
     pub total: usize,
-    /// Duplicates of the memfds asked for, in slab order.
-    pub fds: Vec<OwnedFd>,
+    /// What those asked for are mapped from, in slab order.
+    pub files: Vec<SlabFile>,
 }
 
 /// Where the server finds the slabs of a grant.
@@ -283,26 +288,38 @@ impl Connection {
         bytes: &[u8],
         source: &impl SlabSource,
         link: Option<&LinkModel>,
-    ) -> Result<(Reply, Vec<OwnedFd>), String> {
+    ) -> Result<(Reply, Vec<SlabFile>), String> {
         let request = Request::decode(bytes)?;
         if self.grant.is_some_and(|grant| grant != request.grant) {
             return Err("one connection is for one grant".into());
         }
         let (first, count) = (request.first as usize, request.count as usize);
         let batch = source.slabs(request.grant, request.key, first, count)?;
+        if batch.files.iter().any(SlabFile::is_in_device) && !self.may_have_device() {
+            return Err(ONLY_ROOT.into());
+        }
         self.grant = Some(request.grant);
+        let offsets: Vec<u64> = batch.files.iter().map(SlabFile::offset_bytes).collect();
+        let is_any_inside = offsets.iter().any(|offset| *offset > 0);
         let reply = Reply::Slabs {
             total: batch.total as u64,
             first: first as u64,
-            count: batch.fds.len() as u32,
+            count: batch.files.len() as u32,
             link: link.map(LinkModel::to_string).unwrap_or_default(),
+            offsets: if is_any_inside { offsets } else { Vec::new() },
         };
-        Ok((reply, batch.fds))
+        Ok((reply, batch.files))
+    }
+
+    /// Who has one slab's descriptor has the whole device: it is for whoever could open that anyway.
+    fn may_have_device(&self) -> bool {
+        let peer = socket_peercred(&self.socket).map(|peer| peer.uid);
+        peer.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
     }
 }
 
 /// Sends a reply and its descriptors; false if it did not go.
-pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, fds: &[OwnedFd]) -> bool {
+pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, fds: &[impl AsFd]) -> bool {
     let bytes = reply.encode();
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];

@@ -1,7 +1,6 @@
 //! Who is let in: the grant's slabs are registered, and a queue pair joined to the recipient's.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
@@ -104,10 +103,9 @@ impl<S: SlabSource> Admission<S> {
             if count == 0 {
                 return Ok(Lent { key, domain, slabs });
             }
-            for fd in self.source.slabs(grant, key, slabs.len(), count)?.fds {
+            for file in self.source.slabs(grant, key, slabs.len(), count)?.files {
                 let len = SLAB_BYTES as usize;
-                let mapping =
-                    MappedSlab::map(fd.as_fd(), len).map_err(|error| error.to_string())?;
+                let mapping = MappedSlab::map(&file, len).map_err(|error| error.to_string())?;
                 let (start, first) = (mapping.as_ptr(), slabs.len() as u64 * SLAB_BYTES);
                 // SAFETY: the mapping outlives the region in `LentSlab`; the memory is raw bytes
                 // shared with other processes anyway.

@@ -37,7 +37,7 @@ impl SlabSource for Numbered {
     ) -> Result<SlabBatch, String> {
         let fd = self.0.get(id.0 as usize).ok_or("no such grant")?.try_clone().unwrap();
         assert_eq!((first, count), (0, 1), "it has one slab");
-        Ok(SlabBatch { total: 1, fds: vec![fd] })
+        Ok(SlabBatch { total: 1, files: vec![fd.into()] })
     }
 }
 

@@ -41,7 +41,7 @@ impl SlabSource for Slabs {
             return Err("no such grant or wrong key".into());
         }
         let wanted = self.0.get(first..first + count).ok_or("no such slabs")?;
-        let fds = wanted.iter().map(|fd| fd.try_clone().unwrap()).collect();
-        Ok(SlabBatch { total: self.0.len(), fds })
+        let files = wanted.iter().map(|fd| fd.try_clone().unwrap().into()).collect();
+        Ok(SlabBatch { total: self.0.len(), files })
     }
 }

@@ -168,7 +168,8 @@ fn wait_until_whole(soak: &Soak) {
     wait_for("all copies to be there again", WHOLE_WITHIN, || {
         let runs = runs(soak);
         for run in &runs {
-            assert_eq!(run["lost_slabs"], 0, "a slab was lost: {run}");
+            let said = || soak.last_words(number(&run["process"]["pid"]));
+            assert_eq!(run["lost_slabs"], 0, "a slab was lost: {run}\n{}", said());
         }
         let all_there = runs.iter().all(|run| run["short_slabs"] == 0);
         (all_there && soak.machines.are_well(&soak.rack)).then_some(())

@@ -30,6 +30,9 @@ fn start(soak: &Soak, kept: [&str; 2], local: &str, remote: &str, program: &Comm
     let _open = soak.gate.read().unwrap_or_else(PoisonError::into_inner);
     let options = ["--local", local, "--remote", remote, kept[0], kept[1]];
     let mut running = soak.rack.run(&options, program);
+    let mut said = soak.said.lock().unwrap_or_else(PoisonError::into_inner);
+    said.insert(running.pid().into(), running.listener());
+    drop(said);
     wait_for("a program to have borrowed", LIMIT, || {
         let pid = running.pid();
         let is_listed = |run: &serde_json::Value| run["process"]["pid"] == pid;

@@ -9,13 +9,15 @@ mod injuries;
 mod jobs;
 mod machines;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use machines::Machines;
 
+use crate::Listener;
 use crate::rack::{Port, Rack};
 
 /// What each of the four nodes lends: three must have room for two copies of everything.
@@ -77,6 +79,8 @@ struct Soak {
     /// Held by who starts a program: it borrows from a rack that is well. And by who injures a donor,
     /// alone, until all copies are there again: the next death may then cost nothing.
     gate: RwLock<()>,
+    /// What each program started so far says, by its process.
+    said: Mutex<BTreeMap<u64, Listener>>,
     tally: Tally,
 }
 
@@ -90,6 +94,12 @@ struct Tally {
 }
 
 impl Soak {
+    /// What `venice run` said of a program of process `pid`.
+    fn last_words(&self, pid: u64) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.get(&pid).map(Listener::last_words).unwrap_or_default()
+    }
+
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire) || self.began.elapsed() >= self.plan.lasting
     }
@@ -118,6 +128,7 @@ pub fn soak(plan: Plan, tell: impl Fn(&str)) -> Report {
         began: Instant::now(),
         is_over: AtomicBool::new(false),
         gate: RwLock::new(()),
+        said: Mutex::default(),
         tally: Tally::default(),
     };
     let injuries = std::thread::scope(|scope| {

@@ -188,7 +188,7 @@ impl SlabSource for Watched {
         match grant.map(|grant| &grant.memory) {
             Some(Memory::Slab(slab)) if (first, count) == (0, 1) => {
                 let fd = slab.try_clone().map_err(|error| error.to_string())?;
-                Ok(SlabBatch { total: 1, fds: vec![fd] })
+                Ok(SlabBatch { total: 1, files: vec![fd.into()] })
             }
             _ => Err("no such grant, key or slab".into()),
         }

@@ -48,6 +48,8 @@ EXAMPLES:
   venice up --nodes 6 --pool 2                the last two lend and borrow nothing
   venice up --offer node2/storage:/srv/pool=10GiB
                                               node2 lends storage too, for `venice get io`
+  venice up --nodes 2 --lend-dax node2/dax0.0
+                                              node2 lends CXL memory or an NVDIMM
   venice up --reserve-ahead 20%               keep up to a fifth of it for who is foretold to need it
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
@@ -227,6 +229,7 @@ EXAMPLES:
   venice agent --lend 16GiB --offer accelerator:/dev/nvidia0 --offer storage:/srv/pool=100GiB
                                               and these devices, for `venice get`
   venice agent --return-blocks                bring back what a killed agent took
+  venice agent --name cxl1 --lend-dax dax0.0  CXL memory or an NVDIMM, as `venice window list` has it
   venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30
   venice agent --config /etc/venice/agent.toml
 

@@ -40,6 +40,10 @@ pub struct AgentArgs {
     /// less twice --keep-free]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
+    /// Lend a memory device (DAX: CXL memory, an NVDIMM) in place of this machine's memory, as in dax0.0
+    /// (`venice window list` has what there is); root only; may be repeated
+    #[arg(long, value_name = "DEVICE", conflicts_with = "lend")]
+    lend_dax: Vec<String>,
     /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
@@ -143,8 +147,8 @@ fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
 /// Runs the external router of a rack, which lends nothing, until it is told to stop.
 pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let mut config = merged(args, explicit_address(monitor)?)?;
-    if config.lend.0 != 0 {
-        let said = "a router lends nothing: give no --lend, or start `venice agent`";
+    if config.lend.0 != 0 || !config.lend_dax.is_empty() {
+        let said = "a router lends nothing: give no --lend or --lend-dax, or start `venice agent`";
         return Err(Usage(said.to_string()).into());
     }
     let topology = config.topology.as_deref().map(str::parse::<Topology>);
@@ -185,9 +189,9 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let config = merged(args, monitor)?;
     let lends_else = config.lend_blocks.0 > 0 || !config.offer.is_empty() || config.pool;
-    if config.lend.0 == 0 && !lends_else {
+    if config.lend.0 == 0 && config.lend_dax.is_empty() && !lends_else {
         let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB (or name \
-                    a device with --offer)";
+                    a device with --lend-dax or --offer)";
         return Err(Usage(said.to_string()).into());
     }
     Ok(config)
@@ -206,6 +210,9 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);
+    if !args.lend_dax.is_empty() {
+        config.lend_dax = args.lend_dax.clone();
+    }
     config.listen = args.listen.clone().unwrap_or(config.listen);
     config.udp_listen = args.udp_listen.clone().or(config.udp_listen);
     config.shm_socket = args.shm_socket.clone().or(config.shm_socket);

@@ -82,8 +82,8 @@ fn dax_devices(bus: &DaxBus) -> Finding {
     let what = "DAX devices";
     let devices = bus.list();
     if devices.is_empty() {
-        let mend = "a CXL memory expander, or an NVDIMM in devdax mode (only `venice window` uses \
-                    them)";
+        let mend = "a CXL memory expander, or an NVDIMM in devdax mode (only `venice window` and \
+                    `venice agent --lend-dax` use them)";
         return Finding::missing(what, "none", mend);
     }
     let said = devices.iter().map(|device| {

@@ -3,6 +3,7 @@
 mod address;
 mod down;
 mod log;
+mod memory_devices;
 mod network;
 mod offers;
 mod process;

@@ -119,12 +119,31 @@ pub struct AgentRecord {
     /// The devices it lends, as `venice agent --offer` has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offer: Vec<String>,
+    /// The memory devices it lends in place of this machine's memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lend_dax: Vec<String>,
     /// The network namespace it lives in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
 }
 
 impl AgentRecord {
+    /// One of this name, which is not started yet.
+    pub fn new(name: String, lend_bytes: u64) -> Self {
+        Self {
+            name,
+            process: None,
+            lend_bytes,
+            control_addr: String::new(),
+            udp_addr: String::new(),
+            relay_addr: String::new(),
+            pool: false,
+            offer: Vec::new(),
+            lend_dax: Vec::new(),
+            netns: None,
+        }
+    }
+
     /// Whether it is the external router, which lends nothing.
     pub fn is_router(&self) -> bool {
         self.lend_bytes == 0

@@ -182,7 +182,12 @@ impl Starter<'_> {
             arguments.insert(0, "router".to_string());
         } else {
             arguments.insert(0, "agent".to_string());
-            arguments.extend(["--lend".to_string(), agent.lend_bytes.to_string()]);
+            if agent.lend_dax.is_empty() {
+                arguments.extend(["--lend".to_string(), agent.lend_bytes.to_string()]);
+            }
+            for device in &agent.lend_dax {
+                arguments.extend(["--lend-dax".to_string(), device.clone()]);
+            }
             if agent.pool {
                 arguments.push("--pool".to_string());
             }

@@ -9,6 +9,7 @@ use venice_fabric::{LinkModel, Topology};
 use venice_monitor::MonitorConfig;
 use venice_wire::ByteSize;
 
+use super::memory_devices::{NodeDax, check_devices, devices_of, lent_bytes};
 use super::network::{self, Network};
 use super::offers::{NodeOffer, check_offers, offers_of};
 use super::process::{self, Lives};
@@ -77,6 +78,10 @@ pub struct UpArgs {
     /// --offer` has it, or node2/accelerator:/dev/nvidia1; may be repeated
     #[arg(long, value_name = "[NODE/]DEVICE")]
     pub offer: Vec<NodeOffer>,
+    /// Have a node lend a memory device (DAX: CXL memory, an NVDIMM) in place of this machine's memory,
+    /// the first one unless it is said: dax0.0, node2/dax1.0; root only; may be repeated
+    #[arg(long, value_name = "[NODE/]DEVICE")]
+    pub lend_dax: Vec<NodeDax>,
     /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
@@ -217,35 +222,26 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         return Err(Usage(said).into());
     }
     check_offers(args, nodes)?;
+    check_devices(args, nodes)?;
     check_settings(&args.settings)?;
     let lend_bytes = args.lend.map_or(DEFAULT_LEND_BYTES, |size| size.0);
-    check_memory(nodes, lend_bytes)?;
     check_socket_path(dir, nodes)?;
     if args.netns {
         network::check_possible()?;
     }
-    let agents = (1..=nodes).map(|number| AgentRecord {
-        name: format!("node{number}"),
-        process: None,
-        lend_bytes,
-        pool: number > nodes - pool,
-        offer: offers_of(args, &format!("node{number}")),
-        control_addr: String::new(),
-        udp_addr: String::new(),
-        relay_addr: String::new(),
-        netns: None,
-    });
-    let router = topology.router().map(|_| AgentRecord {
-        name: "router".into(),
-        process: None,
-        lend_bytes: 0,
-        pool: false,
-        offer: Vec::new(),
-        control_addr: String::new(),
-        udp_addr: String::new(),
-        relay_addr: String::new(),
-        netns: None,
-    });
+    let agent = |number| {
+        let name = format!("node{number}");
+        let lend_dax = devices_of(args, &name);
+        let lend_bytes = match lend_dax.is_empty() {
+            true => lend_bytes,
+            false => lent_bytes(&lend_dax)?,
+        };
+        let (pool, offer) = (number > nodes - pool, offers_of(args, &name));
+        Ok(AgentRecord { lend_dax, pool, offer, ..AgentRecord::new(name, lend_bytes) })
+    };
+    let agents = (1..=nodes).map(agent).collect::<anyhow::Result<Vec<_>>>()?;
+    check_memory(agents.iter().filter(|agent| agent.lend_dax.is_empty()).count(), lend_bytes)?;
+    let router = topology.router().map(|_| AgentRecord::new("router".into(), 0));
     Ok(Record {
         monitor: MonitorRecord {
             addr: String::new(),
@@ -261,7 +257,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         subnet: None,
         topology: shape(&topology),
         source_routes: args.source_routes,
-        agents: agents.chain(router).collect(),
+        agents: agents.into_iter().chain(router).collect(),
     })
 }
 
@@ -332,8 +328,8 @@ fn check_settings(settings: &MonitorSettings) -> anyhow::Result<()> {
     config.validate().map_err(|error| Usage(error.to_string()).into())
 }
 
-fn check_memory(nodes: u32, lend_bytes: u64) -> anyhow::Result<()> {
-    let wanted = u64::from(nodes).saturating_mul(lend_bytes);
+fn check_memory(nodes: usize, lend_bytes: u64) -> anyhow::Result<()> {
+    let wanted = (nodes as u64).saturating_mul(lend_bytes);
     match available_bytes() {
         Some(available) if wanted > available => bail!(
             "{nodes} nodes that lend {} each need {}, but this machine has {} available: give \
@@ -392,7 +388,8 @@ fn check_monitor_port_again(record: &Record, dir: &RunDir) -> anyhow::Result<()>
 /// How the rack differs from what was explicitly asked for, if it does.
 fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     let nodes = record.node_count();
-    let lend_bytes = record.agents.first().map_or(0, |agent| agent.lend_bytes);
+    let of_memory = record.agents.iter().find(|agent| agent.lend_dax.is_empty());
+    let lend_bytes = of_memory.map_or(0, |agent| agent.lend_bytes);
     let port = record.monitor.addr.parse::<SocketAddr>().map_or(0, |address| address.port());
     if args.nodes.is_some_and(|n| n as usize != nodes) {
         return Some(format!("with {nodes} nodes"));
@@ -443,6 +440,13 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
         return Some(match agent.offer.join(" ").as_str() {
             "" => format!("in which {} offers no device", agent.name),
             offers => format!("in which {} offers {offers}", agent.name),
+        });
+    }
+    let other = |agent: &&AgentRecord| agent.lend_dax != devices_of(args, &agent.name);
+    if let Some(agent) = record.agents.iter().find(other).filter(|_| !args.lend_dax.is_empty()) {
+        return Some(match agent.lend_dax.join(" ").as_str() {
+            "" => format!("in which {} lends this machine's memory", agent.name),
+            devices => format!("in which {} lends {devices}", agent.name),
         });
     }
     if args.monitor_port.is_some_and(|wanted| wanted != port) {
@@ -508,6 +512,7 @@ mod tests {
             placement: None,
             xdp: false,
             offer: Vec::new(),
+            lend_dax: Vec::new(),
             monitor_port: None,
             settings: MonitorSettings::default(),
         }

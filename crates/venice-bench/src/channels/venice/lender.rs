@@ -1,6 +1,5 @@
 //! A donor on this host, as an agent is one: it hands out the memfds of one grant.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -8,7 +7,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use tempfile::TempDir;
 use venice_fabric::LinkModel;
 use venice_ports::channels::{Channels, ShmChannels};
-use venice_ports::shm::{MappedSlab, ShmConnection, ShmServer, SlabBatch, SlabSource, fetch_slabs};
+use venice_ports::shm::{
+    MappedSlab, ShmConnection, ShmServer, SlabBatch, SlabFile, SlabSource, fetch_slabs,
+};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::MEMORY_BYTES;
@@ -17,20 +18,21 @@ use super::lent::{DONOR, GRANT, KEY, WINDOW};
 const SLABS: usize = MEMORY_BYTES / SLAB_BYTES as usize;
 
 /// The slabs of the one grant.
-struct Slabs(Vec<OwnedFd>);
+struct Slabs(Vec<SlabFile>);
 
 impl Slabs {
     fn make() -> Result<Self> {
-        let slab = || -> Result<OwnedFd> {
+        let slab = || -> Result<SlabFile> {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let fd = memfd_create("venice-bench", flags).context("no memfd")?;
             ftruncate(&fd, SLAB_BYTES).context("no memory")?;
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             fcntl_add_seals(&fd, seals).context("a memfd cannot be sealed")?;
-            let mapped = MappedSlab::map(fd.as_fd(), SLAB_BYTES as usize)?;
+            let slab = SlabFile::from(fd);
+            let mapped = MappedSlab::map(&slab, SLAB_BYTES as usize)?;
             // SAFETY: the whole mapping, which nobody else knows yet. All its pages are there then.
             unsafe { mapped.as_ptr().write_bytes(0x5a, mapped.len_bytes()) };
-            Ok(fd)
+            Ok(slab)
         };
         Ok(Self((0..SLABS).map(|_| slab()).collect::<Result<_>>()?))
     }
@@ -49,8 +51,8 @@ impl SlabSource for Slabs {
         }
         let end = first.checked_add(count).ok_or("no such slabs")?;
         let wanted = self.0.get(first..end).ok_or("no such slabs")?;
-        let clones = wanted.iter().map(|fd| fd.try_clone().map_err(|error| error.to_string()));
-        Ok(SlabBatch { total: self.0.len(), fds: clones.collect::<Result<_, _>>()? })
+        let clones = wanted.iter().map(|slab| slab.try_clone().map_err(|error| error.to_string()));
+        Ok(SlabBatch { total: self.0.len(), files: clones.collect::<Result<_, _>>()? })
     }
 }
 
@@ -88,7 +90,7 @@ impl Lender {
     pub(super) fn own_memory(&self) -> Result<Own> {
         let connection = fetch_slabs(&self.socket, GRANT, KEY, SLABS)?;
         let first = connection.slabs.first().context("a grant has slabs")?;
-        let slab = MappedSlab::map(first.as_fd(), SLAB_BYTES as usize)?;
+        let slab = MappedSlab::map(first, SLAB_BYTES as usize)?;
         Ok(Own { slab, _connection: connection })
     }
 }

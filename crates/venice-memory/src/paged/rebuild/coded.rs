@@ -43,7 +43,7 @@ impl Coded {
                 rustix::fs::ftruncate(&memfd, venice_wire::SLAB_BYTES).unwrap();
                 memfd
             });
-            Some(memfd.try_clone().unwrap())
+            Some(memfd.try_clone().unwrap().into())
         });
         let block = Arc::new(block);
         let memory = Arc::new(FarMemory::new(block.clone(), source).unwrap());

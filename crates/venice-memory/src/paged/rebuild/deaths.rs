@@ -30,8 +30,9 @@ fn slab(live: usize) -> Arc<FarMemory> {
         rustix::fs::ftruncate(&fd, venice_wire::SLAB_BYTES).unwrap();
         memfds.push(fd);
     }
-    let source: SlabSource =
-        Box::new(move |replica| memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap()));
+    let source: SlabSource = Box::new(move |replica| {
+        memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap().into())
+    });
     Arc::new(FarMemory::new(Arc::new(block), source).unwrap())
 }
 

@@ -34,6 +34,8 @@ pub enum Mobility {
     NoWriteProtection = 5,
     /// It has no window any more: it runs another program now.
     Gone = 6,
+    /// What it has lies in a memory device (DAX), whose mappings no kernel write-protects.
+    InDevice = 7,
 }
 
 impl Mobility {
@@ -45,6 +47,7 @@ impl Mobility {
             4 => Mobility::NoUserfaultfd,
             5 => Mobility::NoWriteProtection,
             6 => Mobility::Gone,
+            7 => Mobility::InDevice,
             _ => Mobility::Unknown,
         }
     }
@@ -70,6 +73,10 @@ impl Mobility {
             Mobility::HeldByDevices => Some(
                 "the program has a device, io_uring or a file with O_DIRECT open, which may be \
                  writing to its memory",
+            ),
+            Mobility::InDevice => Some(
+                "it lies in a memory device (DAX), which the kernel does not write-protect: it stays there \
+                 until the program ends",
             ),
             Mobility::HeldByKernel => Some(
                 "the kernel has no memory left for it, or the program too many mappings \

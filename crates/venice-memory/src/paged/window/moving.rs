@@ -139,14 +139,14 @@ impl WindowStructure {
 
 /// Puts the new replica in the place of the old one, all of it or as much as goes.
 fn move_parts(parts: &mut [Part], uffd: Uffd, has_rings: bool) -> Result<(), Held> {
-    let ready = parts.iter_mut().try_for_each(|part| part.stage());
+    let ready = parts.iter_mut().try_for_each(|part| part.stage()).map_err(by_kernel);
     let held = ready.and_then(|()| parts.iter_mut().try_for_each(|part| part.hold(uffd)));
     let moved = match held {
         Ok(()) if !parts.is_empty() && (has_rings || devices::may_write()) => {
             Err(Held::HeldByDevices)
         }
         Ok(()) => parts.iter_mut().try_for_each(|part| part.take_over(uffd)).map_err(by_kernel),
-        Err(error) => Err(by_kernel(error)),
+        Err(held) => Err(held),
     };
     // All go on, wherever what they write to is now.
     parts.iter_mut().for_each(|part| part.let_go(uffd));
@@ -173,8 +173,12 @@ impl Part {
         unsafe { sys::madvise(staged, self.len_bytes(), sys::MADV_POPULATE_WRITE) }
     }
 
-    fn hold(&mut self, uffd: Uffd) -> SysResult<()> {
-        uffd.hold_writes(self.range.start, self.len_bytes())?;
+    fn hold(&mut self, uffd: Uffd) -> Result<(), Held> {
+        let held = uffd.hold_writes(self.range.start, self.len_bytes());
+        held.map_err(|error| match error {
+            Errno::EINVAL => Held::InDevice,
+            error => by_kernel(error),
+        })?;
         self.is_held = true;
         Ok(())
     }

@@ -14,6 +14,8 @@ use super::super::sys::{self, nr};
 use super::super::uffd::Uffd;
 use super::mapped::Mapped;
 use super::structure::{MAP_PRIVATE_ANONYMOUS, READ_WRITE};
+use venice_ports::shm::SlabFile;
+
 use super::*;
 
 const SLABS: usize = 2;
@@ -53,7 +55,9 @@ fn moving(test: &str) -> Option<Moving> {
     let process = block.enter_process(sys::getpid()).unwrap();
     let theirs = RunBlockMap::open(std::os::fd::AsFd::as_fd(&fd)).unwrap();
     let slabs = memory.clone();
-    let source = move |replica: usize| slabs.lock().unwrap().get(replica)?.try_clone().ok();
+    let source = move |replica: usize| {
+        slabs.lock().unwrap().get(replica)?.try_clone().ok().map(SlabFile::from)
+    };
     let window = Window::new(theirs, process, Box::new(source)).unwrap();
     Some(Moving { block, window, process, memory, uffd, mapped: Mapped::default() })
 }

@@ -56,7 +56,7 @@ impl Run {
         block.add_disk("disk").unwrap();
         let memfds: Vec<_> = (0..16).map(|_| memfd(venice_wire::SLAB_BYTES)).collect();
         let source: SlabSource = Box::new(move |replica| {
-            memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap())
+            memfds.get(replica).map(|fd: &OwnedFd| fd.try_clone().unwrap().into())
         });
         let memory = Arc::new(FarMemory::new(Arc::new(block), source).unwrap());
         let file = Arc::new(memfd(0));

@@ -1,0 +1,180 @@
+//! What a slab is mapped from: a file of its own, or a piece of a memory device.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, SealFlags, Stat, fcntl_get_seals, fstat, major, minor};
+use rustix::io::Errno;
+use venice_wire::SLAB_BYTES;
+
+use crate::PortError;
+
+/// The descriptor of a slab's memory, and where in it the slab begins.
+#[derive(Debug)]
+pub struct SlabFile {
+    fd: OwnedFd,
+    offset_bytes: u64,
+}
+
+impl From<OwnedFd> for SlabFile {
+    /// A file that is the slab and nothing else.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, offset_bytes: 0 }
+    }
+}
+
+impl SlabFile {
+    /// The slab at `offset_bytes` of a memory device (DAX).
+    pub fn in_device(fd: OwnedFd, offset_bytes: u64) -> Self {
+        Self { fd, offset_bytes }
+    }
+
+    /// Where in the file it begins, bytes.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset_bytes
+    }
+
+    /// Another descriptor of the same.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, offset_bytes: self.offset_bytes })
+    }
+
+    /// Locks the slab's bytes for this descriptor and its duplicates (`F_OFD_SETLK`, fcntl(2)), until all
+    /// of them are closed and all their mappings gone, or until [`SlabFile::unlock`]. False: another
+    /// descriptor has them locked.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn lock(&self) -> Result<bool, Errno> {
+        match self.set_lock(libc::F_WRLCK) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the lock, for who knows that nobody touches the slab by this descriptor any more though
+    /// it may still be mapped.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unlock(&self) -> Result<(), Errno> {
+        self.set_lock(libc::F_UNLCK)
+    }
+
+    fn set_lock(&self, kind: i32) -> Result<(), Errno> {
+        let lock = libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: self.offset_bytes as libc::off_t,
+            l_len: SLAB_BYTES as libc::off_t,
+            l_pid: 0,
+        };
+        // SAFETY: the call reads one `flock`, which outlives it.
+        let outcome =
+            unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+        match outcome {
+            -1 => {
+                let error = std::io::Error::last_os_error();
+                Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Is it a piece of a device, whose descriptor reaches more than the slab?
+    pub fn is_in_device(&self) -> bool {
+        fstat(&self.fd).is_ok_and(|stat| is_device(&stat))
+    }
+
+    /// By which pages a slab in a device is mapped, bytes; `None`: by the machine's.
+    pub fn page_bytes(&self) -> Option<u64> {
+        let stat = fstat(&self.fd).ok().filter(is_device)?;
+        fs::read_to_string(sysfs(&stat).join("align")).ok()?.trim().parse().ok()
+    }
+
+    /// A file that its donor could shrink would be a SIGBUS in waiting, and so would be a device that
+    /// ends before the slab does.
+    pub(super) fn check(&self) -> Result<(), PortError> {
+        let protocol = |what| Err(PortError::Protocol { what });
+        let stat = fstat(&self.fd).map_err(PortError::at("reading a slab's length"))?;
+        if is_device(&stat) {
+            let end = self.offset_bytes.checked_add(SLAB_BYTES);
+            return match dax_bytes(&stat) {
+                None => protocol("a slab is in a device that is no memory"),
+                Some(len_bytes) if end.is_none_or(|end| end > len_bytes) => {
+                    protocol("a slab ends behind its device's end")
+                }
+                Some(_) => Ok(()),
+            };
+        }
+        let seals = fcntl_get_seals(&self.fd).map_err(PortError::at("reading a slab's seals"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return protocol("a slab is not sealed");
+        }
+        if stat.st_size as u64 != SLAB_BYTES || self.offset_bytes != 0 {
+            return protocol("a slab has the wrong length");
+        }
+        Ok(())
+    }
+}
+
+impl From<SlabFile> for OwnedFd {
+    fn from(file: SlabFile) -> OwnedFd {
+        file.fd
+    }
+}
+
+impl AsFd for SlabFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_device(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+}
+
+fn sysfs(stat: &Stat) -> PathBuf {
+    let number = format!("{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
+    Path::new("/sys/dev/char").join(number)
+}
+
+/// The length of a DAX device, bytes; `None`: it is none.
+fn dax_bytes(stat: &Stat) -> Option<u64> {
+    let device = sysfs(stat);
+    let subsystem = fs::read_link(device.join("subsystem")).ok()?;
+    let size = fs::read_to_string(device.join("size")).ok()?;
+    (subsystem.file_name()? == "dax").then(|| size.trim().parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_no_memory_is_refused() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let slab = SlabFile::in_device(null.into(), 0);
+        assert!(slab.is_in_device());
+        let said = slab.check().unwrap_err().to_string();
+        assert!(said.contains("no memory"), "{said}");
+    }
+
+    #[test]
+    fn a_file_of_its_own_begins_where_the_slab_does() {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("slab", flags).unwrap();
+        rustix::fs::ftruncate(&fd, SLAB_BYTES).unwrap();
+        let whole = SlabFile::from(fd.try_clone().unwrap());
+        assert!(!whole.is_in_device() && whole.check().is_err(), "nothing holds its length");
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        whole.check().unwrap();
+        assert_eq!(whole.try_clone().unwrap().offset_bytes(), 0);
+        assert!(SlabFile::in_device(fd, 4096).check().is_err());
+    }
+}

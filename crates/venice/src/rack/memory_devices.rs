@@ -1,0 +1,96 @@
+//! Memory devices (DAX) that nodes of a local rack lend in place of this machine's memory.
+
+use std::str::FromStr;
+
+use venice_memory::hotplug::DaxBus;
+use venice_wire::SLAB_BYTES;
+
+use super::up::UpArgs;
+use crate::failure::Usage;
+
+/// A memory device, and which node lends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeDax {
+    node: Option<String>,
+    device: String,
+}
+
+impl FromStr for NodeDax {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (node, device) = match text.strip_prefix("/dev/").or(Some(text)) {
+            Some(device) if !device.contains('/') => (None, device),
+            _ => {
+                text.split_once('/').map(|(node, device)| (Some(node), device)).unwrap_or_default()
+            }
+        };
+        let device = device.trim_start_matches("/dev/").trim_start_matches("dev/");
+        if device.contains('/') || !device.starts_with("dax") {
+            return Err(
+                "write it as in dax0.0, or node2/dax0.0 (`venice window list` has what there is)",
+            );
+        }
+        Ok(Self { node: node.map(str::to_owned), device: device.to_owned() })
+    }
+}
+
+impl NodeDax {
+    fn node(&self) -> &str {
+        self.node.as_deref().unwrap_or("node1")
+    }
+}
+
+/// The devices that a node is to lend.
+pub fn devices_of(args: &UpArgs, node: &str) -> Vec<String> {
+    let its = args.lend_dax.iter().filter(|it| it.node() == node);
+    its.map(|it| it.device.clone()).collect()
+}
+
+/// What a node lends of them, bytes.
+pub fn lent_bytes(devices: &[String]) -> anyhow::Result<u64> {
+    let bytes = devices.iter().map(|name| {
+        let device = DaxBus::default().device(name);
+        let device = device.map_err(|error| Usage(format!("--lend-dax: {error}")))?;
+        Ok(device.bytes / SLAB_BYTES * SLAB_BYTES)
+    });
+    bytes.sum()
+}
+
+/// Every node that is named is there, and every device is one node's.
+pub fn check_devices(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
+    for (at, named) in args.lend_dax.iter().enumerate() {
+        let (node, device) = (named.node(), &named.device);
+        let said = if !(1..=nodes).any(|number| node == format!("node{number}")) {
+            format!("--lend-dax {node}/{device}: there are node1 to node{nodes}")
+        } else if args.lend_dax[..at].iter().any(|other| other.device == *device) {
+            format!("--lend-dax {device} is named twice")
+        } else {
+            continue;
+        };
+        return Err(Usage(said).into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_may_be_named_before_the_device() {
+        let parsed = |text: &str| {
+            let NodeDax { node, device } = text.parse()?;
+            Ok::<_, &str>((node, device))
+        };
+        let first = (None, "dax0.0".to_owned());
+        assert_eq!(parsed("dax0.0").unwrap(), first);
+        assert_eq!(parsed("/dev/dax0.0").unwrap(), first);
+        let second = (Some("node2".to_owned()), "dax1.0".to_owned());
+        assert_eq!(parsed("node2/dax1.0").unwrap(), second);
+        assert_eq!(parsed("node2//dev/dax1.0").unwrap(), second);
+        for wrong in ["", "sda", "/dev/sda", "node1/", "a/b/dax0.0", "node1/sda"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}
