@@ -1,6 +1,7 @@
 //! A recipient and a donor over a real socket, with real memfds.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,41 @@ fn both_sides_see_one_memory_in_slab_order() {
             assert_eq!(donors_view[index].as_ptr().add(100).read_volatile(), index as u8 + 1);
         }
     }
+}
+
+/// A source whose slab is in a character device.
+struct InDevice;
+
+impl SlabSource for InDevice {
+    fn slabs(&self, _: GrantId, _: GrantKey, _: usize, _: usize) -> Result<SlabBatch, String> {
+        let device = std::fs::File::open("/dev/null").unwrap();
+        Ok(SlabBatch { total: 1, files: vec![OwnedFd::from(device).into()] })
+    }
+}
+
+/// Who has the descriptor has more than the slab.
+#[test]
+fn a_devices_descriptor_is_for_root_and_the_donors_own_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shm.sock");
+    let _server = ShmServer::start(&path, InDevice).unwrap();
+    let own = fetch_slabs(&path, ID, KEY, 1).unwrap_err().to_string();
+    assert!(own.contains("no memory"), "it came, and is looked at here: {own}");
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: a_devices_descriptor_is_for_root_and_the_donors_own_user: no root");
+        return;
+    }
+    for path in [dir.path(), &path] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let others = std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        // This thread's alone.
+        rustix::thread::set_thread_uid(nobody).unwrap();
+        fetch_slabs(&path, ID, KEY, 1).unwrap_err().to_string()
+    });
+    let others = others.join().unwrap();
+    assert!(others.contains("--port udp"), "{others}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
     while !stop.load(Ordering::Acquire) {
         // A donor that does not answer must hold up neither the others nor what is told.
         runtime.block_on(async {
-            renewals.begin(holding);
+            renewals.begin(holding, silences.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
             renewals.take_answers(block, |donor, notice| leaving.heed(holding, donor, notice));
             leaving.give_back(holding);
@@ -138,7 +138,8 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
                 block.donors()[held.donor].lose(Fate::Died);
             }
         }
-        silences.judge(block).for_each(&mut telling.tell);
+        let answered = |donor| renewals.answered(donor);
+        silences.judge(block, answered).into_iter().for_each(&mut telling.tell);
         leaving.news(holding).into_iter().for_each(&mut telling.tell);
         telling.look(block);
     }
@@ -151,11 +152,21 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut T
 struct Renewals {
     lease: Duration,
     next: Instant,
-    /// By grant: its donor, when that was last heard, and whether it is being asked.
-    grants: Vec<(usize, Instant, bool)>,
+    grants: Vec<Renewal>,
     /// Connections, by address: a handshake costs more than a renewal.
     agents: BTreeMap<String, AgentClient>,
     asked: JoinSet<Answer>,
+}
+
+/// One grant's.
+struct Renewal {
+    donor: usize,
+    /// When the donor was last heard.
+    heard: Instant,
+    /// When it was asked what it answered then.
+    answered: Instant,
+    /// When it was asked what it has not answered yet.
+    asked: Option<Instant>,
 }
 
 /// What came of asking for a grant's lease, and over which connection.
@@ -171,19 +182,21 @@ impl Renewals {
         Renewals { lease, next: Instant::now(), grants, agents, asked }
     }
 
-    /// Asks for what is due and not lost; for use within the runtime.
-    fn begin(&mut self, holding: &Holding) {
-        if Instant::now() < self.next {
+    /// Asks for what is due and not lost, or at once; for use within the runtime.
+    fn begin(&mut self, holding: &Holding, at_once: bool) {
+        let now = Instant::now();
+        if now < self.next && !at_once {
             return;
         }
-        self.next = Instant::now() + (self.lease / 4).min(Duration::from_secs(1));
+        self.next = now + (self.lease / 4).min(Duration::from_secs(1));
         for (index, held) in holding.lock_held().iter().enumerate() {
             if index == self.grants.len() {
-                self.grants.push((held.donor, Instant::now(), false));
+                let (donor, heard, answered) = (held.donor, now, now);
+                self.grants.push(Renewal { donor, heard, answered, asked: None });
             }
-            let (donor, _, is_asked) = &mut self.grants[index];
-            if !holding.block().donors()[*donor].is_gone() && !*is_asked {
-                *is_asked = true;
+            let renewal = &mut self.grants[index];
+            if !holding.block().donors()[renewal.donor].is_gone() && renewal.asked.is_none() {
+                renewal.asked = Some(now);
                 let (access, grant) = (holding.access.clone(), held.grant.clone());
                 let known = self.agents.get(&grant.control_addr).cloned();
                 self.asked.spawn(async move {
@@ -192,6 +205,11 @@ impl Renewals {
                 });
             }
         }
+    }
+
+    /// When a donor was asked what it last answered; `None`: it is not asked.
+    fn answered(&self, donor: usize) -> Option<Instant> {
+        self.grants.iter().find(|renewal| renewal.donor == donor).map(|renewal| renewal.answered)
     }
 
     /// Keeps a connection that answers, and no other.
@@ -217,17 +235,17 @@ impl Renewals {
         while let Some(answer) = self.asked.try_join_next() {
             let Ok(Answer { index, outcome, addr }) = answer else { continue };
             let outcome = self.remember(addr, outcome);
-            let (index, heard, is_asked) = &mut self.grants[index];
-            *is_asked = false;
-            let donor = &block.donors()[*index];
+            let renewal = &mut self.grants[index];
+            let asked = renewal.asked.take().expect("it was asked");
+            let donor = &block.donors()[renewal.donor];
             match outcome {
                 Ok(LeaseState::Live { notice, .. }) => {
-                    *heard = Instant::now();
-                    hear(*index, notice);
+                    (renewal.heard, renewal.answered) = (Instant::now(), asked);
+                    hear(renewal.donor, notice);
                 }
                 Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
                 Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
-                Err(_) if heard.elapsed() > self.lease => donor.lose(Fate::Silent),
+                Err(_) if renewal.heard.elapsed() > self.lease => donor.lose(Fate::Silent),
                 Err(_) => {}
             }
         }

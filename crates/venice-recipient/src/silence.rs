@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use venice_memory::paged::run_block::{RunBlock, Verdict};
+use venice_memory::paged::run_block::{RunBlock, SilenceJudge, Verdict};
 
 use crate::news::News;
 
@@ -11,38 +11,50 @@ use crate::news::News;
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
 /// The donors that are silent, and what was told of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Silences {
+    began: Instant,
+    judge: SilenceJudge,
     /// By donor.
-    complained: Vec<Option<Instant>>,
     is_told: Vec<bool>,
 }
 
+impl Default for Silences {
+    fn default() -> Self {
+        Self { began: Instant::now(), judge: SilenceJudge::default(), is_told: Vec::new() }
+    }
+}
+
 impl Silences {
-    /// Judges who was complained of since the last time; what there is to tell.
-    pub(crate) fn judge(&mut self, block: &RunBlock) -> impl Iterator<Item = News> + use<> {
-        let donors = block.donors();
-        self.complained.resize(donors.len(), None);
-        self.is_told.resize(donors.len(), false);
-        let complaints: Vec<usize> =
-            (0..donors.len()).filter(|&donor| donors[donor].take_complaint()).collect();
-        for &donor in &complaints {
-            self.complained[donor] = Some(Instant::now());
-        }
-        let complained = &self.complained;
-        let is_silent =
-            |donor: usize| complained[donor].is_some_and(|at| at.elapsed() < SILENT_FOR);
+    /// Judges who was complained of since the last time; what there is to tell. `answered` says of a
+    /// donor when it was asked what it last answered; `None`: nobody need ask it.
+    pub(crate) fn judge(
+        &mut self,
+        block: &RunBlock,
+        answered: impl Fn(usize) -> Option<Instant>,
+    ) -> Vec<News> {
+        let began = self.began;
+        let ns = |at: Instant| at.saturating_duration_since(began).as_nanos() as u64;
+        let (now_ns, silent_for_ns) = (ns(Instant::now()), SILENT_FOR.as_nanos() as u64);
+        let answered_ns = |donor| answered(donor).map_or(u64::MAX, ns);
+        let judged = self.judge.judge(block, now_ns, silent_for_ns, answered_ns);
+        self.is_told.resize(block.donors().len(), false);
         for (donor, is_told) in self.is_told.iter_mut().enumerate() {
-            *is_told &= is_silent(donor);
+            *is_told &= self.judge.is_silent(donor, now_ns, silent_for_ns);
         }
         let mut news = Vec::new();
-        for donor in complaints.into_iter().filter(|&donor| !donors[donor].is_gone()) {
-            if let Verdict::Awaited { slabs } = block.judge_silent(donor, is_silent)
+        for (donor, verdict) in judged {
+            if let Verdict::Awaited { slabs } = verdict
                 && !std::mem::replace(&mut self.is_told[donor], true)
             {
-                news.push(News::Awaited { name: donors[donor].name(), slabs });
+                news.push(News::Awaited { name: block.donors()[donor].name(), slabs });
             }
         }
-        news.into_iter()
+        news
+    }
+
+    /// Whether it is to be found out soon whether donors are there that are counted on.
+    pub(crate) fn wait_for_answers(&self) -> bool {
+        self.judge.is_open()
     }
 }

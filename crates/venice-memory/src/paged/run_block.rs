@@ -42,7 +42,7 @@ pub use self::replicas::{
     FragmentsAt, MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab,
     Targets,
 };
-pub use self::silence::Verdict;
+pub use self::silence::{SilenceJudge, Verdict};
 pub use self::under_way::Owner;
 use self::under_way::Threads;
 pub use self::visitors::Accesses;

@@ -3,9 +3,11 @@
 //! A link that fell silent says little of a donor: it may be slow, or the machine so busy that
 //! nobody gets a word through. Whoever waits complains, opens the link anew and asks again; what
 //! becomes of the donor is one judge's to say, so that no two, who found different donors silent,
-//! each count on what the other has just given up.
+//! each count on what the other has just given up. And who has the other copies may have died a moment
+//! ago, which nobody knows yet: the judge waits until these have answered a question that was asked
+//! after the complaint.
 
-use super::{Fate, RunBlock};
+use super::{Fate, ReplicaState, RunBlock};
 
 /// What was done with a donor that somebody waits for in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,77 @@ pub enum Verdict {
     },
 }
 
+/// Donors that were complained of: when, and of whom it is still to be found out whether others that
+/// have what it holds are there. Times are of one clock, in nanoseconds.
+#[derive(Debug, Default)]
+pub struct SilenceJudge {
+    /// By donor: the last complaint.
+    complained_ns: Vec<Option<u64>>,
+    /// By donor: the first complaint that is not judged yet.
+    open_ns: Vec<Option<u64>>,
+}
+
+/// A donor's case, and what became of it.
+pub type Judged = (usize, Verdict);
+
+impl SilenceJudge {
+    /// Takes up what was complained of since the last time, and judges what can be. Who was complained
+    /// of counts as silent for `silent_for_ns`. `answered_ns` tells of a donor when it was asked what it
+    /// last answered, whatever asks it; the end of time for one that nobody need ask. One thread of a run
+    /// alone may do this.
+    pub fn judge(
+        &mut self,
+        block: &RunBlock,
+        now_ns: u64,
+        silent_for_ns: u64,
+        answered_ns: impl Fn(usize) -> u64,
+    ) -> Vec<Judged> {
+        let donors = block.donors();
+        self.complained_ns.resize(donors.len(), None);
+        self.open_ns.resize(donors.len(), None);
+        for (index, _) in donors.iter().enumerate().filter(|(_, donor)| donor.take_complaint()) {
+            self.complained_ns[index] = Some(now_ns);
+            self.open_ns[index].get_or_insert(now_ns);
+        }
+        let mut judged = Vec::new();
+        for donor in 0..donors.len() {
+            let Some(since_ns) = self.open_ns[donor] else { continue };
+            let is_silent = |other| self.is_silent(other, now_ns, silent_for_ns);
+            let is_unknown = |other| !is_silent(other) && answered_ns(other) <= since_ns;
+            if !donors[donor].is_gone() {
+                if block.companions(donor).any(is_unknown) {
+                    continue;
+                }
+                judged.push((donor, block.judge_silent(donor, is_silent)));
+            }
+            self.open_ns[donor] = None;
+        }
+        judged
+    }
+
+    /// Whether a donor was complained of a moment ago.
+    pub fn is_silent(&self, donor: usize, now_ns: u64, silent_for_ns: u64) -> bool {
+        let complained_ns = self.complained_ns.get(donor).copied().flatten();
+        complained_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < silent_for_ns)
+    }
+
+    /// Whether somebody is waited for to answer before a donor is judged.
+    pub fn is_open(&self) -> bool {
+        self.open_ns.iter().any(Option::is_some)
+    }
+}
+
 impl RunBlock {
+    /// The donors, not gone, that have something of slabs which `donor` has something of too.
+    fn companions(&self, donor: usize) -> impl Iterator<Item = usize> {
+        let held = self.replicas().iter().filter(move |replica| {
+            replica.donor() == donor && self.state(replica) == ReplicaState::Live
+        });
+        let others = held.flat_map(|replica| self.readable(replica.slab()));
+        let others = others.map(|(_, other)| other.donor()).filter(move |other| *other != donor);
+        others.filter(|other| !self.donors()[*other].is_gone())
+    }
+
     /// Judges a donor that somebody waits for: it is done without where others, none of whom
     /// `is_silent` (by donor) too, have what it holds. One thread of a run alone may do this.
     pub fn judge_silent(&self, donor: usize, is_silent: impl Fn(usize) -> bool) -> Verdict {
@@ -54,6 +126,47 @@ mod tests {
             }
         }
         block
+    }
+
+    /// Judges a donor that is complained of at 10.
+    fn complained_of(block: &RunBlockMap, donor: usize) -> SilenceJudge {
+        let mut judge = SilenceJudge::default();
+        block.donors()[donor].complain();
+        assert_eq!(judge.judge(block, 10, 5, |_| 10), []);
+        assert!(judge.is_open());
+        judge
+    }
+
+    #[test]
+    fn nobody_is_done_without_before_the_others_have_answered() {
+        let block = block(&[&[0, 1], &[1, 2]]);
+        let mut judge = complained_of(&block, 1);
+        assert_eq!(judge.judge(&block, 11, 5, |other| if other == 0 { 11 } else { 10 }), []);
+        assert_eq!(judge.judge(&block, 12, 5, |_| 11), [(1, Verdict::DoneWithout)]);
+        assert!(!judge.is_open());
+        assert_eq!(judge.judge(&block, 13, 5, |_| 11), []);
+    }
+
+    #[test]
+    fn who_is_found_dead_meanwhile_is_not_counted_on() {
+        let block = block(&[&[0, 1]]);
+        let mut judge = complained_of(&block, 1);
+        block.donors()[0].lose(Fate::Died);
+        assert_eq!(judge.judge(&block, 11, 5, |_| 10), [(1, Verdict::Awaited { slabs: 1 })]);
+        assert_eq!(block.readable(0).map(|(_, it)| it.donor()).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn who_falls_silent_meanwhile_is_not_waited_for() {
+        let block = block(&[&[0, 1]]);
+        let mut judge = complained_of(&block, 1);
+        block.donors()[0].complain();
+        let judged = judge.judge(&block, 11, 5, |_| 10);
+        assert_eq!(judged, [0, 1].map(|donor| (donor, Verdict::Awaited { slabs: 1 })));
+        assert!(judge.is_silent(0, 15, 5) && !judge.is_silent(0, 16, 5));
+        assert_eq!(judge.judge(&block, 30, 5, |_| 30), [], "nobody complains");
+        block.donors()[1].complain();
+        assert_eq!(judge.judge(&block, 31, 5, |_| 32), [(1, Verdict::DoneWithout)]);
     }
 
     #[test]

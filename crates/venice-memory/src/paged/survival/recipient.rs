@@ -13,7 +13,7 @@ use super::story::Story;
 use super::world::{BUILDER, KEEPER, World};
 use super::{LEASE_NS, Told};
 use crate::paged::rebuild::{BuildError, Copier};
-use crate::paged::run_block::{Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap};
+use crate::paged::run_block::{Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SilenceJudge};
 
 /// How often it looks.
 const LOOK_NS: u64 = 200_000_000;
@@ -55,7 +55,7 @@ pub struct Keeper<'a> {
     pub copies: usize,
     heard_ns: BTreeMap<usize, u64>,
     renewed_ns: u64,
-    complained_ns: BTreeMap<usize, u64>,
+    silences: SilenceJudge,
     turning: Option<(Vec<usize>, Batches)>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Keeper<'a> {
             copies: story.copies,
             heard_ns: BTreeMap::new(),
             renewed_ns: 0,
-            complained_ns: BTreeMap::new(),
+            silences: SilenceJudge::default(),
             turning: None,
         }
     }
@@ -75,7 +75,9 @@ impl<'a> Keeper<'a> {
     pub fn run(&mut self, told: &Told, ended: &AtomicBool) {
         while !ended.load(Ordering::Acquire) {
             let now_ns = self.world.now_ns();
-            if now_ns >= self.renewed_ns + LEASE_NS / 4 {
+            // Who is counted on is asked soon.
+            let every_ns = if self.silences.is_open() { LOOK_NS } else { LEASE_NS / 4 };
+            if now_ns >= self.renewed_ns + every_ns {
                 self.renewed_ns = now_ns;
                 self.renew_all(now_ns);
             }
@@ -109,17 +111,8 @@ impl<'a> Keeper<'a> {
     }
 
     fn judge(&mut self, now_ns: u64) {
-        let donors = self.block.donors();
-        let complaints: Vec<usize> =
-            (0..donors.len()).filter(|&donor| donors[donor].take_complaint()).collect();
-        self.complained_ns.extend(complaints.iter().map(|donor| (*donor, now_ns)));
-        let complained_ns = &self.complained_ns;
-        let is_silent = |donor: usize| {
-            complained_ns.get(&donor).is_some_and(|at_ns| now_ns - at_ns < SILENT_FOR_NS)
-        };
-        for donor in complaints.into_iter().filter(|&donor| !donors[donor].is_gone()) {
-            self.block.judge_silent(donor, is_silent);
-        }
+        let heard_ns = |donor| self.heard_ns.get(&donor).copied().unwrap_or(0);
+        self.silences.judge(self.block, now_ns, SILENT_FOR_NS, heard_ns);
     }
 
     fn let_go(&mut self, told: &Told) {
