@@ -69,6 +69,7 @@ look() {
         need_file /usr/bin/python3 python3
         need_file /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy
         need_file /usr/lib/python3/dist-packages/pandas/__init__.py python3-pandas
+        need_file /usr/lib/python3/dist-packages/mypy/__init__.py python3-mypy # type hints are checked
         need pgrep procps
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark

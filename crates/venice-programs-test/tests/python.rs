@@ -59,6 +59,29 @@ fn run(rack: &Rack, file: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&outcome.stdout).into_owned()
 }
 
+/// Runs a checker of types, of Debian's Python, which must find nothing.
+fn checks(package: &Package, arguments: &[&str]) {
+    let mut checker = Command::new("/usr/bin/python3");
+    checker.arg("-m").args(arguments).current_dir(package.0.path());
+    checker.env("PYTHONPATH", package.0.path()).env("MYPYPATH", package.0.path());
+    let outcome = Running::spawn(checker, false).finish(PATIENCE);
+    outcome.expect_code(0);
+    println!("{}", String::from_utf8_lossy(&outcome.stdout));
+}
+
+/// The package, the stub of its native half beside what that is, and the examples as their readers write
+/// them.
+#[test]
+fn type_hints_hold() {
+    let package = Package::assemble();
+    checks(&package, &["mypy", "--strict", "-p", "venice"]);
+    checks(&package, &["mypy.stubtest", "venice._venice"]);
+    for example in ["pagerank.py", "trips_pandas.py", "memcached_victim.py"] {
+        let example = root().join("examples/python").join(example).display().to_string();
+        checks(&package, &["mypy", "--ignore-missing-imports", &example]);
+    }
+}
+
 #[test]
 fn memory_and_caches_by_datagrams() {
     run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_memory.py", &[]);

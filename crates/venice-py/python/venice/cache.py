@@ -60,9 +60,9 @@ class ObjectCache(Closing):
         """Takes the object away; tells whether there was one."""
         return self._inner.delete(_key(key))
 
-    def __contains__(self, key: bytes | str) -> bool:
-        """Is there one? Asking does not count as use."""
-        return self._inner.contains(_key(key))
+    def __contains__(self, key: object) -> bool:
+        """Is there one? Asking does not count as use. Nothing but bytes and text is ever a key."""
+        return isinstance(key, (bytes, str)) and self._inner.contains(_key(key))
 
     def __len__(self) -> int:
         """How many objects there are."""

@@ -77,13 +77,14 @@ class Paged(Closing):
         used by runs of pages; those of 2 MiB need port shm and 32 MiB of `local`, and are what
         `venice doctor` tells of.
         """
-        np = _numpy()
-        kind = np.dtype(dtype)
+        numpy = _numpy()
+        kind = numpy.dtype(dtype)
         if kind.hasobject:
             raise TypeError("arrays of Python objects cannot lie in borrowed memory")
         shape = _dimensions(shape)
         region = self._inner.map(parse_size(prod(shape) * kind.itemsize), page_size)
-        return np.ndarray(shape, kind, buffer=region)
+        array: np.ndarray[Any, Any] = numpy.ndarray(shape, kind, buffer=region)
+        return array
 
 
 def advise(array: "np.ndarray[Any, Any]", hint: Hint) -> None:
@@ -143,4 +144,5 @@ def _numpy() -> Any:
 
 def array_bytes(shape: Shape, dtype: Any) -> int:
     """Bytes of an array, in whole pages."""
-    return -(-max(prod(_dimensions(shape)) * _numpy().dtype(dtype).itemsize, 1) // 4096) * 4096
+    itemsize: int = _numpy().dtype(dtype).itemsize
+    return -(-max(prod(_dimensions(shape)) * itemsize, 1) // 4096) * 4096

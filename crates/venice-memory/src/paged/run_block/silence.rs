@@ -54,11 +54,11 @@ impl SilenceJudge {
             self.open_ns[index].get_or_insert(now_ns);
         }
         let mut judged = Vec::new();
-        for donor in 0..donors.len() {
+        for (donor, entry) in donors.iter().enumerate() {
             let Some(since_ns) = self.open_ns[donor] else { continue };
             let is_silent = |other| self.is_silent(other, now_ns, silent_for_ns);
             let is_unknown = |other| !is_silent(other) && answered_ns(other) <= since_ns;
-            if !donors[donor].is_gone() {
+            if !entry.is_gone() {
                 if block.companions(donor).any(is_unknown) {
                     continue;
                 }
