@@ -9,6 +9,7 @@
 lacks() { # lacks FEATURE: true if this machine really lacks it
     case "$1" in
         root) [[ $(id -u) != 0 ]] ;;
+        autogroup) [[ ! -e /proc/self/autogroup ]] ;;
         userfaultfd) ! { [[ -e /dev/userfaultfd ]] || [[ -e /proc/sys/vm/unprivileged_userfaultfd ]]; } ;;
         uffd-move) ! kernel_at_least 6 8 ;;
         netns) ! unshare --net true 2>/dev/null ;;

@@ -14,17 +14,8 @@ log=target/test-output.log
 : >"$log"
 broken=()
 
-# Where the kernel shares processors out by session, it has let a rack's daemons, which have sessions of
-# their own, wait for ten seconds behind a busy program (Linux 6.18, two processors): donors that live
-# are taken for silent then. Services of systemd are not shared out so.
-autogroup=/proc/sys/kernel/sched_autogroup_enabled
-if [[ -r $autogroup && $(<"$autogroup") == 1 ]]; then
-    if { echo 0 >"$autogroup"; } 2>/dev/null; then
-        trap 'echo 1 >"$autogroup"' EXIT
-    else
-        echo "test: WARNING: kernel.sched_autogroup_enabled is 1 and cannot be set: racks may stall" >&2
-    fi
-fi
+# shellcheck source=scripts/sessions.sh
+source scripts/sessions.sh
 
 run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a failure
     local limit="$1" status=0 began=$SECONDS

@@ -17,6 +17,7 @@ mod host_port;
 mod identity;
 mod listing;
 mod name;
+mod own_session;
 mod paperwork;
 mod place;
 mod queue;

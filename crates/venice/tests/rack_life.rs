@@ -44,6 +44,26 @@ fn up_status_down() {
     place.venice(&["down"]).expect(0);
 }
 
+/// Where the kernel shares processors out by session (sched(7)).
+#[test]
+fn daemons_go_before_other_sessions() {
+    const TEST: &str = "daemons_go_before_other_sessions";
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: {TEST}: no root");
+        return;
+    }
+    if !fs::exists("/proc/self/autogroup").unwrap() {
+        println!("SKIPPED: {TEST}: no autogroup");
+        return;
+    }
+    let place = Place::new();
+    place.up(1);
+    for pid in all_pids(&place.status()) {
+        let share = fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap();
+        assert!(share.trim_end().ends_with(" nice -10"), "{share}");
+    }
+}
+
 #[test]
 fn the_tables_are_lists_of_objects() {
     let place = Place::new();

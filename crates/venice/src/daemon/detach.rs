@@ -9,6 +9,7 @@ use clap::Args;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Ready;
+use crate::own_session;
 use crate::rack::namespace_path;
 
 /// Flags that `venice up` gives to what it starts; nobody else needs them.
@@ -29,7 +30,7 @@ impl DetachArgs {
     /// Must come before the first thread is started: a namespace is entered by one thread alone.
     pub fn apply(&self) -> anyhow::Result<()> {
         if self.detach {
-            rustix::process::setsid().context("starting a session")?;
+            own_session::start().context("starting a session")?;
         }
         if let Some(name) = &self.enter_netns {
             let path = namespace_path(name);
