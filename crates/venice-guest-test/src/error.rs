@@ -38,3 +38,40 @@ pub enum GuestError {
         output: String,
     },
 }
+
+impl GuestError {
+    /// Whether the guest died of a fault of the emulator's: where a kernel changes its own code (a jump
+    /// label), QEMU before 8 may run a breakpoint that stood there for a moment, long after it is gone.
+    /// It says nothing about what ran in the guest.
+    #[must_use]
+    pub fn is_emulators(&self) -> bool {
+        let GuestError::Silent { console, .. } = self else { return false };
+        let said = std::fs::read(console).unwrap_or_default();
+        String::from_utf8_lossy(&said).contains("Oops: int3: ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_emulators_faults_are_known_by_the_console() {
+        let folder = tempfile::tempdir().unwrap();
+        let console = folder.path().join("console");
+        let died = || GuestError::Silent {
+            limit: Duration::ZERO,
+            source: std::io::ErrorKind::UnexpectedEof.into(),
+            console: console.clone(),
+            tail: String::new(),
+        };
+        assert!(!died().is_emulators());
+        let own = "[    9.1] BUG: kernel NULL pointer dereference, address: 0000000000000000\n\
+                   [    9.2] Oops: 0002 [#1] PREEMPT SMP NOPTI\n";
+        std::fs::write(&console, own).unwrap();
+        assert!(!died().is_emulators());
+        std::fs::write(&console, "[   12.3] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n").unwrap();
+        assert!(died().is_emulators());
+        assert!(!GuestError::Missing("no QEMU".into()).is_emulators());
+    }
+}

@@ -154,7 +154,7 @@ fn qemu(plan: &GuestPlan, folder: &Path, console: &Path) -> Command {
     let file = |name: &str| folder.join(name).display().to_string();
     // A busy machine has the kernel believe that its timer does not work.
     let kernel_arguments = format!(
-        "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 guest.folder={}",
+        "console=ttyS0 quiet mitigations=off no_timer_check oops=panic panic=-1 guest.folder={}",
         folder.display()
     );
     let mut command = Command::new("timeout");

@@ -1,14 +1,16 @@
 //! Tests whose bodies run in a guest.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Guest, GuestError, GuestPlan, Kernel};
+use crate::{Guest, GuestError, GuestPlan, Kernel, Ran};
 
 /// Set in the guest, so that a test knows that it is there.
 const INSIDE: &str = "VENICE_INSIDE_GUEST";
+
+/// So many guests one script may come to, each of which the emulator let down.
+const MOST_GUESTS: usize = 3;
 
 /// The guest that all tests of one binary share. It is booted by the first that wants it.
 #[derive(Debug)]
@@ -32,7 +34,28 @@ impl Room {
         Self { plan, guest: Mutex::new(State::NotYet) }
     }
 
-    /// Does something with the guest; `None` where this machine cannot have one.
+    /// Runs a script of bash in the guest, as [`Guest::run`] does; in a new one where the emulator made
+    /// a slip. The reason where this machine cannot have one.
+    ///
+    /// # Panics
+    /// When the guest does not boot.
+    pub fn run(&self, command: &str, limit: Duration) -> Result<Result<Ran, GuestError>, String> {
+        for _ in 1..MOST_GUESTS {
+            match self.with(|guest| guest.run(command, limit))? {
+                Err(error) if error.is_emulators() => self.leave(&error),
+                ran => return Ok(ran),
+            }
+        }
+        self.with(|guest| guest.run(command, limit))
+    }
+
+    /// The next to come has another guest.
+    fn leave(&self, error: &GuestError) {
+        println!("The emulator made a slip; once more in another guest. {error}");
+        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = State::NotYet;
+    }
+
+    /// Does something with the guest; the reason where this machine cannot have one.
     ///
     /// # Panics
     /// When the guest does not boot.
@@ -40,7 +63,11 @@ impl Room {
         // A test that failed in there says nothing about the guest.
         let mut state = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
-            *state = match Guest::boot(&self.plan) {
+            let mut booted = Guest::boot(&self.plan);
+            if booted.as_ref().is_err_and(GuestError::is_emulators) {
+                booted = Guest::boot(&self.plan);
+            }
+            *state = match booted {
                 Ok(guest) => State::Up(Box::new(guest)),
                 Err(GuestError::Missing(reason)) => State::Missing(reason),
                 Err(error) => panic!("{error}"),
@@ -69,8 +96,7 @@ pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
         "cd / && {INSIDE}=1 RUST_BACKTRACE=1 '{}' --exact '{test}' --nocapture --test-threads=1",
         binary.display()
     );
-    let ran = room.with(|guest| (guest.run(&command, limit), guest.console().to_owned()));
-    match ran {
+    match room.run(&command, limit) {
         Err(reason) => {
             let feature = match room.plan.kernel {
                 Kernel::OfRelease => "qemu",
@@ -78,11 +104,12 @@ pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
             };
             println!("SKIPPED: {test}: no {feature}: {reason}");
         }
-        Ok((Err(error), _)) => panic!("{error}"),
-        Ok((Ok(ran), console)) => {
+        Ok(Err(error)) => panic!("{error}"),
+        Ok(Ok(ran)) => {
             print!("{}", indented(&ran.output));
             let status = ran.status;
-            assert!(status == 0, "failed in the guest with {status}{}", hint(status, &console));
+            let name = room.plan.name;
+            assert!(status == 0, "failed in the guest with {status}{}", hint(status, name));
             let passed = ran.output.contains("test result: ok. 1 passed");
             assert!(passed, "there is no test called {test}");
         }
@@ -100,10 +127,10 @@ fn indented(output: &str) -> String {
     output.lines().map(|line| format!("    | {line}\n")).collect()
 }
 
-fn hint(status: i32, console: &Path) -> String {
+fn hint(status: i32, name: &str) -> String {
     match status {
-        137 => format!(": it ran past its limit; console: {}", console.display()),
-        _ => format!("; console: {}", console.display()),
+        137 => format!(": it ran past its limit; console: target/guest/{name}.console"),
+        _ => format!("; console: target/guest/{name}.console"),
     }
 }
 

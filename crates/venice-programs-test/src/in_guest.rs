@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
-use venice_guest_test::Room;
+use venice_guest_test::{Ran, Room};
 
 use crate::venice_binary;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// What each of the scripts can use: `$v` is venice, and `waits FILE WORDS` waits until a file has words
-/// in it, and shows what there is when they do not come.
+/// What each of the scripts can use: `$v` is venice; `waits FILE WORDS` waits until a file has words in
+/// it, and `frees BYTES` until a node has so much free, and they show what there is when that does not
+/// come.
 const SHELL: &str = "\
 export VENICE_RUN_DIR=/run/rack-$name; cd /; log=/run/$name.log; go=/run/$name.go; \
 run=; trap 'test -z $run || kill $run 2> /dev/null; $v down' EXIT; \
 waits() { for i in $(seq 900); do grep -q \"$2\" $1 && return; sleep 0.2; done; \
-          echo \"no '$2' in $1:\"; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
+          echo \"no '$2' in $1:\"; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; \
+frees() { for i in $(seq 300); do \
+          $v nodes --json | grep -q \"free_bytes.: $1,\" && return; sleep 0.2; done; \
+          $v nodes; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
 
 /// A program for Python: `GO TURNS MIB`. It writes more than it may keep, and reads it back, in each turn
 /// once there is a file called GO and the turn's number.
@@ -38,10 +42,11 @@ pub fn in_guest(room: &Room, test: &str, script: &str) -> Option<String> {
     let venice = venice_binary();
     let name = &test[..10]; // Paths of sockets are short.
     let script = format!("name={name}; v='{}'; {SHELL}{script}", venice.display());
-    match room.with(|guest| guest.must(&script, LIMIT)) {
-        Ok(output) => {
-            let output = output.unwrap_or_else(|error| panic!("{error}"));
+    match room.run(&script, LIMIT) {
+        Ok(ran) => {
+            let Ran { status, output } = ran.unwrap_or_else(|error| panic!("{error}"));
             println!("{output}");
+            assert!(status == 0, "the script ended with {status}");
             Some(output)
         }
         Err(reason) => {
