@@ -320,8 +320,11 @@ fn check_pages(
     grant: &Grant,
     connection: &ShmConnection,
 ) -> Result<(), RecipientError> {
+    if !block.is_window() {
+        return Ok(());
+    }
     let pages = connection.slabs.iter().filter_map(SlabFile::page_bytes);
-    match pages.max().filter(|bytes| block.is_window() && *bytes > PAGE_BYTES) {
+    match pages.max().filter(|bytes| *bytes > PAGE_BYTES) {
         Some(bytes) => {
             let (donor, page) = (grant.donor.clone(), ByteSize(bytes));
             Err(RecipientError::LargePages { donor, page })

@@ -1,6 +1,7 @@
 //! The slabs of one donor: a fixed number, made when the agent starts of the machine's memory, where
 //! they are locked, or of memory devices.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use venice_wire::SLAB_BYTES;
@@ -43,7 +44,7 @@ struct Stock {
     /// Slabs that came back and are not replaced yet.
     missing: usize,
     /// Of devices: where no slab is that could be lent.
-    vacant: Vec<Place>,
+    vacant: VecDeque<Place>,
 }
 
 impl SlabPool {
@@ -84,7 +85,7 @@ impl SlabPool {
         let places = |device: usize| {
             (0..devices[device].slab_count()).map(move |index| Place { device, index })
         };
-        let vacant: Vec<Place> = (0..devices.len()).flat_map(places).collect();
+        let vacant: VecDeque<Place> = (0..devices.len()).flat_map(places).collect();
         let stock = Stock { missing: vacant.len(), vacant, ..Stock::default() };
         let pool = Self { stock: Mutex::new(stock), maker: Maker::Devices(devices) };
         match pool.replenish() {
@@ -190,14 +191,24 @@ impl SlabPool {
 
     fn make(&self) -> Result<Slab, DonorError> {
         let Maker::Devices(devices) = &self.maker else { return Slab::new() };
-        let vacant = self.stock().vacant.clone();
-        for place in &vacant {
-            if let Some(slab) = devices[place.device].slab(place.index)? {
-                self.stock().vacant.retain(|other| other != place);
-                return Ok(slab.at(*place));
+        let mut held = Vec::new();
+        let made = loop {
+            // Out of the list first: the lock is not held while a slab is wiped.
+            let Some(place) = self.stock().vacant.pop_back() else {
+                break Err(DonorError::StillMapped { slabs: held.len() });
+            };
+            match devices[place.device].slab(place.index) {
+                Ok(Some(slab)) => break Ok(slab.at(place)),
+                Ok(None) => held.push(place),
+                Err(error) => {
+                    held.push(place);
+                    break Err(error);
+                }
             }
-        }
-        Err(DonorError::StillMapped { slabs: vacant.len() })
+        };
+        // In front: tried again when no other is left.
+        held.into_iter().for_each(|place| self.stock().vacant.push_front(place));
+        made
     }
 
     fn explain(&self, error: DonorError, missing: usize) -> DonorError {
