@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use venice_fabric::{LinkModel, Position, Topology};
+use venice_memory::hotplug::dax_name;
 use venice_ports::udp::XdpInterface;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -240,21 +241,14 @@ impl AgentConfig {
 
     /// The names of the memory devices to lend.
     pub(crate) fn memory_devices(&self) -> Result<Vec<String>, AgentError> {
-        let named: Vec<String> =
-            self.lend_dax.iter().map(|text| text.trim_start_matches("/dev/").to_owned()).collect();
-        for (at, name) in named.iter().enumerate() {
-            let is_name = name.strip_prefix("dax").is_some_and(|rest| {
-                !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
-            });
-            let said = match (is_name, named[..at].contains(name)) {
-                (true, false) => continue,
-                (true, true) => format!("lend_dax: {name} is named twice"),
-                (false, _) => format!(
-                    "lend_dax: {name:?} is no memory device's name: write it as in dax0.0 (`venice \
-                     window list` has what there is)"
-                ),
-            };
-            return Err(AgentError::Config(said));
+        let wrong = |what: String| AgentError::Config(format!("lend_dax: {what}"));
+        let mut named: Vec<String> = Vec::new();
+        for text in &self.lend_dax {
+            let name = dax_name(text).map_err(|error| wrong(error.to_string()))?;
+            if named.iter().any(|other| other == name) {
+                return Err(wrong(format!("{name} is named twice")));
+            }
+            named.push(name.to_owned());
         }
         Ok(named)
     }

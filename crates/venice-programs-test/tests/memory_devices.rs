@@ -40,6 +40,15 @@ pages = sum(memory[at:at + 4096].count(0) == 4095 for at in range(0, bytes, 4096
 print(sys.argv[2], 'pages:', pages, flush=True)
 ";
 
+/// Starts [`PROGRAM`] with most of its memory in a window, for so many turns, and has it write the first.
+fn in_window(turns: u32) -> String {
+    format!(
+        "$v run --mode window --local 6MiB --remote 64MiB -- python3 -c \"{PROGRAM}\" $go {turns} 48 \
+             > $log 2>&1 & run=$!; \
+         waits $log 'written 1'; "
+    )
+}
+
 /// The number behind `words`.
 fn number(output: &str, words: &str) -> u64 {
     let (_, after) = output.split_once(words).unwrap_or_else(|| panic!("no {words:?}: {output}"));
@@ -50,11 +59,10 @@ fn number(output: &str, words: &str) -> u64 {
 /// A program's own loads and stores go to the device, and nobody finds anything there afterwards.
 #[test]
 fn a_window_is_the_device_itself() {
+    let program = in_window(1);
     let script = format!(
         "$v up --nodes 1 --lend-dax dax0.0; \
-         $v run --mode window --local 6MiB --remote 64MiB -- python3 -c \"{PROGRAM}\" $go 1 48 \
-             > $log 2>&1 & run=$!; \
-         waits $log 'written 1'; \
+         {program}\
          echo mappings: $(grep -c /dev/dax0.0 /proc/$(pgrep -n python3)/maps); \
          python3 -c \"{LOOK}\" dax0.0 then; \
          touch ${{go}}1; wait $run; code=$?; run=; cat $log; \
@@ -94,11 +102,10 @@ fn pages_go_to_devices_with_large_pages_and_over_udp() {
 /// successor lends the rest.
 #[test]
 fn what_is_mapped_is_not_lent_again() {
+    let program = in_window(2);
     let script = format!(
         "$v up --nodes 1 --lend-dax dax0.0; \
-         $v run --mode window --local 6MiB --remote 64MiB -- python3 -c \"{PROGRAM}\" $go 2 48 \
-             > $log 2>&1 & run=$!; \
-         waits $log 'written 1'; frees 50331648; \
+         {program}frees 50331648; \
          VENICE_RUN_DIR=/run/other $v up --nodes 1 --lend-dax dax0.0; \
          pkill -9 -f 'agent.*node1'; sleep 1; $v up; frees 50331648; \
          touch ${{go}}1; waits $log 'written 2'; touch ${{go}}2; \

@@ -40,7 +40,7 @@ impl MemoryDevice {
 
     /// The device, or a file in place of one, at `path`.
     pub(super) fn at(path: &Path, len_bytes: u64) -> Result<Self, DonorError> {
-        let mine = SlabFile::in_device(open(path)?, len_bytes);
+        let mine = SlabFile::at(open(path)?, len_bytes);
         if !mine.lock().map_err(|source| device_error(path, "fcntl", source))? {
             return Err(DonorError::DeviceLent { path: path.to_owned() });
         }
@@ -56,7 +56,7 @@ impl MemoryDevice {
     pub(super) fn slab(&self, index: usize) -> Result<Option<Slab>, DonorError> {
         assert!(index < self.slabs, "slab {index} of {}", self.slabs);
         let error = |step| move |source| device_error(&self.path, step, source);
-        let file = SlabFile::in_device(open(&self.path)?, index as u64 * SLAB_BYTES);
+        let file = SlabFile::at(open(&self.path)?, index as u64 * SLAB_BYTES);
         if !file.lock().map_err(error("fcntl"))? {
             return Ok(None);
         }

@@ -13,6 +13,27 @@ use super::{Block, HotplugError, MemoryBlocks};
 const KMEM: &str = "kmem";
 const DEVICE_DAX: &str = "device_dax";
 
+/// Why a text names no DAX device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no memory device's name: write it as in dax0.0 (`venice window list` has what there is)"
+)]
+pub struct BadDaxName(String);
+
+/// The name that a text gives a DAX device, which may be its path in `/dev`; whether there is one is
+/// another question.
+///
+/// # Errors
+/// When it is no such name.
+pub fn dax_name(text: &str) -> Result<&str, BadDaxName> {
+    let name = text.trim_start_matches("/dev/");
+    let is_number = |rest: &str| {
+        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    };
+    let is_name = name.strip_prefix("dax").is_some_and(is_number);
+    is_name.then_some(name).ok_or_else(|| BadDaxName(name.to_owned()))
+}
+
 /// The bus of the DAX devices.
 #[derive(Debug, Clone)]
 pub struct DaxBus {

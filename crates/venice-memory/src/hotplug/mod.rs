@@ -16,6 +16,6 @@ mod offline;
 pub mod record;
 
 pub use blocks::{Block, MemoryBlocks};
-pub use dax::{DaxBus, DaxDevice};
+pub use dax::{BadDaxName, DaxBus, DaxDevice, dax_name};
 pub use error::HotplugError;
 pub use offline::Offline;

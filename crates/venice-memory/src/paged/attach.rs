@@ -148,7 +148,7 @@ fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno
             Err(error) => return Err(error),
             Ok((_, [slab, _])) => {
                 let offset_bytes = u64::from_le_bytes(answer);
-                return Ok(slab.map(|fd| SlabFile::in_device(fd, offset_bytes)));
+                return Ok(slab.map(|fd| SlabFile::at(fd, offset_bytes)));
             }
         }
     }
@@ -226,7 +226,7 @@ mod tests {
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
                 let heard = answer(socket.as_fd(), |replica| {
-                    (known && replica == 7).then(|| SlabFile::in_device(slab(), 3 << 24))
+                    (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24))
                 });
                 assert_eq!(heard, Heard::Question);
             }

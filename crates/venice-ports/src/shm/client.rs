@@ -84,7 +84,7 @@ pub fn fetch_slabs(
         if let Reply::Slabs { link: text, offsets, .. } = &reply {
             link = parse_link(text)?;
             let offsets = offsets.iter().copied().chain(std::iter::repeat(0));
-            files.extend(fds.into_iter().zip(offsets).map(|(fd, at)| SlabFile::in_device(fd, at)));
+            files.extend(fds.into_iter().zip(offsets).map(|(fd, at)| SlabFile::at(fd, at)));
         }
     }
     files.iter().try_for_each(SlabFile::check)?;

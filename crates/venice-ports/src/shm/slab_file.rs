@@ -25,8 +25,8 @@ impl From<OwnedFd> for SlabFile {
 }
 
 impl SlabFile {
-    /// The slab at `offset_bytes` of a memory device (DAX).
-    pub fn in_device(fd: OwnedFd, offset_bytes: u64) -> Self {
+    /// The slab that begins at `offset_bytes`: of a memory device (DAX), or 0.
+    pub fn at(fd: OwnedFd, offset_bytes: u64) -> Self {
         Self { fd, offset_bytes }
     }
 
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_device_that_is_no_memory_is_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let slab = SlabFile::in_device(null.into(), 0);
+        let slab = SlabFile::at(null.into(), 0);
         assert!(slab.is_in_device());
         let said = slab.check().unwrap_err().to_string();
         assert!(said.contains("no memory"), "{said}");
@@ -175,6 +175,6 @@ mod tests {
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         whole.check().unwrap();
         assert_eq!(whole.try_clone().unwrap().offset_bytes(), 0);
-        assert!(SlabFile::in_device(fd, 4096).check().is_err());
+        assert!(SlabFile::at(fd, 4096).check().is_err());
     }
 }

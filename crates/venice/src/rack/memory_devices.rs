@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use venice_memory::hotplug::DaxBus;
+use venice_memory::hotplug::{BadDaxName, DaxBus, dax_name};
 use venice_wire::SLAB_BYTES;
 
 use super::up::UpArgs;
@@ -16,22 +16,16 @@ pub struct NodeDax {
 }
 
 impl FromStr for NodeDax {
-    type Err = &'static str;
+    type Err = BadDaxName;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (node, device) = match text.strip_prefix("/dev/").or(Some(text)) {
-            Some(device) if !device.contains('/') => (None, device),
-            _ => {
-                text.split_once('/').map(|(node, device)| (Some(node), device)).unwrap_or_default()
-            }
+    fn from_str(text: &str) -> Result<Self, BadDaxName> {
+        let (node, device) = match text.split_once('/') {
+            Some((node, device)) if !node.is_empty() => (Some(node.to_owned()), device),
+            _ => (None, text),
         };
-        let device = device.trim_start_matches("/dev/").trim_start_matches("dev/");
-        if device.contains('/') || !device.starts_with("dax") {
-            return Err(
-                "write it as in dax0.0, or node2/dax0.0 (`venice window list` has what there is)",
-            );
-        }
-        Ok(Self { node: node.map(str::to_owned), device: device.to_owned() })
+        // Behind a node's name a path has its first slash there.
+        let device = dax_name(device.strip_prefix("dev/").unwrap_or(device))?.to_owned();
+        Ok(Self { node, device })
     }
 }
 
@@ -81,7 +75,7 @@ mod tests {
     fn a_node_may_be_named_before_the_device() {
         let parsed = |text: &str| {
             let NodeDax { node, device } = text.parse()?;
-            Ok::<_, &str>((node, device))
+            Ok::<_, BadDaxName>((node, device))
         };
         let first = (None, "dax0.0".to_owned());
         assert_eq!(parsed("dax0.0").unwrap(), first);
