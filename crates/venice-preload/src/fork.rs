@@ -7,6 +7,7 @@ use std::cell::UnsafeCell;
 use venice_memory::paged::{ForkedChild, Tether, Window, WindowFork, sys};
 
 use crate::c;
+use crate::heap::heap;
 use crate::the_pager::pager;
 use crate::window_calls::{tether, window};
 
@@ -30,11 +31,17 @@ pub fn install() -> bool {
 }
 
 extern "C" fn prepare() {
-    let fork = match (pager(), window()) {
-        (Some(pager), _) => Fork::Paged(pager.before_fork()),
-        (None, Some(window)) => Fork::Window(prepare_window(window)),
-        (None, None) => return forget_parents(),
-    };
+    match (pager(), window()) {
+        (Some(pager), _) => begin(Fork::Paged(pager.before_fork())),
+        (None, Some(window)) => begin(Fork::Window(prepare_window(window))),
+        (None, None) => forget_parents(),
+    }
+    if let Err(errno) = heap().before_fork() {
+        sys::die(&format!("a fork cannot begin: {errno}"));
+    }
+}
+
+fn begin(fork: Fork) {
     // SAFETY: the structure lock is held by `fork`.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
 }
@@ -74,7 +81,10 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    // Its pager is not its own yet, and there is no other thread.
+    // SAFETY: its pager is not its own yet, and there is no other thread.
+    if unsafe { heap().take_over_in_child() }.is_err() {
+        sys::die("a forked child cannot go on: there is no memory for the pager's heap");
+    }
     let done = match take() {
         Some(Fork::Paged(fork)) => fork.in_child().map_err(|error| error.to_string()),
         Some(Fork::Window(fork)) => fork.in_child().map_err(|error| error.to_string()),

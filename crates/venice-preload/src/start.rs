@@ -15,7 +15,7 @@ use crate::{descriptors, fork, heap, mappings, patch, signals, the_pager, window
 /// budget must not run without one unnoticed.
 pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
-    heap::lock();
+    heap::heap().lock();
     window_calls::find_fork();
     if let Err(why) = try_start(Path::new(&socket)) {
         let _ = sys::write(2, format!("venice: {why}\n").as_bytes());

@@ -272,7 +272,7 @@ pub fn available_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory_device::tests::device;
+    use super::super::memory_device::tests::{device, soon};
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use venice_ports::shm::MappedSlab;
@@ -342,20 +342,27 @@ mod tests {
         let stale = MappedSlab::map(&recipients, SLAB_BYTES as usize).unwrap();
         drop(recipients);
         let held = pool.give_back(slabs).unwrap_err();
-        assert!(matches!(held, DonorError::StillMapped { slabs: 1 }), "{held}");
+        assert!(matches!(held, DonorError::StillMapped { .. }), "{held}");
+        soon("one is held", || {
+            matches!(pool.replenish(), Err(DonorError::StillMapped { slabs: 1 })).then_some(())
+        });
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (1, 2));
         assert_eq!((pool.give_up_missing(), pool.grow(1)), (1, 0));
         let free = pool.take(1).unwrap();
         assert!(pool.take(1).is_none());
         drop(stale);
-        assert_eq!(pool.grow(1), 1);
-        let again = pool.take(1).unwrap();
+        let again = soon("the other is free", || {
+            pool.grow(1);
+            pool.take(1)
+        });
         let mut seen = [1u8; 10];
         again[0].read(0, &mut seen);
         assert_eq!(seen, [0; 10]);
-        pool.give_back([free, again].into_iter().flatten().collect()).unwrap();
-        assert_eq!(pool.withdraw(1).len(), 1);
-        assert_eq!((pool.free_slabs(), pool.grow(1), pool.total_slabs()), (1, 1, 2));
+        pool.take_in([free, again].into_iter().flatten().collect());
+        soon("both are free", || pool.replenish().ok());
+        assert_eq!((pool.withdraw(1).len(), pool.free_slabs(), pool.total_slabs()), (1, 1, 1));
+        soon("both are there", || (pool.grow(1) == 1).then_some(()));
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! A lock for a few instructions, among the pager's own threads only.
+//! A lock for a few instructions.
 //!
-//! They are few, sit on processors of their own and hold it for less than a system call of
-//! sleeping and waking would take. It may be forgotten by force: the child of a `fork` inherits
+//! Whoever takes it holds it for less than a system call of sleeping and waking would take. It may be forgotten by force: the child of a `fork` inherits
 //! it from threads that it has not got.
 
 use std::cell::UnsafeCell;

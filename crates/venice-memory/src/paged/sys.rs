@@ -233,6 +233,20 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     Ok(addr as *mut u8)
 }
 
+/// Anonymous memory of the pager's own that children share.
+///
+/// # Errors
+/// As for [`map_private`].
+pub fn map_shared(len_bytes: usize) -> SysResult<*mut u8> {
+    const PROT_READ_WRITE: usize = 3;
+    const MAP_SHARED_ANON: usize = 0x01 | 0x20;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+    let addr = unsafe {
+        syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, MAP_SHARED_ANON, usize::MAX, 0])?
+    };
+    Ok(addr as *mut u8)
+}
+
 /// Anonymous private memory, not locked, at a multiple of `align_bytes` (of pages): pages are moved
 /// to or from it, which wants both sides alike.
 ///
