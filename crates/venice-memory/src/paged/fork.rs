@@ -22,6 +22,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 
 use super::PAGE;
 use super::fork_window::Content;
+use super::in_thread::signal;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
 use super::presence::look_once;
@@ -158,6 +159,8 @@ impl ForkedChild {
     /// The kernel's refusals. The child must not go on then.
     pub fn in_child(mut self) -> Result<(), PagerError> {
         let pager = self.structure.pager;
+        // SAFETY: this is the child's only thread.
+        unsafe { signal::take_over_in_child() };
         let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
             // The parent's handler makes it whole.
             pager.descriptors.close_all_but(&[]);

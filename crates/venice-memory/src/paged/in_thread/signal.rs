@@ -121,6 +121,15 @@ pub fn end(pager: &Pager) {
     }
 }
 
+/// In the child of a fork: a thread that it has not got may have been changing the program's action.
+///
+/// # Safety
+/// The caller is the child's only thread.
+pub unsafe fn take_over_in_child() {
+    // SAFETY: forwarded to the caller.
+    unsafe { PROGRAM.changing.forget_holder(()) };
+}
+
 /// Lets the calling thread, and those it starts, get the signal.
 pub fn unblock() {
     const SIG_UNBLOCK: usize = 1;
