@@ -42,12 +42,11 @@ fn donors_die_one_after_the_other_over_udp() {
     donors_die_one_after_the_other("donors_die_one_after_the_other_over_udp", Port::Udp);
 }
 
-#[test]
-fn two_donors_that_die_at_once_end_the_program_with_a_word() {
-    if paged_mode_is_missing("two_donors_that_die_at_once_end_the_program_with_a_word") {
+fn donors_that_die_at_once_end_the_program_with_a_word(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
         return;
     }
-    let rack = Rack::start(Port::Shm, LEND_MIB);
+    let rack = Rack::start(port, LEND_MIB);
     // So much that what one node has is enough to go on with; of any three, two share a slab.
     let busy = Busy::start(&rack, "200MiB", 2);
     let pids = ["node1", "node2", "node3"].map(|name| rack.agent_pid(name));
@@ -62,6 +61,18 @@ fn two_donors_that_die_at_once_end_the_program_with_a_word() {
     assert!(outcome.stdout.is_empty(), "the program claims success");
     let told = |line: &str| line.contains("died with a copy") && line.contains("region");
     assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
+}
+
+#[test]
+fn donors_that_die_at_once_end_the_program_with_a_word_over_shm() {
+    let test = "donors_that_die_at_once_end_the_program_with_a_word_over_shm";
+    donors_that_die_at_once_end_the_program_with_a_word(test, Port::Shm);
+}
+
+#[test]
+fn donors_that_die_at_once_end_the_program_with_a_word_over_udp() {
+    let test = "donors_that_die_at_once_end_the_program_with_a_word_over_udp";
+    donors_that_die_at_once_end_the_program_with_a_word(test, Port::Udp);
 }
 
 /// Where copies cannot be built anew, `venice ps` and `venice status` say what is in the way of each node.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::application::{Application, Sizes};
 use super::mode::{Budget, Mode};
-use super::sample::Timing;
+use super::sample::{Sample, Timing};
 use crate::interrupt::Late;
 use crate::machine::Machine;
 
@@ -26,6 +26,8 @@ pub struct MemoryReport {
     pub copies: u32,
     /// How large the applications were.
     pub sizes: Sizes,
+    /// What a run of one application in one mode could take, in seconds.
+    pub limit_s: f64,
     /// Every application in every mode.
     pub cells: Vec<Cell>,
     /// What was not measured, and why.
@@ -65,6 +67,8 @@ pub struct Cell {
     pub cut_short: bool,
     /// Duration of filling the memory before, in seconds.
     pub load_s: f64,
+    /// Duration of the whole run that it is of, in seconds: starting, filling, working, checking.
+    pub whole_s: f64,
     /// Resident anonymous memory while it was measured, in bytes.
     pub resident_bytes: u64,
     /// Values and digests of the whole run that were wrong.
@@ -137,7 +141,7 @@ impl Cell {
         place: Place,
         timing: &Timing,
         local: &Timing,
-        sample: &super::sample::Sample,
+        (sample, whole_s): (&Sample, f64),
     ) -> Self {
         let Place { application, mode, local_share, local_bytes } = place;
         Self {
@@ -152,6 +156,7 @@ impl Cell {
             p99_us: timing.p99_us,
             cut_short: timing.cut_short,
             load_s: sample.load_s,
+            whole_s,
             resident_bytes: sample.resident_bytes,
             wrong: sample.wrong,
         }
@@ -193,6 +198,16 @@ impl MemoryReport {
                 && (mode == Mode::Local || cell.local_share == share)
         })
     }
+
+    /// Whether a case was ended by the limit in a mode.
+    pub(crate) fn is_too_slow(&self, case: &str, mode: Mode, share: f64) -> bool {
+        self.unmeasured.iter().any(|one| {
+            one.fate == Fate::TooSlow
+                && one.mode == mode
+                && one.local_share == Some(share)
+                && one.name.as_deref() == Some(case)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +242,7 @@ pub(crate) mod tests {
             p99_us: None,
             cut_short: false,
             load_s: 1.0,
+            whole_s: 2.0 + slowdown,
             resident_bytes: 8 << 20,
             wrong: 0,
         }
@@ -240,6 +256,7 @@ pub(crate) mod tests {
             quick: true,
             copies: 1,
             sizes: sizes(),
+            limit_s: 60.0,
             cells: vec![
                 cell(Mode::Local, 1.0, 1.0),
                 cell(Mode::VeniceShm, 0.5, 1.25),

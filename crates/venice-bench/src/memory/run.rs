@@ -46,6 +46,13 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
     Ok(run.report)
 }
 
+/// A run of an application in one mode.
+struct Ran {
+    sample: Sample,
+    /// From its start to its end.
+    whole_s: f64,
+}
+
 struct Run<'a> {
     plan: &'a Plan,
     report: MemoryReport,
@@ -65,6 +72,7 @@ impl<'a> Run<'a> {
             quick: plan.quick,
             copies: COPIES,
             sizes: plan.sizes.clone(),
+            limit_s: plan.limit.as_secs_f64(),
             cells: Vec::new(),
             unmeasured: Vec::new(),
             checked: 0,
@@ -87,15 +95,20 @@ impl<'a> Run<'a> {
             }
         };
         let label = self.label(&format!("{}, local", load.name()));
-        let local = match load.run(&Launch::Local, sizes, prepared.as_deref(), *limit, &label) {
+        let on = |launch: &Launch, label: &str| {
+            let began = Instant::now();
+            let sample = load.run(launch, sizes, prepared.as_deref(), *limit, label)?;
+            anyhow::Ok(Ran { sample, whole_s: began.elapsed().as_secs_f64() })
+        };
+        let local = match on(&Launch::Local, &label) {
             Ok(local) => local,
             Err(error) => {
                 interrupt::check()?;
                 return Err(error.context(format!("{} on plain local memory", load.name())));
             }
         };
-        let (resident_bytes, peak_bytes) = (local.resident_bytes, local.peak_bytes);
-        self.enter(Place::local(load.application(), resident_bytes), &local, &local);
+        let (resident_bytes, peak_bytes) = (local.sample.resident_bytes, local.sample.peak_bytes);
+        self.enter(Place::local(load.application(), resident_bytes), &local, &local.sample);
         let modes = self.fitting_modes(load);
         for &share in &self.plan.shares {
             let budget = Budget::of(resident_bytes, peak_bytes, share);
@@ -104,12 +117,10 @@ impl<'a> Run<'a> {
                 if self.is_skipped(mode) {
                     continue;
                 }
-                let outcome = ground.on(mode, budget, |launch| {
-                    load.run(launch, sizes, prepared.as_deref(), *limit, &label)
-                });
+                let outcome = ground.on(mode, budget, |launch| on(launch, &label));
                 interrupt::check()?;
                 let place = Place::of(load.application(), mode, share, budget);
-                self.enter_far(&load.name(), place, outcome, &local);
+                self.enter_far(&load.name(), place, outcome, &local.sample);
             }
         }
         Ok(())
@@ -147,14 +158,14 @@ impl<'a> Run<'a> {
         &mut self,
         name: &str,
         place: Place,
-        outcome: Result<Result<Sample, Lacking>>,
+        outcome: Result<Result<Ran, Lacking>>,
         local: &Sample,
     ) {
         let Place { mode, local_share, .. } = place;
         match outcome {
-            Ok(Ok(mut sample)) => {
-                sample.compare_with(local);
-                self.enter(place, &sample, local);
+            Ok(Ok(mut ran)) => {
+                ran.sample.compare_with(local);
+                self.enter(place, &ran, local);
             }
             Ok(Err(Lacking(reason))) => {
                 let fate = Fate::Skipped;
@@ -176,11 +187,12 @@ impl<'a> Run<'a> {
         format!("[{}/{}] {what}", self.done, self.total)
     }
 
-    fn enter(&mut self, place: Place, sample: &Sample, local: &Sample) {
+    fn enter(&mut self, place: Place, ran: &Ran, local: &Sample) {
+        let Ran { sample, whole_s } = ran;
         self.report.checked += sample.checked;
         self.report.wrong += sample.wrong;
         for (timing, local) in sample.cases.iter().zip(&local.cases) {
-            self.report.cells.push(Cell::new(place, timing, local, sample));
+            self.report.cells.push(Cell::new(place, timing, local, (sample, *whole_s)));
         }
     }
 

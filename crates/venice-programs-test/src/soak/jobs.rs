@@ -1,6 +1,7 @@
 //! The programs: each with two copies of its far memory, or coded 2+1, a part of its memory local,
 //! and every result checked.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -78,12 +79,14 @@ pub fn sqlite(soak: &Soak) {
     }
 }
 
-/// A Redis is written and read all the time, and saves in the background.
+/// A Redis is written and read all the time, and saves in the background; what the last save left on disk
+/// is what there was when it began.
 pub fn redis(soak: &Soak) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let server = start(soak, TWO_COPIES, "8MiB", "96MiB", &redis::server(dir.path()));
     let mut client = redis::Client::connect(&redis::socket(dir.path()));
     let mut generations = vec![1; KEYS as usize];
+    let mut saved = None;
     let mut dice = soak.plan.seed ^ 0x5eed;
     client.set_all(&(0..KEYS).collect::<Vec<_>>(), 1);
     for batch in 1.. {
@@ -98,6 +101,7 @@ pub fn redis(soak: &Soak) {
         }
         if batch % SAVE_AFTER == 0 && !client.is_saving() {
             client.call(&[b"BGSAVE"]);
+            saved = Some(generations.clone());
             soak.tally.redis_saves.fetch_add(1, Ordering::Relaxed);
         }
         if soak.is_over() {
@@ -107,6 +111,19 @@ pub fn redis(soak: &Soak) {
     client.check_all(&(0..KEYS).collect::<Vec<_>>(), |key| generations[key as usize]);
     soak.tally.redis_values.fetch_add(KEYS, Ordering::Relaxed);
     wait_for("the last save", LIMIT, || (!client.is_saving()).then_some(()));
+    client.shut_down();
+    server.finish(LIMIT).expect_code(0);
+    if let Some(saved) = saved {
+        check_saved_file(soak, dir.path(), &saved);
+    }
+}
+
+/// A plain Redis loads the file.
+fn check_saved_file(soak: &Soak, dir: &Path, generations: &[u64]) {
+    let server = Running::spawn(redis::server(dir), false);
+    let mut client = redis::Client::connect(&redis::socket(dir));
+    client.check_all(&(0..KEYS).collect::<Vec<_>>(), |key| generations[key as usize]);
+    soak.tally.redis_values.fetch_add(KEYS, Ordering::Relaxed);
     client.shut_down();
     server.finish(LIMIT).expect_code(0);
 }
