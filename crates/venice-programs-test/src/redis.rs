@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::running::Running;
 use crate::values::{VALUE_BYTES, value};
 use crate::wait_for;
 
@@ -147,6 +148,23 @@ impl Client {
             _ => Err(line),
         }
     }
+}
+
+/// Loads what a server saved in `dir` into a plain one, and compares: `keys` and no others are there, and
+/// `generation` tells which writing each must show.
+#[track_caller]
+pub fn check_saved_file(
+    dir: &Path,
+    keys: &[u64],
+    generation: impl Fn(u64) -> u64,
+    limit: Duration,
+) {
+    let second = Running::spawn(server(dir), false);
+    let mut client = Client::connect(&socket(dir));
+    client.check_all(keys, generation);
+    assert_eq!(client.call(&[b"DBSIZE"]), Reply::Number(keys.len() as i64));
+    client.shut_down();
+    second.finish(limit).expect_code(0);
 }
 
 fn name(key: u64) -> String {

@@ -59,18 +59,8 @@ fn drive_redis(start: Start, keys: u64) -> Outcome {
     client.shut_down();
     let outcome = server.finish(PROGRAM_LIMIT);
     outcome.expect_code(0);
-    check_saved_file(dir.path(), &order);
+    redis::check_saved_file(dir.path(), &order, |_| 1, PROGRAM_LIMIT);
     outcome
-}
-
-/// Loads the saved file into a second, plain redis and compares every value.
-fn check_saved_file(dir: &std::path::Path, order: &[u64]) {
-    let second = plainly(&redis::server(dir));
-    let mut client = redis::Client::connect(&redis::socket(dir));
-    client.check_all(order, |_| 1);
-    assert_eq!(client.call(&[b"DBSIZE"]), redis::Reply::Number(order.len() as i64));
-    client.shut_down();
-    second.finish(PROGRAM_LIMIT).expect_code(0);
 }
 
 #[test]

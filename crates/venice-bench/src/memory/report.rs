@@ -141,7 +141,8 @@ impl Cell {
         place: Place,
         timing: &Timing,
         local: &Timing,
-        (sample, whole_s): (&Sample, f64),
+        sample: &Sample,
+        whole_s: f64,
     ) -> Self {
         let Place { application, mode, local_share, local_bytes } = place;
         Self {

@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
         self.report.checked += sample.checked;
         self.report.wrong += sample.wrong;
         for (timing, local) in sample.cases.iter().zip(&local.cases) {
-            self.report.cells.push(Cell::new(place, timing, local, (sample, *whole_s)));
+            self.report.cells.push(Cell::new(place, timing, local, sample, *whole_s));
         }
     }
 

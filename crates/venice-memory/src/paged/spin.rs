@@ -1,7 +1,7 @@
 //! A lock for a few instructions.
 //!
-//! Whoever takes it holds it for less than a system call of sleeping and waking would take. It may be forgotten by force: the child of a `fork` inherits
-//! it from threads that it has not got.
+//! Whoever takes it holds it for less than a system call of sleeping and waking would take. It may
+//! be forgotten by force: the child of a `fork` inherits it from threads that it has not got.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

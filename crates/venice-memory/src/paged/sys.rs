@@ -220,15 +220,8 @@ pub fn poll(fds: &mut [PollFd], timeout_ms: i32) -> usize {
 /// # Errors
 /// The kernel's, when the address space is used up.
 pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
-    const PROT_READ_WRITE: usize = 3;
-    const MAP_PRIVATE_ANON_NORESERVE: usize = 0x02 | 0x20 | 0x4000;
-    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
-    let addr = unsafe {
-        syscall(
-            nr::MMAP,
-            [0, len_bytes, PROT_READ_WRITE, MAP_PRIVATE_ANON_NORESERVE, usize::MAX, 0],
-        )?
-    };
+    const MAP_PRIVATE_NORESERVE: usize = 0x02 | 0x4000;
+    let addr = map_anonymous(len_bytes, MAP_PRIVATE_NORESERVE)?;
     lock_on_fault(addr, len_bytes);
     Ok(addr as *mut u8)
 }
@@ -238,13 +231,16 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
 /// # Errors
 /// As for [`map_private`].
 pub fn map_shared(len_bytes: usize) -> SysResult<*mut u8> {
+    const MAP_SHARED: usize = 0x01;
+    Ok(map_anonymous(len_bytes, MAP_SHARED)? as *mut u8)
+}
+
+fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {
     const PROT_READ_WRITE: usize = 3;
-    const MAP_SHARED_ANON: usize = 0x01 | 0x20;
+    const MAP_ANONYMOUS: usize = 0x20;
+    let flags = flags | MAP_ANONYMOUS;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
-    let addr = unsafe {
-        syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, MAP_SHARED_ANON, usize::MAX, 0])?
-    };
-    Ok(addr as *mut u8)
+    unsafe { syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, flags, usize::MAX, 0]) }
 }
 
 /// Anonymous private memory, not locked, at a multiple of `align_bytes` (of pages): pages are moved

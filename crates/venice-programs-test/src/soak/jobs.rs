@@ -1,7 +1,6 @@
 //! The programs: each with two copies of its far memory, or coded 2+1, a part of its memory local,
 //! and every result checked.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -114,16 +113,8 @@ pub fn redis(soak: &Soak) {
     client.shut_down();
     server.finish(LIMIT).expect_code(0);
     if let Some(saved) = saved {
-        check_saved_file(soak, dir.path(), &saved);
+        let all: Vec<u64> = (0..KEYS).collect();
+        redis::check_saved_file(dir.path(), &all, |key| saved[key as usize], LIMIT);
+        soak.tally.redis_values.fetch_add(KEYS, Ordering::Relaxed);
     }
-}
-
-/// A plain Redis loads the file.
-fn check_saved_file(soak: &Soak, dir: &Path, generations: &[u64]) {
-    let server = Running::spawn(redis::server(dir), false);
-    let mut client = redis::Client::connect(&redis::socket(dir));
-    client.check_all(&(0..KEYS).collect::<Vec<_>>(), |key| generations[key as usize]);
-    soak.tally.redis_values.fetch_add(KEYS, Ordering::Relaxed);
-    client.shut_down();
-    server.finish(LIMIT).expect_code(0);
 }
