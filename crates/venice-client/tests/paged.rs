@@ -3,6 +3,12 @@
 #[path = "../../venice-recipient/tests/common/mod.rs"]
 mod common;
 
+use std::io::{Read, Write, pipe};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
 use common::Rack as Daemons;
 use proptest::prelude::*;
 use venice_client::{Error, MemoryOptions, PageSize, PagedMemory, PagedRegion, PortKind, Rack};
@@ -110,20 +116,22 @@ fn run(memory: &PagedMemory, steps: &[Step], setting: Setting) {
     }
 }
 
+fn open(rack: &Rack, setting: Setting, test: &str) -> Option<PagedMemory> {
+    let mut options = MemoryOptions::default();
+    options.port = Some(setting.port);
+    match rack.paged_memory(setting.remote_slabs * SLAB_BYTES, setting.local_bytes(), &options) {
+        Err(Error::Refused(said)) if said.contains("userfaultfd") => {
+            println!("SKIPPED: {test}: no userfaultfd");
+            None
+        }
+        memory => Some(memory.unwrap()),
+    }
+}
+
 fn regions_hold_what_was_written(test: &str, setting: Setting) {
     let daemons = Daemons::start(2, setting.remote_slabs + 1);
     let rack = Rack::connect_by(daemons.access()).unwrap();
-    let mut options = MemoryOptions::default();
-    options.port = Some(setting.port);
-    let memory =
-        match rack.paged_memory(setting.remote_slabs * SLAB_BYTES, setting.local_bytes(), &options)
-        {
-            Err(Error::Refused(said)) if said.contains("userfaultfd") => {
-                println!("SKIPPED: {test}: no userfaultfd");
-                return;
-            }
-            memory => memory.unwrap(),
-        };
+    let Some(memory) = open(&rack, setting, test) else { return };
     let config = ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() };
     let result = proptest::test_runner::TestRunner::new(config).run(&steps(), |steps| {
         run(&memory, &steps, setting);
@@ -161,4 +169,47 @@ fn regions_of_huge_pages_hold_what_was_written() {
     let port = PortKind::Shm;
     let setting = Setting { port, large: PageSize::Huge, scale: 8, remote_slabs: 16 };
     regions_hold_what_was_written(test, setting);
+}
+
+#[test]
+fn memory_ends_while_a_child_has_its_descriptors() {
+    let test = "memory_ends_while_a_child_has_its_descriptors";
+    let daemons = Daemons::start(2, 4);
+    let rack = Rack::connect_by(daemons.access()).unwrap();
+    for number in 0..10 {
+        let setting = large(PortKind::Shm);
+        let Some(memory) = open(&rack, setting, test) else { return };
+        let mut checked = Checked::map(&memory, MOST_PAGES, setting.large);
+        let ended = beside_a_child(|| {
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || {
+                // The pager's threads are still at work when they are to end.
+                checked.write(0, 3, 7);
+                drop((checked, memory));
+                tell.send(()).unwrap();
+            });
+            told.recv_timeout(Duration::from_secs(20))
+        });
+        assert_eq!(ended, Ok(()), "memory {number}");
+    }
+}
+
+/// The child is forked off before, and calls `exec` after `work`.
+fn beside_a_child<T>(work: impl FnOnce() -> T) -> T {
+    let (mut is_there, mut tell_there) = pipe().unwrap();
+    let (mut is_over, mut tell_over) = pipe().unwrap();
+    let mut command = Command::new("true");
+    // SAFETY: the child writes a byte and waits for one, nothing else.
+    unsafe {
+        command.pre_exec(move || {
+            tell_there.write_all(&[1])?;
+            is_over.read_exact(&mut [0])
+        });
+    }
+    let child = std::thread::spawn(move || command.status());
+    is_there.read_exact(&mut [0]).unwrap();
+    let done = work();
+    tell_over.write_all(&[1]).unwrap();
+    assert!(child.join().unwrap().unwrap().success());
+    done
 }

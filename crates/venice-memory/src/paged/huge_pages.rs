@@ -5,6 +5,7 @@
 //! (Linux 6.14), by which such a table goes.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::PAGE;
 use super::page_size::HUGE_BYTES;
@@ -38,6 +39,9 @@ pub enum NoHugePages {
     Untried(Errno),
 }
 
+/// The kernel does not change: one that stayed a huge page answers for all that come later.
+static ONE_STAYED: AtomicBool = AtomicBool::new(false);
+
 /// Asks the kernel, and tries one: it is moved to where a small page was. Where memory is so
 /// fragmented that there is none to try, they count as being there.
 ///
@@ -46,9 +50,15 @@ pub enum NoHugePages {
 pub fn are_to_be_had() -> Result<(), NoHugePages> {
     let read = |path| fs::read_to_string(path).ok();
     judge(read(ALL_SIZES).as_deref(), read(OF_2_MIB).as_deref())?;
+    if ONE_STAYED.load(Relaxed) {
+        return Ok(());
+    }
     match stays_one() {
         Ok(Some(false)) => Err(NoHugePages::TablesStay),
-        Ok(_) => Ok(()),
+        Ok(stayed) => {
+            ONE_STAYED.store(stayed.is_some(), Relaxed);
+            Ok(())
+        }
         Err(errno) => Err(NoHugePages::Untried(errno)),
     }
 }
@@ -89,6 +99,9 @@ fn try_one(uffd: Uffd, memory: usize) -> Result<Option<bool>, Errno> {
     let (from, to) = (memory, memory + HUGE_BYTES);
     // SAFETY: advice about fresh memory that nobody else has, and its first bytes.
     unsafe {
+        // What a child has too cannot be moved; and a fork by another thread would wait for ever
+        // until somebody here read of it.
+        sys::madvise(memory, 2 * HUGE_BYTES, sys::MADV_DONTFORK)?;
         sys::madvise(from, HUGE_BYTES, sys::MADV_HUGEPAGE)?;
         sys::madvise(to, HUGE_BYTES, sys::MADV_NOHUGEPAGE)?;
         (from as *mut u8).write_volatile(1);
@@ -106,6 +119,8 @@ fn try_one(uffd: Uffd, memory: usize) -> Result<Option<bool>, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+
     use super::*;
 
     #[test]
@@ -126,6 +141,40 @@ mod tests {
         match are_to_be_had() {
             Ok(()) => {}
             Err(none) => println!("SKIPPED: one_is_tried: {none}"),
+        }
+    }
+
+    /// So that the child comes at some moment of one of them.
+    const TRIES: usize = 20;
+
+    #[test]
+    fn it_does_not_matter_who_forks_meanwhile() {
+        if let Err(none) = are_to_be_had() {
+            println!("SKIPPED: it_does_not_matter_who_forks_meanwhile: {none}");
+            return;
+        }
+        let over = AtomicBool::new(false);
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    fork_for_a_moment();
+                }
+            });
+            let answers = (0..TRIES).map(|_| stays_one()).collect();
+            over.store(true, Relaxed);
+            answers
+        });
+        let untried: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+        assert_eq!(untried, []);
+    }
+
+    fn fork_for_a_moment() {
+        const SIGCHLD: usize = 17;
+        // SAFETY: the child does nothing but end.
+        let pid = unsafe { sys::syscall(sys::nr::CLONE, [SIGCHLD, 0, 0, 0, 0, 0]) }.unwrap();
+        match Pid::from_raw(pid as i32) {
+            Some(child) => drop(waitpid(Some(child), WaitOptions::empty()).unwrap()),
+            None => sys::exit(0),
         }
     }
 }

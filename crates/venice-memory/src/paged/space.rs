@@ -316,7 +316,11 @@ impl Space {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        // The handler may have ended before it heard of the fault.
+        if let Some(page) = page {
+            // The handler may have ended before it heard of the fault; and as long as a child has the
+            // descriptor too, to close it would wake nobody.
+            let _ = pager.uffd().unregister(page, PAGE);
+        }
         pager.descriptors.close(pager.uffd_fd.swap(-1, Ordering::AcqRel));
         if let (Some(fault), Some(page)) = (fault, page) {
             let _ = fault.join();

@@ -407,6 +407,9 @@ mod tests {
         let pages = || {
             let memory = sys::map_private(4 * PAGE).expect("address space") as usize;
             sys::unlock(memory, 4 * PAGE);
+            // Other tests fork, and nobody reads of it here.
+            // SAFETY: advice about fresh memory.
+            unsafe { sys::madvise(memory, 4 * PAGE, sys::MADV_DONTFORK).expect("fresh memory") };
             uffd.register(memory, 4 * PAGE).expect("plain memory");
             memory
         };
