@@ -34,7 +34,8 @@ some_memory_block_goes() {
     local state
     for state in /sys/devices/system/memory/memory*/state; do
         [[ -w $state && $(<"$state") == online ]] || continue
-        { echo offline >"$state"; } 2>/dev/null || continue
+        # The kernel tries until it is interrupted.
+        timeout 5 bash -c 'echo offline >"$1"' bash "$state" 2>/dev/null || continue
         echo online >"$state"
         return 0
     done

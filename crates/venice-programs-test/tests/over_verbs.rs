@@ -75,16 +75,17 @@ fn a_drained_donors_memory_moves_over_verbs() {
     }
 }
 
-/// Of three donors of coded memory one dies: pages are computed, fragments built anew on a fourth, and
-/// another dies.
+/// Of three donors of coded memory one dies: pages are computed, fragments built anew on a fourth that
+/// has none before, and another dies.
 #[test]
 fn coded_memory_outlives_a_donor_over_verbs() {
-    // The coding's own tables are 8 MiB of what is local.
+    // Three fragments lie on three nodes: which, should not hang on who of four joined first. The
+    // coding's own tables are 8 MiB of what is local.
     let script = format!(
-        "$v up --nodes 4 --lend 64MiB --port verbs; \
+        "$v up --nodes 4 --lend 64MiB --port verbs; $v drain node4; \
          $v run --local 14MiB --remote 32MiB --coding 2+1 --stats \
              -- python3 -c \"{PROGRAM}\" $go 3 16 > $log 2>&1 & run=$!; \
-         waits $log 'written 1'; \
+         waits $log 'written 1'; $v drain --undo node4; \
          pkill -9 -f 'agent.*node1'; touch ${{go}}1; \
          waits $log 'all fragments are there again'; \
          waits $log 'written 2'; \

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use common::{Place, signal, wait, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use venice_memory::hotplug::MemoryBlocks;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 
@@ -31,12 +32,12 @@ fn is_skipped(test: &str) -> bool {
 
 /// Whether any block of this machine goes offline; it is online again afterwards.
 fn some_block_goes() -> bool {
-    let folders = fs::read_dir(BLOCKS).into_iter().flatten().flatten().map(|e| e.path());
-    let states = folders.map(|folder| folder.join("state")).filter(|state| is_online(state));
-    states.into_iter().any(|state| {
-        let went = fs::write(&state, "offline").is_ok();
+    let blocks = MemoryBlocks::default();
+    let all = blocks.list().unwrap_or_default();
+    all.iter().rev().filter(|block| block.is_online && block.is_removable).any(|block| {
+        let went = blocks.take_offline(block.number).is_ok();
         if went {
-            fs::write(&state, "online").unwrap();
+            blocks.bring_online(block.number, block.is_movable).unwrap();
         }
         went
     })
