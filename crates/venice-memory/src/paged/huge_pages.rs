@@ -53,7 +53,7 @@ pub fn are_to_be_had() -> Result<(), NoHugePages> {
     if ONE_STAYED.load(Relaxed) {
         return Ok(());
     }
-    match stays_one() {
+    match stays_one(|| {}) {
         Ok(Some(false)) => Err(NoHugePages::TablesStay),
         Ok(stayed) => {
             ONE_STAYED.store(stayed.is_some(), Relaxed);
@@ -81,11 +81,11 @@ fn chosen(choices: &str) -> &str {
 }
 
 /// Does a huge page that is moved to where a small one was stay a huge one? `None`: there was none to
-/// move.
-fn stays_one() -> Result<Option<bool>, Errno> {
+/// move. Others may do what they like meanwhile.
+fn stays_one(meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     let uffd = Uffd::open()?;
     let tried = sys::map_aligned(2 * HUGE_BYTES, HUGE_BYTES).and_then(|memory| {
-        let tried = try_one(uffd, memory);
+        let tried = try_one(uffd, memory, meanwhile);
         // SAFETY: mapped here, and nobody else has it.
         unsafe { sys::unmap(memory as *mut _, 2 * HUGE_BYTES) };
         tried
@@ -95,7 +95,7 @@ fn stays_one() -> Result<Option<bool>, Errno> {
 }
 
 /// The same in 4 MiB of empty memory.
-fn try_one(uffd: Uffd, memory: usize) -> Result<Option<bool>, Errno> {
+fn try_one(uffd: Uffd, memory: usize, meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     let (from, to) = (memory, memory + HUGE_BYTES);
     // SAFETY: advice about fresh memory that nobody else has, and its first bytes.
     unsafe {
@@ -108,6 +108,7 @@ fn try_one(uffd: Uffd, memory: usize) -> Result<Option<bool>, Errno> {
         (to as *mut u8).write_volatile(1);
         sys::madvise(to, HUGE_BYTES, sys::MADV_DONTNEED)?;
     }
+    meanwhile();
     let presence = Presence::open_here();
     let was_huge = presence.is_huge(from);
     let moved = uffd.register(to, HUGE_BYTES).and_then(|()| uffd.move_pages(to, from, HUGE_BYTES));
@@ -119,7 +120,9 @@ fn try_one(uffd: Uffd, memory: usize) -> Result<Option<bool>, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Pid, WaitOptions, waitpid};
+    use std::time::Duration;
+
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
     use super::*;
 
@@ -144,37 +147,31 @@ mod tests {
         }
     }
 
-    /// So that the child comes at some moment of one of them.
-    const TRIES: usize = 20;
-
     #[test]
     fn it_does_not_matter_who_forks_meanwhile() {
         if let Err(none) = are_to_be_had() {
             println!("SKIPPED: it_does_not_matter_who_forks_meanwhile: {none}");
             return;
         }
-        let over = AtomicBool::new(false);
-        let answers: Vec<_> = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Relaxed) {
-                    fork_for_a_moment();
-                }
-            });
-            let answers = (0..TRIES).map(|_| stays_one()).collect();
-            over.store(true, Relaxed);
-            answers
-        });
-        let untried: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
-        assert_eq!(untried, []);
+        let mut child = None;
+        let stayed = stays_one(|| child = Some(fork_and_sleep()));
+        let child = child.unwrap();
+        kill_process(child, Signal::KILL).unwrap();
+        waitpid(Some(child), WaitOptions::empty()).unwrap();
+        assert_ne!(stayed, Ok(Some(false)));
+        assert_eq!(stayed.map(drop), Ok(()));
     }
 
-    fn fork_for_a_moment() {
+    /// A child that has all that its parent has, until it is killed.
+    fn fork_and_sleep() -> Pid {
         const SIGCHLD: usize = 17;
-        // SAFETY: the child does nothing but end.
+        // SAFETY: the child does nothing but sleep.
         let pid = unsafe { sys::syscall(sys::nr::CLONE, [SIGCHLD, 0, 0, 0, 0, 0]) }.unwrap();
         match Pid::from_raw(pid as i32) {
-            Some(child) => drop(waitpid(Some(child), WaitOptions::empty()).unwrap()),
-            None => sys::exit(0),
+            Some(child) => child,
+            None => loop {
+                std::thread::sleep(Duration::from_secs(1));
+            },
         }
     }
 }
