@@ -250,7 +250,7 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
@@ -402,7 +402,7 @@ mod tests {
     }
 
     /// A child that ends with 0 if `body` says so.
-    fn fork(body: impl FnOnce() -> bool) -> Pid {
+    pub(in super::super) fn fork(body: impl FnOnce() -> bool) -> Pid {
         const SIGCHLD: usize = 17;
         // SAFETY: the child touches nothing that another thread may have had in its hands but `body`'s.
         let pid = unsafe { sys::syscall(sys::nr::CLONE, [SIGCHLD, 0, 0, 0, 0, 0]) }.unwrap();

@@ -122,8 +122,9 @@ fn try_one(uffd: Uffd, memory: usize, meanwhile: impl FnOnce()) -> Result<Option
 mod tests {
     use std::time::Duration;
 
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
+    use super::super::heap::tests::fork;
     use super::*;
 
     #[test]
@@ -154,7 +155,7 @@ mod tests {
             return;
         }
         let mut child = None;
-        let stayed = stays_one(|| child = Some(fork_and_sleep()));
+        let stayed = stays_one(|| child = Some(fork(sleep)));
         let child = child.unwrap();
         kill_process(child, Signal::KILL).unwrap();
         waitpid(Some(child), WaitOptions::empty()).unwrap();
@@ -162,16 +163,10 @@ mod tests {
         assert_eq!(stayed.map(drop), Ok(()));
     }
 
-    /// A child that has all that its parent has, until it is killed.
-    fn fork_and_sleep() -> Pid {
-        const SIGCHLD: usize = 17;
-        // SAFETY: the child does nothing but sleep.
-        let pid = unsafe { sys::syscall(sys::nr::CLONE, [SIGCHLD, 0, 0, 0, 0, 0]) }.unwrap();
-        match Pid::from_raw(pid as i32) {
-            Some(child) => child,
-            None => loop {
-                std::thread::sleep(Duration::from_secs(1));
-            },
+    /// What a child does until it is killed.
+    fn sleep() -> bool {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
         }
     }
 }
