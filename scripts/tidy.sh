@@ -8,7 +8,7 @@ complain() { echo "tidy: $1" >&2; broken=1; }
 
 # Where memory is mapped, a process is taken over, C calls, or the kernel is asked for what has no
 # safe form (swap, block devices), unsafe code is the point. Nowhere else.
-may_be_unsafe=" venice-memory venice-ports venice-preload venice-swap venice-bench venice-c venice-py "
+may_be_unsafe=" venice-memory venice-ports venice-preload venice-swap venice-lab venice-measure venice-c venice-py "
 # The protocol: no clock, no thread, no socket, no order that changes from run to run.
 sans_io="venice-wire venice-model venice-fabric venice-rack"
 longest_file_lines=600

@@ -1,20 +1,16 @@
 //! The command line: what there is to say, and who does it.
 
 mod examples;
-mod numbers;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use venice_bench::{
-    channels, demo, fault, forecast as judging, memory, model, monitor as monitor_load, placement,
-    shares,
-};
-use venice_model::{CostModel, LatencyModel, NetworkModel};
+use venice_cli::failure::Usage;
+use venice_cli::{failure, manual, numbers};
+use venice_measure::demo;
 
-use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, forecast, get, host_port, identity, listing, paperwork, place,
-    queue, quota, rack, run, runs, sim, swap, window,
+    daemon, doctor, drain, forecast, get, host_port, identity, lab, listing, place, queue, quota,
+    rack, run, runs, swap, window,
 };
 use examples::*;
 
@@ -97,30 +93,18 @@ enum Command {
     Forecast(listing::ListArgs),
     /// Run an unmodified redis-server on borrowed memory and compare
     Demo(demo::DemoArgs),
-    /// Measure Venice
-    #[command(after_help = HELP_BENCH)]
-    Bench {
-        #[command(subcommand)]
-        what: Bench,
-    },
-    /// Reproduce a figure of the papers on this machine
-    #[command(after_help = HELP_PAPER)]
-    Paper {
-        #[command(subcommand)]
-        figure: Box<Paper>,
-    },
-    /// Compute what a composable rack costs, and how far away its parts may be
-    #[command(after_help = HELP_MODEL)]
-    Model {
-        #[command(subcommand)]
-        what: Box<ModelOf>,
-    },
-    /// Run racks in virtual time, under faults, watched by checkers
-    #[command(after_help = sim::HELP)]
-    Sim {
-        #[command(subcommand)]
-        what: Sim,
-    },
+    /// Measure Venice (runs venice-lab)
+    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    Bench(lab::LabArgs),
+    /// Reproduce a figure of the papers on this machine (runs venice-lab)
+    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    Paper(lab::LabArgs),
+    /// Compute the models of a composable rack (runs venice-lab)
+    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    Model(lab::LabArgs),
+    /// Run racks in virtual time, under faults, watched by checkers (runs venice-lab)
+    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    Sim(lab::LabArgs),
     /// Memory of devices (CXL, NVDIMM) as this machine's own
     #[command(after_help = HELP_WINDOW)]
     Window {
@@ -162,86 +146,10 @@ enum Command {
     Router(Box<daemon::AgentArgs>),
     /// Print a completion script for a shell
     #[command(after_help = HELP_COMPLETIONS)]
-    Completions(paperwork::CompletionsArgs),
+    Completions(manual::CompletionsArgs),
     /// Print or write the manual pages
     #[command(after_help = HELP_MAN)]
-    Man(paperwork::ManArgs),
-}
-
-#[derive(Subcommand, Debug)]
-enum Sim {
-    /// Run a rack: random accesses, links that misbehave, nodes that die
-    #[command(after_help = sim::HELP_RACK)]
-    Rack(Box<sim::RackArgs>),
-    /// Run a rack's control plane: grants, renewals and returns, while anybody dies or is cut off
-    #[command(after_help = sim::HELP_CONTROL)]
-    Control(Box<sim::ControlArgs>),
-}
-
-#[derive(Subcommand, Debug)]
-enum Bench {
-    /// Measure the fabric's channels beside raw memory and sockets, libfabric, UCX, iperf3
-    Channels(channels::ChannelsArgs),
-    /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
-    Fault(fault::FaultArgs),
-    /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
-    Memory(Box<memory::MemoryArgs>),
-    /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
-    #[command(after_help = HELP_FORECAST)]
-    Forecast(judging::ForecastArgs),
-    /// Measure a Monitor Node under thousands of agents: its processor time, what requests wait for
-    #[command(after_help = HELP_MONITOR_LOAD)]
-    Monitor(monitor_load::MonitorArgs),
-    /// Hold where memory is placed beside the best there is, on small racks
-    #[command(after_help = HELP_PLACEMENT)]
-    Placement(placement::PlacementArgs),
-    /// Measure what several programs get of one donor, and how long a light one waits beside heavy ones
-    #[command(after_help = HELP_SHARES)]
-    Shares(shares::SharesArgs),
-    /// What `venice bench memory` starts for each built-in application
-    #[command(hide = true)]
-    Work(memory::WorkArgs),
-    /// What `venice paper rack-9` puts between its clients and memcached
-    #[command(hide = true)]
-    VictimProxy(memory::ProxyArgs),
-    /// What `venice bench fault` starts for each way
-    #[command(hide = true)]
-    FaultWorker(fault::WorkerArgs),
-    /// What `venice bench shares` starts for each program
-    #[command(hide = true)]
-    SharesProgram(shares::ProgramArgs),
-}
-
-#[derive(Subcommand, Debug)]
-enum ModelOf {
-    /// Effective cost of pooled modules and of those in servers of their own (Eq. 1)
-    #[command(after_help = HELP_MODEL)]
-    Cost(model::ModelArgs<CostModel>),
-    /// How much longer work takes when its memory is further away (Eq. 2)
-    #[command(after_help = HELP_MODEL)]
-    Latency(model::ModelArgs<LatencyModel>),
-    /// Which interconnect is fast enough for what, in the rack, the PoD, the data centre (Table 1)
-    #[command(after_help = HELP_MODEL)]
-    Network(model::ModelArgs<NetworkModel>),
-}
-
-#[derive(Subcommand, Debug)]
-enum Paper {
-    /// Random access to memory of which two thirds are local, over every way there is
-    #[command(name = "3", after_help = HELP_PAPER)]
-    Figure3(memory::Figure3Args),
-    /// Remote memory directly and as swap, application by application, a quarter local
-    #[command(name = "15", after_help = HELP_PAPER)]
-    Figure15(memory::Figure15Args),
-    /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
-    #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
-    Figure14(memory::QueryArgs),
-    /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third
-    #[command(name = "rack-11", after_help = HELP_PAPER)]
-    RackFigure11(memory::JobArgs),
-    /// Figures 9 and 10 of the composable-rack paper: memcached with a victim store in remote memory
-    #[command(name = "rack-9", visible_alias = "rack-10", after_help = HELP_PAPER)]
-    RackFigure9(memory::VictimArgs),
+    Man(manual::ManArgs),
 }
 
 /// Does what the command line says; the exit code.
@@ -280,40 +188,10 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Links(args) => listing::links(args, monitor),
         Command::Forecast(args) => forecast::execute(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
-        Command::Bench { what: Bench::Channels(args) } => {
-            daemon::start_log_if_asked();
-            channels::execute(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Fault(args) } => fault::execute(args.clone()).map(|()| 0),
-        Command::Bench { what: Bench::FaultWorker(args) } => {
-            fault::execute_worker(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Memory(args) } => {
-            memory::execute(args.as_ref().clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Forecast(args) } => {
-            judging::execute(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Monitor(args) } => {
-            monitor_load::execute(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Placement(args) } => {
-            placement::execute(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Shares(args) } => shares::execute(args.clone()).map(|()| 0),
-        Command::Bench { what: Bench::SharesProgram(args) } => {
-            shares::execute_program(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::Work(args) } => {
-            memory::execute_work(args.clone()).map(|()| 0)
-        }
-        Command::Bench { what: Bench::VictimProxy(args) } => {
-            memory::execute_proxy(args.clone()).map(|()| 0)
-        }
-        Command::Paper { figure } => paper(figure),
-        Command::Model { what } => compute(what),
-        Command::Sim { what: Sim::Rack(args) } => sim::rack(args),
-        Command::Sim { what: Sim::Control(args) } => sim::control(args),
+        Command::Bench(args) => lab::execute("bench", args),
+        Command::Paper(args) => lab::execute("paper", args),
+        Command::Model(args) => lab::execute("model", args),
+        Command::Sim(args) => lab::execute("sim", args),
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
         Command::Init(args) => identity::init(args),
@@ -324,29 +202,9 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
-        Command::Completions(args) => paperwork::completions(args, Cli::command()),
-        Command::Man(args) => paperwork::man(args, Cli::command()),
+        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Man(args) => manual::man(args, Cli::command()),
     }
-}
-
-fn compute(what: &ModelOf) -> anyhow::Result<i32> {
-    match what {
-        ModelOf::Cost(args) => model::execute_cost(args.clone()),
-        ModelOf::Latency(args) => model::execute_latency(args.clone()),
-        ModelOf::Network(args) => model::execute_network(args.clone()),
-    }
-    .map(|()| 0)
-}
-
-fn paper(figure: &Paper) -> anyhow::Result<i32> {
-    match figure {
-        Paper::Figure3(args) => memory::execute_figure_3(args.clone()),
-        Paper::Figure15(args) => memory::execute_figure_15(args.clone()),
-        Paper::Figure14(args) => memory::execute_queries(args.clone()),
-        Paper::RackFigure9(args) => memory::execute_victim(args.clone()),
-        Paper::RackFigure11(args) => memory::execute_job(args.clone()),
-    }
-    .map(|()| 0)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use venice_control::{GrantRow, NodeRow};
 
 use crate::rack;
 use crate::registry::{self, Registry, block_on};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// How often it looks what is left.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

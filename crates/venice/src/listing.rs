@@ -8,7 +8,7 @@ use venice_fabric::{Position, Topology};
 use crate::admittance::left;
 use crate::rack::{self, Lives, Record, RunDir};
 use crate::registry::{self, block_on};
-use crate::terminal::{self, Align};
+use venice_cli::terminal::{self, Align};
 
 /// `venice nodes | resources | grants | links`
 #[derive(Args, Debug)]

@@ -10,11 +10,11 @@ use venice_recipient::local_rack::access;
 use venice_recipient::{Coding, Wish, home, plan};
 use venice_wire::ByteSize;
 
-use crate::failure::{EXIT_FAILURE, Usage};
 use crate::listing::table_without;
 use crate::rack::{self, PortKind};
-use crate::terminal::{self, Align};
 use crate::waiting::{WaitArgs, told};
+use venice_cli::failure::{EXIT_FAILURE, Usage};
+use venice_cli::terminal::{self, Align};
 
 /// Text below `venice place --help`.
 pub const HELP: &str = "\

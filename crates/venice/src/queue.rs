@@ -5,7 +5,7 @@ use venice_control::QueueRow;
 use crate::listing::ListArgs;
 use crate::rack;
 use crate::registry::{self, block_on};
-use crate::terminal::{self, Align};
+use venice_cli::terminal::{self, Align};
 
 /// Text below `venice queue --help`.
 pub const HELP: &str = "\

@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use venice_control::{Limit, Limits, QuotaFor, QuotaRecord, QuotaRow, QuotaTable};
 use venice_wire::ByteSize;
 
-use crate::failure::Usage;
 use crate::listing::table_without;
 use crate::name;
 use crate::rack;
 use crate::registry::{self, block_on};
-use crate::terminal::{self, Align};
+use venice_cli::failure::Usage;
+use venice_cli::terminal::{self, Align};
 
 /// Texts below `venice quota --help`, and those of its commands.
 pub const HELP: &str = "\

@@ -8,8 +8,8 @@ use venice_control::{
 };
 use venice_recipient::local_rack::access;
 
-use crate::failure::Usage;
 use crate::rack;
+use venice_cli::failure::Usage;
 
 /// A connection to a Monitor Node.
 pub struct Registry(MonitorClient);

@@ -16,9 +16,9 @@ use venice_control::client::Access;
 use venice_control::{DEFAULT_PRIORITY, Standing};
 use venice_recipient::{Loan, PortKind, RecipientError, Told, Waiting, Wish, borrow_in_line};
 
-use crate::failure::Usage;
 use crate::identity::duration;
-use crate::terminal::{self, remark};
+use venice_cli::failure::Usage;
+use venice_cli::terminal::{self, remark};
 
 /// How a command waits.
 #[derive(Args, Clone, Debug)]

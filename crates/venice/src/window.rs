@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use venice_memory::hotplug::{DaxBus, DaxDevice, HotplugError};
 
-use crate::failure::Usage;
-use crate::terminal::{self, Align};
+use venice_cli::failure::Usage;
+use venice_cli::terminal::{self, Align};
 
 /// `venice window`
 #[derive(Subcommand, Debug)]

@@ -12,9 +12,10 @@ use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
-use super::{Ready, config_file, lend_size, own_memory, run_daemon, start_log};
-use crate::failure::Usage;
+use super::{Ready, config_file, lend_size, own_memory, run_daemon};
 use crate::rack::explicit_address;
+use venice_cli::failure::Usage;
+use venice_cli::log::start_log;
 
 /// `venice agent`
 #[derive(Args, Debug)]
@@ -136,7 +137,7 @@ pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
 fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
     // Its own text has the kernel's too.
     let count = venice_agent::return_blocks(state_dir).map_err(|error| anyhow!("{error}"))?;
-    crate::terminal::say(match count {
+    venice_cli::terminal::say(match count {
         0 => "No memory block was left offline.".to_string(),
         1 => "1 memory block is online again.".to_string(),
         _ => format!("{count} memory blocks are online again."),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::failure::Usage;
+use venice_cli::failure::Usage;
 
 /// Reads the file, or gives the empty configuration where none is named.
 pub fn read<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T> {

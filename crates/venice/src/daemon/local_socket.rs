@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
-use crate::failure::Usage;
+use venice_cli::failure::Usage;
 
 /// The path given, else `name` in the run directory; `none` is none.
 pub fn local_socket(given: Option<PathBuf>, name: &str) -> anyhow::Result<Option<PathBuf>> {

@@ -11,12 +11,10 @@ mod ready;
 mod size;
 mod store_args;
 
-use std::io::IsTerminal;
 use std::pin::Pin;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
 pub use monitor::{MonitorArgs, execute as monitor, told};
@@ -25,30 +23,8 @@ pub use ready::Ready;
 pub use size::lend_size;
 pub use store_args::StoreArgs;
 
-/// What of the log is written, in tracing's syntax: `info`, `venice_agent=debug`.
-pub const LOG_VARIABLE: &str = "VENICE_LOG";
-
 /// Completes when the daemon is asked to stop.
 type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Sends the log to stderr. systemd's journal and the logs of a local rack take it from there.
-pub fn start_log() {
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = std::io::stderr().is_terminal();
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colour);
-    // A second daemon in one process exists only in tests.
-    let _ = subscriber.try_init();
-}
-
-/// As [`start_log`] for commands that are silent unless asked: if [`LOG_VARIABLE`] is set.
-pub fn start_log_if_asked() {
-    if std::env::var_os(LOG_VARIABLE).is_some() {
-        start_log();
-    }
-}
 
 /// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT. Its threads begin with
 /// `on_thread_start`.

@@ -13,8 +13,9 @@ use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
 use super::monitor_settings::MonitorSettings;
 use super::store_args::StoreArgs;
-use super::{Ready, config_file, run_daemon, start_log};
-use crate::failure::Usage;
+use super::{Ready, config_file, run_daemon};
+use venice_cli::failure::Usage;
+use venice_cli::log::start_log;
 use venice_recipient::local_rack::MONITOR_SOCKET;
 
 /// `venice monitor`

@@ -2,7 +2,7 @@
 
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Reads what a donor lends: at least one slab, in whole slabs.
 pub fn lend_size(text: &str) -> Result<ByteSize, String> {

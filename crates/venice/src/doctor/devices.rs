@@ -3,7 +3,7 @@
 use venice_agent::{FoundDevice, found};
 
 use super::Finding;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// A row about what `venice agent --offer` could name.
 pub fn examine() -> Vec<Finding> {

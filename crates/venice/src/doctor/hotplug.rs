@@ -5,7 +5,7 @@ use std::path::Path;
 use venice_memory::hotplug::{Block, DaxBus, MemoryBlocks, record};
 
 use super::Finding;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Where an agent notes the blocks it takes, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/venice/agent";

@@ -4,7 +4,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
 use super::{Finding, kernel};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Below this a donor cannot lock even a few slabs.
 const SMALL_MEMLOCK_BYTES: u64 = 1 << 30;

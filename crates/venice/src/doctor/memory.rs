@@ -5,7 +5,7 @@ use std::fs;
 use venice_memory::paged::huge_pages::{NoHugePages, are_to_be_had};
 
 use super::Finding;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// The kernel's usual limit of mappings for one process.
 const USUAL_MAP_COUNT: u64 = 65_530;

@@ -18,12 +18,12 @@ use std::io::IsTerminal;
 
 use clap::Args;
 
-use crate::terminal::{self, Align};
 pub use facilities::on_path;
 pub use finding::{Finding, Mode, State};
 pub use kernel::has_capability;
 pub use memory::available_bytes;
 pub use shim::places as shim_places;
+use venice_cli::terminal::{self, Align};
 
 /// `venice doctor`
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ fn examine() -> Vec<Finding> {
 }
 
 fn verdict(findings: &[Finding]) -> i32 {
-    if modes::working(findings).is_empty() { crate::failure::EXIT_FAILURE } else { 0 }
+    if modes::working(findings).is_empty() { venice_cli::failure::EXIT_FAILURE } else { 0 }
 }
 
 fn sheet(findings: &[Finding], colour: bool) -> String {

@@ -12,7 +12,7 @@ use venice_wire::{
 };
 
 use super::Finding;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// How long the speed of the encryption is looked at.
 const MEASURE_FOR: Duration = Duration::from_millis(5);

@@ -9,8 +9,8 @@ use venice_fabric::parse_bandwidth;
 use venice_recipient::{DeviceWish, Wish};
 use venice_wire::ByteSize;
 
-use crate::failure::Usage;
 use crate::waiting::WaitArgs;
+use venice_cli::failure::Usage;
 
 /// Text below `venice get --help`.
 pub const HELP: &str = "\

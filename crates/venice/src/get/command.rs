@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use venice_recipient::HeldEvent;
 
 use super::{GotRow, Heard};
-use crate::failure::EXIT_FAILURE;
 use crate::run::{Child, Ended, find_program};
-use crate::terminal;
+use venice_cli::failure::EXIT_FAILURE;
+use venice_cli::terminal;
 
 /// How often it is looked whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -14,12 +14,12 @@ use venice_recipient::{Held, HeldEvent, HeldNews, PortKind, RecipientError, Told
 
 pub use arguments::{GetArgs, HELP};
 
-use crate::failure::{EXIT_FAILURE, Usage};
 use crate::place;
 use crate::rack;
-use crate::terminal::{self, Align};
 use arguments::Wanted;
 use command::Command;
+use venice_cli::failure::{EXIT_FAILURE, Usage};
+use venice_cli::terminal::{self, Align};
 
 /// What is heard while something is held.
 enum Heard {

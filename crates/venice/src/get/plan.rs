@@ -4,9 +4,9 @@ use venice_control::client::Access;
 use venice_control::{DevicePlan, DevicePlanRow};
 use venice_recipient::{DeviceWish, plan_device};
 
-use crate::failure::EXIT_FAILURE;
-use crate::terminal::{self, Align};
 use crate::waiting::told;
+use venice_cli::failure::EXIT_FAILURE;
+use venice_cli::terminal::{self, Align};
 
 /// Prints it.
 pub fn show(access: &Access, wish: &DeviceWish, json: bool) -> anyhow::Result<i32> {

@@ -13,7 +13,7 @@ use super::duration;
 use super::token::names_loopback;
 use crate::daemon::{StoreArgs, told};
 use crate::registry::block_on;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Texts below `venice init --help`.
 pub const HELP: &str = "\

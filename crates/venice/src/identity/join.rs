@@ -9,9 +9,9 @@ use venice_control::ControlError;
 use venice_control::identity::{Credential, JoinToken, KeyPem, Place, forget_joining_key};
 
 use crate::admittance::left;
-use crate::failure::Usage;
 use crate::registry::{block_on, told, told_as_asked};
-use crate::terminal;
+use venice_cli::failure::Usage;
+use venice_cli::terminal;
 
 /// Texts below `venice join --help`.
 pub const HELP: &str = "\

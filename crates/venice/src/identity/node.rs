@@ -6,7 +6,7 @@ use venice_control::ControlError;
 
 use crate::rack;
 use crate::registry::{self, block_on, told};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Texts below `venice node --help`, and those of its commands.
 pub const HELP: &str = "\

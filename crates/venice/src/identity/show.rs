@@ -10,7 +10,7 @@ use venice_recipient::local_rack::access;
 use crate::admittance::{left, refused_text};
 use crate::rack;
 use crate::registry::{self, block_on, told};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Texts below `venice identity --help`.
 pub const HELP: &str = "\

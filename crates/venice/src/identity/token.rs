@@ -8,11 +8,11 @@ use venice_control::identity::JoinToken;
 
 use super::duration;
 use crate::admittance::left;
-use crate::failure::Usage;
 use crate::host_port::check_reachable;
 use crate::rack;
 use crate::registry::{self, block_on, told, told_as_asked};
-use crate::terminal::{self, Align};
+use venice_cli::failure::Usage;
+use venice_cli::terminal::{self, Align};
 
 /// Texts below `venice token --help`, and those of its commands.
 pub const HELP: &str = "\

@@ -4,8 +4,8 @@ use venice_recipient::local_rack::MONITOR_VARIABLE;
 
 use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
-use crate::failure::Usage;
 use crate::host_port;
+use venice_cli::failure::Usage;
 
 /// `flag`, else `VENICE_MONITOR`, else the local rack's.
 pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {

@@ -8,7 +8,7 @@ use super::record::Record;
 use super::run_dir::RunDir;
 use super::up::clear;
 use crate::registry::{self, block_on};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// `venice down`
 #[derive(Args, Debug)]

@@ -6,7 +6,7 @@ use venice_memory::hotplug::{BadDaxName, DaxBus, dax_name};
 use venice_wire::SLAB_BYTES;
 
 use super::up::UpArgs;
-use crate::failure::Usage;
+use venice_cli::failure::Usage;
 
 /// A memory device, and which node lends it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use venice_agent::{BadOffer, Offer, offered_twice};
 
 use super::up::UpArgs;
-use crate::failure::Usage;
+use venice_cli::failure::Usage;
 
 /// A device of this machine, and which node lends it.
 #[derive(Clone, Debug, PartialEq, Eq)]

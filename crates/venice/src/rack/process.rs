@@ -75,7 +75,7 @@ pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<C
     command.stdout(log.try_clone()?).stderr(log);
     for (key, _) in std::env::vars_os() {
         let of_venice = key.to_string_lossy().starts_with("VENICE_");
-        if of_venice && key != crate::daemon::LOG_VARIABLE {
+        if of_venice && key != venice_cli::log::LOG_VARIABLE {
             command.env_remove(key);
         }
     }

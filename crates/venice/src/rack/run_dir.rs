@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 use venice_recipient::runs::{self, RunsDir, make_private_dir};
 
-use crate::terminal;
+use venice_cli::terminal;
 
 /// How long one `venice up` or `venice down` waits for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);

@@ -19,7 +19,7 @@ use super::standing::{Register, Standing};
 use super::{log, process::spawn};
 use crate::daemon::Ready;
 use crate::registry;
-use crate::terminal;
+use venice_cli::terminal;
 
 /// How long a daemon has to bind its addresses, and an agent to be registered; donors lock and zero
 /// what they lend before they say so.

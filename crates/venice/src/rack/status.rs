@@ -12,9 +12,9 @@ use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
 use super::standing::Register;
 use crate::admittance::refused_text;
-use crate::failure::EXIT_FAILURE;
 use crate::registry::{self, block_on};
-use crate::terminal::{self, Align};
+use venice_cli::failure::EXIT_FAILURE;
+use venice_cli::terminal::{self, Align};
 
 /// `venice status`
 #[derive(Args, Debug)]

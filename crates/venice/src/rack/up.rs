@@ -18,9 +18,9 @@ use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;
 use crate::daemon::{MonitorSettings, lend_size};
 use crate::doctor::available_bytes;
-use crate::failure::Usage;
 use crate::registry::block_on;
-use crate::terminal;
+use venice_cli::failure::Usage;
+use venice_cli::terminal;
 
 /// The Monitor Node's port where nothing else is said.
 const DEFAULT_MONITOR_PORT: u16 = 7470;

@@ -22,7 +22,7 @@ use venice_recipient::Holding;
 use venice_recipient::runs::{RunFile, RunsDir};
 
 use super::meeting_place::MeetingPlace;
-use crate::terminal::remark;
+use venice_cli::terminal::remark;
 
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

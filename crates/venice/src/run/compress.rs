@@ -8,8 +8,8 @@ use venice_memory::paged::run_block::RunBlock;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use super::{Faults, Mode, PageSizes, RunArgs};
-use crate::failure::Usage;
-use crate::terminal::remark;
+use venice_cli::failure::Usage;
+use venice_cli::terminal::remark;
 
 /// A part of `--local`, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,15 +34,15 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 pub use child::{Child, Ended};
 pub use program::find as find_program;
 
-use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{Paged, open_desk};
-use crate::terminal::remark;
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
 use compress::Percent;
 use page_sizes::PageSizes;
+use venice_cli::failure::Usage;
+use venice_cli::terminal::remark;
 
 /// Most copies: what a run block has places for.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;

@@ -7,9 +7,9 @@ use venice_memory::paged::run_block::RunBlock;
 use venice_memory::paged::{LEAST_LOCAL_BYTES_HUGE, PageSize, huge_pages};
 use venice_wire::ByteSize;
 
-use crate::failure::Usage;
 use crate::rack::PortKind;
-use crate::terminal::remark;
+use venice_cli::failure::Usage;
+use venice_cli::terminal::remark;
 
 /// By pages of which size a program's memory is paged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

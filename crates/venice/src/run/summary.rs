@@ -6,7 +6,7 @@ use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
-use crate::terminal::remark;
+use venice_cli::terminal::remark;
 
 /// Prints the summary of a run on stderr.
 pub fn print(block: &RunBlockMap) {

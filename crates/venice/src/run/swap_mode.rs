@@ -13,12 +13,12 @@ use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
 use super::child::Child;
 use super::{Faults, RunArgs, shown};
-use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, RunDir};
 use crate::runs::{Swapped, open_desk};
 use crate::swap::{self, Plan, RUN_GROUP, Reclaim, Size, Status};
-use crate::terminal::{self, remark};
+use venice_cli::failure::Usage;
+use venice_cli::terminal::{self, remark};
 
 /// Above areas that others have, so that the program's pages come here.
 const PRIORITY: u16 = 32_000;

@@ -8,9 +8,9 @@ use venice_recipient::runs::{Answer, Question, RunRow, budget};
 use venice_wire::ByteSize;
 
 use super::registry;
-use crate::failure::Usage;
 use crate::rack::RunDir;
-use crate::terminal;
+use venice_cli::failure::Usage;
+use venice_cli::terminal;
 
 /// How often it looks how far the program is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

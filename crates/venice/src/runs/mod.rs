@@ -21,7 +21,7 @@ pub use ps::{PsArgs, execute as ps};
 pub use swapped::Swapped;
 
 use crate::rack::RunDir;
-use crate::terminal::remark;
+use venice_cli::terminal::remark;
 
 /// The examples of `venice ps`.
 pub const HELP_PS: &str = "\

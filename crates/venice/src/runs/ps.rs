@@ -5,7 +5,7 @@ use venice_recipient::runs::RunRow;
 
 use super::registry;
 use crate::rack::RunDir;
-use crate::terminal::{self, Align};
+use venice_cli::terminal::{self, Align};
 
 /// `venice ps`
 #[derive(Args, Debug)]

@@ -10,7 +10,7 @@ use venice_recipient::runs::conversation::{self, ConversationError};
 use venice_recipient::runs::{ANOTHER_USERS, Answer, Identity, Question, RunRow};
 
 use crate::rack::RunDir;
-use crate::terminal::remark;
+use venice_cli::terminal::remark;
 
 /// How long a desk may take to tell how its run is.
 const ROW_WITHIN: Duration = Duration::from_secs(5);

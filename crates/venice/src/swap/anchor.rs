@@ -14,7 +14,7 @@ use super::list::of_device;
 use super::plan::names;
 use super::status::UP;
 use crate::rack::RunDir;
-use crate::terminal;
+use venice_cli::terminal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 

@@ -11,11 +11,11 @@ use super::AttachArgs;
 use super::control::{Answer, Question, ask};
 use super::plan::{self, Plan, Reclaim, Size, Waits};
 use super::status::Status;
-use crate::failure::Usage;
 use crate::place;
 use crate::rack::{self, RunDir};
-use crate::terminal;
 use crate::waiting::{self, Signals};
+use venice_cli::failure::Usage;
+use venice_cli::terminal;
 
 /// How long a server may take to borrow and to set up its device; donors zero what they lend.
 const READY_WITHIN: Duration = Duration::from_secs(120);

@@ -11,7 +11,7 @@ use super::list::of_device;
 use super::plan::{names, process_name};
 use super::status::{DEAD, SILENT, Status};
 use crate::rack::RunDir;
-use crate::terminal;
+use venice_cli::terminal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 

@@ -9,7 +9,7 @@ use super::control::{Look, look};
 use super::plan::{names, process_name};
 use super::status::{DEAD, SILENT, Status};
 use crate::rack::RunDir;
-use crate::terminal::{self, Align};
+use venice_cli::terminal::{self, Align};
 
 /// `venice swap list`
 pub fn execute(args: &ListArgs) -> anyhow::Result<i32> {

@@ -15,7 +15,7 @@ use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
 use crate::rack::{PortKind, RunDir};
-use crate::terminal;
+use venice_cli::terminal;
 
 /// Folders of devices in the run directory begin with this.
 const PREFIX: &str = "swap-";

@@ -26,7 +26,7 @@ use venice_wire::PAGE_BYTES;
 use super::control::{self, Answer, Question};
 use super::plan::{Plan, Size};
 use super::status::{Status, UP};
-use crate::daemon::start_log;
+use venice_cli::log::start_log;
 
 /// How often it looks for signals and at its counters, when nobody asks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -127,7 +127,7 @@ impl Server {
         let device = SwapDevice::attach(len_bytes, backings, plan.priority, kind)?;
         let (path, store) = (device.path().to_owned(), device.store().clone());
         let rates = Rates::new(&store);
-        let size = crate::terminal::bytes(len_bytes);
+        let size = venice_cli::terminal::bytes(len_bytes);
         tracing::info!("{}: {size} on {} by {}", plan.name, path.display(), kind.name());
         let file = folder.parent().and_then(|dir| RunFile::new(&RunsDir::of(dir), &plan.purpose));
         let server = Self {

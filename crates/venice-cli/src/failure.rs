@@ -1,0 +1,111 @@
+//! How a command fails: one line on stderr that says what to do, and the exit code that goes with it.
+
+use std::io::{self, Write};
+
+/// Exit code of a command that could not do its work.
+pub const EXIT_FAILURE: i32 = 1;
+/// Exit code of a command line that makes no sense.
+pub const EXIT_USAGE: i32 = 2;
+
+/// Marks an error as the caller's mistake: bad flags, sizes that do not parse, a bad configuration
+/// file. Anything else is a failure.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+/// A usage error that says `what`.
+pub fn usage(what: impl Into<String>) -> anyhow::Error {
+    Usage(what.into()).into()
+}
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Prints `error` as one line and returns its exit code. A closed pipe on stdout
+/// (`venice nodes | head -1`) is not an error.
+pub fn report(error: &anyhow::Error) -> i32 {
+    if is_broken_pipe(error) {
+        return 0;
+    }
+    // Nobody can be told when stderr itself is gone.
+    let _ = writeln!(io::stderr(), "venice: {}", one_line(&format!("{error:#}")));
+    if error.chain().any(|cause| cause.is::<Usage>()) { EXIT_USAGE } else { EXIT_FAILURE }
+}
+
+/// What clap has to say, in the form of every other error: help and version on stdout as they are,
+/// a mistake as one line. `unknown_flag`: what it took for something else.
+pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            EXIT_USAGE
+        }
+        _ => {
+            let said = match unknown_flag {
+                Some(flag) => format!("unexpected argument '{flag}' found (see --help)"),
+                None => clap_line(&error.render().to_string()),
+            };
+            let _ = writeln!(io::stderr(), "venice: {said}");
+            EXIT_USAGE
+        }
+    }
+}
+
+/// Folds clap's paragraphs (error, tip, usage, hint) into one line without the usage.
+fn clap_line(rendered: &str) -> String {
+    let text = rendered.strip_prefix("error: ").unwrap_or(rendered);
+    let paragraphs = text.split("\n\n").map(one_line).filter(|paragraph| {
+        !paragraph.is_empty()
+            && !paragraph.starts_with("Usage:")
+            && !paragraph.starts_with("For more information")
+    });
+    let said = paragraphs.collect::<Vec<_>>().join("; ");
+    format!("{said} (see --help)")
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_errors_become_one_line() {
+        let rendered = "error: unexpected argument '--frob' found\n\n  tip: try '--from'\n\nUsage: \
+                        venice up [OPTIONS]\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            clap_line(rendered),
+            "unexpected argument '--frob' found; tip: try '--from' (see --help)"
+        );
+    }
+
+    #[test]
+    fn usage_anywhere_in_the_chain_is_exit_code_two() {
+        let error = anyhow::Error::new(Usage("no".into())).context("reading a.toml");
+        assert_eq!(report(&error), EXIT_USAGE);
+        assert_eq!(report(&anyhow::anyhow!("gone")), EXIT_FAILURE);
+    }
+
+    #[test]
+    fn a_reader_that_left_is_no_error() {
+        let error = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(report(&error.context("writing the table")), 0);
+    }
+}

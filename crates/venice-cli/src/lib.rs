@@ -1,0 +1,14 @@
+//! The terminal side that the binaries `venice` and `venice-lab` share.
+//!
+//! - [`failure`]: one-line errors and exit codes.
+//! - [`log`]: the log of daemons.
+//! - [`terminal`]: results on stdout, tables, JSON, progress bars.
+//! - [`numbers`]: negative numbers on the command line, as values and not as flags.
+//! - [`manual`]: shell completions and manual pages.
+#![forbid(unsafe_code)]
+
+pub mod failure;
+pub mod log;
+pub mod manual;
+pub mod numbers;
+pub mod terminal;

@@ -1,0 +1,157 @@
+//! Where the far end is: behind a virtual wire where we are root, else behind loopback.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::Path as FilePath;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::wire::{FAR_DEVICE, Wire};
+use venice_measure::cpus;
+
+/// How long the far end may take to get ready.
+const START: Duration = Duration::from_secs(10);
+
+/// The way from the near end to the far end.
+#[derive(Debug)]
+pub(crate) enum Path {
+    /// A veth pair into another network namespace.
+    Veth(Wire),
+    /// Loopback, and why it is no wire.
+    Loopback {
+        /// What a wire would have needed.
+        reason: String,
+    },
+}
+
+impl Path {
+    /// A wire, or loopback where there can be none.
+    pub(crate) fn lay() -> Self {
+        match Wire::lay() {
+            Ok(wire) => Path::Veth(wire),
+            Err(error) => Path::Loopback { reason: format!("{error:#}") },
+        }
+    }
+
+    /// For the report.
+    pub(crate) fn title(&self) -> String {
+        match self {
+            Path::Veth(_) => "a veth pair between two network namespaces, MTU 9000".to_owned(),
+            Path::Loopback { reason } => format!("loopback ({reason})"),
+        }
+    }
+
+    /// Address of the near end.
+    pub(crate) fn near(&self) -> Ipv4Addr {
+        match self {
+            Path::Veth(wire) => wire.near,
+            Path::Loopback { .. } => Ipv4Addr::LOCALHOST,
+        }
+    }
+
+    /// Address of the far end.
+    pub(crate) fn far(&self) -> Ipv4Addr {
+        match self {
+            Path::Veth(wire) => wire.far,
+            Path::Loopback { .. } => Ipv4Addr::LOCALHOST,
+        }
+    }
+
+    /// The network devices of the near and the far end.
+    pub(crate) fn devices(&self) -> (&str, &str) {
+        match self {
+            Path::Veth(wire) => (wire.near_device(), FAR_DEVICE),
+            Path::Loopback { .. } => ("lo", "lo"),
+        }
+    }
+
+    /// A command that starts `program` at the far end.
+    ///
+    /// # Errors
+    /// When `ip` is not installed.
+    pub(crate) fn far_command(&self, program: &FilePath) -> Result<Command> {
+        match self {
+            Path::Veth(wire) => wire.far_command(program),
+            Path::Loopback { .. } => Ok(Command::new(program)),
+        }
+    }
+
+    /// What takes a thread to the far end; nothing where that is not elsewhere.
+    fn door(&self) -> Result<Option<File>> {
+        match self {
+            Path::Veth(wire) => wire.namespace_file().map(Some),
+            Path::Loopback { .. } => Ok(None),
+        }
+    }
+}
+
+/// Takes the calling thread to the far end for good; what it starts is there too.
+fn enter(door: Option<File>) -> Result<()> {
+    let Some(door) = door else { return Ok(()) };
+    move_into_link_name_space(door.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("cannot enter the network namespace")
+}
+
+/// A thread at the far end, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FarEnd {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FarEnd {
+    /// Starts a thread on `cpu`, at the far end of `path` where one is given. There it makes
+    /// what it needs by `prepare`, which also gives us what we need of it; then it does `serve` until
+    /// told to stop. `serve` must look at its flag often.
+    ///
+    /// # Errors
+    /// When `prepare` fails, or the thread cannot be started or placed.
+    pub(crate) fn start<T: Send + 'static, S>(
+        path: Option<&Path>,
+        cpu: usize,
+        prepare: impl FnOnce() -> Result<(T, S)> + Send + 'static,
+        serve: impl FnOnce(S, &AtomicBool) + Send + 'static,
+    ) -> Result<(Self, T)> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let door = path.map_or(Ok(None), Path::door)?;
+        let (tell, hear) = std::sync::mpsc::channel();
+        let body = {
+            let stop = Arc::clone(&stop);
+            move || {
+                let ready = cpus::pin_to(cpu).and_then(|()| enter(door)).and_then(|()| prepare());
+                // Nobody listens only if the start was given up.
+                match ready {
+                    Ok((wanted, state)) => {
+                        let _ = tell.send(Ok(wanted));
+                        serve(state, &stop);
+                    }
+                    Err(error) => {
+                        let _ = tell.send(Err(error));
+                    }
+                }
+            }
+        };
+        let named = std::thread::Builder::new().name("far-end".into());
+        let thread = named.spawn(body).context("cannot start a thread")?;
+        // From here on dropping it stops and joins the thread.
+        let end = Self { stop, thread: Some(thread) };
+        let wanted = hear.recv_timeout(START).context("the far end does not start")??;
+        Ok((end, wanted))
+    }
+}
+
+impl Drop for FarEnd {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

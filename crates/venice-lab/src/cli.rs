@@ -1,0 +1,214 @@
+//! The command line of `venice-lab`.
+
+mod examples;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use venice_cli::{failure, log, manual, numbers};
+use venice_model::{CostModel, LatencyModel, NetworkModel};
+
+use crate::{channels, fault, forecast, memory, model, monitor, placement, shares, sim};
+use examples::*;
+
+/// Venice measured, simulated and modelled.
+#[derive(Parser, Debug)]
+#[command(
+    name = "venice-lab",
+    bin_name = "venice",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = HELP_MAIN
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Measure Venice
+    #[command(after_help = HELP_BENCH)]
+    Bench {
+        #[command(subcommand)]
+        what: Box<Bench>,
+    },
+    /// Reproduce a figure of the papers on this machine
+    #[command(after_help = HELP_PAPER)]
+    Paper {
+        #[command(subcommand)]
+        figure: Box<Paper>,
+    },
+    /// Compute the cost of a composable rack, and how far away its parts may be
+    #[command(after_help = HELP_MODEL)]
+    Model {
+        #[command(subcommand)]
+        what: Box<ModelOf>,
+    },
+    /// Run racks in virtual time, under faults, watched by checkers
+    #[command(after_help = sim::HELP)]
+    Sim {
+        #[command(subcommand)]
+        what: Sim,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = HELP_COMPLETIONS)]
+    Completions(manual::CompletionsArgs),
+    /// Print or write the manual pages
+    #[command(after_help = HELP_MAN)]
+    Man(manual::ManArgs),
+}
+
+#[derive(Subcommand, Debug)]
+enum Sim {
+    /// Run a rack: random accesses, links that misbehave, nodes that die
+    #[command(after_help = sim::HELP_RACK)]
+    Rack(Box<sim::RackArgs>),
+    /// Run a rack's control plane: grants, renewals and returns, while anybody dies or is cut off
+    #[command(after_help = sim::HELP_CONTROL)]
+    Control(Box<sim::ControlArgs>),
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    /// Measure the fabric's channels beside raw memory and sockets, libfabric, UCX, iperf3
+    Channels(channels::ChannelsArgs),
+    /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
+    Fault(fault::FaultArgs),
+    /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
+    Memory(Box<memory::MemoryArgs>),
+    /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
+    #[command(after_help = HELP_FORECAST)]
+    Forecast(forecast::ForecastArgs),
+    /// Measure a Monitor Node under thousands of agents: its processor time, what requests wait for
+    #[command(after_help = HELP_MONITOR_LOAD)]
+    Monitor(monitor::MonitorArgs),
+    /// Hold where memory is placed beside the best there is, on small racks
+    #[command(after_help = HELP_PLACEMENT)]
+    Placement(placement::PlacementArgs),
+    /// Measure what several programs get of one donor, and how long a light one waits beside heavy ones
+    #[command(after_help = HELP_SHARES)]
+    Shares(shares::SharesArgs),
+    /// What `venice bench memory` starts for each built-in application
+    #[command(hide = true)]
+    Work(memory::WorkArgs),
+    /// What `venice paper rack-9` puts between its clients and memcached
+    #[command(hide = true)]
+    VictimProxy(memory::ProxyArgs),
+    /// What `venice bench fault` starts for each way
+    #[command(hide = true)]
+    FaultWorker(fault::WorkerArgs),
+    /// What `venice bench shares` starts for each program
+    #[command(hide = true)]
+    SharesProgram(shares::ProgramArgs),
+}
+
+#[derive(Subcommand, Debug)]
+enum ModelOf {
+    /// Effective cost of pooled modules and of those in servers of their own (Eq. 1)
+    #[command(after_help = HELP_MODEL)]
+    Cost(model::ModelArgs<CostModel>),
+    /// How much longer work takes when its memory is further away (Eq. 2)
+    #[command(after_help = HELP_MODEL)]
+    Latency(model::ModelArgs<LatencyModel>),
+    /// Which interconnect is fast enough for what, in the rack, the PoD, the data centre (Table 1)
+    #[command(after_help = HELP_MODEL)]
+    Network(model::ModelArgs<NetworkModel>),
+}
+
+#[derive(Subcommand, Debug)]
+enum Paper {
+    /// Random access to memory of which two thirds are local, over every way there is
+    #[command(name = "3", after_help = HELP_PAPER)]
+    Figure3(memory::Figure3Args),
+    /// Remote memory directly and as swap, application by application, a quarter local
+    #[command(name = "15", after_help = HELP_PAPER)]
+    Figure15(memory::Figure15Args),
+    /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
+    #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
+    Figure14(memory::QueryArgs),
+    /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third
+    #[command(name = "rack-11", after_help = HELP_PAPER)]
+    RackFigure11(memory::JobArgs),
+    /// Figures 9 and 10 of the composable-rack paper: memcached with a victim store in remote memory
+    #[command(name = "rack-9", visible_alias = "rack-10", after_help = HELP_PAPER)]
+    RackFigure9(memory::VictimArgs),
+}
+
+/// Runs the command line; returns the exit code.
+pub fn main() -> i32 {
+    let parsed = numbers::with_signs(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_clap(&error, numbers::unknown_flag(&error)),
+    };
+    execute(cli.command).unwrap_or_else(|error| failure::report(&error))
+}
+
+fn execute(command: Command) -> anyhow::Result<i32> {
+    match command {
+        Command::Bench { what } => bench(*what).map(|()| 0),
+        Command::Paper { figure } => paper(*figure).map(|()| 0),
+        Command::Model { what } => compute(*what).map(|()| 0),
+        Command::Sim { what: Sim::Rack(args) } => sim::rack(&args),
+        Command::Sim { what: Sim::Control(args) } => sim::control(&args),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
+    }
+}
+
+fn bench(what: Bench) -> anyhow::Result<()> {
+    match what {
+        Bench::Channels(args) => {
+            log::start_log_if_asked();
+            channels::execute(args)
+        }
+        Bench::Fault(args) => fault::execute(args),
+        Bench::FaultWorker(args) => fault::execute_worker(args),
+        Bench::Memory(args) => memory::execute(*args),
+        Bench::Forecast(args) => forecast::execute(args),
+        Bench::Monitor(args) => monitor::execute(args),
+        Bench::Placement(args) => placement::execute(args),
+        Bench::Shares(args) => shares::execute(args),
+        Bench::SharesProgram(args) => shares::execute_program(args),
+        Bench::Work(args) => memory::execute_work(args),
+        Bench::VictimProxy(args) => memory::execute_proxy(args),
+    }
+}
+
+fn paper(figure: Paper) -> anyhow::Result<()> {
+    match figure {
+        Paper::Figure3(args) => memory::execute_figure_3(args),
+        Paper::Figure15(args) => memory::execute_figure_15(args),
+        Paper::Figure14(args) => memory::execute_queries(args),
+        Paper::RackFigure9(args) => memory::execute_victim(args),
+        Paper::RackFigure11(args) => memory::execute_job(args),
+    }
+}
+
+fn compute(what: ModelOf) -> anyhow::Result<()> {
+    match what {
+        ModelOf::Cost(args) => model::execute_cost(args),
+        ModelOf::Latency(args) => model::execute_latency(args),
+        ModelOf::Network(args) => model::execute_network(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("EXAMPLES:"), "{} has no examples", command.get_name());
+            command.get_subcommands().filter(|inner| !inner.is_hide_set()).for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

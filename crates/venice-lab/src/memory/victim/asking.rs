@@ -1,0 +1,191 @@
+//! The clients: 95 reads to 5 writes, uniform; each has keys of its own, so that it knows what every
+//! value must be.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+
+use super::super::serve::Client;
+use super::values::Values;
+use venice_measure::pattern::Random;
+use venice_measure::progress::Phase;
+
+/// One request in so many is a write.
+const WRITE_EVERY: u64 = 20;
+
+/// What some requests gave.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    /// From the request to the last byte of the answer, in nanoseconds.
+    pub(super) reads_ns: Histogram<u64>,
+    pub(super) writes_ns: Histogram<u64>,
+    /// From the first request to the last answer.
+    pub(super) seconds: f64,
+    /// Values that were looked at.
+    pub(super) checked: u64,
+    /// Those that were not what had been stored; those that were not there.
+    pub(super) wrong: u64,
+    pub(super) missed: u64,
+}
+
+impl Asked {
+    pub(super) fn nothing() -> Result<Self> {
+        Ok(Self {
+            reads_ns: Histogram::new(3)?,
+            writes_ns: Histogram::new(3)?,
+            seconds: 0.0,
+            checked: 0,
+            wrong: 0,
+            missed: 0,
+        })
+    }
+
+    /// Adds what was asked beside it or after it.
+    pub(super) fn add(&mut self, other: &Asked) -> Result<()> {
+        self.reads_ns.add(&other.reads_ns)?;
+        self.writes_ns.add(&other.writes_ns)?;
+        self.checked += other.checked;
+        self.wrong += other.wrong;
+        self.missed += other.missed;
+        Ok(())
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.reads_ns.len() + self.writes_ns.len()
+    }
+
+    pub(super) fn operations_per_s(&self) -> f64 {
+        self.operations() as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A server's clients, and what they know of its values.
+pub(super) struct Clients<'a> {
+    clients: Vec<Client>,
+    values: &'a Values,
+}
+
+impl<'a> Clients<'a> {
+    pub(super) fn of(clients: Vec<Client>, values: &'a Values) -> Self {
+        Self { clients, values }
+    }
+
+    /// `requests` in all, in equal shares; what takes longer than `limit` is broken off. `seed` and
+    /// number of clients give the same requests, whoever serves them.
+    ///
+    /// # Errors
+    /// When the server fails, and on an interrupt.
+    pub(super) fn ask(
+        &mut self,
+        versions: &mut [u64],
+        requests: u64,
+        seed: u64,
+        limit: Duration,
+    ) -> Result<Asked> {
+        let values = self.values;
+        let share = versions.len().div_ceil(self.clients.len());
+        // Fewer than clients where there are few keys.
+        let count = versions.len().div_ceil(share) as u64;
+        let start = Instant::now();
+        let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {
+            let of_each = self.clients.iter_mut().zip(versions.chunks_mut(share));
+            let threads: Vec<_> = (0u64..)
+                .zip(of_each)
+                .map(|(number, (client, versions))| {
+                    let requests = requests / count + u64::from(number < requests % count);
+                    let mut own = Own {
+                        client,
+                        values,
+                        versions,
+                        first: number * share as u64,
+                        random: Random::new(seed ^ number << 32),
+                    };
+                    scope.spawn(move || own.ask(requests, start, limit))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no client panics")).collect()
+        });
+        let mut all = Asked { seconds: start.elapsed().as_secs_f64(), ..Asked::nothing()? };
+        for outcome in outcomes {
+            all.add(&outcome?)?;
+        }
+        Ok(all)
+    }
+}
+
+/// One client with its keys.
+struct Own<'a> {
+    client: &'a mut Client,
+    values: &'a Values,
+    versions: &'a mut [u64],
+    /// The first of its keys.
+    first: u64,
+    random: Random,
+}
+
+impl Own<'_> {
+    fn ask(&mut self, requests: u64, start: Instant, limit: Duration) -> Result<Asked> {
+        let mut asked = Asked::nothing()?;
+        for _ in 0..requests {
+            let own = self.random.below(self.versions.len() as u64);
+            let (key, version) = (self.first + own, &mut self.versions[own as usize]);
+            let is_write = self.random.below(WRITE_EVERY) == 0;
+            if is_write {
+                *version += 1;
+                let (head, window) = self.values.parts(key, *version);
+                let sent = Instant::now();
+                self.client.store(key, &[&head, window])?;
+                asked.writes_ns.record(sent.elapsed().as_nanos() as u64)?;
+            } else {
+                let sent = Instant::now();
+                let found = self.client.fetch(key)?;
+                asked.reads_ns.record(sent.elapsed().as_nanos() as u64)?;
+                let right = found.map(|value| self.values.is_right(key, *version, value));
+                asked.checked += 1;
+                asked.missed += u64::from(right.is_none());
+                asked.wrong += u64::from(right == Some(false));
+            }
+            if start.elapsed() > limit {
+                break;
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Stores every value in its first version.
+///
+/// # Errors
+/// When the server fails, and on an interrupt.
+pub(super) fn load(client: &mut Client, values: &Values, keys: u64, label: &str) -> Result<()> {
+    let phase = Phase::new(format!("{label}: load"), keys);
+    for key in 0..keys {
+        let (head, window) = values.parts(key, 0);
+        client.store(key, &[&head, window])?;
+        phase.advance(1);
+    }
+    Ok(())
+}
+
+/// Looks at every value once.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn read_back(
+    client: &mut Client,
+    values: &Values,
+    versions: &[u64],
+    label: &str,
+) -> Result<Asked> {
+    let phase = Phase::new(format!("{label}: read back and check"), versions.len() as u64);
+    let mut asked = Asked::nothing()?;
+    for (key, &version) in (0u64..).zip(versions) {
+        let right = client.fetch(key)?.map(|value| values.is_right(key, version, value));
+        asked.checked += 1;
+        asked.missed += u64::from(right.is_none());
+        asked.wrong += u64::from(right == Some(false));
+        phase.advance(1);
+    }
+    Ok(asked)
+}

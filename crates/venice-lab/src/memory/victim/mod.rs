@@ -1,0 +1,250 @@
+//! `venice paper rack-9`: Figures 9 and 10 of the composable-rack paper and the system of its Figure 8.
+//!
+//! A real memcached has a share of the values, bounded by its `-m`. A [`proxy`] that speaks its protocol
+//! stands between it and the clients ([`asking`]) and keeps what has no room there in a victim store in
+//! borrowed memory, by Put and Get. What that costs is held against the same memcached behind the same
+//! proxy with room for everything, in turns ([`run`]); beside it the victim store in local memory,
+//! memcached's own memory paged by Venice, memcached without the proxy, and memcached without either.
+
+mod asking;
+mod mode;
+mod proxy;
+mod report;
+mod run;
+mod stand;
+mod tables;
+mod values;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use venice_cli::failure::usage;
+use venice_wire::ByteSize;
+
+pub use mode::SpillMode;
+pub use proxy::{ProxyArgs, VictimMemory, execute_proxy};
+pub use report::{VictimCell, VictimReport};
+
+use super::MAX_VALUE_BYTES;
+use super::closing::Pictured;
+use super::ground::Ground;
+use venice_measure::arguments::OutputArgs;
+use venice_measure::interrupt;
+use venice_measure::machine::Machine;
+use venice_measure::progress::note;
+
+/// The paper's, in KiB: from the smallest values to the largest.
+const VALUES_KIB: [u64; 4] = [4, 16, 64, 512];
+/// "when the local portion of data varies from 75% to 25%".
+const SHARES: [f64; 3] = [0.75, 0.5, 0.25];
+/// "100,000 operations (95% reads, 5% updates)".
+const PAPER_REQUESTS: u64 = 100_000;
+/// Below this a cache would be memcached's own tables mostly.
+const LEAST_DATA_BYTES: u64 = 8 << 20;
+/// A value has its number in it.
+const LEAST_VALUE_BYTES: u64 = 64;
+
+/// Arguments of `venice paper rack-9`.
+#[derive(Debug, Clone, Args)]
+pub struct VictimArgs {
+    /// A short run: less data, values of 4 and 64 KiB, half of them local.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Values in all, 8MiB at least [default: 128MiB; --quick: 32MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+
+    /// Sizes of the values [default: 4KiB,16KiB,64KiB,512KiB; --quick: 4KiB,64KiB].
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
+    pub value_sizes: Option<Vec<ByteSize>>,
+
+    /// Shares of the values that are local [default: 0.75,0.5,0.25; --quick: 0.5].
+    #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
+          value_parser = venice_measure::arguments::share)]
+    pub local: Option<Vec<f64>>,
+
+    /// The paper's 100000 operations of each measurement, times this [default: 0.1; --quick: 0.01].
+    #[arg(long, value_name = "FACTOR", value_parser = venice_measure::arguments::positive)]
+    pub scale: Option<f64>,
+
+    /// Clients at a time: one measurement for each number of them. The fewest are told as Figure 9,
+    /// the most as Figure 10.
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_values_t = [1, 10])]
+    pub clients: Vec<usize>,
+
+    /// Where the values are that are not local, beside `local`.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
+          default_values_t = SpillMode::ALL)]
+    pub modes: Vec<SpillMode>,
+
+    /// What takes longer than this, of one measurement, is broken off, and told as such [default: 60;
+    /// --quick: 15].
+    #[arg(long, value_name = "SECONDS", value_parser = venice_measure::arguments::positive)]
+    pub limit: Option<f64>,
+
+    /// Where the figures go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone, PartialEq)]
+struct Plan {
+    data_bytes: u64,
+    /// Rising, in bytes.
+    value_sizes: Vec<u64>,
+    /// Falling.
+    shares: Vec<f64>,
+    requests: u64,
+    /// A measurement and one on local memory are cut into so many parts, and those take turns.
+    turns: u64,
+    clients: Vec<usize>,
+    /// Without `local`, which always runs.
+    modes: Vec<SpillMode>,
+    /// Of a measurement and the one beside it.
+    limit: Duration,
+    quick: bool,
+}
+
+/// Measures the figures, prints their tables, writes their JSON, their plots and their page.
+///
+/// # Errors
+/// On arguments that make no sense, on an interrupt (what there is by then is printed), when memcached,
+/// proxy or rack fail, and when any value was wrong. Whatever was set up has been removed by then.
+pub fn execute_victim(args: VictimArgs) -> Result<()> {
+    let plan = plan(&args)?;
+    interrupt::catch_signals()?;
+    note(&format!("memcached with a victim store, on {}", Machine::describe().line()));
+    // No mode swaps to a disk here.
+    let mut ground = Ground::new(std::env::temp_dir());
+    let report = run::run(&plan, &mut ground)?;
+    drop(ground);
+    let text = tables::text(&report);
+    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
+}
+
+fn plan(args: &VictimArgs) -> Result<Plan> {
+    let data_bytes = args.size.map_or(if args.quick { 32 << 20 } else { 128 << 20 }, |size| size.0);
+    let mut value_sizes: Vec<u64> = match &args.value_sizes {
+        Some(sizes) => sizes.iter().map(|size| size.0).collect(),
+        None if args.quick => vec![4 << 10, 64 << 10],
+        None => VALUES_KIB.map(|kib| kib << 10).into(),
+    };
+    value_sizes.sort_unstable();
+    value_sizes.dedup();
+    let usual: &[f64] = if args.quick { &[0.5] } else { &SHARES };
+    let mut shares = args.local.clone().unwrap_or(usual.to_vec());
+    shares.sort_unstable_by(|one, other| other.total_cmp(one));
+    shares.dedup();
+    let mut clients = args.clients.clone();
+    clients.sort_unstable();
+    clients.dedup();
+    let mut modes = args.modes.clone();
+    modes.retain(|mode| *mode != SpillMode::Local);
+    modes.sort_unstable();
+    modes.dedup();
+    let scale = args.scale.unwrap_or(if args.quick { 0.01 } else { 0.1 });
+    let limit_s = args.limit.unwrap_or(if args.quick { 15.0 } else { 60.0 });
+    let plan = Plan {
+        data_bytes,
+        value_sizes,
+        shares,
+        requests: (PAPER_REQUESTS as f64 * scale) as u64,
+        turns: if args.quick { 3 } else { 5 },
+        clients,
+        modes,
+        limit: Duration::from_secs_f64(limit_s),
+        quick: args.quick,
+    };
+    check(&plan)?;
+    Ok(plan)
+}
+
+fn check(plan: &Plan) -> Result<()> {
+    if plan.data_bytes < LEAST_DATA_BYTES {
+        let floor = ByteSize(LEAST_DATA_BYTES);
+        return Err(usage(format!("--size {}: {floor} at least", ByteSize(plan.data_bytes))));
+    }
+    let sizes = LEAST_VALUE_BYTES..=MAX_VALUE_BYTES;
+    if let Some(&wrong) = plan.value_sizes.iter().find(|bytes| !sizes.contains(bytes)) {
+        return Err(usage(format!(
+            "--value-sizes: {} is not between 64 bytes and 1MiB",
+            ByteSize(wrong)
+        )));
+    }
+    if plan.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
+        return Err(usage("--clients: 1 to 64 at a time"));
+    }
+    if plan.value_sizes.is_empty() || plan.shares.is_empty() || plan.clients.is_empty() {
+        return Err(usage("nothing to measure: name sizes of values, shares and clients"));
+    }
+    if plan.shares.contains(&1.0) {
+        return Err(usage("--local 1 is measured anyway: name shares that leave something over"));
+    }
+    let most = *plan.clients.last().expect("there are some") as u64;
+    if plan.requests < plan.turns * most {
+        return Err(usage(format!(
+            "--scale: {} operations are too few for {} turns of {most} clients",
+            plan.requests, plan.turns
+        )));
+    }
+    // memcached on local memory, another in parts, and a victim store with room to spare.
+    super::check_room("data", plan.data_bytes.saturating_mul(2))
+}
+
+fn pictured(report: &VictimReport) -> Result<Pictured<'_>> {
+    Ok(Pictured {
+        title: tables::TITLE,
+        header: tables::header(report),
+        legend: "Bars in colour: borrowed memory. Grey: a victim store in local memory, and what the \
+                 paper tells.",
+        plots: tables::plots(report)?,
+        sheets: tables::all(report),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use venice_cli::failure::Usage;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: VictimArgs,
+    }
+
+    fn planned(line: &[&str]) -> Result<Plan> {
+        plan(&Line::try_parse_from([&["x"], line].concat())?.args)
+    }
+
+    #[test]
+    fn the_papers_amounts_can_be_had() {
+        let usual = planned(&[]).unwrap();
+        assert_eq!((usual.requests, usual.shares.len(), usual.value_sizes.len()), (10_000, 3, 4));
+        assert_eq!(usual.modes.len(), SpillMode::ALL.len() - 1);
+        let papers = planned(&["--scale", "1", "--clients", "10,1"]).unwrap();
+        assert_eq!((papers.requests, papers.clients), (PAPER_REQUESTS, vec![1, 10]));
+        assert_eq!(planned(&["--quick"]).unwrap().value_sizes, [4 << 10, 64 << 10]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_as_such() {
+        for line in [
+            &["--size", "1MiB"][..],
+            &["--size", "1000TiB"],
+            &["--value-sizes", "4KiB,2MiB"],
+            &["--value-sizes", "10"],
+            &["--clients", "0"],
+            &["--clients", "10,100"],
+            &["--local", "0.5,1"],
+            &["--scale", "0.0001"],
+        ] {
+            assert!(planned(line).unwrap_err().is::<Usage>(), "{line:?}");
+        }
+    }
+}

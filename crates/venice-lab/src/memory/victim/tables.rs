@@ -1,0 +1,356 @@
+//! Figures 9 and 10 as tables and plots.
+
+use anyhow::Result;
+use venice_wire::ByteSize;
+
+use super::super::closing::{Closing, load_line};
+use super::super::tables::percent;
+use super::mode::SpillMode;
+use super::report::{PAPER_SMALLEST_BYTES, PAPER_THROUGHPUT, VictimCell, VictimReport};
+use crate::plot::{BarChart, BarSeries, Plot, Unit};
+use crate::sheet::Sheet;
+use venice_measure::report::{grouped, micros};
+
+pub(super) const TITLE: &str =
+    "Composable-rack paper, Figures 9 and 10: memcached with a victim store in remote memory";
+
+/// All of it for a terminal.
+pub(super) fn text(report: &VictimReport) -> String {
+    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+}
+
+/// Every table, in order.
+pub(super) fn all(report: &VictimReport) -> Vec<Sheet> {
+    let mut sheets = Vec::new();
+    if let Some((fewest, most)) = report.clients() {
+        sheets.push(penalties(report, Figure::Nine, fewest));
+        sheets.push(penalties(report, Figure::Ten, most));
+        sheets.extend(distance(report, fewest, most));
+    }
+    sheets.push(measurements(report));
+    sheets
+}
+
+/// The lines above the tables.
+pub(super) fn header(report: &VictimReport) -> Vec<String> {
+    let mut lines = vec![
+        report.machine.line(),
+        format!(
+            "memcached with {} of values behind a proxy; 95 reads to 5 writes, uniform; {} \
+             operations a measurement, in {} turns with as many on local memory{}.",
+            ByteSize(report.data_bytes),
+            grouped(report.requests as f64),
+            report.turns,
+            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+        ),
+    ];
+    lines.extend(load_line(report.load, &report.machine));
+    lines
+}
+
+/// What was wrong or missing, and how long it took.
+pub(super) fn closing(report: &VictimReport) -> Closing<'_, SpillMode> {
+    Closing {
+        what: "values",
+        checked: report.checked,
+        wrong: report.wrong,
+        unmeasured: &report.unmeasured,
+        interrupted: report.interrupted,
+        seconds: report.seconds,
+    }
+}
+
+/// What the two figures show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Figure {
+    /// How much longer a read takes.
+    Nine,
+    /// How much less is done in a second.
+    Ten,
+}
+
+impl Figure {
+    fn of(self, cell: &VictimCell) -> f64 {
+        match self {
+            Figure::Nine => cell.read_penalty,
+            Figure::Ten => cell.throughput_penalty,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Figure::Nine => "Figure 9: latency of a read",
+            Figure::Ten => "Figure 10: throughput",
+        }
+    }
+
+    fn title(self, clients: usize) -> String {
+        format!(
+            "{}, {clients} client{}: penalty against all local",
+            self.name(),
+            if clients == 1 { "" } else { "s" }
+        )
+    }
+
+    /// What the paper's text has of it: of its smallest values, and of larger ones, for which the
+    /// largest stand here.
+    fn papers(self, value_bytes: u64, largest_bytes: u64, share: f64) -> Option<f64> {
+        let (_, [smallest, larger]) =
+            PAPER_THROUGHPUT.iter().find(|(of, _)| self == Figure::Ten && *of == share)?;
+        match value_bytes {
+            PAPER_SMALLEST_BYTES => Some(*smallest),
+            bytes if bytes == largest_bytes && bytes > PAPER_SMALLEST_BYTES => Some(*larger),
+            _ => None,
+        }
+    }
+}
+
+/// The modes that keep every value, some of them not local.
+fn far_modes(report: &VictimReport) -> Vec<SpillMode> {
+    let mut modes = report.modes();
+    modes.retain(|mode| mode.has_shares() && mode.keeps_all());
+    modes
+}
+
+/// A row for each size and share, a column for each mode.
+fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
+    let modes = far_modes(report);
+    let mut sheet = Sheet::new(figure.title(clients), &["values", "local"], 1);
+    sheet.head.extend(modes.iter().map(ToString::to_string));
+    if figure == Figure::Ten {
+        sheet.head.push("paper".to_owned());
+    }
+    let sizes = report.value_sizes();
+    let largest_bytes = sizes.last().copied().unwrap_or(0);
+    for &size in &sizes {
+        for share in report.shares() {
+            let mut row = vec![ByteSize(size).to_string(), percent(share)];
+            row.extend(modes.iter().map(|mode| {
+                let cell = report.cell(*mode, (size, share), clients);
+                cell.map_or("-".to_owned(), |cell| told(cell, figure.of(cell)))
+            }));
+            if figure == Figure::Ten {
+                let papers = figure.papers(size, largest_bytes, share);
+                row.push(papers.map_or("-".to_owned(), signed));
+            }
+            sheet.rows.push(row);
+        }
+    }
+    sheet.notes.push(
+        "The median of the turns. All local: the same memcached behind the same proxy, with room for \
+         everything. Less than 0: it was faster."
+            .to_owned(),
+    );
+    sheet
+        .notes
+        .extend(report.paper.iter().filter(|line| line.contains(figure_word(figure))).cloned());
+    sheet
+}
+
+fn figure_word(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Nine => "Figure 9",
+        Figure::Ten => "Figure 10",
+    }
+}
+
+/// Borrowed memory beside a victim store in the proxy's own: what is left is where the memory is.
+fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> {
+    let modes: Vec<SpillMode> = [SpillMode::VictimShm, SpillMode::VictimUdp]
+        .into_iter()
+        .filter(|mode| report.modes().contains(mode))
+        .collect();
+    if modes.is_empty() || !report.modes().contains(&SpillMode::VictimLocal) {
+        return None;
+    }
+    let title = "What the distance costs: against the same victim store in local memory";
+    let mut sheet = Sheet::new(title, &["values", "local"], 1);
+    for what in ["read", "throughput"] {
+        sheet.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
+    }
+    for size in report.value_sizes() {
+        for share in report.shares() {
+            let at = |mode, clients| report.cell(mode, (size, share), clients);
+            let own = |clients| at(SpillMode::VictimLocal, clients);
+            let reads = modes.iter().map(|mode| {
+                let (far, own) = (at(*mode, fewest)?, own(fewest)?);
+                Some((1.0 + far.read_penalty) / (1.0 + own.read_penalty) - 1.0)
+            });
+            let throughputs = modes.iter().map(|mode| {
+                let (far, own) = (at(*mode, most)?, own(most)?);
+                Some(1.0 - (1.0 - far.throughput_penalty) / (1.0 - own.throughput_penalty))
+            });
+            let mut row = vec![ByteSize(size).to_string(), percent(share)];
+            row.extend(reads.chain(throughputs).map(|part| part.map_or("-".to_owned(), signed)));
+            sheet.rows.push(row);
+        }
+    }
+    sheet.notes.push(format!(
+        "Reads with {fewest} at a time, throughput with {most}. A value that is near comes from \
+         memcached through a socket, one in a victim store without: so the first two tables have \
+         less than the distance in them, and this one has nothing else."
+    ));
+    Some(sheet)
+}
+
+/// A row for each measurement.
+fn measurements(report: &VictimReport) -> Sheet {
+    let head = [
+        "values",
+        "the rest in",
+        "local",
+        "near",
+        "clients",
+        "operations/s",
+        "read µs",
+        "p99 µs",
+        "write µs",
+        "penalty",
+        "its turns",
+        "answered",
+        "resident",
+        "wrong",
+    ];
+    let mut sheet = Sheet::new("Every measurement", &head, 2);
+    for cell in &report.cells {
+        let (least, most) = cell.throughput_span;
+        sheet.rows.push(vec![
+            ByteSize(cell.value_bytes).to_string(),
+            cell.mode.to_string(),
+            percent(cell.local_share),
+            percent(cell.near_share),
+            cell.clients.to_string(),
+            grouped(cell.operations_per_s) + if cell.cut_short { " (cut short)" } else { "" },
+            micros(cell.read_us),
+            micros(cell.read_p99_us),
+            micros(cell.write_us),
+            signed(cell.throughput_penalty),
+            format!("{} to {}", signed(least), signed(most)),
+            percent(1.0 - cell.missed_share),
+            ByteSize(cell.resident_bytes).to_string(),
+            cell.wrong.to_string(),
+        ]);
+    }
+    sheet.notes.push(
+        "near: share of the values in memcached. penalty: of throughput. resident: memcached's. bare: \
+         memcached without the proxy. smaller: memcached alone with so much memory; what it has \
+         thrown out is not answered."
+            .to_owned(),
+    );
+    sheet
+}
+
+fn told(cell: &VictimCell, penalty: f64) -> String {
+    match (cell.wrong, cell.cut_short) {
+        (0, false) => signed(penalty),
+        // Still a figure of what was measured.
+        (0, true) => format!("{} (cut short)", signed(penalty)),
+        (wrong, _) => format!("{wrong} WRONG"),
+    }
+}
+
+/// `+2.5 %`
+fn signed(share: f64) -> String {
+    // What rounds to nothing has no sign.
+    let percents = (1000.0 * share).round() / 10.0;
+    if percents == 0.0 { "0.0 %".to_owned() } else { format!("{percents:+.1} %") }
+}
+
+/// Both figures, one plot for each mode, beside what the paper tells.
+///
+/// # Errors
+/// When the drawing library fails.
+pub(super) fn plots(report: &VictimReport) -> Result<Vec<Plot>> {
+    let Some((fewest, most)) = report.clients() else { return Ok(Vec::new()) };
+    let mut plots = Vec::new();
+    for (figure, number, clients) in [(Figure::Nine, 9, fewest), (Figure::Ten, 10, most)] {
+        for mode in far_modes(report) {
+            let svg = chart(report, figure, mode, clients).svg()?;
+            plots.extend(svg.map(|svg| Plot { name: format!("rack-{number}-{mode}"), svg }));
+        }
+    }
+    Ok(plots)
+}
+
+/// A group for each size, a bar for each share, as in the paper.
+fn chart(report: &VictimReport, figure: Figure, mode: SpillMode, clients: usize) -> BarChart {
+    let sizes = report.value_sizes();
+    let largest_bytes = sizes.last().copied().unwrap_or(0);
+    let by_size = |value: &dyn Fn(u64) -> Option<f64>| -> Vec<Option<f64>> {
+        sizes.iter().map(|size| value(*size).map(|share| 100.0 * share)).collect()
+    };
+    let mut series = Vec::new();
+    for share in report.shares() {
+        let here = by_size(&|size| Some(figure.of(report.cell(mode, (size, share), clients)?)));
+        let papers = by_size(&|size| figure.papers(size, largest_bytes, share));
+        let named = |name: String, values: Vec<Option<f64>>, is_peer| {
+            values.iter().any(Option::is_some).then_some(BarSeries { name, values, is_peer })
+        };
+        series.extend(named(format!("{} local", percent(share)), here, mode.is_peer()));
+        series.extend(named(format!("the paper's, {} local", percent(share)), papers, true));
+    }
+    BarChart {
+        title: format!("{mode}: {}", figure.title(clients)),
+        x: "size of values",
+        y: ("penalty", Unit::Percent),
+        groups: sizes.iter().map(|size| ByteSize(*size).to_string()).collect(),
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+    use crate::plot::xml;
+
+    #[test]
+    fn penalties_stand_beside_the_papers() {
+        let mut report = sample();
+        let text = super::text(&report);
+        // 0.088 against all local; against 0.04 in local memory: 1.088 / 1.04, 1 - 0.912 / 0.96.
+        for wanted in [
+            "Figure 9: latency of a read, 1 client:",
+            "Figure 10: throughput, 10 clients:",
+            "+8.8 %",
+            "+4.6 %",
+            "+5.0 %",
+            "+6.0 %",
+            "-50.0 %",
+            "values of 4KiB, 25 % local, victim-udp: FAILED, no such rack",
+            "5 000 values checked, 0 wrong",
+        ] {
+            assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
+        }
+        report.cells[6].wrong = 2;
+        report.interrupted = true;
+        let text = super::text(&report);
+        assert!(text.contains("2 WRONG") && text.contains("INTERRUPTED"), "{text}");
+        report.cells.clear();
+        super::text(&report);
+        assert_eq!(plots(&report).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn every_mode_with_shares_has_a_plot_of_each_figure() {
+        let plots = plots(&sample()).unwrap();
+        let names: Vec<&str> = plots.iter().map(|plot| plot.name.as_str()).collect();
+        let wanted = [
+            "rack-9-victim-local",
+            "rack-9-victim-shm",
+            "rack-10-victim-local",
+            "rack-10-victim-shm",
+        ];
+        assert_eq!(names, wanted);
+        let texts = xml::texts(&plots[3].svg).unwrap();
+        for wanted in ["25 % local", "the paper's, 25 % local", "64KiB"] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");
+        }
+    }
+
+    #[test]
+    fn penalties_have_a_sign_unless_they_are_nothing() {
+        assert_eq!([0.0254, -0.1, -0.0001].map(signed), ["+2.5 %", "-10.0 %", "0.0 %"]);
+    }
+}

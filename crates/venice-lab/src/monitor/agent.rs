@@ -1,0 +1,312 @@
+//! Agents as the Monitor Node sees them: everything but the memory.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use venice_control::client::{Heartbeats, MonitorClient};
+use venice_control::server::{AgentHandler, Door, serve_agent};
+use venice_control::{
+    Caller, DonorStatus, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong,
+    PortReport, PrepareRequest, Refusal, Registered, ResourceKind, ResourceSpec,
+};
+use venice_ports::monotonic_ns;
+use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, Prepared};
+use venice_rack::pressure::PressureReport;
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+
+use super::ground::Ground;
+use super::machines::Machines;
+use venice_measure::interrupt;
+use venice_measure::progress::Phase;
+
+/// What agents' names begin with; their numbers, from one, follow.
+const NAME: &str = "node";
+/// What a donor lends.
+const SLABS: u32 = 64;
+/// How long slabs stay set aside for a commit.
+const PREPARE_TIMEOUT_NS: u64 = 5_000_000_000;
+/// Agents that join at the same time.
+const AT_ONCE: u32 = 32;
+/// Addresses of the last part of an IP address that are used.
+const LAST_PARTS: u32 = 250;
+
+/// All agents, and how they came in.
+#[derive(Debug, Clone)]
+pub(super) struct Herd {
+    /// In the order of their names.
+    pub(super) agents: Arc<Vec<Arc<Agent>>>,
+    /// From the first certificate to the last registration.
+    pub(super) joined_in: Duration,
+}
+
+impl Herd {
+    /// When the donor heard of a grant.
+    pub(super) fn heard(&self, grant: &Grant) -> Option<Heard> {
+        let number: usize = grant.donor.strip_prefix(NAME)?.parse().ok()?;
+        self.agents.get(number.checked_sub(1)?)?.donor.heard().get(&grant.id).copied()
+    }
+}
+
+/// When a donor heard of a grant.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    /// It was to set the memory aside.
+    pub(super) prepare: Instant,
+    /// It was to lend it.
+    pub(super) commit: Instant,
+}
+
+/// One agent.
+#[derive(Debug)]
+pub(super) struct Agent {
+    /// The call over which it reports, one report after the other.
+    reporting: tokio::sync::Mutex<Reporting>,
+    registered: Registered,
+    instance: u64,
+    donor: Arc<Donor>,
+}
+
+/// What an agent reports over.
+#[derive(Debug)]
+struct Reporting {
+    heartbeats: Heartbeats,
+    /// Of the peers that it was told of.
+    peers_version: u64,
+}
+
+impl Agent {
+    /// Reports once.
+    ///
+    /// # Errors
+    /// When the Monitor Node does not take it.
+    pub(super) async fn report(&self) -> Result<()> {
+        let mut reporting = self.reporting.lock().await;
+        let report = HeartbeatReport {
+            identity: self.registered.identity,
+            instance: self.instance,
+            memory: self.donor.core().report(),
+            links: Vec::new(),
+            port: PortReport::default(),
+            pressure: PressureReport::default(),
+            door: DoorReport::default(),
+            peers_version: reporting.peers_version,
+        };
+        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was not taken")?;
+        if let Some(near) = ack.peers {
+            reporting.peers_version = near.version;
+        }
+        Ok(())
+    }
+
+    /// Grants that it holds.
+    pub(super) fn held(&self) -> usize {
+        self.donor.core().report().held.len()
+    }
+}
+
+/// Has all of them join.
+///
+/// # Errors
+/// When one cannot.
+pub(super) async fn join_all(
+    ground: &Ground,
+    machines: &Machines,
+    count: u32,
+    donors: u32,
+) -> Result<Herd> {
+    let phase = Phase::new(format!("{count} agents join"), u64::from(count));
+    let started = Instant::now();
+    let mut agents = Vec::with_capacity(count as usize);
+    let mut joining = JoinSet::new();
+    for number in 0..count {
+        interrupt::check()?;
+        let name = format!("{NAME}{}", number + 1);
+        let holder = ground.holder(&Caller::Node(name.clone()))?;
+        let access = ground.access(holder.clone());
+        let services = machines.donors.handle().clone();
+        joining.spawn(async move {
+            let client = MonitorClient::connect(&access).await?;
+            let lent = if number < donors { SLABS } else { 0 };
+            join((name, number, lent), client, Door::new(holder)?, services).await
+        });
+        if joining.len() as u32 == AT_ONCE {
+            agents.extend(joining.join_next().await.transpose()?.transpose()?);
+            phase.advance(1);
+        }
+    }
+    while let Some(joined) = joining.join_next().await {
+        agents.push(joined??);
+        phase.advance(1);
+    }
+    let joined_in = started.elapsed();
+    agents.sort_by_key(|agent| agent.instance);
+    Ok(Herd { agents: Arc::new(agents), joined_in })
+}
+
+async fn join(
+    (name, number, lent): (String, u32, u32),
+    mut client: MonitorClient,
+    door: Arc<Door>,
+    services: Handle,
+) -> Result<Arc<Agent>> {
+    let listener = match lent {
+        0 => None,
+        _ => Some(listen(number, &services)?),
+    };
+    let addr = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let instance = u64::from(number) + 1;
+    let registration = NodeRegistration {
+        name: name.clone(),
+        instance,
+        pid: None,
+        // Nobody calls one that lends nothing.
+        control_addr: addr.map_or_else(|| "127.0.0.1:9".to_owned(), |addr| addr.to_string()),
+        // Nobody listens there; the Monitor Node makes keys for it.
+        udp_addr: "127.0.0.1:9".to_owned(),
+        shm_socket: String::new(),
+        resources: vec![ResourceSpec {
+            kind: ResourceKind::Memory,
+            bytes: u64::from(lent) * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            address: String::new(),
+            capabilities: Vec::new(),
+        }],
+        previous: None,
+        secret: None,
+        is_plain: false,
+        relay: None,
+        link: String::new(),
+        is_pool: false,
+    };
+    let registered = client.register(registration).await?;
+    let settings = DonorSettings { total_slabs: lent, prepare_timeout_ns: PREPARE_TIMEOUT_NS };
+    let mut core = DonorCore::new(settings);
+    core.set_epoch(registered.identity.epoch);
+    let donor = Arc::new(Donor { core: Mutex::new(core), heard: Mutex::default(), name, instance });
+    if let Some(listener) = listener {
+        // It ends with the runtime.
+        services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
+    }
+    let reporting = Reporting { heartbeats: client.heartbeats().await?, peers_version: 0 }.into();
+    Ok(Arc::new(Agent { reporting, registered, instance, donor }))
+}
+
+/// Each at an address of its own, so that ports do not run out.
+fn listen(number: u32, services: &Handle) -> Result<TcpListener> {
+    let listener = std::net::TcpListener::bind((address(number), 0));
+    let listener = listener.context("an agent's address")?;
+    listener.set_nonblocking(true)?;
+    let _served_there = services.enter();
+    Ok(TcpListener::from_std(listener)?)
+}
+
+fn address(number: u32) -> IpAddr {
+    let (rest, last) = (number / LAST_PARTS, number % LAST_PARTS);
+    Ipv4Addr::new(127, 1, rest as u8, last as u8 + 1).into()
+}
+
+/// A donor without memory: what is to be freed is free at once.
+#[derive(Debug)]
+struct Donor {
+    core: Mutex<DonorCore>,
+    /// Of the grants that it holds.
+    heard: Mutex<BTreeMap<GrantId, Heard>>,
+    name: String,
+    instance: u64,
+}
+
+impl Donor {
+    fn heard(&self) -> MutexGuard<'_, BTreeMap<GrantId, Heard>> {
+        self.heard.lock().expect("nobody panics with it")
+    }
+
+    fn core(&self) -> MutexGuard<'_, DonorCore> {
+        self.core.lock().expect("nobody panics with the core")
+    }
+
+    fn settle(core: &mut DonorCore) -> DonorStatus {
+        while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
+            core.handle_freed(grant);
+        }
+        core.status()
+    }
+}
+
+impl AgentHandler for Donor {
+    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
+        let now = Instant::now();
+        self.heard().insert(request.grant, Heard { prepare: now, commit: now });
+        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
+        let mut core = self.core();
+        let (Prepared::New(status) | Prepared::Repeated(status)) =
+            core.handle_prepare(monotonic_ns(), request)?;
+        match at_once {
+            Some((grant, epoch)) => core.handle_commit(monotonic_ns(), grant, epoch),
+            None => Ok(status),
+        }
+    }
+
+    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
+        if let Some(heard) = self.heard().get_mut(&grant) {
+            heard.commit = Instant::now();
+        }
+        self.core().handle_commit(monotonic_ns(), grant, donor_epoch)
+    }
+
+    async fn abort(&self, grant: GrantId) -> DonorStatus {
+        let mut core = self.core();
+        core.handle_abort(monotonic_ns(), grant);
+        Self::settle(&mut core)
+    }
+
+    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
+        let mut core = self.core();
+        for grant in grants {
+            self.heard().remove(&grant);
+            core.handle_release(monotonic_ns(), grant);
+        }
+        Self::settle(&mut core)
+    }
+
+    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+        let is_right = |core: &DonorCore, (grant, key): &(GrantId, GrantKey)| {
+            core.grant(*grant).is_some_and(|view| view.key == *key)
+        };
+        let mut core = self.core();
+        for lease in leases {
+            if is_right(&core, &lease) {
+                core.handle_release(monotonic_ns(), lease.0);
+            }
+        }
+        Self::settle(&mut core)
+    }
+
+    async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+        let mut core = self.core();
+        let now_ns = monotonic_ns();
+        leases.into_iter().map(|(grant, key)| core.handle_renew(now_ns, grant, key)).collect()
+    }
+
+    async fn ping(&self) -> Pong {
+        Pong { name: self.name.clone(), instance: self.instance }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_agent_has_an_address_of_its_own() {
+        let all: BTreeSet<IpAddr> = (0..super::super::MAX_AGENTS).map(address).collect();
+        assert_eq!(all.len(), super::super::MAX_AGENTS as usize);
+        assert!(all.iter().all(IpAddr::is_loopback));
+    }
+}

@@ -1,0 +1,284 @@
+//! The load: heartbeats of all agents, and requests beside them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use venice_control::client::MonitorClient;
+use venice_control::{ControlError, MemoryRequest};
+use venice_wire::{ByteSize, SLAB_BYTES};
+
+use super::agent::{Agent, Herd};
+use super::beats::{Beat, Beats, PERIOD};
+use super::ground::Ground;
+use super::machines::Machines;
+use venice_measure::interrupt;
+use venice_measure::progress::Phase;
+
+/// What a request's way is told apart in.
+pub(super) const LEGS: usize = 3;
+/// Rounds of heartbeats before anything counts.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// Between two looks at the Monitor Node while all goes on.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Requests that may be on their way at once: a rate that is more than the Monitor Node does shows in
+/// what is late.
+const REQUESTS_AT_ONCE: usize = 64;
+/// When the last grant has to be gone that nobody has: longer than its lease.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
+/// Longest latency that is told apart.
+const LONGEST: Duration = Duration::from_secs(60);
+/// What a request is for.
+const PURPOSE: &str = "venice bench monitor";
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// For how long it was measured.
+    pub(super) span: Duration,
+    /// What agents waited for the answer to a heartbeat, nanoseconds.
+    pub(super) heartbeats: Histogram<u64>,
+    /// Heartbeats that were not sent in time, because those before them had no answer.
+    pub(super) late_heartbeats: u64,
+    /// What the recipient waited for memory, nanoseconds.
+    pub(super) requests: Histogram<u64>,
+    /// What of that passed until its donor heard of it, until it was asked to lend, and then.
+    pub(super) legs: [Histogram<u64>; LEGS],
+    /// Requests that were not made in time.
+    pub(super) late_requests: u64,
+    /// Requests that were refused.
+    pub(super) refused: u64,
+    /// What it waited for giving back, nanoseconds.
+    pub(super) releases: Histogram<u64>,
+    /// Processor time of the Monitor Node in that time, seconds.
+    pub(super) monitor_s: f64,
+    /// The same of its store, where that is another process.
+    pub(super) store_s: Option<f64>,
+    /// Memory of the Monitor Node at its end, bytes.
+    pub(super) resident_bytes: u64,
+}
+
+/// Has all agents report and a recipient borrow, and looks for so long after a while of both.
+///
+/// # Errors
+/// When a heartbeat or a request fails, when a grant is held that nobody has, on an interrupt, and when
+/// the Monitor Node ends.
+pub(super) fn run(
+    ground: &mut Ground,
+    machines: &Machines,
+    herd: &Herd,
+    requests_per_s: f64,
+    span: Duration,
+) -> Result<Measured> {
+    let from = Instant::now() + WARM_UP;
+    let until = from + span;
+    let beats = Beats::start(herd.agents.len(), until)?;
+    let mut reporting = JoinSet::new();
+    for (agent, beat) in herd.agents.iter().zip(&beats.of_agents) {
+        let report = report_all_the_time(Arc::clone(agent), Arc::clone(beat), from);
+        reporting.spawn_on(report, machines.reporters.handle());
+    }
+    let recipient = machines.recipient.handle();
+    let client = recipient.block_on(ground.recipient("node1"))?;
+    let borrowing =
+        recipient.spawn(borrow_all_the_time(client, herd.clone(), requests_per_s, from, until));
+    let (monitor_s, store_s) = watch(ground, from, until)?;
+    let resident_bytes = ground.resident_bytes();
+    let mut heartbeats = histogram();
+    let mut late_heartbeats = 0;
+    while let Some(reported) = recipient.block_on(reporting.join_next()) {
+        let (waited, late) = reported??;
+        late_heartbeats += late;
+        waited.into_iter().for_each(|ns| heartbeats.saturating_record(ns));
+    }
+    beats.end();
+    let Borrowed { requests, legs, releases, late: late_requests, refused } =
+        recipient.block_on(borrowing)??;
+    recipient.block_on(see_all_given_back(herd))?;
+    Ok(Measured {
+        span,
+        heartbeats,
+        late_heartbeats,
+        requests,
+        legs,
+        late_requests,
+        refused,
+        releases,
+        monitor_s,
+        store_s,
+        resident_bytes,
+    })
+}
+
+/// Where a donor was too slow to hear of it, its next heartbeats say what it still has.
+async fn see_all_given_back(herd: &Herd) -> Result<()> {
+    let until = Instant::now() + GIVEN_BACK_WITHIN;
+    loop {
+        let holders: Vec<_> = herd.agents.iter().filter(|agent| agent.held() > 0).collect();
+        if holders.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("{} donors still hold grants after all was given back: a leak", holders.len());
+        }
+        interrupt::check()?;
+        for holder in holders {
+            // One that was silent for too long is to register anew: then its grants end by themselves.
+            let _ = holder.report().await;
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+/// Processor time of the Monitor Node, and of its store, between the two moments.
+fn watch(ground: &mut Ground, from: Instant, until: Instant) -> Result<(f64, Option<f64>)> {
+    let steps = until.duration_since(from).as_secs_f64() / LOOK_EVERY.as_secs_f64();
+    std::thread::sleep(from.saturating_duration_since(Instant::now()));
+    let (monitor_s, store_s) = ground.used_s();
+    let phase = Phase::new("heartbeats and requests", steps as u64);
+    while Instant::now() < until {
+        interrupt::check()?;
+        ground.ensure_alive()?;
+        std::thread::sleep(LOOK_EVERY);
+        phase.advance(1);
+    }
+    let after = ground.used_s();
+    let store = after.1.zip(store_s).map(|(after, before)| after - before);
+    Ok((after.0 - monitor_s, store))
+}
+
+/// Nanoseconds that each heartbeat took from `from` on, and how many were not sent in time.
+async fn report_all_the_time(
+    agent: Arc<Agent>,
+    beat: Arc<Beat>,
+    from: Instant,
+) -> Result<(Vec<u64>, u64)> {
+    let (mut waited, mut late) = (Vec::new(), 0);
+    while let Some(missed) = beat.next().await {
+        let sent = Instant::now();
+        agent.report().await?;
+        if sent >= from {
+            waited.push(nanoseconds(sent.elapsed()));
+            late += missed;
+        }
+    }
+    Ok((waited, late))
+}
+
+#[derive(Debug)]
+struct Borrowed {
+    requests: Histogram<u64>,
+    legs: [Histogram<u64>; LEGS],
+    releases: Histogram<u64>,
+    late: u64,
+    refused: u64,
+}
+
+/// Borrows and gives back at a steady rate, whatever the answers take.
+async fn borrow_all_the_time(
+    client: MonitorClient,
+    herd: Herd,
+    per_s: f64,
+    from: Instant,
+    until: Instant,
+) -> Result<Borrowed> {
+    let mut borrowed = Borrowed {
+        requests: histogram(),
+        legs: std::array::from_fn(|_| histogram()),
+        releases: histogram(),
+        late: 0,
+        refused: 0,
+    };
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / per_s));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut under_way = JoinSet::new();
+    let mut client_id = 0;
+    while Instant::now() < until {
+        let counts = ticks.tick().await.into_std() >= from;
+        if !counts || under_way.len() < REQUESTS_AT_ONCE {
+            client_id += 1;
+            under_way.spawn(borrow(client.clone(), herd.clone(), client_id, counts));
+        } else {
+            borrowed.late += 1;
+        }
+        while let Some(done) = under_way.try_join_next() {
+            borrowed.take(done??);
+        }
+    }
+    while let Some(done) = under_way.join_next().await {
+        borrowed.take(done??);
+    }
+    Ok(borrowed)
+}
+
+struct OneBorrowed {
+    /// It was asked for while it is measured.
+    counts: bool,
+    request_ns: u64,
+    legs_ns: [u64; LEGS],
+    release_ns: u64,
+}
+
+impl Borrowed {
+    fn take(&mut self, one: Option<OneBorrowed>) {
+        let Some(one) = one else {
+            self.refused += 1;
+            return;
+        };
+        if one.counts {
+            self.requests.saturating_record(one.request_ns);
+            for (leg, ns) in self.legs.iter_mut().zip(one.legs_ns) {
+                leg.saturating_record(ns);
+            }
+            self.releases.saturating_record(one.release_ns);
+        }
+    }
+}
+
+/// `None` where the answer was no: on a machine with too much to do donors count as down.
+async fn borrow(
+    mut client: MonitorClient,
+    herd: Herd,
+    client_id: u128,
+    counts: bool,
+) -> Result<Option<OneBorrowed>> {
+    let request = MemoryRequest {
+        client_id,
+        recipient: "bench".to_owned(),
+        bytes: ByteSize(SLAB_BYTES),
+        copies: 1,
+        donors: Vec::new(),
+        home: String::new(),
+        purpose: PURPOSE.to_owned(),
+        queueing: Default::default(),
+        placement: None,
+        bandwidth_bps: 0,
+    };
+    let asked = Instant::now();
+    let grants = match client.request_memory(request).await {
+        Ok(grants) => grants,
+        Err(ControlError::NoRoom { .. } | ControlError::Rack(_)) => return Ok(None),
+        Err(error) => return Err(error).context("a request failed"),
+    };
+    let answered = Instant::now();
+    let request_ns = nanoseconds(answered.duration_since(asked));
+    let [grant] = &grants[..] else { bail!("{} donors lend one slab", grants.len()) };
+    let heard = herd.heard(grant).context("nobody has heard of a grant")?;
+    let legs_ns = [(asked, heard.prepare), (heard.prepare, heard.commit), (heard.commit, answered)]
+        .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
+    let given = Instant::now();
+    client.release(&[(grant.id, grant.key)]).await.context("a grant was not taken back")?;
+    let release_ns = nanoseconds(given.elapsed());
+    Ok(Some(OneBorrowed { counts, request_ns, legs_ns, release_ns }))
+}
+
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, nanoseconds(LONGEST), 3).expect("the bounds are in order")
+}
+
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

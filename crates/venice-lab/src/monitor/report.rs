@@ -1,0 +1,193 @@
+//! What it came to, for programs and for people.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::StoreKind;
+use super::agent::Herd;
+use super::load::Measured;
+use crate::sheet::Sheet;
+use venice_measure::machine::Machine;
+
+/// The aim for an allocation's p99, with its commit.
+const AIM_MS: f64 = 1.0;
+
+/// Everything `venice bench monitor --json` writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MonitorReport {
+    /// The machine.
+    pub machine: Machine,
+    /// Processes that wanted to run in the minute before, on average.
+    pub load: f64,
+    /// Agents that reported once a second.
+    pub agents: u32,
+    /// How many of them lent memory.
+    pub donors: u32,
+    /// Requests for memory in a second that were to be made.
+    pub requests_per_s: f64,
+    /// For how long was measured.
+    pub seconds: f64,
+    /// What the disk takes to make 4 KiB durable, where the tables' file is.
+    pub durable_write: LatencyReport,
+    /// Store by store.
+    pub stores: Vec<StoreReport>,
+}
+
+/// What a Monitor Node with one store came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// Which store.
+    pub store: StoreKind,
+    /// How long it took until all agents were in, seconds.
+    pub joined_s: f64,
+    /// Processors that the Monitor Node kept busy, on average.
+    pub monitor_cores: f64,
+    /// Processors that its store's process kept busy, where there is one.
+    pub store_cores: Option<f64>,
+    /// Memory of the Monitor Node, bytes.
+    pub resident_bytes: u64,
+    /// What agents waited for the answer to a heartbeat.
+    pub heartbeats: LatencyReport,
+    /// Heartbeats that were not sent in time, because those before had no answer.
+    pub late_heartbeats: u64,
+    /// What a recipient waited for memory: one slab, with everything that is written for it.
+    pub requests: LatencyReport,
+    /// Of that, what passed until its donor was asked to set the memory aside: the request's way, and
+    /// finding a donor.
+    pub to_prepare: LatencyReport,
+    /// From there until it was asked to lend it: its answer's way, what is recorded of it, and back.
+    pub to_commit: LatencyReport,
+    /// From there until the recipient had it: the answers' ways, and the last record.
+    pub to_recipient: LatencyReport,
+    /// Requests that were not made in time, because too many had no answer.
+    pub late_requests: u64,
+    /// Requests that were refused, since donors were late with their heartbeats.
+    pub refused: u64,
+    /// What it waited for giving it back.
+    pub releases: LatencyReport,
+}
+
+/// How long something took.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// How often.
+    pub count: u64,
+    /// Median, milliseconds.
+    pub p50_ms: f64,
+    /// 99 % took no longer, milliseconds.
+    pub p99_ms: f64,
+    /// None took longer, milliseconds.
+    pub max_ms: f64,
+}
+
+impl LatencyReport {
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |share: f64| histogram.value_at_quantile(share) as f64 / 1e6;
+        Self {
+            count: histogram.len(),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            max_ms: histogram.max() as f64 / 1e6,
+        }
+    }
+}
+
+pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreReport {
+    let span_s = measured.span.as_secs_f64();
+    let [to_prepare, to_commit, to_recipient] = &measured.legs;
+    StoreReport {
+        store,
+        joined_s: herd.joined_in.as_secs_f64(),
+        monitor_cores: measured.monitor_s / span_s,
+        store_cores: measured.store_s.map(|used_s| used_s / span_s),
+        resident_bytes: measured.resident_bytes,
+        heartbeats: LatencyReport::of(&measured.heartbeats),
+        late_heartbeats: measured.late_heartbeats,
+        requests: LatencyReport::of(&measured.requests),
+        to_prepare: LatencyReport::of(to_prepare),
+        to_commit: LatencyReport::of(to_commit),
+        to_recipient: LatencyReport::of(to_recipient),
+        late_requests: measured.late_requests,
+        refused: measured.refused,
+        releases: LatencyReport::of(&measured.releases),
+    }
+}
+
+/// For people.
+pub(super) fn text(report: &MonitorReport) -> String {
+    let MonitorReport { machine, load, agents, donors, requests_per_s, seconds, .. } = report;
+    let LatencyReport { p50_ms, p99_ms, .. } = report.durable_write;
+    let mut text = format!(
+        "{}; load before: {load:.2}.\n{agents} agents report once a second, {donors} of them \
+         lend, {requests_per_s} requests a second for one slab each, {seconds} s; \
+         the Monitor Node has the first processor, all others share the rest. To make 4 KiB durable takes \
+         {p50_ms:.3} ms here (p99 {p99_ms:.3} ms).\n\n{}\n",
+        machine.line(),
+        cost(report).text()
+    );
+    text += &waits(report).text();
+    text
+}
+
+fn cost(report: &MonitorReport) -> Sheet {
+    let head = ["store", "all joined", "Monitor Node's processors", "store's processors", "memory"];
+    let mut sheet = Sheet::new("What it takes", &head, 1);
+    for store in &report.stores {
+        sheet.rows.push(vec![
+            store.store.name().to_owned(),
+            format!("{:.1} s", store.joined_s),
+            format!("{:.2}", store.monitor_cores),
+            store.store_cores.map_or_else(|| "-".to_owned(), |cores| format!("{cores:.2}")),
+            format!("{:.0} MiB", store.resident_bytes as f64 / f64::from(1 << 20)),
+        ]);
+        let met = if store.monitor_cores <= 1.0 { "met" } else { "MISSED" };
+        sheet.notes.push(format!(
+            "{}: within one processor: {met} ({:.2})",
+            store.store.name(),
+            store.monitor_cores
+        ));
+    }
+    sheet
+}
+
+fn waits(report: &MonitorReport) -> Sheet {
+    let head = ["store", "what", "count", "p50 ms", "p99 ms", "max ms", "not in time"];
+    let mut sheet = Sheet::new("What is waited for", &head, 2);
+    for store in &report.stores {
+        let rows = [
+            ("heartbeat", store.heartbeats, Some(store.late_heartbeats)),
+            ("memory granted", store.requests, Some(store.late_requests)),
+            ("- until its donor hears", store.to_prepare, None),
+            ("- until it is to lend", store.to_commit, None),
+            ("- until the recipient has it", store.to_recipient, None),
+            ("memory given back", store.releases, None),
+        ];
+        for (what, latency, late) in rows {
+            sheet.rows.push(vec![
+                store.store.name().to_owned(),
+                what.to_owned(),
+                latency.count.to_string(),
+                format!("{:.3}", latency.p50_ms),
+                format!("{:.3}", latency.p99_ms),
+                format!("{:.3}", latency.max_ms),
+                late.map_or_else(|| "-".to_owned(), |late| late.to_string()),
+            ]);
+        }
+        if store.refused > 0 {
+            sheet.notes.push(format!(
+                "{}: {} requests refused: donors were late with their heartbeats",
+                store.store.name(),
+                store.refused
+            ));
+        }
+        if store.store == StoreKind::File {
+            let p99_ms = store.requests.p99_ms;
+            let met = if p99_ms < AIM_MS { "met" } else { "MISSED" };
+            sheet.notes.push(format!(
+                "{}: memory granted, p99 under {AIM_MS} ms: {met} ({p99_ms:.3} ms)",
+                store.store.name()
+            ));
+        }
+    }
+    sheet
+}

@@ -1,0 +1,3 @@
+//! The benchmarks end to end.
+
+mod channels;

@@ -1,0 +1,268 @@
+//! A child process that does not outlive its guard.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{
+    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
+};
+
+/// How long a child may take to end after SIGTERM before it is killed.
+const POLITE: Duration = Duration::from_secs(10);
+
+/// How long a child whose connection broke may take to turn out dead.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// Lines of a child's log that an error message quotes.
+const QUOTED_LINES: usize = 8;
+
+/// A running child in its own process group, so that a Ctrl-C at the terminal reaches only us and
+/// we end the children in the right order.
+#[derive(Debug)]
+pub struct ChildGuard {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl ChildGuard {
+    /// Starts `command` with its output and errors going to the file `log`.
+    ///
+    /// # Errors
+    /// When the log cannot be made or the program cannot be started.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        end_with_parent(&mut command);
+        Self::spawn_to_stay(name, command, log)
+    }
+
+    /// The same of one that has to go on when we are killed outright: the kernel needs it.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_to_stay(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let err = out.try_clone().context("cannot share the log between output and errors")?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// # Errors
+    /// When the child has ended; the message quotes the end of its log.
+    pub fn ensure_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.poll()? {
+            bail!("{} ended early ({status}){}", self.name, quoted_tail(&self.log));
+        }
+        Ok(())
+    }
+
+    /// Waits for the child to end by itself.
+    ///
+    /// # Errors
+    /// After `limit`, on an interrupt, or when it ended with a failure (quoting its log).
+    pub fn wait_success(&mut self, limit: Duration) -> Result<()> {
+        self.wait_success_unless(limit, || false).map(|_ended| ())
+    }
+
+    /// Waits for the child to end by itself, or for `stopped`, which breaks it off: whether it ended.
+    ///
+    /// # Errors
+    /// As [`Self::wait_success`].
+    pub fn wait_success_unless(
+        &mut self,
+        limit: Duration,
+        stopped: impl Fn() -> bool,
+    ) -> Result<bool> {
+        let name = format!("the end of {}", self.name);
+        let status = crate::interrupt::wait_until(&name, limit, || {
+            Ok(self.poll()?.map(Some).or_else(|| stopped().then_some(None)))
+        })?;
+        match status {
+            Some(status) if !status.success() => {
+                bail!("{} failed ({status}){}", self.name, quoted_tail(&self.log))
+            }
+            status => Ok(status.is_some()),
+        }
+    }
+
+    /// Explains a failed conversation with the child by its death, where that is the reason. Death is
+    /// noticed a moment after the connection has broken, and a supervisor first gives back what it
+    /// borrowed.
+    pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        if crate::interrupt::check().is_err() {
+            return error;
+        }
+        let what = format!("the end of {}", self.name);
+        let death = crate::interrupt::wait_until(&what, DEATH, || Ok(self.ensure_alive().err()));
+        match death {
+            Ok(death) => death.context(error),
+            Err(_still_alive) => error,
+        }
+    }
+
+    /// The child and everything it started that stayed in its process group.
+    pub fn pids_of_group(&self) -> Vec<u32> {
+        let group = self.child.id();
+        let Ok(entries) = std::fs::read_dir("/proc") else { return vec![group] };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| group_of(*pid) == Some(group))
+            .collect()
+    }
+
+    /// Asks the child to end, and kills its whole group when it does not listen.
+    pub fn stop(&mut self) {
+        let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };
+        if !matches!(self.poll(), Ok(None)) {
+            return;
+        }
+        // A failure means that it has just ended, which is what is wanted.
+        let _ = kill_process(pid, Signal::TERM);
+        let start = Instant::now();
+        while start.elapsed() < POLITE {
+            if !matches!(self.poll(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = kill_process_group(pid, Signal::KILL);
+        self.status = self.child.wait().ok();
+    }
+
+    fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self
+                .child
+                .try_wait()
+                .with_context(|| format!("cannot learn whether {} still runs", self.name))?;
+        }
+        Ok(self.status)
+    }
+}
+
+impl Drop for ChildGuard {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The process group of a process; the kernel's own threads are in group 0.
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything: what counts comes after the last one.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Lets the kernel ask the child to end when we are killed outright and no guard can.
+fn end_with_parent(command: &mut Command) {
+    let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
+    // SAFETY: between fork and exec the closure makes one system call and nothing else: it neither
+    // allocates nor locks.
+    unsafe { command.pre_exec(ask) };
+}
+
+/// Runs a helper program to its end and returns what it printed.
+///
+/// # Errors
+/// When it is not there or fails; the message holds what it wrote to stderr.
+pub fn run_tool(program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(find_program(program)?)
+        .args(args)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{program} {}` failed: {}", args.join(" "), said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Finds `program` in `PATH` or in the system directories that a user's `PATH` may lack.
+///
+/// # Errors
+/// When it is in none of them.
+pub fn find_program(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+        .with_context(|| format!("{program} is not installed"))
+}
+
+fn quoted_tail(log: &Path) -> String {
+    let Ok(text) = std::fs::read(log) else { return String::new() };
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    let tail = &lines[lines.len().saturating_sub(QUOTED_LINES)..];
+    format!("; its last words:\n  {}", tail.join("\n  "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_child_is_noticed_with_its_last_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo out of luck; exit 3"]);
+        let mut child =
+            ChildGuard::spawn("the shell", command, &folder.path().join("log")).unwrap();
+        let error = child.wait_success(Duration::from_secs(20)).unwrap_err().to_string();
+        assert!(error.contains("the shell failed"), "{error}");
+        assert!(error.contains("out of luck"), "{error}");
+        assert!(child.ensure_alive().is_err());
+    }
+
+    #[test]
+    fn dropping_the_guard_ends_the_child() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sleep");
+        command.arg("1000");
+        let child = ChildGuard::spawn("sleep", command, &folder.path().join("log")).unwrap();
+        let pid = child.child.id();
+        drop(child);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_group_is_the_child_and_whom_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 1000 & wait"]);
+        let child = ChildGuard::spawn("the shell", command, &folder.path().join("log")).unwrap();
+        crate::interrupt::wait_until("the second process", Duration::from_secs(60), || {
+            Ok((child.pids_of_group().len() == 2).then_some(()))
+        })
+        .unwrap();
+        assert!(child.pids_of_group().contains(&child.pid()));
+        // The kernel's first thread is in no group of ours.
+        assert_ne!(group_of(2), Some(child.pid()));
+    }
+
+    #[test]
+    fn a_missing_tool_is_named() {
+        let error = run_tool("no-such-tool-anywhere", &[]).unwrap_err().to_string();
+        assert!(error.contains("no-such-tool-anywhere is not installed"), "{error}");
+    }
+}

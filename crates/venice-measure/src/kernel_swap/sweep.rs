@@ -1,0 +1,216 @@
+//! What benchmarks that were killed outright left, taken away: programs, files, and swap devices that nobody
+//! else would switch off.
+//!
+//! First the programs and their files, then the devices that their pages are on, from the kernel's end to the
+//! memory's. Whose it was is in its name ([`scratch`]).
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use ::venice_swap::cgroup::MemoryCgroup;
+use anyhow::{Context, Result};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::swap_area::LABEL;
+use super::zram;
+use crate::child::run_tool;
+use crate::progress::note;
+use crate::scratch::{FOLDER, FUSE, MEMORY_FOLDER, RAM_DISK, SWAP_FILE, ZRAM, left_in};
+
+/// Where swap files are made unless somebody says otherwise.
+const SWAP_DIR: &str = "/var/tmp";
+/// Names of the benchmarks' cgroups.
+const GROUPS: [&str; 3] = ["memory", "bench", "demo"];
+
+/// Takes away what dead benchmarks left, in `swap_dir` too, and says what. The first call of a process
+/// does; the others do nothing.
+pub fn sweep(swap_dir: Option<&Path>) {
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(|| {
+        let usual = Path::new(SWAP_DIR);
+        let named = swap_dir.filter(|folder| *folder != usual);
+        let swept = sweep_now(&[Some(usual), named].into_iter().flatten().collect::<Vec<_>>());
+        if !swept.is_empty() {
+            note(&format!("swept what a benchmark that was killed left: {}", swept.join(", ")));
+        }
+    });
+}
+
+/// How one thing that was left is taken away.
+type Away = fn(&Path) -> Result<()>;
+
+fn sweep_now(swap_dirs: &[&Path]) -> Vec<String> {
+    for group in GROUPS {
+        MemoryCgroup::clear_leftovers(group);
+    }
+    let (temp, memory) = (std::env::temp_dir(), Path::new(MEMORY_FOLDER));
+    // Folders before the devices that pages of their files may be on.
+    let mut kinds: Vec<(&Path, &str, Away)> =
+        vec![(&temp, FOLDER, remove_folder), (memory, FOLDER, remove_folder)];
+    kinds.extend(swap_dirs.iter().map(|folder| (*folder, SWAP_FILE, remove_swap_file as Away)));
+    kinds.extend([
+        (memory, ZRAM, remove_zram as Away),
+        (&temp, RAM_DISK, remove_ram_disk),
+        (&temp, FUSE, remove_fuse),
+    ]);
+    let mut swept = Vec::new();
+    for (parent, kind, away) in kinds {
+        for path in left_in(parent, kind) {
+            match away(&path) {
+                Ok(()) => swept.push(path.display().to_string()),
+                Err(error) => note(&format!("venice: {} stays: {error:#}", path.display())),
+            }
+        }
+    }
+    swept
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    Ok(fs::remove_dir_all(path)?)
+}
+
+fn remove_swap_file(path: &Path) -> Result<()> {
+    switch_off(path)?;
+    Ok(fs::remove_file(path)?)
+}
+
+fn remove_ram_disk(folder: &Path) -> Result<()> {
+    free_loop_devices(folder)?;
+    if is_mounted(folder) {
+        unmount(folder, UnmountFlags::NOFOLLOW).context("unmounting it")?;
+    }
+    Ok(fs::remove_dir_all(folder)?)
+}
+
+/// Its server ends with its mount.
+fn remove_fuse(folder: &Path) -> Result<()> {
+    free_loop_devices(folder)?;
+    let point = folder.join("mount");
+    if is_mounted(&point) {
+        run_tool("fusermount3", &["-u", &point.to_string_lossy()])?;
+    }
+    Ok(fs::remove_dir_all(folder)?)
+}
+
+/// Takes the device away that the file at `path` tells of, unless it is somebody else's by now.
+fn remove_zram(path: &Path) -> Result<()> {
+    let number = path.to_string_lossy().rsplit('-').next().unwrap_or_default().to_owned();
+    let device = PathBuf::from(format!("/dev/zram{number}"));
+    if has_our_label(&device) {
+        switch_off(&device)?;
+        zram::release(number.parse().context("it names no device")?)?;
+    }
+    Ok(fs::remove_file(path)?)
+}
+
+/// Takes loop devices off files in `folder`.
+fn free_loop_devices(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir("/sys/block").context("looking for loop devices")?.flatten() {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(file.trim_end()).starts_with(folder) {
+            let device = Path::new("/dev").join(entry.file_name());
+            switch_off(&device)?;
+            run_tool("losetup", &["--detach", &device.to_string_lossy()])?;
+        }
+    }
+    Ok(())
+}
+
+fn switch_off(path: &Path) -> Result<()> {
+    if ::venice_swap::used_bytes(path).is_some() {
+        run_tool("swapoff", &[&path.to_string_lossy()])?;
+    }
+    Ok(())
+}
+
+/// Whether it has a swap header of ours.
+fn has_our_label(device: &Path) -> bool {
+    const LABEL_AT: u64 = 1052;
+    let mut label = [0; LABEL.len()];
+    let read = fs::File::open(device).and_then(|file| file.read_exact_at(&mut label, LABEL_AT));
+    read.is_ok() && label == LABEL.as_bytes()
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == point))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::kernel_swap::SwapDevice;
+    use crate::kernel_swap::ram_disk::RamDiskSwap;
+    use crate::kernel_swap::swap_file::SwapFile;
+    use crate::kernel_swap::zram::ZramSwap;
+    use crate::scratch::{folder, folder_in, name};
+
+    /// Where the one that is killed makes its swap file; set in its process alone.
+    const SWAP_DIR: &str = "VENICE_BENCH_TEST_SWAP_DIR";
+
+    fn make_all_there_is_and_wait(swap_dir: &Path) {
+        let _folders =
+            [folder(FOLDER).unwrap(), folder_in(MEMORY_FOLDER.as_ref(), FOLDER).unwrap()];
+        let _disk = RamDiskSwap::create(8 << 20).unwrap();
+        // These not everywhere.
+        let _file = SwapFile::create(swap_dir, 8 << 20);
+        let _zram = ZramSwap::create(8 << 20);
+        let group = MemoryCgroup::create("demo", 8 << 20, None).unwrap();
+        println!("made: {}", name("*"));
+        group.command(Path::new("/bin/sleep")).arg("1000").status().unwrap();
+    }
+
+    #[test]
+    fn a_killed_benchmark_is_swept_up_after_and_a_living_one_is_not() {
+        let test = "a_killed_benchmark_is_swept_up_after_and_a_living_one_is_not";
+        if let Some(swap_dir) = std::env::var_os(SWAP_DIR) {
+            return make_all_there_is_and_wait(swap_dir.as_ref());
+        }
+        let own = match RamDiskSwap::create(8 << 20) {
+            Ok(own) => own,
+            Err(lacks) => return eprintln!("SKIPPED: {test}: {lacks:#}"),
+        };
+        let swap_dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", &format!("kernel_swap::sweep::tests::{test}"), "--nocapture"])
+            .env(SWAP_DIR, swap_dir.path())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        let made =
+            lines.find_map(|line| line.unwrap().split_once("made: ").map(|it| it.1.to_owned()));
+        let made = made.expect("it made nothing");
+        let (_, owner) = made.split_once("*-").unwrap();
+        let left = || {
+            let places = [std::env::temp_dir(), MEMORY_FOLDER.into(), swap_dir.path().into()];
+            let entries = places.iter().flat_map(|place| fs::read_dir(place).unwrap().flatten());
+            let of_it = entries
+                .map(|entry| entry.path())
+                .filter(|path| path.to_string_lossy().contains(owner));
+            of_it.collect::<Vec<_>>()
+        };
+        let before = left();
+        assert!(before.len() >= 3, "{before:?}");
+        sweep_now(&[swap_dir.path()]);
+        assert_eq!(left(), before, "a living benchmark's things were taken away");
+
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(left(), before);
+        let swept = sweep_now(&[swap_dir.path()]);
+        assert_eq!(left(), Vec::<PathBuf>::new());
+        assert!(before.iter().all(|path| swept.contains(&path.display().to_string())), "{swept:?}");
+        let is_of_it = |entry: std::io::Result<fs::DirEntry>| {
+            let file = entry.unwrap().path().join("loop/backing_file");
+            fs::read_to_string(file).is_ok_and(|file| file.contains(owner))
+        };
+        assert!(!fs::read_dir("/sys/block").unwrap().any(is_of_it));
+        assert!(::venice_swap::used_bytes(own.path()).is_some());
+    }
+}

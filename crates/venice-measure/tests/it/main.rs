@@ -1,0 +1,3 @@
+//! The demo end to end.
+
+mod demo;
