@@ -10,8 +10,8 @@ use venice_agent::{AgentConfig, AgentError};
 use venice_control::client::MonitorClient;
 use venice_control::{Grant, LeaseState};
 use venice_fabric::{AccessError, Refusal};
-use venice_identity_test::access;
 use venice_ports::shm::{MappedSlab, ShmConnection, SlabFile, fetch_slabs};
+use venice_testkit::identity::access;
 use venice_wire::{ByteSize, GrantKey, SLAB_BYTES};
 
 /// A grant as a recipient on this host has it.

@@ -28,7 +28,7 @@ async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
     let (_monitor, at) = start_monitor(config).await;
     let config = agent_config(dir.path(), "one", at);
     // In place of the one that is good for a month.
-    let identity = venice_identity_test::node_for(dir.path(), "one", LIFE);
+    let identity = venice_testkit::identity::node_for(dir.path(), "one", LIFE);
     let _agent = start_agent(config).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
@@ -82,7 +82,7 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     let enter = || Access::new(at.to_string(), Login::at_sockets(vec![socket.clone()]));
     MonitorClient::connect(&enter()).await.unwrap().nodes().await.unwrap();
 
-    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     gate.revoke("one", false).await.unwrap();
     let state = || async { client.clone().nodes().await.unwrap().remove(0).state };
     assert_eq!(state().await, "down");
@@ -103,7 +103,7 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
 
 /// Node `two` is turned out, and the agent has that on its disk.
 async fn turn_two_out(at: SocketAddr, identity: &Path) {
-    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     gate.revoke("two", true).await.unwrap();
     let kept = || async { identity.join("revoked.json").exists().then_some(()) };
     eventually("the agent to keep it", kept).await;
@@ -117,7 +117,7 @@ async fn a_door_that_opens_again_knows_who_was_turned_out() {
     let identity = config.identity.clone();
     let (agent, _) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let two = venice_identity_test::login_of(&Caller::Node("two".into()));
+    let two = venice_testkit::identity::login_of(&Caller::Node("two".into()));
     turn_two_out(at, &identity).await;
     // It starts again, and the Monitor Node is not there to tell it.
     agent.stop().await;
@@ -138,14 +138,14 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
     let identity = config.identity.clone();
     let (_agent, ready) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let two = venice_identity_test::login_of(&Caller::Node("two".into()));
+    let two = venice_testkit::identity::login_of(&Caller::Node("two".into()));
     turn_two_out(at, &identity).await;
     monitor.stop().await;
     std::fs::remove_file(dir.path().join("monitor/rack.redb")).unwrap();
     let config = MonitorConfig { listen: at.to_string(), ..monitor_config(dir.path(), 60.0) };
     let (_monitor, _) = start_monitor(config).await;
 
-    let mut gate = GateClient::connect(&venice_identity_test::access(at)).await.unwrap();
+    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     let learnt = || {
         let mut gate = gate.clone();
         async move {

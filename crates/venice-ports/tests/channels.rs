@@ -10,7 +10,6 @@ use std::time::Duration;
 use common::shm_grant::Slabs;
 use common::{ID, KEY, OneGrant, Random};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, LinkModel, TargetConfig};
-use venice_guest_test::{GuestPlan, Room, inside};
 use venice_ports::channels::{
     ChannelError, Channels, ReadPart, ShmChannels, VerbsChannels, WritePart,
 };
@@ -18,6 +17,7 @@ use venice_ports::monotonic_ns;
 use venice_ports::ring::{RingConfig, RingDriver, RingListener, RingServer, connect_ring};
 use venice_ports::udp::{self, UdpDriver, UdpServer};
 use venice_ports::verbs::{Device, VerbsConfig, VerbsDriver, VerbsServer};
+use venice_testkit::guest::{GuestPlan, Room, inside};
 use venice_wire::{NodeId, SLAB_BYTES};
 
 const DONOR: NodeId = NodeId(1);

@@ -13,9 +13,10 @@ use proptest::test_runner::{Config, TestRunner};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Pid, Signal};
 use venice_fabric::{AccessError, FabricError, Refusal};
-use venice_guest_test::{GuestPlan, Room, inside, this_program};
 use venice_ports::shm::{MappedSlab, SlabBatch, SlabSource};
 use venice_ports::verbs::{Bulk, Device, VerbsConfig, VerbsDriver, VerbsError, VerbsServer};
+use venice_testkit::guest::{GuestPlan, Room, inside};
+use venice_testkit::own_test::this_program;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 const LIMIT: Duration = Duration::from_secs(100);

@@ -3,8 +3,8 @@
 mod suite;
 
 use suite::{leases, model, transactions, watching};
-use venice_etcd_test::Etcd;
 use venice_store::{EtcdStore, EtcdTls, RedbStore, StoreLocation};
+use venice_testkit::etcd::Etcd;
 
 /// A test on new stores, each empty.
 macro_rules! holds_for_both {

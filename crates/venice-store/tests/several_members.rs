@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use venice_etcd_test::Etcd;
 use venice_store::{
     Condition, Entry, EtcdLocation, EtcdStore, EtcdTls, Outcome, Revision, Store, StoreChange,
     StoreError, StoreLocation, Transaction,
 };
+use venice_testkit::etcd::Etcd;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const WRITERS: usize = 3;

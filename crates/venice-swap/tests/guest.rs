@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use venice_guest_test::{GuestPlan, Kernel, Room, inside, this_program};
 use venice_swap::backing::{Backing, OwnMemory};
 use venice_swap::cgroup::MemoryCgroup;
 use venice_swap::{BlockKind, Shield, SwapDevice, used_bytes};
+use venice_testkit::guest::{GuestPlan, Kernel, Room, inside};
+use venice_testkit::own_test::this_program;
 
 const MODULES: &[&str] = &["nbd", "fuse", "loop"];
 static ROOM: Room = Room::new(GuestPlan {

@@ -11,7 +11,7 @@ use common::{Daemon, exists, is_root, skipped, wait_until};
 use machines::Machines;
 use rustix::process::Signal;
 use serde_json::Value;
-use venice_rack_test::plan::node_address;
+use venice_testkit::network::node_address;
 
 const MACHINES: u16 = 3;
 /// The machine with the slow link, and what that carries.

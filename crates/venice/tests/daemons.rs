@@ -8,7 +8,7 @@ use std::process::Stdio;
 use common::{Daemon, Place, Said, finish, port_of_its_own, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-use venice_etcd_test::Etcd;
+use venice_testkit::etcd::Etcd;
 
 /// Starts a Monitor Node on a free port and returns its address.
 fn monitor(place: &Place) -> (Daemon, String) {

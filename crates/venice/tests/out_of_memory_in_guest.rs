@@ -10,8 +10,8 @@ mod rack;
 use std::process::Command;
 use std::time::Duration;
 
-use venice_guest_test::{GuestPlan, Kernel, Room, inside};
 use venice_memory::donor::available_bytes;
+use venice_testkit::guest::{GuestPlan, Kernel, Room, inside};
 
 use crate::programs::{list, pages};
 

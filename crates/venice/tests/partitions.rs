@@ -13,8 +13,8 @@ use common::{Daemon, exists, is_root, skipped, wait_until};
 use machines::Machines;
 use rustix::process::Signal;
 use serde_json::Value;
-use venice_etcd_test::{Etcd, Namespace};
-use venice_rack_test::plan::node_address;
+use venice_testkit::etcd::{Etcd, Namespace};
+use venice_testkit::network::node_address;
 
 const MONITORS: [&str; 3] = ["monitor0", "monitor1", "monitor2"];
 /// The machine of the programs, which lends too.

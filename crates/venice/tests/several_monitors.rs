@@ -10,7 +10,7 @@ use std::time::Instant;
 use common::{Daemon, Place, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-use venice_etcd_test::Etcd;
+use venice_testkit::etcd::Etcd;
 
 /// The Monitor Node of that name, with an address of its own.
 struct Monitor<'a> {

@@ -13,7 +13,7 @@ mod rack;
 
 use std::time::Duration;
 
-use venice_guest_test::{GuestPlan, Room, inside};
+use venice_testkit::guest::{GuestPlan, Room, inside};
 
 /// It has ublk too, but no devices of it that outlive their server.
 static ROOM: Room = Room::new(GuestPlan {

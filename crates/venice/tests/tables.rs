@@ -13,8 +13,8 @@ use rack::Rack;
 use tokio::runtime::Runtime;
 use venice_control::client::{GateClient, MonitorClient};
 use venice_control::{Limits, QuotaFor, QuotaRecord};
-use venice_etcd_test::Etcd;
-use venice_tables_test::{ALL, Table, Tables};
+use venice_testkit::etcd::Etcd;
+use venice_testkit::tables::{ALL, Table, Tables};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use venice_guest_test::{Guest, GuestPlan, Room};
+use venice_testkit::guest::{Guest, GuestPlan, Room};
 
 const LIMIT: Duration = Duration::from_secs(200);
 /// The donor's memory, seen from here and, by QEMU, from the folder of this crate.

@@ -14,11 +14,11 @@ use venice_agent::{AgentConfig, AgentError, AgentReady};
 use venice_control::client::{AgentClient, MonitorClient};
 use venice_control::{Grant, LeaseState, MemoryRequest};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerIndex, PeerState, Revocation};
-use venice_identity_test::access;
 use venice_monitor::{MonitorConfig, MonitorError};
 use venice_ports::monotonic_ns;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
+use venice_testkit::identity::access;
 use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub async fn monitor(dir: &Path, listen: &str, lease_s: f64) -> (Daemon<MonitorE
 }
 
 pub fn monitor_config(dir: &Path, lease_s: f64) -> MonitorConfig {
-    venice_identity_test::install(&dir.join("monitor"));
+    venice_testkit::identity::install(&dir.join("monitor"));
     MonitorConfig {
         listen: "127.0.0.1:0".into(),
         state_dir: dir.join("monitor"),
@@ -77,7 +77,7 @@ pub fn agent_config(dir: &Path, name: &str, monitor: SocketAddr) -> AgentConfig 
     AgentConfig {
         name: name.into(),
         monitor: monitor.to_string(),
-        identity: venice_identity_test::node(dir, name),
+        identity: venice_testkit::identity::node(dir, name),
         lend: ByteSize::mib(32),
         shm_socket: Some(dir.join(format!("{name}.sock"))),
         ..AgentConfig::default()
@@ -242,6 +242,6 @@ pub async fn renew(grant: &Grant) -> LeaseState {
 
 /// A connection to a grant's donor.
 pub async fn agent_of(grant: &Grant) -> AgentClient {
-    let login = venice_identity_test::login();
+    let login = venice_testkit::identity::login();
     AgentClient::connect(&login, &grant.donor, &grant.control_addr, PATIENCE).await.unwrap()
 }

@@ -5,7 +5,7 @@ use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
 use venice_control::client::MonitorClient;
 use venice_control::{ControlError, GrantRow, Limits, NodeRow, QuotaFor, QuotaRecord};
 use venice_rack::types::RackError;
-use venice_tables_test::Tables;
+use venice_testkit::tables::Tables;
 use venice_wire::SLAB_BYTES;
 
 /// The grants' rows without what changes by itself.
@@ -15,7 +15,7 @@ async fn grants(client: &mut MonitorClient) -> Vec<GrantRow> {
 }
 
 async fn tables(monitor: &Monitor) -> Tables {
-    Tables::of(&venice_identity_test::access(&monitor.addr)).await.unwrap()
+    Tables::of(&venice_testkit::identity::access(&monitor.addr)).await.unwrap()
 }
 
 async fn node(client: &MonitorClient, name: &str) -> NodeRow {

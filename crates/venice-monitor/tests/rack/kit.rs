@@ -16,9 +16,9 @@ use venice_control::{
     MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
     ResourceSpec,
 };
-use venice_identity_test::{access, login, login_of};
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_testkit::identity::{access, login, login_of};
 use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
 
 pub const LEASE_S: f64 = 3.0;
@@ -62,7 +62,7 @@ pub struct Monitor {
 }
 
 pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
-    venice_identity_test::install(state_dir);
+    venice_testkit::identity::install(state_dir);
     MonitorConfig {
         listen: listen.to_owned(),
         state_dir: state_dir.to_owned(),
@@ -154,7 +154,7 @@ impl Agent {
         let identity = client.register(registration.clone()).await?.identity;
         donor.core.lock().unwrap().set_epoch(identity.epoch);
         let mut tasks = JoinSet::new();
-        let (handler, door) = (Arc::clone(&donor), venice_identity_test::door(name));
+        let (handler, door) = (Arc::clone(&donor), venice_testkit::identity::door(name));
         tasks.spawn(async move {
             serve_agent(listener, door, handler, std::future::pending()).await.unwrap();
         });

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use venice_control::client::{Access, GateClient, MonitorClient};
 use venice_control::server::ServeError;
 use venice_control::{Caller, ControlError, User};
-use venice_identity_test::{access, login_of};
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
+use venice_testkit::identity::{access, login_of};
 use venice_wire::{GrantKey, SLAB_BYTES};
 
 #[tokio::test]

@@ -4,11 +4,11 @@ use crate::ANY_PORT;
 use crate::kit::{Agent, Beginning, Monitor, config, request};
 use std::path::Path;
 use venice_control::identity::Authority;
-use venice_etcd_test::Etcd;
 use venice_monitor::{IDENTITY_DIR, MonitorConfig, MonitorError};
 use venice_store::{
     Entry, EtcdStore, EtcdTls, RedbStore, Store, StoreChange, StoreLocation, Transaction,
 };
+use venice_testkit::etcd::Etcd;
 
 /// Where the mark is, as it is written.
 const MARK: &str = "monitor/authority";
@@ -37,7 +37,7 @@ impl Stranger {
         let refused = venice_monitor::run(config, std::future::pending()).await.unwrap_err();
         assert!(matches!(refused, MonitorError::OtherRack { .. }), "{refused:?}");
         let said = refused.to_string();
-        let theirs = venice_identity_test::authority().fingerprint().to_string();
+        let theirs = venice_testkit::identity::authority().fingerprint().to_string();
         for part in [store, &theirs, &self.authority, "--store", "`identity`"] {
             assert!(said.contains(part), "{part}: {said}");
         }

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use venice_control::client::MonitorClient;
 use venice_control::{ControlError, Grant, Limits, NodeRow, QuotaFor, QuotaRecord, RackError};
-use venice_etcd_test::Etcd;
 use venice_monitor::MonitorConfig;
-use venice_tables_test::{Table, Tables};
+use venice_testkit::etcd::Etcd;
+use venice_testkit::tables::{Table, Tables};
 use venice_wire::SLAB_BYTES;
 
 /// What the members of an etcd keep that is soon full.
@@ -75,12 +75,12 @@ impl Rack {
 }
 
 async fn client(addrs: &str) -> MonitorClient {
-    MonitorClient::connect(&venice_identity_test::access(addrs.to_owned())).await.unwrap()
+    MonitorClient::connect(&venice_testkit::identity::access(addrs.to_owned())).await.unwrap()
 }
 
 /// The tables of the Monitor Nodes there; `None`: it does not answer.
 async fn tables(addrs: &str) -> Option<Tables> {
-    Tables::of(&venice_identity_test::access(addrs.to_owned())).await.ok()
+    Tables::of(&venice_testkit::identity::access(addrs.to_owned())).await.ok()
 }
 
 /// Does something that takes long, and leaves this thread to the Monitor Nodes and recipients in it.
@@ -272,7 +272,7 @@ async fn one_that_is_cut_off_from_the_store_serves_nobody_and_goes_on_by_itself(
     // Asked at the one that is cut off, and answered by the other.
     let more = client(&rack.all()).await.request_memory(request(2, 2, &[])).await.unwrap();
     let _kept_too = keep(&more);
-    let alone = venice_identity_test::access(rack.addrs[0].clone());
+    let alone = venice_testkit::identity::access(rack.addrs[0].clone());
     let answers = || async { MonitorClient::connect(&alone).await.is_ok() };
     until(answers, |answers| !answers).await;
     assert_eq!(agents[0].held().len(), 2, "what is lent is lent");
@@ -302,14 +302,14 @@ async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
     etcd.kill(0);
     etcd.kill(1);
     for addr in &rack.addrs {
-        let alone = venice_identity_test::access(addr.clone());
+        let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
     }
     // Donors and recipients need nobody for what is lent.
     assert_eq!(agent.held().len(), 1);
     etcd.restart(0);
     for addr in &rack.addrs {
-        let alone = venice_identity_test::access(addr.clone());
+        let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| *it).await;
     }
     agree(&rack, &[&agent]).await;
@@ -326,7 +326,7 @@ async fn a_store_without_room_is_waited_for() {
     agree(&rack, &[&agent]).await;
     let etcd = beside(etcd, Etcd::fill).await;
     for addr in &rack.addrs {
-        let alone = venice_identity_test::access(addr.clone());
+        let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
     }
     // Meanwhile they try to begin anew.
@@ -335,7 +335,7 @@ async fn a_store_without_room_is_waited_for() {
     assert_eq!(agent.held().len(), 1, "what is lent is lent");
     let _etcd = beside(etcd, Etcd::make_room).await;
     let client = until(
-        || async { MonitorClient::connect(&venice_identity_test::access(rack.all())).await },
+        || async { MonitorClient::connect(&venice_testkit::identity::access(rack.all())).await },
         |it| it.is_ok(),
     );
     let mut client = client.await.unwrap();
@@ -358,7 +358,7 @@ async fn a_store_that_was_begun_anew_is_filled_again() {
                 rows.iter().any(|row| row.last_heartbeat_ms.is_some() && row.state == "up")
             })
         };
-        let alone = venice_identity_test::access(rack.addrs[at].clone());
+        let alone = venice_testkit::identity::access(rack.addrs[at].clone());
         let rows = || async {
             let mut client = MonitorClient::connect(&alone).await.map_err(drop)?;
             client.nodes().await.map_err(drop)

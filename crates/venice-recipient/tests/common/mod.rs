@@ -29,7 +29,7 @@ impl Rack {
         let on_ready = venice_monitor::OnReady::new(move |addr: std::net::SocketAddr| {
             let _ = ready.send(addr.to_string());
         });
-        venice_identity_test::install(&dir.path().join("monitor"));
+        venice_testkit::identity::install(&dir.path().join("monitor"));
         let config = MonitorConfig {
             listen: "127.0.0.1:0".into(),
             state_dir: dir.path().join("monitor"),
@@ -51,7 +51,7 @@ impl Rack {
 
     /// The way to it.
     pub fn access(&self) -> Access {
-        venice_identity_test::access(&self.monitor)
+        venice_testkit::identity::access(&self.monitor)
     }
 
     /// What a node's machine has available, in MiB; an agent keeps a GiB free.
@@ -94,7 +94,7 @@ impl Rack {
             keep_free: Some(ByteSize::mib(1024)),
             proc_dir: self.dir.path().join(name),
             monitor: self.monitor.clone(),
-            identity: venice_identity_test::node(self.dir.path(), name),
+            identity: venice_testkit::identity::node(self.dir.path(), name),
             lend: ByteSize(slabs * SLAB_BYTES),
             offer: offers.iter().map(ToString::to_string).collect(),
             shm_socket: Some(self.dir.path().join(format!("{name}.sock"))),

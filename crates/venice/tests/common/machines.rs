@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use venice_rack_test::network::Namespaces;
-use venice_rack_test::plan::node_address;
+use venice_testkit::network::Namespaces;
+use venice_testkit::network::node_address;
 
 use crate::common::{Daemon, Place, Said, finish};
 

@@ -181,7 +181,7 @@ pub fn finish(mut command: Command, words: &[&str]) -> Said {
 }
 
 fn limit() -> Duration {
-    if venice_guest_test::is_inside() { LIMIT_IN_GUEST } else { LIMIT }
+    if venice_testkit::guest::is_inside() { LIMIT_IN_GUEST } else { LIMIT }
 }
 
 fn reader(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {

@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use rustix::process::Signal;
 use venice_control::ControlError;
 use venice_control::client::Access;
-use venice_tables_test::Tables;
+use venice_testkit::tables::Tables;
 
 use crate::common::{Place, exists, port_of_its_own, signal, wait, wait_until};
 
@@ -51,7 +51,7 @@ impl Rack {
     fn monitor(&self, number: usize, words: &[&str]) -> Member {
         let name = format!("monitor{number}");
         let state = self.place.file(&format!("{name}-state"));
-        venice_identity_test::install(&state);
+        venice_testkit::identity::install(&state);
         let addr = format!("127.0.0.1:{}", port_of_its_own());
         let state = state.display().to_string();
         let own = ["monitor", "--listen", &addr, "--state-dir", &state];
@@ -65,7 +65,7 @@ impl Rack {
     pub fn add_agent(&mut self, name: &str, words: &[&str]) {
         let identities = self.place.file("identities");
         fs::create_dir_all(&identities).unwrap();
-        let identity = venice_identity_test::node(&identities, name).display().to_string();
+        let identity = venice_testkit::identity::node(&identities, name).display().to_string();
         let (all, addr) = (self.all(), "127.0.0.1:0".to_owned());
         let own = ["agent", "--name", name, "--monitor", &all, "--identity", &identity];
         let socket = if self.agents.is_empty() { &[][..] } else { &["--local-socket", "none"] };
@@ -84,7 +84,7 @@ impl Rack {
 
     /// An administrator's way to one of them.
     pub fn access(&self, monitor: usize) -> Access {
-        venice_identity_test::access(&self.monitors[monitor].addr)
+        venice_testkit::identity::access(&self.monitors[monitor].addr)
     }
 
     /// What one of them knows.

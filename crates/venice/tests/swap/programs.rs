@@ -24,7 +24,7 @@ pub enum Donors {
 impl Donors {
     /// So many nodes that lend so much each.
     pub fn start(nodes: u32, lend: &str) -> Donors {
-        if venice_guest_test::is_inside() {
+        if venice_testkit::guest::is_inside() {
             return Donors::Patient(patient_rack(nodes, lend, &[]));
         }
         let place = Place::new();
@@ -72,7 +72,7 @@ pub fn thrash() -> &'static Path {
 fn built(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/swap/{name}.c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if venice_guest_test::is_inside() {
+    if venice_testkit::guest::is_inside() {
         return program;
     }
     let mut build = Command::new("cc");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use venice_control::client::AgentClient;
 use venice_control::{Caller, ControlError, DonorStatus};
-use venice_tables_test::{Table, Tables};
+use venice_testkit::tables::{Table, Tables};
 use venice_wire::SLAB_BYTES;
 
 use crate::clients::Stage;
@@ -123,7 +123,7 @@ fn devices(tables: &Tables) -> Vec<String> {
 
 /// What a donor itself says, to the Monitor Node.
 async fn asked(name: &str, addr: &str) -> Result<DonorStatus, ControlError> {
-    let login = venice_identity_test::login_of(&Caller::Monitor);
+    let login = venice_testkit::identity::login_of(&Caller::Monitor);
     let mut agent = AgentClient::connect(&login, name, addr, Duration::from_secs(2)).await?;
     agent.release(&[]).await
 }

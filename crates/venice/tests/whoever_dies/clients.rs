@@ -118,7 +118,7 @@ pub async fn run(stage: Arc<Stage>, number: u64, seed: u64) {
         name: format!("user{}", number % 3),
         is_admin: false,
     };
-    let login = venice_identity_test::login_of(&Caller::User(user));
+    let login = venice_testkit::identity::login_of(&Caller::User(user));
     let random = Random::of(seed, number);
     let mut client = Client { stage, number, random, login, monitor: None, loans: Vec::new() };
     loop {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use venice_etcd_test::Etcd;
+use venice_testkit::etcd::Etcd;
 
 use crate::judge::Judge;
 use crate::rack::Rack;

@@ -31,7 +31,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{ControlError, MemoryRequest, Queueing};
-use venice_etcd_test::Etcd;
+use venice_testkit::etcd::Etcd;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -174,8 +174,10 @@ impl Trial {
             purpose: "probe".to_owned(),
             queueing: Queueing::default(),
         };
-        let access =
-            Access::new(self.stage.addresses(self.probes as u64), venice_identity_test::login());
+        let access = Access::new(
+            self.stage.addresses(self.probes as u64),
+            venice_testkit::identity::login(),
+        );
         let mut monitor = MonitorClient::connect(&access).await?;
         match monitor.request_memory(request).await {
             Ok(grants) => {

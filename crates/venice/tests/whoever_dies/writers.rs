@@ -35,7 +35,7 @@ fn write_and_read(stage: &Stage, number: u64, random: &mut Random) {
         purpose: "writer".to_owned(),
         ..Wish::default()
     };
-    let access = Access::new(stage.addresses(number), venice_identity_test::login());
+    let access = Access::new(stage.addresses(number), venice_testkit::identity::login());
     let request = Request { access, port: PortKind::Udp, node: None, wish };
     let Ok(memory) = RemoteMemory::borrow(&request, |_| {}) else {
         return thread::sleep(Duration::from_millis(100));
