@@ -78,7 +78,7 @@ survival() { # survival MINUTES: donors that die, stall and come back in virtual
     done
 }
 
-properties() { # a sequence that fails is printed, and kept for the next run in tests/*.proptest-regressions
+properties() { # a sequence that fails is printed, and kept for the next run in tests/proptest-regressions
     PROPTEST_CASES="${PROPTEST_CASES:-10000}" timeout --kill-after=60s 60m \
         cargo test --locked -p venice-wire -p venice-fabric -p venice-rack </dev/null
 }
@@ -101,7 +101,7 @@ monitors() { # monitors MINUTES: whoever of a rack's control plane dies, nothing
     local seed
     seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
     VENICE_LOOP_SEED="$seed" VENICE_LOOP_SECONDS="$(($1 * 60))" \
-        cargo test --locked -p venice --test whoever_dies -- --nocapture </dev/null
+        cargo test --locked -p venice --test alone_whoever_dies -- --nocapture </dev/null
 }
 
 wants() { [[ $what == all || $what == "$1" ]]; }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::{GuestError, GuestPlan, Kernel};
 
-/// No guest lives longer, whatever happens to those who should end it.
-const LIFE_LIMIT: &str = "20m";
+/// No guest lives longer, whatever happens to those who should end it. All tests of a binary share one,
+/// from the first that wants it to the last.
+const LIFE_LIMIT: &str = "60m";
 /// More output than this is an error in the test.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// How much of the console an error shows.
