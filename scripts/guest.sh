@@ -9,7 +9,7 @@
 #
 # The folder holds `vmlinux`, `initrd`, `lib/modules/VERSION` and `version`. What runs in the guest
 # sees this machine's own files, read from here and written to its memory only: a program built
-# here runs there. crates/venice-guest-test drives it from tests.
+# here runs there. crates/venice-testkit/src/guest drives it from tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="/usr/local/sbin:/usr/sbin:/sbin:$PATH"

@@ -37,7 +37,7 @@ integrity() { # integrity MINUTES: over each port in turn, ten minutes at a time
         [[ $what != integrity ]]
         return
     fi
-    cargo build --release --locked -p venice -p venice-preload -p venice-programs-test
+    cargo build --release --locked -p venice -p venice-preload -p venice-e2e
     rm -f "$report"
     while ((SECONDS < until)); do
         for port in shm udp; do
@@ -78,7 +78,7 @@ survival() { # survival MINUTES: donors that die, stall and come back in virtual
     done
 }
 
-properties() { # a sequence that fails is printed, and kept for the next run in tests/*.proptest-regressions
+properties() { # a sequence that fails is printed, and kept for the next run in tests/proptest-regressions
     PROPTEST_CASES="${PROPTEST_CASES:-10000}" timeout --kill-after=60s 60m \
         cargo test --locked -p venice-wire -p venice-fabric -p venice-rack </dev/null
 }
@@ -87,7 +87,7 @@ ports() { # ports MINUTES: racks of processes on fresh seeds, over each port in 
     local until=$((SECONDS + $1 * 60)) ports=(shm ring) port seed
     # the others are half as much
     [[ $(id -u) == 0 ]] && ports+=(udp udp "udp --topology mesh:2x2x2" "udp --topology router")
-    cargo build --release --locked -p venice-rack-test
+    cargo build --release --locked -p venice-e2e --bin venice-rack-test
     while ((SECONDS < until)); do
         for port in "${ports[@]}"; do
             seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
@@ -101,7 +101,7 @@ monitors() { # monitors MINUTES: whoever of a rack's control plane dies, nothing
     local seed
     seed="$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')"
     VENICE_LOOP_SEED="$seed" VENICE_LOOP_SECONDS="$(($1 * 60))" \
-        cargo test --locked -p venice --test whoever_dies -- --nocapture </dev/null
+        cargo test --locked -p venice --test alone_whoever_dies -- --nocapture </dev/null
 }
 
 wants() { [[ $what == all || $what == "$1" ]]; }
@@ -134,8 +134,8 @@ while [[ $what != integrity ]] && ((SECONDS < end)); do
         monitors "$([[ $what == monitors ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants programs; then
-        timeout --kill-after=60s 30m cargo test --release --locked -p venice-programs-test -- \
-            --test-threads=1 </dev/null
+        timeout --kill-after=60s 30m cargo test --release --locked -p venice-e2e -- \
+            programs:: --test-threads=1 </dev/null
     fi
 done
 echo "soak: $round rounds of fresh seeds without a failure"

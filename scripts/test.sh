@@ -31,16 +31,17 @@ run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a f
 }
 
 # What compiles has limits of its own: they are there for what hangs, not for a slow machine.
-everything=(--workspace --exclude venice-programs-test --locked --no-fail-fast)
-programs=(--release -p venice-programs-test --locked --no-fail-fast)
+everything=(--workspace --locked --no-fail-fast)
+programs=(--release -p venice-e2e --locked --no-fail-fast)
 run 30m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
 # `venice run` looks for the shim beside itself, in the tests of the binary too.
 run 30m cargo build --locked -p venice-preload
 run 30m cargo test "${everything[@]}" --no-run
-run 30m cargo test "${everything[@]}" -- --show-output
+# The paths of the program tests begin with their module.
+run 30m cargo test "${everything[@]}" -- --show-output --skip programs::
 run 15m cargo test "${programs[@]}" --no-run
 # One test at a time: each has a rack to itself and is bounded by it, not by its neighbours.
-run 30m cargo test "${programs[@]}" -- --show-output --test-threads=1
+run 30m cargo test "${programs[@]}" -- programs:: --show-output --test-threads=1
 
 # libtest counts what it ran; a test that printed SKIPPED passed without testing.
 read -r passed failed ignored < <(awk '

@@ -82,7 +82,7 @@ mod tests {
 
     fn turned_out(dir: PathBuf) -> TurnedOut {
         let node1 = Caller::Node("node1".into());
-        let credential = venice_identity_test::authority().credential(&node1).unwrap();
+        let credential = venice_testkit::identity::authority().credential(&node1).unwrap();
         let door = Door::new(Holder::new(credential).unwrap()).unwrap();
         TurnedOut::load(dir, door).unwrap()
     }

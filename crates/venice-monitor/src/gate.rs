@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn who_is_cut_off_from_the_others_signs_nothing() {
         let (inputs, _driver) = tokio::sync::mpsc::channel(1);
-        let authority = Arc::new(venice_identity_test::authority());
+        let authority = Arc::new(venice_testkit::identity::authority());
         let request = KeyPem::generate().unwrap().request().unwrap();
         let node7 = Caller::Node("node7".into());
         for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {

@@ -6,7 +6,7 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-#[path = "../tests/common/load.rs"]
+#[path = "../tests/alone_shares/load.rs"]
 mod load;
 
 use load::{Outcome, Program, Work};

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use venice_guest_test::{Guest, GuestPlan};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_ports::verbs::{Bulk, Device, VerbsConfig, VerbsDriver, VerbsServer};
+use venice_testkit::guest::{Guest, GuestPlan};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 const SIZES: [usize; 7] = [8, 64, 512, 4096, 65_536, 1 << 20, 16 << 20];

@@ -509,7 +509,7 @@ mod tests {
         let addr = |donor: &TcpListener| donor.local_addr().unwrap().to_string();
         let grants: Vec<_> = donors.iter().map(|donor| grant(addr(donor))).collect();
         let (tell, told) = mpsc::channel();
-        let access = venice_identity_test::access("127.0.0.1:1");
+        let access = venice_testkit::identity::access("127.0.0.1:1");
         let tell = move |news| drop(tell.send(news));
         let held = Held::keep(&access, (grants, Instant::now()), tell).unwrap();
         // They take the call, and say nothing.

@@ -2,7 +2,7 @@
 //!
 //! [`Store`] is what a Monitor Node needs of one: transactions on condition (compare and swap),
 //! watching what others change, and leases that take their records with them when nobody keeps them
-//! alive. [`RedbStore`] keeps the records in a file, [`EtcdStore`] in etcd, and `tests/conformance.rs`
+//! alive. [`RedbStore`] keeps the records in a file, [`EtcdStore`] in etcd, and `tests/it/conformance.rs`
 //! holds both to the same. What a record means is its owner's business.
 #![forbid(unsafe_code)]
 

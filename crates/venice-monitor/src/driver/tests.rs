@@ -14,7 +14,7 @@ use venice_rack::monitor::Record;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 async fn driver(dir: &std::path::Path) -> Driver {
-    let authority = Arc::new(venice_identity_test::authority());
+    let authority = Arc::new(venice_testkit::identity::authority());
     let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
     let door = Door::new(holder.clone()).unwrap();
     let mut file = FileStore::at(dir.join("store"));

@@ -1,7 +1,7 @@
 //! What of `infiniband/verbs.h` the port uses, as rdma-core's libibverbs has had it since 2005.
 //!
 //! The library keeps its ABI by symbol versions: structures only grow at their ends, and only
-//! behind members that say so. `tests/verbs_abi.rs` compares every size and offset here with the
+//! behind members that say so. `tests/it/verbs_abi.rs` compares every size and offset here with the
 //! header installed on the machine. Names are the header's, without the prefix.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

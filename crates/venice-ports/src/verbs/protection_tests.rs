@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use venice_fabric::{AccessError, Refusal};
-use venice_guest_test::{GuestPlan, Room, inside};
+use venice_testkit::guest::{GuestPlan, Room, inside};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::{Device, VerbsConfig, VerbsDriver, VerbsServer};

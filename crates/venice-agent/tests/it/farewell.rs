@@ -1,0 +1,32 @@
+//! An agent that is ended in an orderly way says so to its Monitor Nodes.
+
+use std::net::TcpListener;
+
+use crate::common::{agent_config, monitor, rack_with, request, start_agent};
+use venice_agent::AgentConfig;
+use venice_wire::SLAB_BYTES;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_ends_is_stopped_at_once_and_does_not_wait_for_a_monitor_node_that_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
+    // The kernel takes connections for it; nobody ever answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let both = format!("{at},{}", silent.local_addr().unwrap());
+    let config = || AgentConfig { monitor: both.clone(), ..agent_config(dir.path(), "one", at) };
+    let (agent, _) = start_agent(config()).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+
+    agent.stop().await;
+    let row = client.nodes().await.unwrap().remove(0);
+    assert_eq!((row.state.as_str(), row.free_bytes, row.granted_bytes), ("stopped", 0, 0));
+    assert_eq!(client.grants().await.unwrap()[0].state, "lost");
+    let refused = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap_err();
+    assert!(refused.to_string().contains("no room"), "{refused}");
+
+    // The next one of that name is any agent.
+    let (_agent, _) = start_agent(config()).await;
+    let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
+    client.request_memory(request(2 * SLAB_BYTES, 3)).await.unwrap();
+}

@@ -1,0 +1,96 @@
+//! A machine of its own for each donor, as far as memory goes: its agent runs in a mount namespace in
+//! which a file of the soak's lies over `/proc/meminfo`. So one of them runs short while the others
+//! and this machine are well.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::injuries::WHOLE_WITHIN;
+use super::{LEND_MIB, NODES};
+use crate::programs::rack::{Rack, kill_now};
+use crate::programs::{MIB, wait_for};
+
+/// What a donor's machine has, and what of it is available while it is well; an agent keeps 2 %.
+const TOTAL_MIB: u64 = 16 << 10;
+const WELL_MIB: u64 = 8 << 10;
+/// What is available while it is short.
+const SHORT_MIB: u64 = 100;
+
+/// The files.
+pub struct Machines(TempDir);
+
+impl Machines {
+    /// Has every agent of `rack`, which has lent nothing yet, on a machine of its own that is well.
+    pub fn under(rack: &Rack) -> Machines {
+        let machines = Machines(tempfile::tempdir().expect("a temporary directory"));
+        for node in NODES {
+            File::create(machines.file(node)).expect("a file");
+            machines.set(node, WELL_MIB);
+            kill_now(rack.agent_pid(node));
+            machines.start(rack, node);
+        }
+        wait_for("the donors to be well", WHOLE_WITHIN, || machines.are_well(rack).then_some(()));
+        machines
+    }
+
+    /// Starts the agent of `node`, which is dead, again, by `venice up`.
+    ///
+    /// # Panics
+    /// When it does not start: with what was said.
+    pub fn start(&self, rack: &Rack, node: &str) {
+        let up = rack.command(&["up"]);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command.arg("mount --bind \"$0\" /proc/meminfo && exec \"$@\"").arg(self.file(node));
+        command.arg(up.get_program()).args(up.get_args()).stdin(Stdio::null());
+        for (name, value) in up.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let said = command.output().expect("unshare can be run");
+        assert!(said.status.success(), "venice up: {}", String::from_utf8_lossy(&said.stderr));
+    }
+
+    /// The machine of `node` is short of memory from here on: the donor wants all back that it lends.
+    pub fn run_short(&self, node: &str) {
+        self.set(node, SHORT_MIB);
+    }
+
+    /// It is well again.
+    pub fn recover(&self, node: &str) {
+        self.set(node, WELL_MIB);
+    }
+
+    /// Are all donors up, and do they lend what they should?
+    pub fn are_well(&self, rack: &Rack) -> bool {
+        let nodes = rack.json(&["nodes"]);
+        let is_well = |node: &&Value| {
+            let lends_all = node["lent_bytes"].as_u64() == Some(LEND_MIB * MIB);
+            let sees_its_own = node["available_bytes"].as_u64() == Some(WELL_MIB * MIB);
+            node["state"] == "up" && node["pressure"] == "none" && lends_all && sees_its_own
+        };
+        nodes.as_array().is_some_and(|nodes| nodes.iter().filter(is_well).count() == NODES.len())
+    }
+
+    fn file(&self, node: &str) -> PathBuf {
+        self.0.path().join(node)
+    }
+
+    /// In place, where it is mounted, and always as long, so that it is one text or the other.
+    fn set(&self, node: &str, available_mib: u64) {
+        let text = format!(
+            "MemTotal: {:>12} kB\nMemAvailable: {:>12} kB\n",
+            TOTAL_MIB << 10,
+            available_mib << 10
+        );
+        let file = File::options().write(true).open(self.file(node)).expect("the file");
+        file.write_all_at(text.as_bytes(), 0).expect("it can be written");
+    }
+}

@@ -1,0 +1,227 @@
+//! The network between the namespaces: forwards datagrams between programs and donors as badly as the
+//! scenario says. What becomes of each is the simulator's own network's decision.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::TryRecvError;
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use venice_fabric::Position;
+use venice_ports::monotonic_ns;
+use venice_sim::network::{Datagram, End, Network};
+use venice_sim::scenario::FaultKind;
+
+use crate::racks::orders::{Order, Reply, orders, reply};
+use crate::racks::plan::{Plan, Service};
+
+/// The longest sleep: orders come at any time.
+const NAP_NS: u64 = 2_000_000;
+/// Datagrams taken from one socket in a row.
+const IN_A_ROW: usize = 64;
+
+/// Forwards until the parent says no more.
+///
+/// # Errors
+/// When the sockets cannot be made.
+pub fn run(plan: Plan) -> Result<()> {
+    let orders = orders();
+    let mut forwarder = Forwarder::new(plan)?;
+    reply(Reply::Ready);
+    loop {
+        loop {
+            match orders.try_recv() {
+                Ok(order) => forwarder.obey(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+        forwarder.receive()?;
+        forwarder.deliver();
+        forwarder.sleep();
+    }
+}
+
+struct Forwarder {
+    plan: Plan,
+    network: Network,
+    sockets: Vec<Socket>,
+    /// The socket that a program's socket is known to a donor by.
+    far: HashMap<(usize, SocketAddr), usize>,
+    /// By time, then in the order they came.
+    under_way: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    held: HashMap<u64, Held>,
+    serial: u64,
+}
+
+struct Socket {
+    socket: UdpSocket,
+    /// Where what comes here is from and goes to.
+    from: u16,
+    to: u16,
+    side: Side,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    /// Programs send here, to this service of a donor.
+    Near(Service),
+    /// A donor answers here; the answers go to that program, by that socket.
+    Far { program: SocketAddr, near: usize },
+    /// A relay sends here what is for a neighbour's, which knows it by this socket.
+    Hop { back: usize },
+}
+
+/// A datagram on its way.
+struct Held {
+    from: u16,
+    to: u16,
+    epoch: u32,
+    bytes: Vec<u8>,
+    destination: SocketAddr,
+}
+
+impl Forwarder {
+    fn new(plan: Plan) -> Result<Self> {
+        let mut sockets = Vec::new();
+        for from in 0..plan.scenario.nodes {
+            for to in plan.scenario.donors_of(from) {
+                for service in Service::ALL {
+                    let socket = bind(plan.forwarder_address(from, to, service))?;
+                    sockets.push(Socket { socket, from, to, side: Side::Near(service) });
+                }
+            }
+        }
+        add_hops(&plan, &mut sockets)?;
+        Ok(Self {
+            network: Network::new(&plan.scenario, plan.places().into()),
+            plan,
+            sockets,
+            far: HashMap::new(),
+            under_way: BinaryHeap::new(),
+            held: HashMap::new(),
+            serial: 0,
+        })
+    }
+
+    fn obey(&mut self, order: Order) {
+        let (fault, begins) = match order {
+            Order::Begin { fault } => (fault, true),
+            Order::Over { fault } => (fault, false),
+            _ => return,
+        };
+        match self.plan.scenario.faults[fault].kind {
+            FaultKind::Cut { from, to, both } => {
+                self.cut(from, to, begins);
+                if both {
+                    self.cut(to, from, begins);
+                }
+            }
+            FaultKind::Storm { impairment } if begins => {
+                self.network.begin_storm(fault, impairment);
+            }
+            FaultKind::Storm { .. } => self.network.end_storm(fault),
+            _ => {}
+        }
+    }
+
+    fn cut(&mut self, from: u16, to: u16, begins: bool) {
+        let link = self.network.link(from, to);
+        if begins { link.cut() } else { link.heal() }
+    }
+
+    /// Takes what has come, and decides what becomes of it.
+    fn receive(&mut self) -> Result<()> {
+        let mut buffer = vec![0; 1 << 16];
+        // Sockets that are made on the way have their turn the next time.
+        for n in 0..self.sockets.len() {
+            for _ in 0..IN_A_ROW {
+                // A donor that is dead answers by an error.
+                let Ok((len, sender)) = self.sockets[n].socket.recv_from(&mut buffer) else {
+                    break;
+                };
+                let (by, destination) = self.route(n, sender)?;
+                self.send(n, by, destination, buffer[..len].to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket that a datagram leaves by, and where it goes.
+    fn route(&mut self, n: usize, sender: SocketAddr) -> Result<(usize, SocketAddr)> {
+        let Socket { from, to, side, .. } = self.sockets[n];
+        let service = match side {
+            Side::Near(service) => service,
+            Side::Far { program, near } => return Ok((near, program)),
+            Side::Hop { back } => return Ok((back, Plan::relay_address(to))),
+        };
+        let destination = Plan::donor_address(to, service);
+        if let Some(&far) = self.far.get(&(n, sender)) {
+            return Ok((far, destination));
+        }
+        let socket = bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
+        let side = Side::Far { program: sender, near: n };
+        self.sockets.push(Socket { socket, from: to, to: from, side });
+        self.far.insert((n, sender), self.sockets.len() - 1);
+        Ok((self.sockets.len() - 1, destination))
+    }
+
+    fn send(&mut self, n: usize, by: usize, destination: SocketAddr, bytes: Vec<u8>) {
+        let Socket { from, to, .. } = self.sockets[n];
+        let datagram = Datagram { from, from_end: End::Recipient, to, to_end: End::Donor, bytes };
+        let (passage, epoch) = self.network.send(monotonic_ns(), &datagram);
+        for arrival in passage.arrivals {
+            self.serial += 1;
+            self.under_way.push(Reverse((arrival.at_ns, self.serial, by)));
+            let bytes = arrival.altered.unwrap_or_else(|| datagram.bytes.clone());
+            self.held.insert(self.serial, Held { from, to, epoch, bytes, destination });
+        }
+    }
+
+    /// Hands on what is due.
+    fn deliver(&mut self) {
+        let now_ns = monotonic_ns();
+        while let Some(&Reverse((at_ns, serial, by))) = self.under_way.peek()
+            && at_ns <= now_ns
+        {
+            self.under_way.pop();
+            let held = self.held.remove(&serial).expect("each has its bytes");
+            if self.network.arrives(held.from, held.to, held.epoch) {
+                // An interface may be down, a donor dead: then it is lost.
+                let _ = self.sockets[by].socket.send_to(&held.bytes, held.destination);
+            }
+        }
+    }
+
+    fn sleep(&self) {
+        let due_ns = self.under_way.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
+        let nap_ns = due_ns.saturating_sub(monotonic_ns()).min(NAP_NS);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap_ns as i64 };
+        let fd = |socket| PollFd::from_borrowed_fd(socket, PollFlags::IN);
+        let mut fds: Vec<_> =
+            self.sockets.iter().map(|it| fd(std::os::fd::AsFd::as_fd(&it.socket))).collect();
+        // Whatever it says, the sockets are looked at.
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+}
+
+/// Two sockets for each link between neighbours.
+fn add_hops(plan: &Plan, sockets: &mut Vec<Socket>) -> Result<()> {
+    let Some(topology) = plan.relays() else { return Ok(()) };
+    for link in topology.links() {
+        let (Position(one), Position(other)) = (link.from, link.to);
+        let (one, other, first) = (one as u16, other as u16, sockets.len());
+        for (from, to, back) in [(one, other, first + 1), (other, one, first)] {
+            let socket = bind(plan.hop_address(from, to))?;
+            sockets.push(Socket { socket, from, to, side: Side::Hop { back } });
+        }
+    }
+    Ok(())
+}
+
+fn bind(address: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(address).with_context(|| format!("binding {address}"))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

@@ -1,0 +1,142 @@
+//! `venice bench memory` from end to end: its figures are there, and nothing came back wrong.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use venice_e2e::programs::{Running, paged_mode_is_missing, venice_binary};
+
+#[test]
+fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
+    const TEST: &str = "a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("memory.json");
+    let plots = folder.path().join("plots");
+    let mut command = Command::new(venice_binary());
+    command
+        .args(["bench", "memory", "--quick", "--only", "memcached,grep,fft,berkeley-db"])
+        .args(["--modes", "venice-shm,venice-window", "--limit", "300"])
+        .args(["--size", "32MiB", "--fft", "16MiB", "--value-sizes", "64KiB"])
+        .args(["--requests", "100", "--clients", "1,3"])
+        .arg("--json")
+        .arg(&json)
+        .arg("--plots")
+        .arg(&plots);
+    let outcome = Running::spawn(command, false).finish(Duration::from_secs(300));
+    outcome.expect_code(0);
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["wrong"], 0, "{report}");
+    // Digests of three programs in two modes, and memcached's values, each once at least.
+    assert!(report["checked"].as_u64().unwrap() > 3 * 512 + 2 * 3 * 2);
+    assert_eq!(report["unmeasured"].as_array().unwrap().len(), 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 5 * 3, "five cases in three modes");
+    for cell in cells {
+        let local_bytes = cell["local_bytes"].as_u64().unwrap();
+        assert!(cell["slowdown"].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(cell["seconds"].as_f64().unwrap() > 0.0, "{cell}");
+        // Far from all of it, but for what the driver and the program itself need besides.
+        assert!(cell["resident_bytes"].as_u64().unwrap() < local_bytes + (8 << 20), "{cell}");
+    }
+    for file in ["index.html", "memory-fft.svg", "memory-memcached-64kib-3-clients.svg"] {
+        assert!(plots.join(file).is_file(), "{file}");
+    }
+}
+
+/// The machine's swap, which is all programs': whoever holds this is the only test that swaps.
+fn alone_on_swap(test: &str) -> Option<File> {
+    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
+    let in_v2 = || controllers.is_ok_and(|all| all.split_whitespace().any(|one| one == "memory"));
+    let lacks = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/sys/fs/cgroup/memory").is_dir() && !in_v2() {
+        "memory-cgroup"
+    } else if !Path::new("/dev/fuse").exists() {
+        "fuse"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "loop"
+    } else {
+        let path = std::env::temp_dir().join("venice-swap-tests.lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        lock.lock().unwrap();
+        return Some(lock);
+    };
+    println!("SKIPPED: {test}: no {lacks}");
+    None
+}
+
+#[test]
+fn a_mode_that_swaps_has_figures_too() {
+    let Some(_alone) = alone_on_swap("a_mode_that_swaps_has_figures_too") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("memory.json");
+    let mut command = Command::new(venice_binary());
+    command
+        .args(["bench", "memory", "--quick", "--only", "grep", "--modes", "venice-swap-shm"])
+        .args(["--size", "32MiB", "--local", "0.5", "--limit", "120", "--json"])
+        .arg(&json);
+    Running::spawn(command, false).finish(Duration::from_secs(240)).expect_code(0);
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&report["wrong"], &report["unmeasured"]), (&0.into(), &Value::Array(vec![])));
+    assert!(report["checked"].as_u64().unwrap() > 0, "{report}");
+    let cells = report["cells"].as_array().unwrap();
+    let modes: Vec<&str> = cells.iter().filter_map(|cell| cell["mode"].as_str()).collect();
+    assert_eq!(modes, ["local", "venice-swap-shm"], "{report}");
+    // It had half of it, and was held to that.
+    let [local, swapped] = [&cells[0], &cells[1]].map(|cell| cell["resident_bytes"].as_u64());
+    assert!(swapped.unwrap() * 4 < local.unwrap() * 3, "{report}");
+    assert!(cells[1]["slowdown"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn an_interrupted_run_tells_what_it_has() {
+    const TEST: &str = "an_interrupted_run_tells_what_it_has";
+    if paged_mode_is_missing(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("memory.json");
+    let mut command = Command::new(venice_binary());
+    // Far more modes and shares than there is time for.
+    command
+        .args(["bench", "memory", "--only", "grep", "--modes", "venice-shm,venice-window"])
+        .args(["--size", "32MiB", "--rounds", "20", "--local", "1,0.9,0.8,0.7,0.6,0.5,0.4,0.3"])
+        .arg("--json")
+        .arg(&json);
+    let running = Running::spawn(command, false);
+    // The first run on a rack comes after the one on local memory.
+    let is_on_rack = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("\0run\0--local\0")
+    };
+    let start = Instant::now();
+    while !running.descendants().iter().any(is_on_rack) {
+        assert!(start.elapsed() < Duration::from_secs(300), "nothing ran on a rack");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.signal(rustix::process::Signal::INT);
+    let outcome = running.finish(Duration::from_secs(120));
+    outcome.expect_code(1);
+    let said = String::from_utf8_lossy(&outcome.stdout);
+    assert!(said.contains("INTERRUPTED"), "{said}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&report["interrupted"], &report["wrong"]), (&true.into(), &0.into()));
+    let cells = report["cells"].as_array().unwrap().len();
+    assert!((1..17).contains(&cells), "{cells} cells");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_a_matter_of_usage() {
+    for arguments in [["--clients", "0"], ["--size", "1KiB"], ["--value-sizes", "2MiB"]] {
+        let mut command = Command::new(venice_binary());
+        command.args(["bench", "memory"]).args(arguments);
+        Running::spawn(command, false).finish(Duration::from_secs(60)).expect_code(2);
+    }
+}

@@ -1,0 +1,177 @@
+//! Donors die, stall and are drained under programs whose far memory is coded 4+2: no wrong byte, no
+//! hang, and lost fragments are there again before the next ones die.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use venice_e2e::programs::{Busy, CProgram, Port, Rack, kill_now};
+use venice_e2e::programs::{paged_mode_is_missing, wait_for};
+
+/// Six for the fragments, and two that have none.
+const NODES: usize = 8;
+const LEND_MIB: u64 = 128;
+/// Three slabs, of four times a donor's.
+const REMOTE: &str = "192MiB";
+const CODED: [&str; 2] = ["--coding", "4+2"];
+const SIGBUS_CODE: i32 = 128 + 7;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Until the run has noticed that all of `gone` are lost, and has all fragments again.
+fn wait_for_all_fragments(rack: &Rack, busy: &mut Busy, gone: &[&str]) {
+    wait_for("all fragments to be there", LIMIT, || {
+        busy.expect_running();
+        let run = rack.run_row()?;
+        let lost = run["lost_donors"].as_array()?;
+        let are_lost = gone.iter().all(|gone| lost.iter().any(|name| name == gone));
+        (are_lost && run["short_slabs"] == 0).then_some(())
+    });
+}
+
+/// At the same moment, as far as anybody can see.
+fn kill_at_once(rack: &Rack, names: &[&str]) {
+    let pids: Vec<u32> = names.iter().map(|name| rack.agent_pid(name)).collect();
+    for how in [Signal::STOP, Signal::KILL] {
+        pids.iter().for_each(|&pid| signal(pid, how));
+    }
+}
+
+fn as_many_donors_as_are_computed_die_at_once(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::of(port, NODES, LEND_MIB);
+    let mut busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
+    let row = rack.json(&["ps"])[0].clone();
+    assert_eq!(row["kept"], "coded 4+2", "{row}");
+    kill_at_once(&rack, &["node2", "node5"]);
+    wait_for_all_fragments(&rack, &mut busy, &["node2", "node5"]);
+    // Six are left, which have all of it: no node is left to have what one more has.
+    kill_at_once(&rack, &["node1", "node6"]);
+    wait_for("the loss to be noticed", LIMIT, || {
+        busy.expect_running();
+        let lost = rack.run_row()?["lost_donors"].as_array()?.len();
+        (lost == 4).then_some(())
+    });
+    let said = busy.stop();
+    for node in ["node1", "node2", "node5", "node6"] {
+        assert!(said.contains(&format!("node {node} died; its fragments of ")), "{said}");
+    }
+    assert!(said.contains("all fragments are there again"), "{said}");
+    assert!(said.contains("coded 4+2, 288MiB of donors' memory for 192MiB"), "{said}");
+}
+
+#[test]
+fn as_many_donors_as_are_computed_die_at_once_over_shm() {
+    let test = "as_many_donors_as_are_computed_die_at_once_over_shm";
+    as_many_donors_as_are_computed_die_at_once(test, Port::Shm);
+}
+
+#[test]
+fn as_many_donors_as_are_computed_die_at_once_over_udp() {
+    let test = "as_many_donors_as_are_computed_die_at_once_over_udp";
+    as_many_donors_as_are_computed_die_at_once(test, Port::Udp);
+}
+
+#[test]
+fn more_donors_that_die_at_once_end_the_program_with_a_word() {
+    if paged_mode_is_missing("more_donors_that_die_at_once_end_the_program_with_a_word") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, NODES, LEND_MIB);
+    let busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
+    // Three nodes are left: of no slab are there four fragments.
+    kill_at_once(&rack, &["node1", "node2", "node3", "node4", "node5"]);
+    let outcome = busy.running.finish(LIMIT);
+    outcome.expect_code(SIGBUS_CODE);
+    assert!(outcome.stdout.is_empty(), "the program claims success");
+    let told = |line: &str| line.contains("died with a fragment") && line.contains("region");
+    assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
+    let counted = |line: &str| line.contains("too few fragments are left");
+    assert!(outcome.stderr.lines().any(counted), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_stalled_donor_is_left_behind() {
+    if paged_mode_is_missing("a_stalled_donor_is_left_behind") {
+        return;
+    }
+    let rack = Rack::of(Port::Udp, NODES, LEND_MIB);
+    let mut busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
+    let stalled = rack.agent_pid("node3");
+    signal(stalled, Signal::STOP);
+    wait_for_all_fragments(&rack, &mut busy, &["node3"]);
+    signal(stalled, Signal::CONT);
+    // What it missed is not asked of it, or a byte is wrong.
+    std::thread::sleep(Duration::from_secs(2));
+    let said = busy.stop();
+    assert!(said.contains("node node3 stopped answering"), "{said}");
+}
+
+fn nodes_are_drained_under_a_program(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::of(port, NODES, LEND_MIB);
+    let mut busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
+    for name in ["node1", "node4"] {
+        let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+        busy.expect_running();
+        kill_now(rack.agent_pid(name));
+    }
+    let row = busy.wait_until_all_is_moved(&rack);
+    assert_eq!((&row["lost_donors"], &row["lost_slabs"]), (&Value::Array(vec![]), &0.into()));
+    assert_eq!(row["short_slabs"], 0, "{row}");
+    assert_ne!(row["moved"], 0, "{row}");
+    let said = busy.stop();
+    assert!(said.contains("has its memory back") && !said.contains("died"), "{said}");
+}
+
+#[test]
+fn nodes_are_drained_under_a_program_over_shm() {
+    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_shm", Port::Shm);
+}
+
+#[test]
+fn nodes_are_drained_under_a_program_over_udp() {
+    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_udp", Port::Udp);
+}
+
+#[test]
+fn forked_children_keep_their_memory_while_a_donor_dies() {
+    let test = "forked_children_keep_their_memory_while_a_donor_dies";
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, NODES, LEND_MIB);
+    let program = CProgram::compile("fork_chain");
+    let options = ["--local", "16MiB", "--remote", "192MiB", "--coding", "2+1"];
+    let running = rack.run(&options, &program.command(&[]));
+    std::thread::sleep(Duration::from_millis(500));
+    kill_now(rack.agent_pid("node4"));
+    running.finish(LIMIT).expect_code(0);
+}
+
+#[test]
+fn what_cannot_be_coded_is_refused_in_one_line() {
+    let rack = Rack::of(Port::Shm, 4, 32);
+    let refused = |options: &[&str], code: i32, why: &str| {
+        let command = [&["run"], options, &["--", "true"]].concat();
+        let outcome = rack.venice(&command);
+        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        assert_eq!(outcome.status.code(), Some(code), "{options:?}: {said}");
+        assert!(said.contains(why) && said.trim_end().lines().count() == 1, "{options:?}: {said}");
+    };
+    refused(&["--coding", "4+2"], 1, "coding 4+2 needs 6 nodes with room");
+    refused(&["--coding", "2+1", "--remote", "1GiB"], 1, "on 3 different nodes: ask for less");
+    refused(&["--coding", "3+1"], 2, "2, 4 or 8 fragments");
+    refused(&["--coding", "2+1", "--copies", "2"], 2, "cannot be used with");
+    refused(&["--coding", "2+1", "--mode", "window"], 2, "lies nowhere as a whole");
+    refused(&["--coding", "2+1", "--mode", "swap"], 2, "a swap device keeps copies");
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let target = Pid::from_raw(pid as i32).expect("a process id");
+    kill_process(target, signal).expect("an agent of this rack");
+}

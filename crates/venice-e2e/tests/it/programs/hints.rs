@@ -1,0 +1,81 @@
+//! Hints about memory (`madvise(2)`, `posix_madvise(3)`) are heeded: which pages are local
+//! afterwards, as the program itself sees it (`tests/c/hints.c`), and what `--stats` counts.
+
+use venice_e2e::programs::compare::PROGRAM_LIMIT;
+use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
+
+/// Pages that `hints.c` advises on.
+const SOME: u64 = 1024;
+
+/// What `--stats` said of `hints HOW`, whose own checks held.
+fn hints(port: Port, how: &str) -> String {
+    let options = ["--local", "16MiB", "--remote", "256MiB", "--stats"];
+    let program = CProgram::compile("hints");
+    let outcome = Rack::shared(port).run(&options, &program.command(&[how])).finish(PROGRAM_LIMIT);
+    outcome.expect_code(0);
+    println!("{how}: {}", outcome.stderr);
+    outcome.stderr
+}
+
+/// The number before `words` in what `--stats` said.
+#[track_caller]
+fn number_before(stats: &str, words: &str) -> u64 {
+    let before = stats.split(words).next().filter(|before| before.len() < stats.len());
+    let before = before.unwrap_or_else(|| panic!("no {words:?} in {stats}"));
+    let number = before.rsplit(|c: char| !c.is_ascii_digit()).next();
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?} in {stats}"))
+}
+
+/// Pages brought in and taken out by advice.
+fn advised(stats: &str) -> [u64; 2] {
+    let line = stats.lines().find(|line| line.contains("by advice of the program"));
+    let line = line.unwrap_or_else(|| panic!("no such line in {stats}"));
+    let [(_, pages_in), (_, out)] =
+        [" in ", " out "].map(|word| line.split_once(word).expect(word));
+    [pages_in, out].map(|rest| rest.split(' ').next().and_then(|n| n.parse().ok()).expect("pages"))
+}
+
+fn willneed_spares_faults(test: &str, port: Port) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let far = |stats: &str| number_before(stats, " far;");
+    let (touched, advised_too) = (hints(port, "touch"), hints(port, "soon"));
+    let spared = far(&touched).saturating_sub(far(&advised_too));
+    assert!(spared > SOME * 3 / 4, "{spared} of {SOME} faults were spared");
+    assert_eq!(advised(&touched), [0, 0]);
+    assert!(advised(&advised_too)[0] >= SOME * 3 / 4, "{advised_too}");
+}
+
+#[test]
+fn what_is_wanted_is_brought_in_before_it_is_touched() {
+    willneed_spares_faults("what_is_wanted_is_brought_in_before_it_is_touched", Port::Shm);
+}
+
+#[test]
+fn what_is_wanted_is_brought_in_over_udp() {
+    willneed_spares_faults("what_is_wanted_is_brought_in_over_udp", Port::Udp);
+}
+
+macro_rules! hints_are_heeded {
+    ($($test:ident: $how:literal, $check:expr;)*) => {
+        $(#[test]
+        fn $test() {
+            if !paged_mode_is_missing(stringify!($test)) {
+                let stats = hints(Port::Shm, $how);
+                assert!($check(&stats), "{stats}");
+            }
+        })*
+    };
+}
+
+hints_are_heeded! {
+    willneed_fills_half_the_budget_at_most: "willneed", |stats: &str| advised(stats)[0] > SOME;
+    posix_madvise_is_caught_too: "posix", |stats: &str| advised(stats)[0] >= SOME / 2;
+    pages_leave_at_once: "pageout", |stats: &str| advised(stats)[1] > SOME / 2;
+    cold_pages_leave_first: "cold", |stats: &str| advised(stats)[1] > SOME / 2;
+    random_access_brings_nothing_ahead: "random", |_: &str| true;
+    reading_in_order_opens_the_window_at_once: "sequential", |_: &str| true;
+    normal_takes_advice_back: "normal", |_: &str| true;
+    advice_moves_and_ends_with_its_memory: "moved", |_: &str| true;
+}

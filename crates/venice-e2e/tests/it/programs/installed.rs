@@ -1,0 +1,133 @@
+//! What `make install` puts down works from there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use venice_e2e::programs::{Port, Rack, paged_mode_is_missing, venice_binary};
+
+/// `scripts/install.sh ACTION PREFIX`.
+fn install(action: &str, prefix: &Path) -> Output {
+    Command::new(root().join("scripts/install.sh"))
+        .arg(action)
+        .arg(prefix)
+        .env("BUILT", venice_binary().parent().expect("a directory"))
+        .output()
+        .expect("a shell")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn an_installed_venice_finds_its_shim() {
+    let prefix = tempfile::tempdir().expect("a temporary directory");
+    let installed = install("install", prefix.path());
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    for file in [
+        "lib/systemd/system/venice-agent.service",
+        "lib/sysusers.d/venice.conf",
+        "share/man/man1/venice.1",
+    ] {
+        assert!(prefix.path().join(file).exists(), "{file} is not installed");
+    }
+
+    let doctor = Command::new(prefix.path().join("bin/venice"))
+        .args(["doctor", "--json"])
+        .output()
+        .expect("the installed binary");
+    let said: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let rows = said.as_array().expect("a list");
+    let row = rows.iter().find(|row| row["what"] == "shim library").expect("a row for the shim");
+    let found = Path::new(row["detail"].as_str().expect("a path")).canonicalize();
+    let shim = prefix.path().join("lib/venice/libvenice_preload.so");
+    assert_eq!(found.expect("the shim is found"), shim);
+
+    assert!(install("uninstall", prefix.path()).status.success());
+    assert!(!prefix.path().join("bin/venice").exists());
+    assert!(!shim.exists());
+}
+
+/// The example in C is built as its first lines say, against the installed library, shared and
+/// static, and run on a rack.
+#[test]
+fn a_c_program_is_built_against_the_installed_library() {
+    let prefix = tempfile::tempdir().expect("a temporary directory");
+    let installed = install("install", prefix.path());
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    let pool = prefix.path().join("pool");
+    std::fs::create_dir(&pool).expect("a directory");
+    let offer = format!("storage:{}=16MiB", pool.display());
+    let rack = Rack::start_with(Port::Udp, 64, &["--offer", &offer]);
+    let has_pager = !paged_mode_is_missing("a_c_program_is_built_against_the_installed_library");
+    for (name, how, library) in
+        [("shared", "", "-lvenice"), ("static", "--static", "-l:libvenice.a")]
+    {
+        let program = prefix.path().join(name);
+        let build = format!(
+            "gcc -Wall -Wextra -Werror -o {} {} $(pkg-config {how} --cflags --libs venice | sed \
+             's/-lvenice/{library}/')",
+            program.display(),
+            root().join("examples/c/borrow.c").display(),
+        );
+        let built = Command::new("sh")
+            .args(["-c", &build])
+            .env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig"))
+            .output()
+            .expect("a shell");
+        assert!(built.status.success(), "{build}: {}", String::from_utf8_lossy(&built.stderr));
+        let ran = Command::new(&program)
+            .env("VENICE_RUN_DIR", rack.run_dir())
+            .env_remove("VENICE_MONITOR")
+            .env("LD_LIBRARY_PATH", prefix.path().join("lib"))
+            .output()
+            .expect("the example");
+        let (out, err) =
+            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success(), "{name}: {out}{err}");
+        let (version, free) = (env!("CARGO_PKG_VERSION"), 256 << 20);
+        let array = if has_pager { "4194304 numbers in 2 slabs, 5 MiB" } else { "no array: " };
+        for line in [
+            &format!("venice {version}, {free} bytes free"),
+            &format!("borrowed {} bytes, {} are left", 32 << 20, 192 << 20),
+            "read: far away",
+            "1000 pages there and back",
+            "it was 41",
+            "planet: Jupiter",
+            array,
+            "no device: no accelerator",
+            &format!("held: {} of node1 (directory), 3145728 bytes", pool.display()),
+            "no device: no nic",
+        ] {
+            assert!(out.contains(line), "{name}: no {line:?} in {out}");
+        }
+    }
+    every_function_is_used(&prefix.path().join("include/venice.h"));
+    assert_eq!(rack.granted_bytes(), 0, "all was given back");
+    let refused = Command::new(prefix.path().join("shared"))
+        .arg("127.0.0.1:1")
+        .env("LD_LIBRARY_PATH", prefix.path().join("lib"))
+        .output()
+        .expect("the example");
+    let err = String::from_utf8_lossy(&refused.stderr);
+    assert!(err.contains("no Monitor Node answers at 127.0.0.1:1"), "{err}");
+    assert!(install("uninstall", prefix.path()).status.success());
+    assert!(!prefix.path().join("lib/libvenice.so").exists());
+    assert!(!prefix.path().join("include/venice.h").exists());
+}
+
+/// The example calls all that the header declares.
+fn every_function_is_used(header: &Path) {
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
+    let (header, example) = (read(header), read(&root().join("examples/c/borrow.c")));
+    let is_declared = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphabetic());
+    let name = |line: &str| -> Option<String> {
+        let word = line.split_once('(')?.0.split([' ', '*']).next_back()?;
+        word.starts_with("venice_").then(|| word.to_owned())
+    };
+    let declared: Vec<String> = header.lines().filter(is_declared).filter_map(name).collect();
+    assert!(declared.len() > 40, "{declared:?}");
+    let is_missing = |name: &&String| !example.contains(&format!("{name}("));
+    let missing: Vec<_> = declared.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "no example of {missing:?}");
+}

@@ -1,0 +1,28 @@
+//! The data-integrity soak of `make soak`, short: programs that check every byte while donors are
+//! killed, stalled, drained and short of memory.
+
+use std::time::Duration;
+
+use venice_e2e::programs::soak::{Plan, soak};
+use venice_e2e::programs::{Port, paged_mode_is_missing};
+
+const LASTING: Duration = Duration::from_secs(8);
+
+fn no_byte_is_wrong(test: &str, port: Port, seed: u64) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let report = soak(Plan { port, seed, lasting: LASTING }, |what| println!("{what}"));
+    println!("{report}");
+    assert!(report.injuries() > 0 && report.checks() > 0, "{report}");
+}
+
+#[test]
+fn no_byte_is_wrong_while_donors_come_and_go_over_shm() {
+    no_byte_is_wrong("no_byte_is_wrong_while_donors_come_and_go_over_shm", Port::Shm, 1);
+}
+
+#[test]
+fn no_byte_is_wrong_while_donors_come_and_go_over_udp() {
+    no_byte_is_wrong("no_byte_is_wrong_while_donors_come_and_go_over_udp", Port::Udp, 2);
+}

@@ -1,0 +1,193 @@
+//! Limits and bad input: a one-line error that says what to do, the right exit code, and nothing
+//! started.
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use venice_e2e::programs::{
+    CProgram, MIB, Port, Rack, exit_code, paged_mode_is_missing, venice_binary, wait_for,
+};
+
+const USAGE: i32 = 2;
+const FAILURE: i32 = 1;
+
+/// The command failed with `code` and one line that holds all of `words`.
+#[track_caller]
+fn fails(output: &Output, code: i32, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(exit_code(output.status), code, "exit code; stderr: {stderr}");
+    assert!(stderr.starts_with("venice: "), "stderr: {stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "more than one line: {stderr}");
+    for word in words {
+        assert!(stderr.to_lowercase().contains(&word.to_lowercase()), "no {word:?} in: {stderr}");
+    }
+}
+
+fn run(rack: &Rack, args: &[&str]) -> Output {
+    let mut all = vec!["run"];
+    all.extend_from_slice(args);
+    rack.venice(&all)
+}
+
+#[test]
+fn no_room_says_how_much_is_free_where() {
+    let rack = Rack::shared(Port::Shm);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mark = dir.path().join("started");
+    let mark = mark.to_str().expect("a path");
+    let output = run(rack, &["--local", "16MiB", "--remote", "64GiB", "--", "touch", mark]);
+    fails(&output, FAILURE, &["64", "node1", "node2", "node3", "node4", "free"]);
+    assert!(!std::path::Path::new(mark).exists(), "the program was started all the same");
+    assert_eq!(rack.granted_bytes(), 0, "something was granted all the same");
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let rack = Rack::shared(Port::Shm);
+    let name = "no-such-program-anywhere";
+    let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", name]);
+    fails(&output, FAILURE, &[name]);
+    let path = "/nonexistent/program";
+    fails(&run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", path]), FAILURE, &[path]);
+    assert_eq!(rack.granted_bytes(), 0);
+}
+
+#[test]
+fn a_static_program_is_refused_with_a_way_out() {
+    let program = CProgram::compile_with("exit_ways", &["-static"]);
+    let path = program.command(&[]).get_program().to_str().expect("a path").to_string();
+    let rack = Rack::shared(Port::Shm);
+    let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", &path, "0"]);
+    fails(&output, FAILURE, &["static", "swap"]);
+    assert!(output.stdout.is_empty(), "the program ran all the same");
+}
+
+#[test]
+fn sizes_that_do_not_parse_are_usage_errors() {
+    let rack = Rack::shared(Port::Shm);
+    for size in ["much", "-1", "12XiB", "", "1.2.3GiB", "99999999999GiB"] {
+        let option = format!("--local={size}");
+        let output = run(rack, &[&option, "--", "true"]);
+        fails(&output, USAGE, &["--local"]);
+    }
+    fails(&run(rack, &["--local", "16MiB", "--remote=lots", "--", "true"]), USAGE, &["--remote"]);
+    fails(&run(rack, &["--port", "pigeon", "--", "true"]), USAGE, &["pigeon"]);
+    fails(&run(rack, &["--local", "16MiB"]), USAGE, &[]);
+}
+
+#[test]
+fn more_local_than_the_machine_has_is_refused() {
+    let rack = Rack::shared(Port::Shm);
+    let output = run(rack, &["--local", "900TiB", "--", "true"]);
+    fails(&output, USAGE, &["--local", "900"]);
+}
+
+#[test]
+fn without_a_rack_it_says_how_to_get_one() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for args in [vec!["run", "--local", "16MiB", "--", "true"], vec!["nodes"], vec!["grants"]] {
+        let output = Command::new(venice_binary())
+            .args(args)
+            .env("VENICE_RUN_DIR", dir.path())
+            .env_remove("VENICE_MONITOR")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary");
+        fails(&output, FAILURE, &["venice up"]);
+    }
+}
+
+#[test]
+fn a_second_agent_of_the_same_name_is_refused() {
+    let rack = Rack::shared(Port::Shm);
+    let first = rack.agent_pid("node1");
+    let monitor = rack.json(&["status"])["monitor"]["addr"].as_str().expect("addr").to_string();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let output = Command::new("timeout")
+        .arg("20")
+        .arg(venice_binary())
+        .args(["agent", "--name", "node1", "--monitor", &monitor, "--lend", "16MiB"])
+        .env("VENICE_IDENTITY", rack.run_dir().join("node1/identity"))
+        .env("VENICE_RUN_DIR", dir.path())
+        .env("VENICE_LOG", "error")
+        .stdin(Stdio::null())
+        .output()
+        .expect("timeout");
+    fails(&output, FAILURE, &["node1"]);
+    assert_eq!(rack.agent_pid("node1"), first, "the first agent was replaced");
+}
+
+#[test]
+fn the_program_sees_its_own_arguments_input_and_environment() {
+    if paged_mode_is_missing("the_program_sees_its_own_arguments_input_and_environment") {
+        return;
+    }
+    let rack = Rack::shared(Port::Shm);
+    let script = r#"read -r line; printf '%s|%s|%s|%s\n' "$line" "$VENICE_TEST" "$1" "$2""#;
+    let mut command = rack.command(&["run", "--local", "16MiB", "--remote", "64MiB", "--"]);
+    command.args(["sh", "-c", script, "sh", "--local", "a b"]).env("VENICE_TEST", "kept");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"typed in\n")
+        .expect("pipe");
+    let output = child.wait_with_output().expect("a child");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "typed in|kept|--local|a b\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "venice run has nothing to say");
+    assert_eq!(exit_code(output.status), 0);
+}
+
+/// What a rack had lent to a run with `options` when its program was there, and what the run said.
+fn lent_to_a_run(rack: &Rack, options: &[&str]) -> (u64, String) {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let mut program = Command::new("sleep");
+    program.arg("600");
+    let options = [&["--local", "16MiB", "--stats"], options].concat();
+    let mut running = rack.run(&options, &program);
+    wait_for("the program to be there", LIMIT, || {
+        assert!(running.is_running(), "venice run: {}", running.said_on_stderr());
+        (!running.descendants().is_empty()).then_some(())
+    });
+    let lent_bytes = rack.granted_bytes();
+    running.signal(Signal::TERM);
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(128 + 15);
+    (lent_bytes, outcome.stderr)
+}
+
+const WARNING: &str = "no room for two copies";
+
+#[test]
+fn far_memory_has_two_copies_where_two_donors_have_room() {
+    if paged_mode_is_missing("far_memory_has_two_copies_where_two_donors_have_room") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, 2, 64);
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
+    assert_eq!(lent_bytes, 2 * 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 2;") && !said.contains(WARNING), "{said}");
+
+    // Both have room for it together, and neither has for a copy of what the other takes.
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "96MiB"]);
+    assert_eq!(lent_bytes, 96 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+}
+
+#[test]
+fn far_memory_has_one_copy_and_a_warning_where_there_is_one_donor() {
+    if paged_mode_is_missing("far_memory_has_one_copy_and_a_warning_where_there_is_one_donor") {
+        return;
+    }
+    let rack = Rack::of(Port::Shm, 1, 128);
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
+    assert_eq!(lent_bytes, 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+
+    let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB", "--copies", "1"]);
+    assert_eq!(lent_bytes, 48 * MIB, "{said}");
+    assert!(said.contains("venice: copies 1;") && !said.contains(WARNING), "it was meant: {said}");
+
+    let two = ["--local", "16MiB", "--remote", "48MiB", "--copies", "2", "--", "true"];
+    fails(&run(&rack, &two), FAILURE, &["2 copies", "different nodes"]);
+    assert_eq!(rack.granted_bytes(), 0);
+}

@@ -1,0 +1,37 @@
+//! Real programs under `venice run`. Run them with `--test-threads=1`: each has a rack to itself and is
+//! bounded by it, not by its neighbours.
+
+mod bench_fault;
+mod bench_memory;
+mod budgets;
+mod captures;
+mod coding;
+mod compress;
+mod copies;
+mod databases;
+mod drained;
+mod eviction;
+mod failure;
+mod hints;
+mod huge_pages;
+mod in_thread;
+mod installed;
+mod integrity;
+mod interpreters;
+mod large_pages;
+mod limits;
+mod memory_devices;
+mod over_relays;
+mod over_udp;
+mod over_verbs;
+mod paper_figures;
+mod placement;
+mod protection;
+mod python;
+mod replacement;
+mod semantics;
+mod tools;
+mod trends;
+mod window;
+mod window_moves;
+mod write_behind;

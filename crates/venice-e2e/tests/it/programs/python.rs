@@ -1,0 +1,377 @@
+//! The Python package, its own tests and its examples, on racks of this test's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use venice_e2e::programs::{
+    MIB, Port, Rack, Running, kill_now, mapped_slab_bytes, paged_mode_is_missing, venice_binary,
+    wait_for,
+};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The package as a wheel would put it down, from the library that was built.
+struct Package(TempDir);
+
+impl Package {
+    fn assemble() -> Package {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let built = venice_binary().with_file_name("lib_venice.so");
+        assert!(built.exists(), "{} is not built: run `make build`", built.display());
+        let to = folder.path().join("venice");
+        std::fs::create_dir(&to).expect("a directory");
+        let sources = root().join("crates/venice-py/python/venice");
+        for file in std::fs::read_dir(sources).expect("the sources") {
+            let file = file.expect("a file");
+            if file.file_type().is_ok_and(|kind| kind.is_file()) {
+                std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+            }
+        }
+        std::fs::copy(built, to.join("_venice.abi3.so")).expect("a copy");
+        Package(folder)
+    }
+
+    /// Debian's Python, which has numpy and pandas, with the package on `rack`.
+    fn python(&self, rack: &Rack) -> Command {
+        let mut python = Command::new("/usr/bin/python3");
+        python.env("PYTHONPATH", self.0.path()).env("PYTHONDONTWRITEBYTECODE", "1");
+        python.env("VENICE_RUN_DIR", rack.run_dir()).env_remove("VENICE_MONITOR");
+        python.arg("-Xfaulthandler");
+        python
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs a Python file to its end, which must be a good one; what it printed.
+fn run(rack: &Rack, file: &str, arguments: &[&str]) -> String {
+    let package = Package::assemble();
+    let mut python = package.python(rack);
+    python.arg(root().join(file)).args(arguments);
+    let outcome = Running::spawn(python, false).finish(PATIENCE);
+    outcome.expect_code(0);
+    assert_eq!(rack.granted_bytes(), 0, "{file}: all is given back");
+    String::from_utf8_lossy(&outcome.stdout).into_owned()
+}
+
+/// Runs a checker of types, of Debian's Python, which must find nothing.
+fn checks(package: &Package, arguments: &[&str]) {
+    let mut checker = Command::new("/usr/bin/python3");
+    checker.arg("-m").args(arguments).current_dir(package.0.path());
+    checker.env("PYTHONPATH", package.0.path()).env("MYPYPATH", package.0.path());
+    let outcome = Running::spawn(checker, false).finish(PATIENCE);
+    outcome.expect_code(0);
+    println!("{}", String::from_utf8_lossy(&outcome.stdout));
+}
+
+/// The package, the stub of its native half beside what that is, and the examples as their readers write
+/// them.
+#[test]
+fn type_hints_hold() {
+    let package = Package::assemble();
+    checks(&package, &["mypy", "--strict", "-p", "venice"]);
+    checks(&package, &["mypy.stubtest", "venice._venice"]);
+    for example in ["pagerank.py", "trips_pandas.py", "memcached_victim.py"] {
+        let example = root().join("examples/python").join(example).display().to_string();
+        checks(&package, &["mypy", "--ignore-missing-imports", &example]);
+    }
+}
+
+#[test]
+fn memory_and_caches_by_datagrams() {
+    run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_memory.py", &[]);
+}
+
+#[test]
+fn memory_and_caches_by_shared_memory() {
+    run(&Rack::start(Port::Shm, 32), "crates/venice-py/tests/test_memory.py", &[]);
+}
+
+#[test]
+fn a_victim_store_behind_a_real_memcached() {
+    run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_victim.py", &[]);
+}
+
+#[test]
+fn arrays_by_datagrams() {
+    if paged_mode_is_missing("arrays_by_datagrams") {
+        return;
+    }
+    run(&Rack::start(Port::Udp, 48), "crates/venice-py/tests/test_arrays.py", &[]);
+}
+
+#[test]
+fn arrays_by_shared_memory() {
+    if paged_mode_is_missing("arrays_by_shared_memory") {
+        return;
+    }
+    run(&Rack::start(Port::Shm, 48), "crates/venice-py/tests/test_arrays.py", &[]);
+}
+
+#[test]
+fn pagerank_over_a_graph_larger_than_its_local_memory() {
+    if paged_mode_is_missing("pagerank_over_a_graph_larger_than_its_local_memory") {
+        return;
+    }
+    let graph = ["--vertices", "100000", "--edges", "4000000", "--rounds", "3"];
+    let arguments = [&graph[..], &["--local", "6MiB", "--check"]].concat();
+    let said = run(&Rack::start(Port::Shm, 32), "examples/python/pagerank.py", &arguments);
+    assert!(said.contains("the same ranks, to the last bit"), "{said}");
+}
+
+#[test]
+fn a_pandas_job_over_borrowed_columns() {
+    if paged_mode_is_missing("a_pandas_job_over_borrowed_columns") {
+        return;
+    }
+    let arguments = ["--rows", "1500000", "--local", "6MiB", "--check"];
+    let said = run(&Rack::start(Port::Udp, 32), "examples/python/trips_pandas.py", &arguments);
+    assert!(said.contains("the same report as from local memory"), "{said}");
+}
+
+/// With the only copy of its pages gone the program is told, by name and by signal.
+#[test]
+fn a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it() {
+    if paged_mode_is_missing("a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it") {
+        return;
+    }
+    let rack = Rack::start(Port::Shm, 64);
+    let package = Package::assemble();
+    let script = "import sys, numpy, venice\n\
+        array = venice.connect().array(2 << 20, numpy.int64, local='4MiB', donors=['node2'])\n\
+        array[:] = 1\n\
+        open(sys.argv[1], 'w')\n\
+        while True: array.sum()\n";
+    let written = package.0.path().join("written");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&written);
+    let running = Running::spawn(python, false);
+    wait_for("the array to be written", PATIENCE, || written.exists().then_some(()));
+    kill_now(rack.agent_pid("node2"));
+    let outcome = running.finish(PATIENCE);
+    outcome.expect_code(128 + 7);
+    assert!(outcome.stderr.contains("lost with node node2"), "{}", outcome.stderr);
+}
+
+/// With a copy elsewhere nothing is lost, and the next node may die when what was lost is there again:
+/// it gets there although all of it is written all the time.
+fn donors_die_under_an_array(port: Port) {
+    let rack = Rack::start(port, 64);
+    let package = Package::assemble();
+    let script = "import sys, numpy, venice\n\
+        paged = venice.connect().paged('48MiB', local='4MiB', copies=2)\n\
+        array = paged.array(2 << 20, numpy.int64)\n\
+        array[:] = numpy.arange(array.size)\n\
+        total = lambda: array.size * (array.size - 1) // 2\n\
+        for gone in ['node1', 'node2']:\n\
+        \x20   open(sys.argv[1] + gone, 'w')\n\
+        \x20   rounds = 0\n\
+        \x20   while gone not in paged.copies.lost_donors or paged.copies.short_slabs:\n\
+        \x20       rounds += 1\n\
+        \x20       array += 1\n\
+        \x20       assert int(array.sum()) == total() + rounds * array.size\n\
+        \x20   array -= rounds\n\
+        assert (array == numpy.arange(array.size)).all()\n\
+        assert paged.copies.lost_slabs == 0 and paged.copies.rebuilt > 0, paged.copies\n";
+    let written = package.0.path().join("written-");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&written);
+    let running = Running::spawn(python, false);
+    for gone in ["node1", "node2"] {
+        let ready = package.0.path().join(format!("written-{gone}"));
+        wait_for("the array to be ready", PATIENCE, || ready.exists().then_some(()));
+        kill_now(rack.agent_pid(gone));
+    }
+    running.finish(PATIENCE).expect_code(0);
+}
+
+#[test]
+fn donors_die_under_an_array_with_copies_by_shared_memory() {
+    if paged_mode_is_missing("donors_die_under_an_array_with_copies_by_shared_memory") {
+        return;
+    }
+    donors_die_under_an_array(Port::Shm);
+}
+
+#[test]
+fn donors_die_under_an_array_with_copies_by_datagrams() {
+    if paged_mode_is_missing("donors_die_under_an_array_with_copies_by_datagrams") {
+        return;
+    }
+    donors_die_under_an_array(Port::Udp);
+}
+
+/// With one copy, and written to all the time: what is drained moves, and what it was in is free.
+fn nodes_are_drained_under_an_array(port: Port) {
+    let rack = Rack::start(port, 64);
+    let package = Package::assemble();
+    let script = "import os, sys, numpy, venice\n\
+        paged = venice.connect().paged('48MiB', local='4MiB', copies=1)\n\
+        array = paged.array(4 << 20, numpy.int64)\n\
+        array[:] = numpy.arange(array.size)\n\
+        total = array.size * (array.size - 1) // 2\n\
+        open(sys.argv[1] + 'ready', 'w')\n\
+        rounds = 0\n\
+        while not os.path.exists(sys.argv[1] + 'stop'):\n\
+        \x20   rounds += 1\n\
+        \x20   array += 1\n\
+        \x20   assert int(array.sum()) == total + rounds * array.size\n\
+        array -= rounds\n\
+        assert (array == numpy.arange(array.size)).all()\n\
+        assert paged.copies.lost_slabs == 0, paged.copies\n";
+    let at = package.0.path().join("array-");
+    let mut python = package.python(&rack);
+    python.args(["-c", script]).arg(&at);
+    let running = Running::spawn(python, false);
+    let ready = package.0.path().join("array-ready");
+    wait_for("the array to be ready", PATIENCE, || ready.exists().then_some(()));
+    for name in ["node1", "node2"] {
+        let drained = rack.venice(&["drain", name, "--wait-s", "120"]);
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+        let nodes = rack.json(&["nodes"]);
+        let mut rows = nodes.as_array().expect("rows").iter();
+        let row = rows.find(|row| row["name"] == name).expect("it is up");
+        assert_eq!((&row["draining"], &row["granted_bytes"]), (&true.into(), &0.into()), "{row}");
+        let table = String::from_utf8_lossy(&rack.venice(&["nodes"]).stdout).into_owned();
+        let line = table.lines().find(|line| line.starts_with(name)).expect("a line");
+        assert_eq!(line.split_whitespace().nth(1), Some("drained"), "{table}");
+        let mapped_bytes = mapped_slab_bytes(running.pid());
+        assert!(mapped_bytes <= 48 * MIB, "{name}: {mapped_bytes} bytes");
+        kill_now(rack.agent_pid(name));
+    }
+    std::fs::write(package.0.path().join("array-stop"), "").expect("a file");
+    running.finish(PATIENCE).expect_code(0);
+}
+
+#[test]
+fn nodes_are_drained_under_an_array_by_shared_memory() {
+    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_shared_memory") {
+        return;
+    }
+    nodes_are_drained_under_an_array(Port::Shm);
+}
+
+#[test]
+fn nodes_are_drained_under_an_array_by_datagrams() {
+    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_datagrams") {
+        return;
+    }
+    nodes_are_drained_under_an_array(Port::Udp);
+}
+
+/// A program with memory and two arrays, that goes on until it is told to stop.
+const LIBRARY_PROGRAM: &str = "import os, sys, numpy, venice\n\
+    rack = venice.connect()\n\
+    memory = rack.get_memory('16MiB', copies=1)\n\
+    array = rack.array(4 << 20, numpy.int64, local='24MiB', copies=1)\n\
+    other = rack.array(1 << 20, numpy.int64, local='8MiB', copies=1)\n\
+    other[:] = 7\n\
+    array[:] = numpy.arange(array.size)\n\
+    if len(sys.argv) > 2:\n\
+    \x20   import time\n\
+    \x20   child = os.fork()\n\
+    \x20   if child == 0: time.sleep(120); os._exit(0)\n\
+    \x20   open(sys.argv[2], 'w').write(str(child))\n\
+    open(sys.argv[1] + 'ready', 'w')\n\
+    rounds = 0\n\
+    while not os.path.exists(sys.argv[1] + 'stop'):\n\
+    \x20   rounds += 1\n\
+    \x20   array += 1\n\
+    \x20   assert int(array.sum()) == array.size * (array.size - 1) // 2 + rounds * array.size\n\
+    assert (other == 7).all()\n";
+
+/// Starts it and waits until its arrays are written.
+fn library_program(rack: &Rack, package: &Package, more: &[&str]) -> Running {
+    let at = package.0.path().join("program-");
+    let mut python = package.python(rack);
+    python.args(["-c", LIBRARY_PROGRAM]).arg(&at).args(more);
+    let mut running = Running::spawn(python, false);
+    let ready = package.0.path().join("program-ready");
+    wait_for("the arrays to be written", PATIENCE, || {
+        assert!(running.is_running(), "{}", running.says_on_stderr());
+        ready.exists().then_some(())
+    });
+    running
+}
+
+/// What is in the folder of the runs, if there is one.
+fn runs(rack: &Rack) -> Vec<String> {
+    let entries = std::fs::read_dir(rack.run_dir().join("runs")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_program_with_arrays_is_shown_and_follows_its_budget() {
+    if paged_mode_is_missing("a_program_with_arrays_is_shown_and_follows_its_budget") {
+        return;
+    }
+    let (rack, package) = (Rack::start(Port::Shm, 64), Package::assemble());
+    let running = library_program(&rack, &package, &[]);
+    let rows = rack.json(&["ps"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(1), "one row of all: {rows}");
+    let row = &rows[0];
+    let number = |row: &serde_json::Value, field: &str| row[field].as_u64().expect("a number");
+    let pid = running.pid();
+    assert_eq!((number(row, "run"), number(row, "pid")), (pid.into(), pid.into()));
+    assert_eq!((&row["mode"], &row["port"]), (&"library".into(), &"shm".into()), "{row}");
+    assert!(row["command"].as_str().is_some_and(|text| text.starts_with("/usr/bin/python3 ")));
+    assert_eq!(
+        (number(row, "local_bytes"), number(row, "borrowed_bytes")),
+        (32 * MIB, (16 + 32 + 16) * MIB)
+    );
+    assert!((MIB..=32 * MIB).contains(&number(row, "resident_bytes")), "{row}");
+    assert!(number(row, "remote_bytes") > 20 * MIB, "memory and pages: {row}");
+    assert!(row["faults_per_s"].as_f64() > Some(0.0), "{row}");
+    assert!(row["fault_p99_us"].as_f64() >= row["fault_p50_us"].as_f64(), "{row}");
+    let table = String::from_utf8_lossy(&rack.venice(&["ps"]).stdout).into_owned();
+    assert!(
+        table.lines().any(|line| line.contains(" library ") && line.contains("32MiB")),
+        "{table}"
+    );
+    let line = format!("run {pid} (/usr/bin/python3 ");
+    wait_for("its line in `venice status`", PATIENCE, || {
+        let status = String::from_utf8_lossy(&rack.venice(&["status"]).stdout).into_owned();
+        let its = status.lines().find(|it| it.starts_with(&line))?.to_owned();
+        its.ends_with("1 copy of 4 slabs, all there").then_some(())
+    });
+
+    for mib in [12, 40, 9] {
+        let row = rack.json(&["limit", &pid.to_string(), "--local", &format!("{mib}MiB")]);
+        // Each array has its part in whole pages.
+        let local_bytes = number(&row, "local_bytes");
+        assert!((mib * MIB - 8192..=mib * MIB).contains(&local_bytes), "{row}");
+        assert!(number(&row, "resident_bytes") <= local_bytes, "{row}");
+    }
+    let refused = rack.venice(&["limit", &pid.to_string(), "--local", "7MiB"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("ask for 8MiB at least"), "{said}");
+    std::fs::write(package.0.path().join("program-stop"), "").expect("a file");
+    running.finish(PATIENCE).expect_code(0);
+    assert_eq!((rack.json(&["ps"]), runs(&rack)), (serde_json::json!([]), Vec::new()));
+    assert_eq!(rack.json(&["status"])["runs"], serde_json::json!([]));
+}
+
+/// Though a child that it forked has its socket open.
+#[test]
+fn nothing_is_left_of_a_program_with_arrays_that_was_killed() {
+    if paged_mode_is_missing("nothing_is_left_of_a_program_with_arrays_that_was_killed") {
+        return;
+    }
+    let (rack, package) = (Rack::start(Port::Udp, 64), Package::assemble());
+    let child = package.0.path().join("child");
+    let mut running = library_program(&rack, &package, &[child.to_str().expect("a path")]);
+    assert_eq!(rack.json(&["ps"])[0]["port"], "udp");
+    wait_for("its file", PATIENCE, || (runs(&rack).len() == 2).then_some(()));
+    running.signal(Signal::KILL);
+    wait_for("its end", PATIENCE, || (!running.is_running()).then_some(()));
+    assert_eq!(rack.json(&["status"])["runs"], serde_json::json!([]));
+    assert_eq!((rack.json(&["ps"]), runs(&rack)), (serde_json::json!([]), Vec::new()));
+    let child = std::fs::read_to_string(child).expect("a number");
+    kill_now(child.parse().expect("a number"));
+    running.finish(PATIENCE).expect_code(128 + 9);
+}

@@ -1,0 +1,83 @@
+//! Read-ahead finds trends and leaves alone what has none, as `--stats` counts it.
+
+use venice_e2e::programs::compare::PROGRAM_LIMIT;
+use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
+
+/// What `--stats` says of `trends ORDER`.
+struct Seen {
+    /// Faults that asked a donor.
+    far: u64,
+    /// Pages that came ahead, those gone past, and those that left unused.
+    ahead: u64,
+    used: u64,
+    unused: u64,
+}
+
+fn read(port: Port, order: &str) -> Seen {
+    let options = ["--local", "16MiB", "--remote", "256MiB", "--stats"];
+    let program = CProgram::compile("trends");
+    let outcome =
+        Rack::shared(port).run(&options, &program.command(&[order])).finish(PROGRAM_LIMIT);
+    outcome.expect_code(0);
+    println!("{order}: {}", outcome.stderr);
+    let before = |words| outcome.number_before(words);
+    Seen {
+        far: before(" far;"),
+        ahead: before(" read ahead;"),
+        used: before(" were gone past"),
+        unused: before(" left unused"),
+    }
+}
+
+fn finds_it(test: &str, port: Port, order: &str) {
+    if paged_mode_is_missing(test) {
+        return;
+    }
+    let seen = read(port, order);
+    assert!(seen.ahead > 3 * seen.far, "{} far faults, {} ahead", seen.far, seen.ahead);
+    assert!(seen.used > 4 * seen.unused, "{} used, {} unused", seen.used, seen.unused);
+}
+
+macro_rules! trends_are_found {
+    ($($test:ident: $port:ident $order:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            finds_it(stringify!($test), Port::$port, $order);
+        })*
+    };
+}
+
+trends_are_found! {
+    backwards: Shm "backwards";
+    by_wide_steps: Shm "strided";
+    streams_that_take_turns: Shm "in turn";
+    backwards_over_udp: Udp "backwards";
+    by_wide_steps_over_udp: Udp "strided";
+}
+
+#[test]
+fn a_majority_is_followed_under_noise() {
+    if paged_mode_is_missing("a_majority_is_followed_under_noise") {
+        return;
+    }
+    let seen = read(Port::Shm, "noisy");
+    assert!(seen.ahead > seen.far && seen.used > 2 * seen.unused, "{} far", seen.far);
+}
+
+#[test]
+fn random_access_brings_in_nothing_ahead() {
+    if paged_mode_is_missing("random_access_brings_in_nothing_ahead") {
+        return;
+    }
+    let seen = read(Port::Shm, "random");
+    assert!(seen.ahead * 20 < seen.far, "{} ahead of {} faults", seen.ahead, seen.far);
+}
+
+#[test]
+fn pairs_of_pages_are_not_taken_for_streams() {
+    if paged_mode_is_missing("pairs_of_pages_are_not_taken_for_streams") {
+        return;
+    }
+    let seen = read(Port::Shm, "pairs");
+    assert!(seen.ahead * 10 < seen.far, "{} ahead of {} faults", seen.ahead, seen.far);
+}

@@ -1,0 +1,180 @@
+//! Monitor Node and agents die and come back.
+
+use crate::ANY_PORT;
+use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
+use venice_control::client::MonitorClient;
+use venice_control::{ControlError, GrantRow, Limits, NodeRow, QuotaFor, QuotaRecord};
+use venice_rack::types::RackError;
+use venice_testkit::tables::Tables;
+use venice_wire::SLAB_BYTES;
+
+/// The grants' rows without what changes by itself.
+async fn grants(client: &mut MonitorClient) -> Vec<GrantRow> {
+    let rows = client.grants().await.unwrap().into_iter();
+    rows.map(|row| GrantRow { age_s: 0.0, ..row }).collect()
+}
+
+async fn tables(monitor: &Monitor) -> Tables {
+    Tables::of(&venice_testkit::identity::access(&monitor.addr)).await.unwrap()
+}
+
+async fn node(client: &MonitorClient, name: &str) -> NodeRow {
+    let rows = client.clone().nodes().await.unwrap();
+    rows.into_iter().find(|row| row.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn a_restarted_monitor_knows_every_node_and_grant() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let one = Agent::start("node1", &monitor.addr, 4).await;
+    let two = Agent::start("node2", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    let rows = grants(&mut client).await;
+    let owners = rows.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
+    assert_eq!(owners.collect::<Vec<_>>(), [("root", "test", "test"); 2]);
+    let of = QuotaFor::User("root".to_owned());
+    client
+        .set_quota(QuotaRecord { of, limits: Limits::of_memory(Some(100 * SLAB_BYTES)) })
+        .await
+        .unwrap();
+    // The donors have told of their free slabs.
+    let free = |row: &NodeRow| row.free_bytes == 2 * SLAB_BYTES;
+    until(|| node(&client, "node1"), free).await;
+    until(|| node(&client, "node2"), free).await;
+    let before = tables(&monitor).await;
+
+    let addr = monitor.addr.clone();
+    monitor.kill().await;
+    let monitor = Monitor::start(directory.path(), &addr).await;
+    let mut client = monitor.client().await;
+    before.recorded().assert_same(&tables(&monitor).await.recorded(), "after a death");
+    assert_eq!(client.request_memory(request(1, 4, &[])).await.unwrap(), lent);
+
+    monitor.stop().await;
+    let monitor = Monitor::start(directory.path(), &addr).await;
+    let mut client = monitor.client().await;
+    // The agents find it again by themselves, and nothing changes by their reports.
+    for name in ["node1", "node2"] {
+        until(|| node(&client, name), |row| row.last_heartbeat_ms.is_some()).await;
+    }
+    before.assert_same(&tables(&monitor).await, "after a stop");
+    let more = client.request_memory(request(2, 4, &[])).await.unwrap();
+    assert!(more.iter().all(|grant| grant.id > lent[1].id), "a number is never given twice");
+    assert_eq!(one.held().len() + two.held().len(), 4);
+}
+
+#[tokio::test]
+async fn a_monitor_without_its_store_learns_from_the_donors() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let agent = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 3, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    let before = grants(&mut client).await;
+    let addr = monitor.addr.clone();
+    monitor.kill().await;
+
+    let empty = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(empty.path(), &addr).await;
+    let client = monitor.client().await;
+    until(|| async { grants(&mut client.clone()).await }, |rows| *rows == before).await;
+    let row = node(&client, "node1").await;
+    assert_eq!((row.node_id, row.epoch), (agent.identity.node.0, agent.identity.epoch));
+    assert_eq!(row.free_bytes, SLAB_BYTES);
+}
+
+#[tokio::test]
+async fn a_second_agent_of_a_living_name_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let first = Agent::start("node1", &monitor.addr, 4).await;
+    match Agent::try_start("node1", &monitor.addr, 4).await.map(|agent| agent.identity) {
+        Err(ControlError::Rack(RackError::NameTaken { name, .. })) => assert_eq!(name, "node1"),
+        other => panic!("{other:?}"),
+    }
+    let client = monitor.client().await;
+    assert_eq!(node(&client, "node1").await.epoch, first.identity.epoch);
+}
+
+#[tokio::test]
+async fn a_dead_agent_is_noticed_and_its_grants_are_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let dying = Agent::start("node1", &monitor.addr, 4).await;
+    let _living = Agent::start("node2", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
+    let _kept = keep(&lent);
+    dying.kill().await;
+
+    until(|| node(&client, "node1"), |row| row.state == "down").await;
+    assert_eq!(node(&client, "node1").await.free_bytes, 0);
+    let mut rows = client.grants().await.unwrap();
+    rows.sort_by(|a, b| a.donor.cmp(&b.donor));
+    let seen: Vec<_> = rows.iter().map(|row| (&*row.donor, &*row.state)).collect();
+    assert_eq!(seen, [("node1", "lost"), ("node2", "committed")]);
+    // What is lost cannot be lent, and a new request gets only what lives.
+    match client.request_memory(request(2, 3, &[])).await {
+        Err(ControlError::NoRoom { free, .. }) => {
+            assert_eq!(free, [("node2".to_owned(), 2 * SLAB_BYTES)]);
+        }
+        other => panic!("{other:?}"),
+    }
+    // After a lease the lost grant is over; the other lives on.
+    until(|| async { states(&mut client.clone()).await }, |states| *states == ["committed"]).await;
+}
+
+#[tokio::test]
+async fn a_connection_refused_is_noticed_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let dying = Agent::start("node1", &monitor.addr, 8).await;
+    let _living = Agent::start("node2", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    dying.kill().await;
+    // Most is free at node1, so it is asked first; the request goes elsewhere.
+    let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
+    assert!(lent.iter().all(|grant| grant.donor == "node2"), "{lent:?}");
+    assert_eq!(node(&client, "node1").await.state, "down");
+}
+
+#[tokio::test]
+async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let agent = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 3, &[])).await.unwrap();
+    let old = agent.identity;
+    agent.kill().await;
+
+    // At once: nobody waits for missed heartbeats, the old address refuses connections.
+    let agent = Agent::start("node1", &monitor.addr, 4).await;
+    assert_eq!((agent.identity.node, agent.identity.epoch), (old.node, old.epoch + 1));
+    assert_eq!(states(&mut client).await, ["lost"]);
+    let row = node(&client, "node1").await;
+    assert_eq!((row.state.as_str(), row.free_bytes), ("up", 4 * SLAB_BYTES));
+
+    client.release(&leases(&lent[..1])).await.unwrap();
+    assert_eq!(states(&mut client).await, [""; 0]);
+    let again = client.request_memory(request(2, 4, &[])).await.unwrap();
+    assert_eq!(again[0].donor_epoch, agent.identity.epoch);
+}
+
+#[tokio::test]
+async fn another_node_at_the_address_of_one_that_died_is_called_by_its_own_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let one = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let lent = client.request_memory(request(1, 1, &["node1"])).await.unwrap();
+    let addr = lent[0].control_addr.clone();
+    one.kill().await;
+    let _two = Agent::try_start_at(&addr, "node2", &monitor.addr, 4).await.unwrap();
+    let lent = client.request_memory(request(2, 1, &["node2"])).await.unwrap();
+    assert_eq!((lent[0].donor.as_str(), &lent[0].control_addr), ("node2", &addr));
+}

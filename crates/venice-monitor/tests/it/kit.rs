@@ -1,0 +1,382 @@
+//! A Monitor Node and agents in this process, over loopback.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use venice_control::Caller;
+use venice_control::client::{Access, AgentClient, MonitorClient};
+use venice_control::server::{AgentHandler, bind, serve_agent};
+use venice_control::{
+    ControlError, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
+    MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
+    ResourceSpec,
+};
+use venice_monitor::{MonitorConfig, MonitorError, OnReady};
+use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_testkit::identity::{access, login, login_of};
+use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+
+pub const LEASE_S: f64 = 3.0;
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// Far longer than anything here takes; a wait that ends with it has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A Monitor Node that does not listen yet.
+pub struct Beginning {
+    is_ready: oneshot::Receiver<SocketAddr>,
+    task: JoinHandle<Result<(), MonitorError>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Beginning {
+    pub fn of(mut config: MonitorConfig) -> Self {
+        let (ready, is_ready) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
+        config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
+        let task = tokio::spawn(async {
+            let ended = venice_monitor::run(config, async {
+                let _ = stopped.await;
+            });
+            // Whoever looks for why a test failed finds it with the test.
+            ended.await.inspect_err(|error| eprintln!("a Monitor Node ended: {error:?}"))
+        });
+        Self { is_ready, task, stop }
+    }
+
+    pub async fn ready(self) -> Monitor {
+        let addr = bounded(self.is_ready).await.expect("the Monitor Node starts").to_string();
+        Monitor { addr, task: self.task, stop: self.stop }
+    }
+}
+
+/// A Monitor Node.
+pub struct Monitor {
+    pub addr: String,
+    task: JoinHandle<Result<(), MonitorError>>,
+    stop: oneshot::Sender<()>,
+}
+
+pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
+    venice_testkit::identity::install(state_dir);
+    MonitorConfig {
+        listen: listen.to_owned(),
+        state_dir: state_dir.to_owned(),
+        heartbeat_interval_s: HEARTBEAT.as_secs_f64(),
+        missed_heartbeats: 10,
+        lease_s: LEASE_S,
+        ..MonitorConfig::default()
+    }
+}
+
+impl Monitor {
+    pub async fn start(state_dir: &Path, listen: &str) -> Self {
+        Beginning::of(config(state_dir, listen)).ready().await
+    }
+
+    /// As on `kill -9`: nothing is finished.
+    pub async fn kill(self) {
+        self.task.abort();
+        assert!(bounded(self.task).await.unwrap_err().is_cancelled());
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        bounded(self.task).await.unwrap().unwrap();
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    pub async fn client(&self) -> MonitorClient {
+        MonitorClient::connect(&access(&self.addr)).await.unwrap()
+    }
+}
+
+/// An agent whose slabs are only counted.
+pub struct Agent {
+    pub donor: Arc<Donor>,
+    pub identity: Identity,
+    tasks: JoinSet<()>,
+}
+
+pub struct Donor {
+    name: String,
+    instance: u64,
+    core: Mutex<DonorCore>,
+    started: tokio::time::Instant,
+    /// Makes every prepare fail.
+    pub is_broken: AtomicBool,
+    pub prepares: AtomicU64,
+}
+
+impl Agent {
+    pub async fn start(name: &str, monitor_addr: &str, slabs: u32) -> Self {
+        Self::try_start(name, monitor_addr, slabs).await.unwrap()
+    }
+
+    pub async fn try_start(
+        name: &str,
+        monitor_addr: &str,
+        slabs: u32,
+    ) -> Result<Self, ControlError> {
+        Self::try_start_at("127.0.0.1:0", name, monitor_addr, slabs).await
+    }
+
+    /// The same, listening at this address.
+    pub async fn try_start_at(
+        addr: &str,
+        name: &str,
+        monitor_addr: &str,
+        slabs: u32,
+    ) -> Result<Self, ControlError> {
+        static INSTANCES: AtomicU64 = AtomicU64::new(1);
+        let settings = DonorSettings { total_slabs: slabs, prepare_timeout_ns: 5_000_000_000 };
+        let donor = Arc::new(Donor {
+            name: name.to_owned(),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            core: Mutex::new(DonorCore::new(settings)),
+            started: tokio::time::Instant::now(),
+            is_broken: AtomicBool::new(false),
+            prepares: AtomicU64::new(0),
+        });
+        let listener = bind(addr).await.unwrap();
+        let control_addr = listener.local_addr().unwrap().to_string();
+        let registration = donor.registration(control_addr, slabs);
+
+        let login = login_of(&Caller::Node(name.to_owned()));
+        let mut client = MonitorClient::connect(&Access::new(monitor_addr, login)).await?;
+        let identity = client.register(registration.clone()).await?.identity;
+        donor.core.lock().unwrap().set_epoch(identity.epoch);
+        let mut tasks = JoinSet::new();
+        let (handler, door) = (Arc::clone(&donor), venice_testkit::identity::door(name));
+        tasks.spawn(async move {
+            serve_agent(listener, door, handler, std::future::pending()).await.unwrap();
+        });
+        drop(client);
+        for monitor in monitor_addr.split(',') {
+            let access = Access::new(monitor, login_of(&Caller::Node(name.to_owned())));
+            let (donor, registration) = (Arc::clone(&donor), registration.clone());
+            tasks.spawn(report_forever(donor, access, identity, registration));
+        }
+        Ok(Self { donor, identity, tasks })
+    }
+
+    /// Its port refuses connections from now on, and nothing is reported.
+    pub async fn kill(mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    /// Slabs that recipients may use.
+    pub fn lent_slabs(&self) -> u32 {
+        let report = self.donor.core.lock().unwrap().report();
+        let lent = report.held.iter().filter(|held| held.state == HeldState::Committed);
+        lent.map(|held| held.slabs).sum()
+    }
+
+    pub fn held(&self) -> Vec<(GrantId, u32)> {
+        let report = self.donor.core.lock().unwrap().report();
+        report.held.iter().map(|held| (held.id, held.slabs)).collect()
+    }
+}
+
+async fn report_forever(
+    donor: Arc<Donor>,
+    access: Access,
+    identity: Identity,
+    registration: NodeRegistration,
+) {
+    let mut client = loop {
+        match MonitorClient::connect(&access).await {
+            Ok(client) => break client,
+            Err(_) => tokio::time::sleep(HEARTBEAT).await,
+        }
+    };
+    loop {
+        let memory = {
+            let now_ns = donor.now_ns();
+            let mut core = donor.core.lock().unwrap();
+            core.handle_timeout(now_ns);
+            wipe(&mut core);
+            core.report()
+        };
+        let report = HeartbeatReport {
+            peers_version: 0,
+            door: Default::default(),
+            identity,
+            instance: donor.instance,
+            memory,
+            links: vec![],
+            port: PortReport::default(),
+            pressure: Default::default(),
+        };
+        let answer = match client.heartbeats().await {
+            Ok(mut heartbeats) => heartbeats.send(report).await,
+            Err(error) => Err(error),
+        };
+        if let Err(ControlError::Rack(_)) = answer {
+            let previous = Some(identity);
+            let again = NodeRegistration { previous, ..registration.clone() };
+            if let Ok(registered) = client.register(again).await {
+                assert_eq!(registered.identity, identity, "an agent is two nodes");
+            }
+        }
+        tokio::time::sleep(HEARTBEAT).await;
+    }
+}
+
+fn wipe(core: &mut DonorCore) {
+    while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
+        core.handle_freed(grant);
+    }
+}
+
+impl Donor {
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn registration(&self, control_addr: String, slabs: u32) -> NodeRegistration {
+        NodeRegistration {
+            name: self.name.clone(),
+            instance: self.instance,
+            pid: Some(std::process::id()),
+            control_addr,
+            udp_addr: "127.0.0.1:9".to_owned(),
+            shm_socket: format!("/nowhere/{}/shm.sock", self.name),
+            resources: vec![ResourceSpec {
+                kind: ResourceKind::Memory,
+                address: "udp:127.0.0.1:9".to_owned(),
+                bytes: u64::from(slabs) * SLAB_BYTES,
+                slab_bytes: SLAB_BYTES,
+                capabilities: vec!["crma".to_owned(), "rdma".to_owned()],
+            }],
+            previous: None,
+            secret: None,
+            is_plain: false,
+            relay: None,
+            link: String::new(),
+            is_pool: false,
+        }
+    }
+}
+
+impl AgentHandler for Donor {
+    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
+        self.prepares.fetch_add(1, Ordering::Relaxed);
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(Refusal::Failed("no memory could be locked".to_owned()));
+        }
+        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
+        let mut core = self.core.lock().unwrap();
+        core.handle_prepare(self.now_ns(), request)?;
+        match at_once {
+            Some((grant, epoch)) => core.handle_commit(self.now_ns(), grant, epoch),
+            None => Ok(core.status()),
+        }
+    }
+
+    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
+        self.core.lock().unwrap().handle_commit(self.now_ns(), grant, donor_epoch)
+    }
+
+    async fn abort(&self, grant: GrantId) -> DonorStatus {
+        let mut core = self.core.lock().unwrap();
+        core.handle_abort(self.now_ns(), grant);
+        wipe(&mut core);
+        core.status()
+    }
+
+    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
+        let mut core = self.core.lock().unwrap();
+        for grant in grants {
+            core.handle_release(self.now_ns(), grant);
+        }
+        wipe(&mut core);
+        core.status()
+    }
+
+    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+        self.release(leases.into_iter().map(|(grant, _)| grant).collect()).await
+    }
+
+    async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
+        let mut core = self.core.lock().unwrap();
+        let now_ns = self.now_ns();
+        leases.into_iter().map(|(id, key)| core.handle_renew(now_ns, id, key)).collect()
+    }
+
+    async fn ping(&self) -> Pong {
+        Pong { name: self.name.clone(), instance: self.instance }
+    }
+}
+
+pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: format!("recipient{client_id}"),
+        bytes: ByteSize(slabs * SLAB_BYTES),
+        copies: 1,
+        donors: donors.iter().map(|name| (*name).to_owned()).collect(),
+        home: String::new(),
+        placement: None,
+        bandwidth_bps: 0,
+        purpose: "test".to_owned(),
+        queueing: Default::default(),
+    }
+}
+
+/// Renews the leases at the donors until dropped, as a recipient does.
+pub fn keep(grants: &[Grant]) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for grant in grants.iter().cloned() {
+        tasks.spawn(async move {
+            let timeout = Duration::from_secs(1);
+            loop {
+                let (login, addr) = (login(), &grant.control_addr);
+                let client = AgentClient::connect(&login, &grant.donor, addr, timeout);
+                if let Ok(mut client) = client.await {
+                    let _ = client.renew(&[(grant.id, grant.key)]).await;
+                }
+                tokio::time::sleep(Duration::from_secs_f64(LEASE_S / 10.0)).await;
+            }
+        });
+    }
+    tasks
+}
+
+/// What gives these back.
+pub fn leases(grants: &[Grant]) -> Vec<(GrantId, GrantKey)> {
+    grants.iter().map(|grant| (grant.id, grant.key)).collect()
+}
+
+/// The grants' states, in the order of their numbers.
+pub async fn states(client: &mut MonitorClient) -> Vec<String> {
+    client.grants().await.unwrap().into_iter().map(|row| row.state).collect()
+}
+
+pub async fn bounded<T>(wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait).await.expect("it takes far too long")
+}
+
+/// Asks until the answer is as wanted.
+pub async fn until<T, F>(mut ask: impl FnMut() -> F, wanted: impl Fn(&T) -> bool) -> T
+where
+    T: std::fmt::Debug,
+    F: Future<Output = T>,
+{
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let answer = ask().await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "still {answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

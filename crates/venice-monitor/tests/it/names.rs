@@ -1,0 +1,34 @@
+//! Names that say nothing, whatever client they come from.
+
+use crate::ANY_PORT;
+use crate::kit::{Agent, Monitor, request};
+use venice_control::client::GateClient;
+use venice_control::{ControlError, Limits, QuotaFor, QuotaRecord};
+
+fn is_refused<T: std::fmt::Debug>(answer: Result<T, ControlError>) {
+    let said = answer.unwrap_err().to_string();
+    assert!(said.contains("is empty"), "{said}");
+}
+
+#[tokio::test]
+async fn an_empty_name_is_nobody_and_not_everybody() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let _agent = Agent::start("node1", &monitor.addr, 2).await;
+    let mut client = monitor.client().await;
+    let nobody = || QuotaFor::User(String::new());
+    let limits = Limits::of_memory(Some(0));
+    is_refused(client.set_quota(QuotaRecord { of: nobody(), limits }).await);
+    is_refused(client.remove_quota(nobody()).await);
+    assert_eq!(client.quotas().await.unwrap().default_bytes, None, "it is nobody's");
+    is_refused(client.drain("", false).await);
+    is_refused(client.request_memory(request(1, 1, &[""])).await);
+    let mut gate =
+        GateClient::connect(&venice_testkit::identity::access(&monitor.addr)).await.unwrap();
+    is_refused(gate.revoke("", true).await);
+    // The default is said by leaving the name out.
+    client.set_quota(QuotaRecord { of: QuotaFor::Others, limits }).await.unwrap();
+    assert_eq!(client.quotas().await.unwrap().default_bytes, Some(0));
+    client.remove_quota(QuotaFor::Others).await.unwrap();
+    monitor.stop().await;
+}

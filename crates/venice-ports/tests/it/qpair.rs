@@ -1,0 +1,384 @@
+//! QPair sockets over rings and udp: blocking, polled and as futures.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::common::Random;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use venice_fabric::{CloseReason, LinkModel, QPairError, RejectReason};
+use venice_ports::qpair::{
+    QPairAddress, QPairListener, QPairMessages, QPairOptions, QPairSocketError, QPairStream,
+};
+
+const SERVICE: u32 = 7;
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// A listener and where to reach it; for rings and for udp.
+struct Place {
+    listener: QPairListener,
+    address: QPairAddress,
+    _dir: tempfile::TempDir,
+}
+
+fn ring() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let address = QPairAddress::ring(dir.path().join("qpair.sock"));
+    Place { listener: QPairListener::bind(&address, SERVICE).unwrap(), address, _dir: dir }
+}
+
+fn emulated() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let address = QPairAddress::emulated(dir.path().join("qpair.sock"), LinkModel::PAPER);
+    Place { listener: QPairListener::bind(&address, SERVICE).unwrap(), address, _dir: dir }
+}
+
+fn udp() -> Place {
+    let any = QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap());
+    let listener = QPairListener::bind(&any, SERVICE).unwrap();
+    let address = QPairAddress::plain_udp(listener.local_addr().unwrap());
+    Place { listener, address, _dir: tempfile::tempdir().unwrap() }
+}
+
+fn connect(address: &QPairAddress) -> QPairMessages {
+    let mut socket = QPairMessages::connect(address, SERVICE, &QPairOptions::default()).unwrap();
+    socket.set_timeout(PATIENCE);
+    socket
+}
+
+/// The messages of a seed, of all lengths.
+fn message(random: &mut Random) -> Vec<u8> {
+    let longest = if random.below(20) == 0 { 60_000 } else { 300 };
+    let len = 1 + random.below(longest) as usize;
+    let first = random.below(256);
+    (0..len).map(|at| (first + at as u64) as u8).collect()
+}
+
+/// One side sends, the other sends back; several clients at once.
+fn echo(place: Place, clients: u64, messages: u64) {
+    let Place { mut listener, address, _dir } = place;
+    std::thread::scope(|scope| {
+        for seed in 0..clients {
+            let address = &address;
+            scope.spawn(move || {
+                let mut socket = connect(address);
+                let (mut sent, mut awaited) = (Random(seed), Random(seed));
+                let mut buffer = vec![0; 1 << 17];
+                for number in 0..messages + 8 {
+                    // Up to eight on their way.
+                    if number < messages {
+                        socket.send(&message(&mut sent)).unwrap();
+                    }
+                    if number >= 8 {
+                        let len = socket.recv(&mut buffer).unwrap();
+                        assert!(buffer[..len] == message(&mut awaited), "client {seed}");
+                    }
+                }
+            });
+        }
+        for _ in 0..clients {
+            let mut socket = listener.accept_messages(PATIENCE).unwrap();
+            scope.spawn(move || {
+                socket.set_timeout(PATIENCE);
+                let mut buffer = vec![0; 1 << 17];
+                loop {
+                    match socket.recv(&mut buffer) {
+                        Ok(0) | Err(QPairSocketError::Closed) => break,
+                        Err(QPairSocketError::QPair(QPairError::Closed(reason))) => {
+                            assert_eq!(reason, CloseReason::PeerClosed);
+                            break;
+                        }
+                        Ok(len) => socket.send(&buffer[..len]).unwrap(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn messages_over_rings() {
+    echo(ring(), 4, 2000);
+}
+
+#[test]
+fn messages_over_an_emulated_link() {
+    echo(emulated(), 1, 500);
+}
+
+#[test]
+fn messages_over_udp() {
+    echo(udp(), 4, 500);
+}
+
+/// Megabytes one way, then the end, then an answer the other way.
+fn stream(place: Place) {
+    const BYTES: usize = 5 << 20;
+    let Place { mut listener, address, _dir } = place;
+    let reader = std::thread::spawn(move || {
+        let mut socket = listener.accept_stream(PATIENCE).unwrap();
+        socket.set_timeout(PATIENCE);
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        let sum: u64 = all.iter().map(|&byte| u64::from(byte)).sum();
+        socket.write_all(&sum.to_le_bytes()).unwrap();
+        all.len()
+    });
+    let mut socket = QPairStream::connect(&address, SERVICE, &QPairOptions::default()).unwrap();
+    socket.set_timeout(PATIENCE);
+    let bytes = Random(5).bytes(BYTES);
+    for piece in bytes.chunks(77_777) {
+        socket.write_all(piece).unwrap();
+    }
+    socket.shutdown().unwrap();
+    let mut sum = [0; 8];
+    socket.read_exact(&mut sum).unwrap();
+    let expected: u64 = bytes.iter().map(|&byte| u64::from(byte)).sum();
+    assert_eq!(u64::from_le_bytes(sum), expected);
+    assert_eq!(reader.join().unwrap(), BYTES);
+}
+
+#[test]
+fn a_stream_over_rings() {
+    stream(ring());
+}
+
+#[test]
+fn a_stream_over_udp() {
+    stream(udp());
+}
+
+/// Nobody listens for the service asked for.
+fn refused(place: &mut Place) {
+    let address = place.address.clone();
+    let asking = std::thread::spawn(move || {
+        QPairMessages::connect(&address, SERVICE + 1, &QPairOptions::default())
+    });
+    let short = Some(Duration::from_millis(10));
+    while !asking.is_finished() {
+        let accepted = place.listener.accept_messages(short);
+        assert!(matches!(accepted, Err(QPairSocketError::TimedOut)));
+    }
+    let error = asking.join().unwrap().unwrap_err();
+    let reason = CloseReason::Refused(RejectReason::NoListener);
+    let expected = QPairError::Closed(reason);
+    assert!(matches!(error, QPairSocketError::QPair(error) if error == expected), "{error}");
+}
+
+#[test]
+fn a_service_nobody_listens_for_is_refused() {
+    refused(&mut ring());
+    refused(&mut udp());
+}
+
+#[test]
+fn a_call_waits_no_longer_than_it_may() {
+    let Place { mut listener, address, _dir } = ring();
+    let connecting = std::thread::spawn(move || connect(&address));
+    let theirs = listener.accept_messages(PATIENCE).unwrap();
+    let mut ours = connecting.join().unwrap();
+    assert!(matches!(ours.try_recv(&mut [0; 9]), Err(QPairSocketError::WouldBlock)));
+    ours.set_timeout(Some(Duration::from_millis(20)));
+    assert!(matches!(ours.recv(&mut [0; 9]), Err(QPairSocketError::TimedOut)));
+    // Nobody reads: at last there is no room.
+    let error = loop {
+        if let Err(error) = ours.send(&[1; 4000]) {
+            break error;
+        }
+    };
+    assert!(matches!(error, QPairSocketError::TimedOut), "{error}");
+    drop(theirs);
+    ours.set_timeout(PATIENCE);
+    let error = loop {
+        if let Err(error) = ours.send(&[1; 4000]) {
+            break error;
+        }
+    };
+    assert!(!matches!(error, QPairSocketError::TimedOut), "{error}");
+}
+
+/// Polling the descriptor instead of blocking.
+fn polled(place: Place) {
+    let Place { mut listener, address, _dir } = place;
+    let sender = std::thread::spawn(move || {
+        let mut socket = connect(&address);
+        for number in 0..200u32 {
+            socket.send(&number.to_le_bytes()).unwrap();
+            if number % 10 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(socket.recv(&mut [0; 8]).unwrap(), 4);
+    });
+    let mut socket = listener.accept_messages(PATIENCE).unwrap();
+    let (mut number, mut buffer) = (0u32, [0; 8]);
+    while number < 200 {
+        match socket.try_recv(&mut buffer) {
+            Ok(len) => {
+                assert_eq!(buffer[..len], number.to_le_bytes());
+                number += 1;
+            }
+            Err(QPairSocketError::WouldBlock) => {
+                if socket.arm() {
+                    let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+                    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+                    assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "nothing came");
+                }
+                socket.attend();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    socket.try_send(b"done").unwrap();
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_descriptor_can_be_polled_over_rings() {
+    polled(ring());
+}
+
+#[test]
+fn a_descriptor_can_be_polled_over_udp() {
+    polled(udp());
+}
+
+/// Whether `socket` becomes readable.
+fn is_readable(socket: &QPairMessages) -> bool {
+    let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&limit)).unwrap() == 1
+}
+
+/// All sockets accepted from one UDP address share its descriptors: what one of them takes in for
+/// another wakes that one.
+#[test]
+fn what_another_socket_takes_in_is_not_missed() {
+    let Place { mut listener, address, _dir } = udp();
+    let connecting = std::thread::spawn(move || [connect(&address), connect(&address)]);
+    let mut first = listener.accept_messages(PATIENCE).unwrap();
+    let second = listener.accept_messages(PATIENCE).unwrap();
+    let [mut to_first, _to_second] = connecting.join().unwrap();
+    let mut buffer = [0; 8];
+    for is_armed in [false, true] {
+        assert!(matches!(first.try_recv(&mut buffer), Err(QPairSocketError::WouldBlock)));
+        while is_armed && !first.arm() {}
+        to_first.send(b"hello").unwrap();
+        // The other takes in frames until that one is here.
+        let mut is_here = false;
+        while !is_here {
+            if second.arm() {
+                assert!(is_readable(&second), "nothing came");
+            }
+            second.attend();
+            is_here = first
+                .try_recv(&mut [])
+                .is_err_and(|error| !matches!(error, QPairSocketError::WouldBlock));
+        }
+        if is_armed {
+            assert!(is_readable(&first), "its bell does not ring");
+            first.attend();
+        } else {
+            assert!(!first.arm(), "it would sleep on a message that is here");
+        }
+        assert_eq!(first.try_recv(&mut buffer).unwrap(), 5);
+    }
+}
+
+/// What was sent arrives even if its datagrams are lost and the socket is dropped at once.
+#[test]
+fn what_was_sent_outlives_its_socket() {
+    let Place { mut listener, address, _dir } = udp();
+    let QPairAddress::Udp { address: behind, .. } = address else { unreachable!() };
+    // Between the two sits somebody who loses what he is told to lose.
+    let between = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = QPairAddress::plain_udp(between.local_addr().unwrap());
+    between.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let (losses, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut caller, mut buffer) = (None, [0; 1 << 16]);
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok((len, from)) = between.recv_from(&mut buffer) else { continue };
+                let to = if from == behind { caller } else { Some(behind) };
+                if from != behind {
+                    caller = Some(from);
+                    let lose = |left: u32| left.checked_sub(1);
+                    let order = Ordering::Relaxed;
+                    if losses.fetch_update(order, order, lose).is_ok() {
+                        continue;
+                    }
+                }
+                let _ = to.map(|to| between.send_to(&buffer[..len], to));
+            }
+        });
+        let asking = scope.spawn(|| connect(&address));
+        let mut theirs = listener.accept_messages(PATIENCE).unwrap();
+        let mut ours = asking.join().unwrap();
+        losses.store(3, Ordering::Relaxed);
+        ours.send(b"last").unwrap();
+        drop(ours);
+        theirs.set_timeout(PATIENCE);
+        let received = theirs.recv(&mut [0; 8]);
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(received.unwrap(), 4);
+    });
+}
+
+/// The smallest executor there is.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park_timeout(Duration::from_secs(60)),
+        }
+    }
+}
+
+fn tasks(place: Place) {
+    let Place { mut listener, address, _dir } = place;
+    let echo = std::thread::spawn(move || {
+        let mut socket = listener.accept_messages(PATIENCE).unwrap();
+        block_on(async {
+            let mut buffer = [0; 5000];
+            while let Ok(len @ 1..) = socket.recv_async(&mut buffer).await {
+                socket.send_async(&buffer[..len]).await.unwrap();
+            }
+        });
+    });
+    let mut socket = connect(&address);
+    block_on(async {
+        let mut buffer = [0; 5000];
+        for number in 0..300u32 {
+            socket.send_async(&[number as u8; 4000]).await.unwrap();
+            let len = socket.recv_async(&mut buffer).await.unwrap();
+            assert_eq!(buffer[..len], [number as u8; 4000]);
+        }
+        socket.shutdown().unwrap();
+    });
+    echo.join().unwrap();
+}
+
+#[test]
+fn futures_over_rings() {
+    tasks(ring());
+}
+
+#[test]
+fn futures_over_udp() {
+    tasks(udp());
+}

@@ -1,0 +1,300 @@
+//! What the Monitor Node answers to requests for devices, and what of a node's report it believes.
+
+use crate::common::{OneTwoThree, S, owner, registration, settings};
+use venice_rack::door::DoorReport;
+use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
+use venice_rack::pressure::PressureReport;
+use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::resource::STORAGE_UNIT_BYTES;
+use venice_rack::types::{
+    DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, Grant, HeartbeatReport,
+    HeldGrant, HeldState, Identity, MemoryRequest, PortReport, RackError, Refusal, ResourceKind,
+    ResourceSpec,
+};
+use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+
+const GPU: ResourceKind = ResourceKind::Accelerator;
+
+fn spec(kind: ResourceKind, address: &str, bytes: u64) -> ResourceSpec {
+    let slab_bytes = kind.device_unit_bytes();
+    let capabilities = vec!["fft".to_owned()];
+    ResourceSpec { kind, address: address.to_owned(), bytes, slab_bytes, capabilities }
+}
+
+struct Rack {
+    core: MonitorCore,
+    answers: Vec<(u128, Result<Vec<Grant>, RackError>)>,
+}
+
+impl Rack {
+    /// `nodes` nodes, each with these devices.
+    fn new(nodes: usize, devices: &[ResourceSpec]) -> Self {
+        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, Vec::new());
+        let mut rack = Rack { core, answers: Vec::new() };
+        for index in 1..=nodes as u64 {
+            let mut node = registration(&format!("node{index}"), index, 4);
+            node.resources.extend(devices.iter().cloned());
+            rack.core.handle_register(0, Token(index), node);
+        }
+        rack.act(&|| Ok(()));
+        rack
+    }
+
+    /// Does what is to be done; donors answer a prepare so, and do the rest.
+    fn act(&mut self, prepared: &dyn Fn() -> Result<(), CallError>) {
+        let status = DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 };
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::SendPrepare { donor, request, .. } => {
+                    let result = prepared().map(|()| status);
+                    self.core.handle_prepared(0, donor, request.grant, result);
+                }
+                Action::SendCommit { donor, grant, .. } => {
+                    self.core.handle_committed(0, donor, grant, Ok(status));
+                }
+                Action::ReplyRequest { client_id, result } => {
+                    self.answers.push((client_id, result));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, request: DeviceRequest) -> Result<(), RackError> {
+        self.core.handle_device_request(0, owner(), request)
+    }
+
+    /// Why there is no such device, where donors answer so.
+    fn why_not(&mut self, request: DeviceRequest, refusal: &str) -> String {
+        self.ask(request).unwrap();
+        self.act(&|| Err(CallError::Refused(Refusal::NoDevice(refusal.to_owned()))));
+        self.answers.pop().unwrap().1.unwrap_err().to_string()
+    }
+
+    fn report(&mut self, held: Vec<HeldGrant>, devices: Vec<DeviceReport>) {
+        let node = self.core.node_rows(0)[0].node_id;
+        let report = HeartbeatReport {
+            peers_version: 0,
+            identity: Identity { node: venice_wire::NodeId(node), epoch: 1 },
+            instance: 1,
+            memory: DonorReport {
+                status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 5 },
+                held,
+                devices,
+            },
+            links: vec![],
+            port: PortReport::default(),
+            pressure: PressureReport::default(),
+            door: DoorReport::default(),
+        };
+        self.core.handle_heartbeat(S, report).unwrap();
+        self.act(&|| Ok(()));
+    }
+}
+
+fn request(client_id: u128, kind: ResourceKind, bytes: u64) -> DeviceRequest {
+    DeviceRequest {
+        client_id,
+        recipient: "r".into(),
+        kind,
+        bytes: ByteSize(bytes),
+        capabilities: vec![],
+        donors: vec![],
+        purpose: "p".into(),
+        queueing: Queueing::default(),
+    }
+}
+
+fn memory(client_id: u128) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "r".into(),
+        home: String::new(),
+        bytes: ByteSize(SLAB_BYTES),
+        copies: 1,
+        donors: vec![],
+        purpose: "p".into(),
+        placement: None,
+        bandwidth_bps: 0,
+        queueing: Queueing::default(),
+    }
+}
+
+#[test]
+fn a_number_that_is_anothers_is_refused_to_who_uses_it_alone() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
+    rack.ask(request(1, GPU, 0)).unwrap();
+    rack.core.handle_request(0, owner(), memory(2)).unwrap();
+    let for_memory = rack.core.handle_request(0, owner(), memory(1));
+    assert!(matches!(for_memory, Err(RackError::BadRequest(_))), "{for_memory:?}");
+    for other in [
+        request(2, GPU, 0),
+        request(1, ResourceKind::Nic, 0),
+        request(1, GPU, 5),
+        DeviceRequest { capabilities: vec!["fft".into()], ..request(1, GPU, 0) },
+    ] {
+        let answer = rack.ask(other);
+        assert!(matches!(answer, Err(RackError::BadRequest(_))), "{answer:?}");
+    }
+    rack.ask(request(1, GPU, 0)).unwrap();
+    rack.act(&|| Ok(()));
+    let answers: Vec<_> = rack.answers.iter().map(|(id, result)| (*id, result.is_ok())).collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(answers.contains(&(1, true)) && answers.contains(&(2, true)), "{answers:?}");
+    // Granted: the same again is the same, and another is not.
+    rack.ask(request(1, GPU, 0)).unwrap();
+    assert!(rack.ask(request(1, GPU, 5)).is_err());
+}
+
+#[test]
+fn what_a_donor_says_is_what_the_asker_hears() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
+    let why = rack.why_not(request(1, GPU, 0), "its agent started 3 s ago");
+    assert!(why.contains("node1 /dev/gpu0: its agent started 3 s ago"), "{why}");
+    let why = rack.why_not(request(2, GPU, 1 << 30), "");
+    assert!(why.contains("nobody knows how large it is"), "{why}");
+}
+
+#[test]
+fn an_answer_has_room_in_a_header() {
+    let devices: Vec<_> = (0..200).map(|index| spec(GPU, &format!("/dev/{index}"), 0)).collect();
+    let mut rack = Rack::new(3, &devices);
+    let capabilities = vec!["x".repeat(255); 32];
+    let why = rack.why_not(DeviceRequest { capabilities, ..request(1, GPU, 0) }, "");
+    assert!(why.len() < 4096 && why.contains("592 more"), "{why}");
+    let donors = vec!["node2".to_owned()];
+    let fft = vec!["cuda".to_owned()];
+    let wanted = DeviceRequest { donors, capabilities: fft, ..request(2, GPU, 0) };
+    let why = rack.why_not(wanted, "");
+    assert!(why.contains("node2 /dev/0: cannot cuda"), "{why}");
+    assert!(!why.contains("node1") && !why.contains("node3"), "{why}");
+}
+
+#[test]
+fn one_user_has_not_all_grants() {
+    let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 1 << 40)]);
+    for client_id in 0..256 {
+        rack.ask(request(client_id, ResourceKind::Storage, 1)).unwrap();
+        rack.act(&|| Ok(()));
+    }
+    assert!(rack.answers.iter().all(|(_, result)| result.is_ok()));
+    let error = rack.ask(request(1000, ResourceKind::Storage, 1)).unwrap_err().to_string();
+    assert!(error.contains("256 grants of devices"), "{error}");
+}
+
+#[test]
+fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
+    let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 8 * STORAGE_UNIT_BYTES)]);
+    let share = DeviceShare {
+        kind: ResourceKind::Storage,
+        address: "/srv".into(),
+        bytes: STORAGE_UNIT_BYTES + 1,
+        capabilities: vec!["made\nup".into(); 50],
+    };
+    let held = HeldGrant {
+        id: GrantId(7),
+        slabs: 0,
+        device: Some(share),
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        owner: Some(owner()),
+        recipient: "r".into(),
+        purpose: "p".into(),
+        priority: 100,
+    };
+    let report = |address: &str| DeviceReport {
+        kind: ResourceKind::Storage,
+        address: address.into(),
+        fault: "\x1b[2Jbroken ".repeat(1000),
+    };
+    rack.report(vec![held], vec![report("/other"), report("/srv")]);
+    let grants = rack.core.grant_rows(S);
+    assert_eq!(grants[0].bytes, 2 * STORAGE_UNIT_BYTES, "in whole units");
+    let rows = rack.core.resource_rows();
+    let row = rows.iter().find(|row| row.address == "/srv").unwrap();
+    assert!(row.health.contains("broken") && row.health.len() < 256, "{}", row.health);
+    assert!(!row.health.contains(char::is_control));
+}
+
+/// So much storage, or an accelerator, for one who waits a minute.
+fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> DeviceRequest {
+    let queueing =
+        Queueing { wait_ms: 60_000, priority, preempt: Preempt::All, ..Queueing::default() };
+    DeviceRequest { queueing, ..request(client_id, kind, units * STORAGE_UNIT_BYTES) }
+}
+
+impl Rack {
+    /// Gets it, or waits; the grants that are called back then.
+    fn get(&mut self, request: DeviceRequest) -> Vec<u64> {
+        self.ask(request).unwrap();
+        self.act(&|| Ok(()));
+        let rows = self.core.grant_rows(0).into_iter();
+        rows.filter(|row| row.leaving_s.is_some()).map(|row| row.id).collect()
+    }
+}
+
+#[test]
+fn as_little_of_one_device_is_called_back_as_will_do() {
+    const STORAGE: ResourceKind = ResourceKind::Storage;
+    let mut rack = Rack::new(1, &[spec(STORAGE, "/srv", 8 * STORAGE_UNIT_BYTES)]);
+    for (client_id, units, priority) in [(1, 4, 50), (2, 2, 50), (3, 2, 40)] {
+        assert_eq!(rack.get(waiting(client_id, STORAGE, units, priority)), []);
+    }
+    let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
+    let mut called = |units| {
+        let called = rack.get(waiting(9, STORAGE, units, 100));
+        rack.core.handle_leave(0, &owner(), 9).unwrap();
+        // Its driver has told it so before it asks anew.
+        while rack.core.poll_action().is_some() {}
+        called
+    };
+    assert_eq!(called(2), [ids[2]], "the lowest priority");
+    assert_eq!(called(3), [ids[1], ids[2]], "and no more than will do");
+    assert_eq!(called(8), ids);
+}
+
+#[test]
+fn of_devices_the_one_of_the_lowest_priority_is_called_back() {
+    let mut rack = Rack::new(2, &[spec(GPU, "/dev/gpu0", 0), spec(GPU, "/dev/gpu1", 0)]);
+    for (client_id, priority) in [(1, 70), (2, 50), (3, 90), (4, 60)] {
+        rack.get(waiting(client_id, GPU, 0, priority));
+    }
+    let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
+    assert_eq!(rack.get(waiting(5, GPU, 0, 50)), [0u64; 0], "none is of a lower one");
+    assert_eq!(rack.get(waiting(6, GPU, 0, 80)), [ids[1]]);
+    // What is called back is not another's: nor is anything more called back before it has come.
+    assert_eq!(rack.get(waiting(7, GPU, 0, 75)), [ids[1]]);
+    let rows = rack.core.queue_rows(0);
+    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.called_back_devices)).collect();
+    assert_eq!(said, [(80, 1), (75, 0), (50, 0)]);
+    let plan = rack.core.plan_device(&owner(), &request(8, GPU, 0)).unwrap();
+    assert!(plan.refusal.contains("granted") && plan.devices.iter().all(|row| !row.is_chosen));
+}
+
+#[test]
+fn storage_goes_past_who_waits_for_more_up_to_as_much() {
+    let bytes = |units: u64| units * STORAGE_UNIT_BYTES;
+    let storage = |client_id, units| request(client_id, ResourceKind::Storage, bytes(units));
+    let device = |address| spec(ResourceKind::Storage, address, bytes(8));
+    let mut rack = Rack::new(1, &[device("/srv"), device("/tmp")]);
+    let queueing = Queueing { wait_ms: 60_000, ..Queueing::default() };
+    for waits in [
+        storage(1, 5),
+        storage(2, 5),
+        // Three are left of each.
+        DeviceRequest { queueing, ..storage(3, 4) },
+    ] {
+        rack.get(waits);
+    }
+    let mut ask = |client_id, units| {
+        rack.get(storage(client_id, units));
+        rack.answers.iter().find(|(id, _)| *id == client_id).unwrap().1.clone()
+    };
+    assert!(ask(4, 3).is_ok());
+    let refused = ask(5, 2).unwrap_err().to_string();
+    assert!(refused.contains("/tmp: kept for those before it in line"), "{refused}");
+    assert!(ask(6, 1).is_ok());
+    let row = rack.core.queue_rows(0).remove(0);
+    let said = (row.bytes, row.passed_bytes, row.free_bytes, row.needs.as_str());
+    assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
+}

@@ -1,0 +1,15 @@
+//! The Monitor Node's and the donor's logic, without I/O.
+
+mod admission;
+mod agreement;
+mod ahead;
+mod bandwidth;
+mod common;
+mod devices;
+mod distance;
+mod drain;
+mod model;
+mod monitor;
+mod peers;
+mod pool;
+mod pressure;

@@ -1,0 +1,5 @@
+//! Borrowers with a rack in their own process.
+
+mod common;
+mod leaving;
+mod remote_memory;

@@ -1,0 +1,187 @@
+//! Memory borrowed from real agents, read and written by byte ranges.
+
+use std::sync::mpsc;
+
+use crate::common::{Rack, eventually};
+use venice_recipient::{
+    News, PortKind, ReadPart, RecipientError, RemoteMemory, Request, Wish, WritePart,
+};
+use venice_wire::SLAB_BYTES;
+
+fn request(rack: &Rack, port: PortKind, slabs: u64) -> Request {
+    let wish = Wish {
+        remote_bytes: Some(slabs * SLAB_BYTES),
+        copies: Some(1),
+        purpose: "a test".into(),
+        ..Wish::default()
+    };
+    Request { access: rack.access(), port, node: None, wish }
+}
+
+/// What belongs at `offset`.
+fn pattern(offset: u64, len_bytes: usize) -> Vec<u8> {
+    (offset..offset + len_bytes as u64).map(|at| (at * 31 % 251) as u8 + 1).collect()
+}
+
+fn bytes_go_there_and_back(port: PortKind) {
+    let rack = Rack::start(2, 4);
+    let memory = RemoteMemory::borrow(&request(&rack, port, 4), |_| {}).unwrap();
+    assert_eq!(memory.len_bytes(), 4 * SLAB_BYTES);
+    // Two threads at a time, each its own ranges of odd sizes, over page and slab borders.
+    let offsets: Vec<u64> =
+        (0..4).flat_map(|slab| [1, 5, 9].map(|n| slab * SLAB_BYTES + n * 4095 * 97)).collect();
+    let lens = [1usize, 4096, 9001, 300_000];
+    std::thread::scope(|scope| {
+        for side in 0..2 {
+            let (memory, offsets) = (&memory, &offsets);
+            scope.spawn(move || {
+                let mut lane = memory.lane().unwrap();
+                let mine = || offsets.iter().enumerate().filter(|(at, _)| at % 2 == side);
+                let texts: Vec<_> =
+                    mine().map(|(at, &offset)| (offset, pattern(offset, lens[at % 4]))).collect();
+                let mut parts: Vec<_> =
+                    texts.iter().map(|(offset, text)| WritePart::new(*offset, text)).collect();
+                lane.write_all(&mut parts).unwrap();
+                assert!(parts.iter().all(|part| !part.is_lost));
+                let mut back: Vec<_> = texts.iter().map(|(_, text)| vec![0; text.len()]).collect();
+                let mut parts: Vec<_> = texts
+                    .iter()
+                    .zip(&mut back)
+                    .map(|((offset, _), into)| ReadPart::new(*offset, into))
+                    .collect();
+                lane.read_all(&mut parts).unwrap();
+                assert!(texts.iter().zip(&back).all(|((_, text), back)| text == back));
+            });
+        }
+    });
+    let mut fresh = vec![1; 5000];
+    memory.lane().unwrap().read(4 * SLAB_BYTES - 5000, &mut fresh).unwrap();
+    assert!(fresh.iter().all(|&byte| byte == 0), "borrowed memory is zeros");
+    drop(memory);
+    eventually("all is given back", || rack.free_bytes() == 8 * SLAB_BYTES);
+}
+
+fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
+    let mut rack = Rack::start(2, 2);
+    let (tell, told) = mpsc::channel();
+    let memory = RemoteMemory::borrow(&request(&rack, port, 2), move |lost| {
+        let _ = tell.send(lost);
+    });
+    let memory = memory.unwrap();
+    let mut lane = memory.lane().unwrap();
+    for slab in 0..2 {
+        lane.write(slab * SLAB_BYTES, &pattern(slab, 10_000)).unwrap();
+    }
+    rack.stop(1);
+    let News::Lost(lost) = told.recv().unwrap() else { panic!("something else was told") };
+    assert_eq!((lost.name.as_str(), lost.lost_slabs), ("node2", 1));
+    let mut lives = 0;
+    for slab in 0..2 {
+        let mut back = vec![0; 10_000];
+        match lane.read(slab * SLAB_BYTES, &mut back) {
+            Ok(()) => {
+                assert!(back == pattern(slab, 10_000));
+                lives += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("node2"), "{error}"),
+        }
+    }
+    assert_eq!(lives, 1);
+    drop(memory);
+    assert!(lane.read(0, &mut [0]).is_err(), "what was given back is not read");
+    assert!(lane.read(SLAB_BYTES, &mut [0]).is_err());
+}
+
+fn donors_stop_one_after_the_other(port: PortKind) {
+    let mut rack = Rack::start(4, 6);
+    let (tell, told) = mpsc::channel();
+    let mut with_copies = request(&rack, port, 5);
+    with_copies.wish.copies = None;
+    let memory = RemoteMemory::borrow(&with_copies, move |news| drop(tell.send(news))).unwrap();
+    assert_eq!(memory.copies().copies, 2, "the rack has room for two");
+    let mut lane = memory.lane().unwrap();
+    let offsets = (0..5).map(|slab| slab * SLAB_BYTES + 4_095);
+    for offset in offsets.clone() {
+        lane.write(offset, &pattern(offset, 50_000)).unwrap();
+    }
+    for index in [3, 0] {
+        rack.stop(index);
+        // It goes on writing while copies are lost and built anew.
+        let mut round = 0u64;
+        loop {
+            round += 1;
+            for offset in offsets.clone() {
+                let mut back = vec![0; 50_000];
+                lane.read(offset, &mut back).unwrap();
+                assert!(back == pattern(offset + round - 1, 50_000), "offset {offset}");
+                lane.write(offset, &pattern(offset + round, 50_000)).unwrap();
+            }
+            match told.try_recv() {
+                Ok(News::Lost(lost)) => assert_eq!(lost.lost_slabs, 0),
+                Ok(News::Rebuilt { slabs, .. }) => break assert!(slabs > 0),
+                Ok(News::NotRebuilt { why, .. }) => panic!("{why}"),
+                Ok(News::Awaited { .. }) => {}
+                Ok(news) => panic!("{news}"),
+                Err(_) => assert!(round < 100_000, "nothing is rebuilt"),
+            }
+        }
+        for offset in offsets.clone() {
+            lane.write(offset, &pattern(offset, 50_000)).unwrap();
+        }
+    }
+    // Two nodes are left; with one of them half the copies go.
+    rack.stop(1);
+    for offset in offsets {
+        let mut back = vec![0; 50_000];
+        lane.read(offset, &mut back).unwrap();
+        assert!(back == pattern(offset, 50_000));
+    }
+}
+
+#[test]
+fn donors_stop_one_after_the_other_and_mapped_memory_stays() {
+    donors_stop_one_after_the_other(PortKind::Shm);
+}
+
+#[test]
+fn donors_stop_one_after_the_other_and_memory_by_datagrams_stays() {
+    donors_stop_one_after_the_other(PortKind::Udp);
+}
+
+#[test]
+fn bytes_go_there_and_back_by_mapped_memory() {
+    bytes_go_there_and_back(PortKind::Shm);
+}
+
+#[test]
+fn bytes_go_there_and_back_by_datagrams() {
+    bytes_go_there_and_back(PortKind::Udp);
+}
+
+#[test]
+fn a_mapped_donor_that_stops_takes_its_part_and_no_more() {
+    a_donor_that_stops_takes_its_part_and_no_more(PortKind::Shm);
+}
+
+#[test]
+fn a_donor_by_datagrams_that_stops_takes_its_part_and_no_more() {
+    a_donor_that_stops_takes_its_part_and_no_more(PortKind::Udp);
+}
+
+#[test]
+fn what_the_rack_has_not_is_refused() {
+    let rack = Rack::start(1, 2);
+    let error = RemoteMemory::borrow(&request(&rack, PortKind::Shm, 3), |_| {}).unwrap_err();
+    assert!(matches!(error, RecipientError::Control(_)), "{error}");
+    let mut twice = request(&rack, PortKind::Shm, 1);
+    twice.wish.copies = Some(2);
+    let error = RemoteMemory::borrow(&twice, |_| {}).unwrap_err();
+    assert!(matches!(error, RecipientError::NoRoomForCopies { copies: 2, .. }), "{error}");
+    twice.wish.copies = None;
+    assert_eq!(RemoteMemory::borrow(&twice, |_| {}).unwrap().copies().copies, 1, "one must do");
+    let mut strange = request(&rack, PortKind::Shm, 1);
+    strange.wish.donors = vec!["node9".into()];
+    let error = RemoteMemory::borrow(&strange, |_| {}).unwrap_err();
+    assert!(matches!(&error, RecipientError::UnknownNode(name) if name == "node9"), "{error}");
+    assert_eq!(rack.free_bytes(), 2 * SLAB_BYTES);
+}

@@ -1,0 +1,64 @@
+//! Whole racks under random workloads and random faults, each from its seed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::common::found_once;
+use venice_sim::rack::{self, Options};
+use venice_sim::report::Report;
+use venice_sim::scenario::{Bounds, Scenario};
+
+/// Racks that every run of the tests tries: the same ones each time. Fresh ones are for
+/// `make soak`.
+const SEEDS: u64 = 800;
+
+fn run(seed: u64, bounds: &Bounds) -> Report {
+    let scenario = Scenario::random(seed, bounds);
+    let report = rack::run(&scenario, Options::default()).expect("a random scenario is valid");
+    assert!(report.is_ok(), "seed {seed}: {:#?}\n{}", report.violations, scenario.to_toml());
+    report
+}
+
+#[test]
+fn racks_of_all_kinds_keep_every_promise() {
+    let started = Instant::now();
+    let (next, accesses) = (AtomicU64::new(0), AtomicU64::new(0));
+    let work = || {
+        while let seed @ 0..SEEDS = next.fetch_add(1, Ordering::Relaxed) {
+            let report = run(seed, &Bounds::default());
+            accesses.fetch_add(report.succeeded(), Ordering::Relaxed);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    println!("{SEEDS} seeds, {} accesses in {:?}", accesses.into_inner(), started.elapsed());
+}
+
+#[test]
+fn the_largest_racks_do_too() {
+    let bounds = Bounds { min_nodes: 64, max_nodes: 64, ..Bounds::default() };
+    for seed in 0..4 {
+        let report = run(seed, &bounds);
+        assert_eq!(report.nodes, 64);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    for seed in 0..20 {
+        let (once, again) = (run(seed, &Bounds::default()), run(seed, &Bounds::default()));
+        assert_eq!(once, again);
+        assert_ne!(once.trace_hash, run(seed + 1, &Bounds::default()).trace_hash);
+    }
+}
+
+/// See `tests/scenarios/README.md`.
+#[test]
+fn what_was_found_stays_mended() {
+    for (path, text) in found_once("scenarios") {
+        let scenario = Scenario::from_toml(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
+        let report = rack::run(&scenario, Options::default()).expect("it was checked");
+        assert!(report.is_ok(), "{path:?}: {:#?}", report.violations);
+    }
+}

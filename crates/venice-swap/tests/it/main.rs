@@ -1,0 +1,3 @@
+//! Swap devices on kernels that have them.
+
+mod guest;

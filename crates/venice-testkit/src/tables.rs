@@ -1,0 +1,230 @@
+//! All tables of a Monitor Node as one value, for tests that compare them record by record: of one that
+//! was killed and started again with what it was before, of several with each other.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use venice_control::ControlError;
+use venice_control::client::{Access, GateClient, MonitorClient};
+
+/// What changes by itself: ages, measurements, counts of datagrams and callers.
+const PASSING: [&str; 18] = [
+    "age_s",
+    "last_heartbeat_ms",
+    "waited_s",
+    "left_s",
+    "latency_us",
+    "loss_ratio",
+    "bandwidth_mbps",
+    "bytes_per_s",
+    "replayed",
+    "forged",
+    "unsealed",
+    "unknown_key",
+    "xdp_received",
+    "xdp_sent",
+    "xdp_lost",
+    "available_bytes",
+    "stall_ratio",
+    "refused",
+];
+
+/// What only heartbeats tell, by table: a Monitor Node that has just started does not know it yet.
+const TOLD: [(Table, &[&str]); 2] = [
+    (
+        Table::Nodes,
+        &[
+            "state",
+            "lent_bytes",
+            "free_bytes",
+            "pressure",
+            "certificate_expires_s",
+            "pid",
+            "relay_addr",
+        ],
+    ),
+    (Table::Resources, &["free_bytes", "health", "available"]),
+];
+
+/// One of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// The nodes.
+    Nodes,
+    /// What they lend: memory and devices (RRT).
+    Resources,
+    /// Who has borrowed what (RAT).
+    Grants,
+    /// How the links do (TST).
+    Links,
+    /// Join tokens.
+    Tokens,
+    /// Nodes that were turned out.
+    Revocations,
+    /// How much users may have borrowed.
+    Quotas,
+    /// Who waits for room.
+    Queue,
+}
+
+/// Every one of them.
+pub const ALL: [Table; 8] = [
+    Table::Nodes,
+    Table::Resources,
+    Table::Grants,
+    Table::Links,
+    Table::Tokens,
+    Table::Revocations,
+    Table::Quotas,
+    Table::Queue,
+];
+
+type Record = Map<String, Value>;
+
+/// The tables of one Monitor Node at one moment, without what changes by itself. They are asked for one
+/// after the other: where something is on its way, two of them may be of two moments.
+#[derive(Clone, PartialEq)]
+pub struct Tables(BTreeMap<(Table, String), Record>);
+
+impl Tables {
+    /// Asks a Monitor Node for all of them; for administrators.
+    ///
+    /// # Errors
+    /// [`ControlError`]: it does not answer.
+    pub async fn of(access: &Access) -> Result<Self, ControlError> {
+        let mut monitor = MonitorClient::connect(access).await?;
+        let mut gate = GateClient::connect(access).await?;
+        let mut tables = Self(BTreeMap::new());
+        tables.put(Table::Nodes, &["name"], records(monitor.nodes().await?));
+        let key = ["node", "kind", "address"];
+        tables.put(Table::Resources, &key, records(monitor.resources().await?));
+        tables.put(Table::Grants, &["id"], records(monitor.grants().await?));
+        let key = ["from", "to", "port", "reported_by"];
+        tables.put(Table::Links, &key, records(monitor.links().await?));
+        tables.put(Table::Queue, &["recipient", "purpose"], waits(monitor.queue().await?));
+        let quotas = monitor.quotas().await?;
+        tables.put(Table::Quotas, &["user"], records(quotas.users));
+        let others = json!({
+            "user": "(all others)",
+            "quota_bytes": quotas.default_bytes,
+            "quota_accelerators": quotas.default_accelerators,
+            "quota_nics": quotas.default_nics,
+            "quota_storage_bytes": quotas.default_storage_bytes,
+        });
+        tables.put(Table::Quotas, &["user"], records([others]));
+        let token = |it: venice_control::server::TokenRow| json!({ "id": it.id, "node": it.node, "expires_ms": it.expires_ms, "used_by": it.used_by });
+        tables.put(Table::Tokens, &["id"], records(gate.tokens().await?.into_iter().map(token)));
+        tables.put(Table::Revocations, &["node"], records(gate.show().await?.revoked));
+        Ok(tables)
+    }
+
+    fn put(&mut self, table: Table, key: &[&str], records: Vec<Record>) {
+        for mut record in records {
+            record.retain(|field, _| !PASSING.contains(&field.as_str()));
+            if let Some(leaving) = record.get_mut("leaving_s") {
+                *leaving = (!leaving.is_null()).into();
+            }
+            let words = key.iter().map(|field| match &record[*field] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            let name = words.collect::<Vec<_>>().join(" ");
+            // One process may have two links to a donor.
+            let names = (1..).map(|number| match number {
+                1 => name.clone(),
+                _ => format!("{name} #{number}"),
+            });
+            let is_new = |name: &String| !self.0.contains_key(&(table, name.clone()));
+            let name = names.into_iter().find(is_new).expect("numbers do not end");
+            self.0.insert((table, name), record);
+        }
+    }
+
+    /// What has to be there as soon as a Monitor Node serves, from the store: not the links, which
+    /// heartbeats tell, nor who waits, who asks again.
+    #[must_use]
+    pub fn recorded(&self) -> Self {
+        let mut tables = self.clone();
+        tables.0.retain(|(table, _), _| !matches!(table, Table::Links | Table::Queue));
+        for ((table, _), record) in &mut tables.0 {
+            let told = TOLD.iter().filter(|(of, _)| of == table).flat_map(|(_, told)| *told);
+            told.for_each(|field| drop(record.remove(*field)));
+        }
+        tables
+    }
+
+    /// The others, without that one.
+    #[must_use]
+    pub fn without(&self, table: Table) -> Self {
+        let mut tables = self.clone();
+        tables.0.retain(|(of, _), _| *of != table);
+        tables
+    }
+
+    /// The records of one table.
+    pub fn records(&self, table: Table) -> impl Iterator<Item = &Map<String, Value>> {
+        self.0.iter().filter(move |((of, _), _)| *of == table).map(|(_, record)| record)
+    }
+
+    /// How many records a table has.
+    pub fn count(&self, table: Table) -> usize {
+        self.records(table).count()
+    }
+
+    /// In which records, and which of their fields, the other ones differ: a line for each.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let keys: BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        let mut lines = Vec::new();
+        for key @ (table, name) in keys {
+            match (self.0.get(key), other.0.get(key)) {
+                (Some(_), None) => lines.push(format!("{table:?} {name}: gone")),
+                (None, Some(_)) => lines.push(format!("{table:?} {name}: new")),
+                (Some(one), Some(two)) => {
+                    let fields: BTreeSet<_> = one.keys().chain(two.keys()).collect();
+                    let fields =
+                        fields.into_iter().filter(|field| one.get(*field) != two.get(*field));
+                    lines.extend(fields.map(|field| {
+                        let of = |record: &Record| record.get(field).cloned().unwrap_or_default();
+                        format!("{table:?} {name}: {field}: {} and {}", of(one), of(two))
+                    }));
+                }
+                (None, None) => {}
+            }
+        }
+        lines
+    }
+
+    /// Fails the test that calls it unless the other ones are the same.
+    ///
+    /// # Panics
+    /// Where they differ, with [`Self::differences`].
+    pub fn assert_same(&self, other: &Self, what: &str) {
+        let differences = self.differences(other);
+        assert!(differences.is_empty(), "{what}:\n{}", differences.join("\n"));
+    }
+}
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|((table, name), record)| {
+            writeln!(f, "{table:?} {name}: {}", Value::Object(record.clone()))
+        })
+    }
+}
+
+/// Waits are known by who asks: their numbers are each Monitor Node's own.
+fn waits(rows: impl IntoIterator<Item = impl Serialize>) -> Vec<Record> {
+    let mut records = records(rows);
+    records.iter_mut().for_each(|record| drop(record.remove("id")));
+    records
+}
+
+fn records(rows: impl IntoIterator<Item = impl Serialize>) -> Vec<Record> {
+    let rows = rows.into_iter().map(|row| serde_json::to_value(row).expect("rows are plain data"));
+    rows.map(|row| match row {
+        Value::Object(record) => record,
+        other => panic!("{other} is no record"),
+    })
+    .collect()
+}

@@ -1,0 +1,3 @@
+//! The kit itself.
+
+mod guest;

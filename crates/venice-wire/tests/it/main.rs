@@ -1,0 +1,4 @@
+//! The wire format, from outside the crate.
+
+mod format;
+mod network;

@@ -1,0 +1,46 @@
+//! `venice bench monitor` as a user starts it, for a moment.
+
+use crate::common::Place;
+use serde_json::Value;
+
+/// A second of 30 agents. Where the machine stood still for so long that an etcd gave the Monitor Node's
+/// turn away, once more.
+fn measured(store: &str) -> Value {
+    let words = ["bench", "monitor", "--agents", "30", "--donors", "3", "--requests", "20"];
+    let words = [&words[..], &["--seconds", "1", "--store", store, "--json", "-"]].concat();
+    let said = (0..3).map(|_| Place::new().venice(&words)).find(|said| said.code() == 0);
+    let report = said.expect("one of three attempts comes to an end").json();
+    report["stores"][0].clone()
+}
+
+#[test]
+fn a_short_run_measures_either_store() {
+    for (name, has_process) in [("file", false), ("etcd", true)] {
+        let store = measured(name);
+        assert_eq!(store["store"], name);
+        for what in ["heartbeats", "requests", "releases"] {
+            assert!(store[what]["count"].as_u64().unwrap() > 0, "{what}: {store}");
+            let of = |at: &str| store[what][at].as_f64().unwrap();
+            assert!(of("p50_ms") > 0.0 && of("p50_ms") <= of("p99_ms"), "{what}: {store}");
+        }
+        assert!(store["resident_bytes"].as_u64().unwrap() > 0, "{store}");
+        assert!(store["refused"].is_u64(), "{store}");
+        assert_eq!(store["store_cores"].is_number(), has_process, "{store}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let place = Place::new();
+    for (words, said) in [
+        (["--agents", "0"], "--agents takes 1 to 50000"),
+        (["--donors", "0"], "somebody has to lend"),
+        (["--seconds", "0.5"], "--seconds takes 1 at least"),
+        (["--requests", "20000"], "--requests takes 10000 at most"),
+        (["--store", "paper"], "possible values: file, etcd"),
+    ] {
+        let refused = place.venice(&[&["bench", "monitor"], &words[..]].concat());
+        assert_eq!(refused.code(), 2, "{words:?}: {}", refused.err);
+        assert!(refused.err.contains(said), "{words:?}: {}", refused.err);
+    }
+}

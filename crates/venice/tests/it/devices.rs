@@ -1,0 +1,444 @@
+//! Devices of a rack: named by their nodes' operators, got by one recipient at a time, held while it
+//! lives, and told of when they vanish.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{Daemon, Place, exists, is_root, kill, pid, signal, skipped, wait, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A rack of two nodes: the first lends 8 MiB of a folder, the second something that looks like an
+/// accelerator.
+fn rack() -> Place {
+    rack_with(&[])
+}
+
+fn rack_with(more: &[&str]) -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.file("pool")).unwrap();
+    let pool = format!("storage:{}=8MiB,scratch", place.file("pool").display());
+    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &pool];
+    let words = [&words[..], &["--offer", "node2/accelerator:/dev/zero,fft,crypto"], more].concat();
+    place.venice(&words).expect(0);
+    place
+}
+
+fn resource(place: &Place, kind: &str) -> Value {
+    let rows = place.venice(&["resources", "--json"]).expect(0).json();
+    rows.as_array().unwrap().iter().find(|row| row["kind"] == kind).unwrap().clone()
+}
+
+fn grants(place: &Place) -> Vec<Value> {
+    let rows = place.venice(&["grants", "--json"]).expect(0).json();
+    rows.as_array().unwrap().clone()
+}
+
+/// Something that is held until it is ended.
+fn holder(place: &Place, words: &[&str]) -> Child {
+    let before = grants(place).len();
+    let mut child = place.command(words).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("it is granted", || {
+        assert_eq!(child.try_wait().unwrap(), None, "{words:?}");
+        grants(place).len() > before
+    });
+    child
+}
+
+fn ended(mut child: Child, how: Signal) -> Option<i32> {
+    signal(child.id().into(), how);
+    wait(&mut child, &["get"]).code()
+}
+
+#[test]
+fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
+    let place = rack();
+    let row = resource(&place, "accelerator");
+    assert_eq!((&row["node"], &row["address"]), (&"node2".into(), &"/dev/zero".into()));
+    assert_eq!((&row["available"], &row["health"]), (&true.into(), &"ok".into()));
+    assert_eq!(row["capabilities"], serde_json::json!(["fft", "crypto"]));
+
+    let get = ["get", "accelerator", "--capability", "FFT", "--for", "spectra", "--json"];
+    let first = holder(&place, &get);
+    let [grant] = &grants(&place)[..] else { panic!("one grant") };
+    assert_eq!((&grant["kind"], &grant["state"]), (&"accelerator".into(), &"committed".into()));
+    assert_eq!((&grant["address"], &grant["purpose"]), (&"/dev/zero".into(), &"spectra".into()));
+    assert_eq!(resource(&place, "accelerator")["available"], false);
+    let refused = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("node2 /dev/zero: granted"), "{refused:?}");
+    assert_eq!(ended(first, Signal::INT), Some(0));
+    assert_eq!(grants(&place), Vec::<Value>::new());
+
+    let echo = "echo $VENICE_GRANT_KIND $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS; exit 7";
+    let said = place.venice(&["get", "accelerator", "--", "sh", "-c", echo]).expect(7);
+    assert!(said.out.ends_with("accelerator node2 /dev/zero\n"), "{said:?}");
+    let wrong = place.venice(&["get", "accelerator", "--capability", "cuda", "--", "true"]);
+    assert!(wrong.expect(1).complaint().contains("cannot cuda"));
+    let none = place.venice(&["get", "io", "--nic", "--", "true"]).expect(1);
+    assert!(none.complaint().contains("no node offers any"), "{none:?}");
+    place.venice(&["get", "io"]).expect(2);
+}
+
+#[test]
+fn a_command_does_not_outlive_who_holds_its_device() {
+    let place = rack();
+    let pid_file = place.file("pid");
+    let words = format!("echo $$ > {}; exec sleep 600", pid_file.display());
+    let get = holder(&place, &["get", "accelerator", "--", "sh", "-c", &words]);
+    let read = || std::fs::read_to_string(&pid_file).unwrap_or_default();
+    wait_until("the command runs", || read().ends_with('\n'));
+    assert_eq!(ended(get, Signal::KILL), None);
+    let state = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", read().trim()));
+        text.ok().and_then(|text| Some(text.rsplit_once(") ")?.1.chars().next()?.to_string()))
+    };
+    wait_until("the command is killed", || state().is_none_or(|state| state == "Z"));
+}
+
+#[test]
+fn storage_is_got_by_size_and_memory_beside_it() {
+    let place = rack();
+    let five = holder(&place, &["get", "io", "--storage", "5MiB"]);
+    assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
+    let refused = place.venice(&["get", "io", "--storage", "4MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("3MiB are left"), "{refused:?}");
+    let said = place.venice(&["get", "io", "--storage", "3MiB", "--json", "--", "true"]).expect(0);
+    let got = &said.json()[0];
+    assert_eq!((&got["kind"], &got["bytes"]), (&"storage".into(), &(3 << 20).into()));
+    let memory = holder(&place, &["get", "memory", "20MiB"]);
+    let bytes: u64 = grants(&place).iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, (5 << 20) + (32 << 20));
+    assert_eq!(ended(memory, Signal::TERM), Some(0));
+    assert_eq!(ended(five, Signal::KILL), None);
+    // Who was killed gives nothing back: the lease does.
+    wait_until("the lease ends", || grants(&place).is_empty());
+    assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
+}
+
+#[test]
+fn a_device_that_vanishes_is_told_of_and_not_granted() {
+    let place = rack();
+    let hold = ["get", "io", "--storage", "1MiB", "--", "sleep", "600"];
+    let err = std::fs::File::create(place.file("err")).unwrap();
+    let said = || std::fs::read_to_string(place.file("err")).unwrap();
+    let mut child = place.command(&hold).stderr(err).spawn().unwrap();
+    wait_until("it is granted", || grants(&place).len() == 1);
+    std::fs::remove_dir(place.file("pool")).unwrap();
+    wait_until("it is seen", || resource(&place, "storage")["health"] != "ok");
+    let row = resource(&place, "storage");
+    assert_eq!(row["health"], "it is there no longer");
+    assert_eq!(row["available"], false);
+    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("there no longer"), "{refused:?}");
+    wait_until("its holder hears", || said().contains("the device is there no longer"));
+
+    // The node's death ends the grant, and with it the command.
+    kill(pid(&place.status()["agents"][0]));
+    assert_eq!(wait(&mut child, &hold).code(), Some(1));
+    assert!(said().contains("its agent is gone: the grant is over"), "{}", said());
+}
+
+fn queue(place: &Place) -> Vec<Value> {
+    place.venice(&["queue", "--json"]).expect(0).json().as_array().unwrap().clone()
+}
+
+fn priorities(place: &Place) -> Vec<u64> {
+    queue(place).iter().map(|row| row["priority"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_device_is_waited_for_in_line_by_priority() {
+    let place = rack();
+    let free = place.venice(&["get", "io", "--storage", "1MiB", "--dry-run"]).expect(0).out;
+    assert!(free.contains("chosen") && free.contains("would be granted; nothing was"), "{free}");
+    let first = holder(&place, &["get", "accelerator"]);
+    let mark = place.file("mark").display().to_string();
+    let get = |more: &[&'static str]| -> Vec<String> {
+        let words = [&["get", "accelerator"], more, &["--", "touch", &mark]].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let venice = |more: &[&'static str]| {
+        place.venice(&get(more).iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let plan = venice(&["--dry-run"]).expect(1).out;
+    assert!(plan.contains("would be refused: no accelerator is to be had"), "{plan}");
+    let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1"), "{plan}");
+    let late = venice(&["--wait", "1s"]).expect(1);
+    assert!(late.err.contains("waits for accelerator: 1st in line, none free"), "{}", late.err);
+    assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
+    assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
+    let never = venice(&["--wait", "1h", "--capability", "cuda"]).expect(1);
+    assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
+
+    let start = |name: &str, more: &[&'static str]| {
+        let words = get(more);
+        Daemon::start_named(&place, name, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let mut low = start("low", &["--wait", "5m", "--priority", "50"]);
+    wait_until("one waits", || priorities(&place) == [50]);
+    let mut usual = start("usual", &["--wait", "5m", "--capability", "fft", "--for", "spectra"]);
+    wait_until("both wait, in order", || priorities(&place) == [100, 50]);
+    let row = queue(&place).remove(0);
+    let said = (&row["kind"], &row["needs"], &row["purpose"], &row["free_devices"]);
+    assert_eq!(said, (&"accelerator".into(), &"device".into(), &"spectra".into(), &0.into()));
+    assert_eq!(row["capabilities"], serde_json::json!(["fft"]));
+    assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
+    wait_until("who is interrupted has left", || priorities(&place) == [100]);
+    assert!(!exists(mark.as_ref()));
+
+    assert_eq!(ended(first, Signal::INT), Some(0));
+    assert_eq!(wait(&mut usual.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+    wait_until("it is given back", || grants(&place).is_empty());
+}
+
+#[test]
+fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
+    let place = rack_with(&["--preempt-notice-s", "15"]);
+    let hold = ["get", "accelerator", "--priority", "50", "--", "sh", "-c"];
+    let (ready, heard) = (place.file("ready"), place.file("heard"));
+    let script = format!(
+        "trap 'echo > {}; exit 3' TERM; echo > {}; while :; do sleep 0.1; done",
+        heard.display(),
+        ready.display()
+    );
+    let mut first = Daemon::start_named(&place, "first", &[&hold[..], &[&script]].concat());
+    wait_until("the command runs", || exists(&ready));
+
+    let plan = ["get", "accelerator", "--dry-run", "--wait", "1m", "--preempt"];
+    let said = place.venice(&plan).expect(0).out;
+    assert!(said.contains("in line as number 1, calling back grants"), "{said}");
+    let low = [&plan[..], &["--priority", "50"]].concat();
+    let said = place.venice(&low).expect(0).out;
+    assert!(!said.contains("calling back"), "of its own priority nothing is: {said}");
+
+    let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it is leaving", || grants(&place).iter().any(|row| row["leaving_s"].is_f64()));
+    let row = queue(&place).remove(0);
+    assert_eq!((&row["needs"], &row["called_back_devices"]), (&"device".into(), &1.into()));
+    assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
+    assert!(exists(&heard), "the command had time to end");
+    let said = std::fs::read_to_string(place.file("first.log")).unwrap();
+    assert!(said.contains("a request of higher priority needs it: it ends in "), "{said}");
+    assert!(said.contains("the time that was left is over: it is given back"), "{said}");
+    assert!(!said.contains("killed"), "{said}");
+}
+
+#[test]
+fn a_device_that_is_not_given_back_is_taken() {
+    let place = rack_with(&["--preempt-notice-s", "5"]);
+    let mut first = holder(&place, &["get", "accelerator", "--priority", "50"]);
+    // It hears nothing, and keeps its lease for longer than it is left to it.
+    signal(first.id().into(), Signal::STOP);
+    let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
+    place.venice(&words).expect(0);
+    signal(first.id().into(), Signal::CONT);
+    assert_eq!(wait(&mut first, &["get"]).code(), Some(1));
+}
+
+#[test]
+fn a_user_has_as_many_devices_as_its_quota_says() {
+    let test = "a_user_has_as_many_devices_as_its_quota_says";
+    if !is_root() {
+        return skipped(test, "needs root, who is the rack's administrator");
+    }
+    let place = rack();
+    let accelerator = holder(&place, &["get", "accelerator"]);
+    let words = ["quota", "set", "root", "--accelerators", "1", "--storage", "3MiB", "--json"];
+    let set = place.venice(&words).expect(0).json();
+    let said = serde_json::json!({
+        "user": "root", "quota_accelerators": 1, "quota_storage_bytes": 3 << 20
+    });
+    assert_eq!(set, said);
+    let over = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    let told = "root has 1 accelerator of a quota of 1, and 1 more is too much: ";
+    assert!(over.complaint().contains(told), "{}", over.err);
+    assert!(over.complaint().contains("venice quota set root --accelerators N"), "{}", over.err);
+
+    let storage = holder(&place, &["get", "io", "--storage", "2MiB"]);
+    let get = |size: &'static str, more: &[&'static str]| {
+        [&["get", "io", "--storage", size], more].concat()
+    };
+    let over = place.venice(&get("2MiB", &["--", "true"])).expect(1);
+    let told = "root has borrowed 2MiB of a quota of 3MiB of storage, and 2MiB more is too much";
+    assert!(over.complaint().contains(told), "{}", over.err);
+    let never = place.venice(&get("4MiB", &["--wait", "1h", "--", "true"])).expect(1);
+    assert!(never.complaint().contains("and 4MiB more is too much"), "{}", never.err);
+    let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
+    assert!(plan.contains("would wait in line as number 1: root has borrowed 2MiB"), "{plan}");
+
+    // Memory is as it was: without a limit. What is not said stays.
+    place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);
+    place.venice(&["quota", "set", "--default", "--accelerators", "1"]).expect(0);
+    let quotas = place.venice(&["quota", "list", "--json"]).expect(0).json();
+    let row = serde_json::json!({
+        "user": "root", "is_own": true, "used_bytes": 0, "quota_bytes": null,
+        "used_accelerators": 1, "quota_accelerators": 1, "used_nics": 0, "quota_nics": 0,
+        "used_storage_bytes": 2 << 20, "quota_storage_bytes": 3 << 20
+    });
+    assert_eq!((&quotas["users"][0], &quotas["default_accelerators"]), (&row, &1.into()));
+    let listed = place.venice(&["quota", "list"]).expect(0).out;
+    assert!(listed.contains("2MiB of 3MiB") && listed.contains("1 of 1"), "{listed}");
+
+    let mark = place.file("mark").display().to_string();
+    let words = ["get", "io", "--storage", "2MiB", "--wait", "5m", "--", "touch", &mark];
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it waits", || queue(&place).iter().any(|row| row["needs"] == "quota"));
+    assert_eq!(ended(storage, Signal::INT), Some(0));
+    assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+    place.venice(&["quota", "set", "root", "--accelerators", "unlimited"]).expect(0);
+    let none = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    assert!(none.complaint().contains("/dev/zero: granted"), "{}", none.err);
+    assert_eq!(ended(accelerator, Signal::INT), Some(0));
+    place.venice(&["quota", "set", "root"]).expect(2);
+}
+
+#[test]
+fn what_cannot_be_lent_is_said_at_the_start() {
+    let place = Place::new();
+    let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
+    for (offer, code, said) in [
+        ("accelerator:/dev/nvidia77", 1, "No such file"),
+        ("storage:/", 1, "say how much"),
+        ("nic:lo", 1, "way to itself"),
+        ("node9/nic:eth1", 2, "node1 to node1"),
+        ("gpu:/dev/nvidia0", 2, "neither accelerator"),
+    ] {
+        let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
+        assert!(refused.err.contains(said), "{offer}: {refused:?}");
+    }
+}
+
+#[test]
+fn one_device_is_not_offered_under_two_names() {
+    let place = Place::new();
+    let file = place.file("disk");
+    File::create(&file).unwrap().set_len(4 << 20).unwrap();
+    symlink(&file, place.file("by-id")).unwrap();
+    let (file, link) = (file.display().to_string(), place.file("by-id").display().to_string());
+    let up = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &format!("storage:{file}")];
+    for (offer, said) in [
+        (format!("node2/storage:{file}"), "is offered twice".to_owned()),
+        (format!("node2/storage:{link}"), format!("is the same as storage:{file}, offered before")),
+    ] {
+        let refused = place.venice(&[&up[..], &["--offer", &offer]].concat()).expect(2);
+        assert!(refused.complaint().contains(&said), "{refused:?}");
+    }
+}
+
+/// A block device of 8 MiB over a file; unmounted and gone when this is dropped.
+struct Disk {
+    path: String,
+}
+
+impl Disk {
+    fn new(place: &Place) -> Option<Disk> {
+        let file = place.file("image");
+        File::create(&file).unwrap().set_len(8 << 20).unwrap();
+        let made = Command::new("losetup").args(["-f", "--show"]).arg(&file).output().ok()?;
+        let path = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        made.status.success().then_some(Disk { path })
+    }
+
+    /// As a file system, an array or a program does that has it for itself.
+    fn open_exclusively(&self) -> File {
+        const O_EXCL: i32 = rustix::fs::OFlags::EXCL.bits() as i32;
+        OpenOptions::new().read(true).custom_flags(O_EXCL).open(&self.path).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for words in [["umount", &self.path].as_slice(), &["losetup", "-d", &self.path]] {
+            // It need not be mounted.
+            let _ = Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// A disk, or `None` where there can be none, which is said.
+fn disk(place: &Place, test: &str) -> Option<Disk> {
+    if !is_root() {
+        skipped(test, "needs root");
+        return None;
+    }
+    let disk = Disk::new(place);
+    if disk.is_none() {
+        skipped(test, "no loop device is to be had");
+    }
+    disk
+}
+
+#[test]
+fn a_disk_that_somebody_uses_is_not_lent() {
+    let place = Place::new();
+    let Some(disk) = disk(&place, "a_disk_that_somebody_uses_is_not_lent") else { return };
+    let refused = |offer: &str| {
+        let words = ["up", "--nodes", "1", "--lend", "32MiB", "--offer", offer];
+        let said = place.venice(&words);
+        assert!(said.code() == 1 || said.code() == 2, "{offer}: {said:?}");
+        said.err
+    };
+    let name = disk.path.strip_prefix("/dev/").unwrap();
+    let offer = format!("storage:{}", disk.path);
+
+    let open = disk.open_exclusively();
+    let said = refused(&offer);
+    let wanted = format!("{name} is held exclusively, by ");
+    assert!(said.contains(&wanted), "{said}");
+    assert!(said.contains(&format!("(process {})", std::process::id())), "{said}");
+    drop(open);
+
+    let link = place.file("by-uuid").display().to_string();
+    symlink(&disk.path, &link).unwrap();
+    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--offer", &offer, "--offer"];
+    let twice = place.venice(&[&words[..], &[&format!("node2/storage:{link}")]].concat()).expect(2);
+    assert!(twice.complaint().contains("both are block device 7:"), "{twice:?}");
+
+    let image = refused(&format!("storage:{}", place.file("image").display()));
+    assert!(image.contains(&format!("it is what {name} stands on")), "{image}");
+
+    let made = Command::new("mkfs.ext4").args(["-q", &disk.path]).status();
+    if !made.is_ok_and(|it| it.success()) {
+        return skipped("a_disk_that_somebody_uses_is_not_lent: mounted", "no mkfs.ext4");
+    }
+    let at = place.file("mounted by somebody");
+    fs::create_dir(&at).unwrap();
+    assert!(Command::new("mount").arg(&disk.path).arg(&at).status().unwrap().success());
+    let said = refused(&offer);
+    let wanted = format!("{name} is mounted at {}", at.display());
+    assert!(said.contains(&wanted), "{said}");
+}
+
+#[test]
+fn a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it() {
+    let test = "a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it";
+    let place = Place::new();
+    let Some(disk) = disk(&place, test) else { return };
+    let offer = format!("storage:{}", disk.path);
+    place.venice(&["up", "--nodes", "1", "--lend", "32MiB", "--offer", &offer]).expect(0);
+    let health = || resource(&place, "storage")["health"].as_str().unwrap().to_owned();
+    assert_eq!(health(), "ok");
+    let open = disk.open_exclusively();
+    wait_until("it is seen", || health().contains("is held exclusively, by"));
+    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("is held exclusively"), "{refused:?}");
+    drop(open);
+    wait_until("it is free again", || health() == "ok");
+
+    let hold = holder(&place, &["get", "io", "--storage", "1MiB"]);
+    let open = disk.open_exclusively();
+    // What it is used for while somebody has some of it is no fault, however often it is looked at.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while std::time::Instant::now() < until {
+        assert_eq!(health(), "ok");
+    }
+    assert_eq!(ended(hold, Signal::INT), Some(0));
+    wait_until("its user is seen when it is given back", || health().contains("exclusively"));
+    drop(open);
+}

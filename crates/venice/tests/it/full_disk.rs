@@ -1,0 +1,129 @@
+//! The disk of the Monitor Node's store is full: it grants nothing, loses nothing, and goes on by itself
+//! when there is room.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{self, Daemon, Place, exists, is_root, skipped, wait, wait_until};
+use rustix::process::Signal;
+
+/// A small file system of its own.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(at: PathBuf) -> Disk {
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(&at);
+        assert!(mount.status().unwrap().success());
+        Disk(at)
+    }
+
+    fn fill(&self) {
+        let mut filler = File::create(self.0.join("filler")).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+struct Monitor<'a> {
+    place: &'a Place,
+    state: &'a Path,
+    addr: String,
+}
+
+impl Monitor<'_> {
+    fn start(&self) -> Daemon {
+        let ready = self.place.file("ready");
+        let _ = fs::remove_file(&ready);
+        let (state, ready_file) = (self.state.display().to_string(), ready.display().to_string());
+        let words = ["monitor", "--listen", &self.addr, "--state-dir", &state];
+        let words = [&words[..], &["--ready-file", &ready_file]].concat();
+        let daemon = Daemon::start_named(self.place, "monitor", &words);
+        wait_until("the Monitor Node serves", || exists(&ready));
+        daemon
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.place.file("monitor.log")).unwrap()
+    }
+
+    /// Sets quotas of users of that name until the disk is full: how many were set, and who waits.
+    fn set_until_full(&self, name: &str) -> (u64, Child) {
+        for number in 0.. {
+            let user = format!("{name}{number}{}", "x".repeat(150));
+            let words = ["quota", "set", &user, "1GiB", "--monitor", &self.addr];
+            let told = self.log().matches("no room for the store").count();
+            let mut child = self.place.command(&words).spawn().unwrap();
+            let is_over = |child: &mut Child| child.try_wait().unwrap().is_some();
+            let is_full = || self.log().matches("no room for the store").count() > told;
+            wait_until("it is set, or there is no room", || is_over(&mut child) || is_full());
+            // Opened anew the store finds room in itself at times.
+            thread::sleep(Duration::from_secs(if is_full() { 3 } else { 0 }));
+            if !is_over(&mut child) {
+                return (number, child);
+            }
+            assert!(child.wait().unwrap().success());
+        }
+        unreachable!("numbers do not end");
+    }
+
+    /// How many users of that name have a quota.
+    fn quotas(&self, name: &str) -> u64 {
+        let said = self.place.venice(&["quota", "list", "--json", "--monitor", &self.addr]);
+        let said = said.expect(0).out;
+        said.matches(&format!("\"{name}")).count() as u64
+    }
+}
+
+#[test]
+fn a_full_disk_is_waited_for() {
+    if !is_root() {
+        return skipped("a_full_disk_is_waited_for", "needs root");
+    }
+    let place = Place::new();
+    let disk = Disk::new(place.file("disk"));
+    let addr = format!("127.0.0.1:{}", common::port_of_its_own());
+    let monitor = Monitor { place: &place, state: &disk.0, addr };
+    place.venice(&["init", "--state-dir", &disk.0.display().to_string()]).expect(0);
+    let mut daemon = monitor.start();
+
+    disk.fill();
+    let (set, mut waiting) = monitor.set_until_full("first");
+    assert!(daemon.0.try_wait().unwrap().is_none(), "it ended");
+    // Meanwhile whoever only asks is answered, and whoever wants a change is told what is wrong.
+    assert!(monitor.quotas("first") >= set);
+    let words = ["quota", "set", "another", "1GiB", "--monitor", &monitor.addr];
+    let said = place.venice(&words).expect(1).err;
+    assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
+    disk.make_room();
+    wait_until("it goes on", || monitor.log().contains("there is room for the store again"));
+    // Whoever waited may have given up before.
+    let was_set = wait(&mut waiting, &["quota"]).success();
+    assert!(monitor.quotas("first") >= set + u64::from(was_set));
+
+    // What was answered is there after a death; and one that waits for room ends when it is told to.
+    disk.fill();
+    let (more, mut waiting) = monitor.set_until_full("second");
+    assert_eq!(daemon.stop(Signal::TERM), Some(0));
+    let was_set = wait(&mut waiting, &["quota"]).success();
+    disk.make_room();
+    let mut daemon = monitor.start();
+    assert!(
+        monitor.quotas("first") >= set && monitor.quotas("second") >= more + u64::from(was_set)
+    );
+    assert_eq!(daemon.stop(Signal::TERM), Some(0));
+}

@@ -1,0 +1,292 @@
+//! Who is let into a rack, over its real processes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{Place, wait_until};
+use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient};
+use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
+use venice_control::{Caller, ControlError, LeaseState, MemoryRequest, User};
+use venice_wire::{ByteSize, GrantKey};
+
+/// A rack of one node, seen by somebody who can make certificates of it.
+struct Rack {
+    place: Place,
+    addr: String,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Rack {
+    fn new() -> Rack {
+        let place = Place::new();
+        place.up(1);
+        let addr = place.status()["monitor"]["addr"].as_str().unwrap().to_string();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Rack { place, addr, runtime }
+    }
+
+    fn authority(&self) -> Authority {
+        let dir = self.place.run_dir().join("monitor/state/identity");
+        Authority::open(&dir).unwrap()
+    }
+
+    fn login(&self, caller: Caller) -> Login {
+        held(self.authority().credential(&caller).unwrap())
+    }
+
+    fn access(&self, login: Login) -> Access {
+        Access::new(&self.addr, login)
+    }
+
+    /// What comes of asking for the nodes.
+    fn ask(&self, login: Login) -> Result<usize, ControlError> {
+        let access = self.access(login);
+        self.runtime.block_on(async {
+            MonitorClient::connect(&access).await?.nodes().await.map(|nodes| nodes.len())
+        })
+    }
+
+    /// Fails unless this is refused, for this reason.
+    fn expect_refused(&self, login: Login, why: &str) {
+        match self.ask(login) {
+            Err(ControlError::NotAdmitted { why: said, .. }) if said.contains(why) => {}
+            other => panic!("not refused because {why:?}: {other:?}"),
+        }
+    }
+
+    /// How many were refused for a reason, as `venice identity` shows it.
+    fn refused(&self, why: &str) -> u64 {
+        let shown = self.place.venice(&["identity", "--json"]).expect(0).json();
+        shown["refused"][why].as_u64().unwrap()
+    }
+
+    fn log(&self, process: &str) -> String {
+        fs::read_to_string(self.place.run_dir().join(process).join("log")).unwrap()
+    }
+}
+
+fn held(credential: Credential) -> Login {
+    Login::held(Holder::new(credential).unwrap())
+}
+
+fn node(name: &str) -> Caller {
+    Caller::Node(name.into())
+}
+
+fn user(is_admin: bool) -> Caller {
+    Caller::User(User { node: "elsewhere".into(), uid: 1234, name: "somebody".into(), is_admin })
+}
+
+#[test]
+fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
+    let rack = Rack::new();
+    let authority = rack.authority();
+    assert_eq!(rack.ask(rack.login(user(false))).unwrap(), 1);
+
+    let nobody = Login::nobody(authority.fingerprint()).unwrap();
+    rack.expect_refused(nobody, "venice join");
+    assert_eq!(rack.refused("no_certificate"), 1);
+
+    let over = Lifetimes { node: Duration::ZERO, user: Duration::ZERO };
+    let over = rack.authority().with_lifetimes(over);
+    let expired = over.credential(&node("late")).unwrap();
+    wait_until("it is over", || expired.said().is_over());
+    rack.expect_refused(held(expired), "has expired");
+    assert_eq!(rack.refused("expired"), 1);
+
+    let temp = tempfile::tempdir().unwrap();
+    let other = Authority::create(temp.path()).unwrap();
+    let key = KeyPem::generate().unwrap();
+    let certificate = other.answer(&user(true), &key.request().unwrap()).unwrap();
+    let foreign = Credential::new(certificate, authority.certificate().clone(), key).unwrap();
+    rack.expect_refused(held(foreign), "another rack");
+    assert_eq!(rack.refused("foreign"), 1);
+
+    // Who trusts another authority says nothing to this Monitor Node.
+    match rack.ask(held(other.credential(&user(true)).unwrap())) {
+        Err(ControlError::Stranger { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    // What is no TLS at all.
+    let mut plain = std::net::TcpStream::connect(&rack.addr).unwrap();
+    std::io::Write::write_all(&mut plain, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    wait_until("it is counted", || rack.refused("no_tls") == 1);
+
+    let log = rack.log("monitor");
+    for why in ["no certificate", "late has expired", "another rack", "does not speak TLS"] {
+        assert!(log.contains(why), "{why}: {log}");
+    }
+    let said = rack.place.venice(&["status"]).expect(0);
+    assert!(said.out.contains("1 without a certificate"), "{}", said.out);
+}
+
+#[test]
+fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() {
+    let rack = Rack::new();
+    let place = &rack.place;
+    let token = place.venice(&["token", "new"]).expect(0).out.trim().to_string();
+    let dir = place.file("identity").display().to_string();
+    let join = ["join", "--name", "guest", "--identity", &dir, &token];
+    place.venice(&join).expect(0);
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(place.file("identity/identity.pem")).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+    // Where it cannot write, a machine does not use a token up.
+    let spare = place.venice(&["token", "new"]).expect(0).out;
+    fs::write(place.file("plain"), "").unwrap();
+    let nowhere = place.file("plain/identity").display().to_string();
+    let join = ["join", "--name", "third", "--identity", &nowhere, spare.trim()];
+    let said = place.venice(&join).expect(1);
+    assert!(said.complaint().contains("the token is not used"), "{}", said.err);
+    let third = place.file("third").display().to_string();
+    let join = ["join", "--name", "third", "--identity", &third, spare.trim()];
+    // Where the certificate cannot be kept after all, the same machine may ask again.
+    fs::create_dir_all(place.file("third/identity.pem/in the way")).unwrap();
+    let said = place.venice(&join).expect(1);
+    assert!(said.complaint().contains("again with the same token"), "{}", said.err);
+    fs::remove_dir_all(place.file("third/identity.pem")).unwrap();
+    let said = place.venice(&join);
+    assert!(!place.file("third/joining.key").exists());
+    let hint = format!("--identity {third} --lend");
+    assert!(said.expect(0).out.contains(&hint));
+
+    let second = place.file("second").display().to_string();
+    let said = place.venice(&["join", "--name", "second", "--identity", &second, &token]);
+    let said = said.expect(1);
+    assert!(!place.file("second").exists(), "nothing is left of what it made");
+    assert!(said.complaint().contains("used before, by guest"), "{}", said.err);
+    assert_eq!(rack.refused("bad_token"), 1);
+    assert!(rack.log("monitor").contains("refused to let a machine join"));
+    let tokens = place.venice(&["token", "list", "--json"]).expect(0).json();
+    let used_by_guest = |token: &&serde_json::Value| token["used_by"] == "guest";
+    assert_eq!(tokens.as_array().unwrap().iter().filter(used_by_guest).count(), 1);
+
+    let guest = || held(Credential::load(&PathBuf::from(&dir)).unwrap());
+    assert_eq!(rack.ask(guest()).unwrap(), 1);
+    // A connection that is open is no way round it.
+    let access = rack.access(guest());
+    let mut open = rack.runtime.block_on(MonitorClient::connect(&access)).unwrap();
+    rack.runtime.block_on(open.nodes()).unwrap();
+    let vouched = KeyPem::generate().unwrap();
+    let vouched = rack.runtime.block_on(async {
+        let mut gate = GateClient::connect(&rack.access(guest())).await.unwrap();
+        let certified = gate.certify_user((7, "eve".into()), vouched.request().unwrap()).await;
+        let (certificate, authority) = certified.unwrap();
+        Credential::new(certificate.into(), authority.into(), vouched).unwrap()
+    });
+    let vouched = held(vouched);
+    assert_eq!(rack.ask(vouched.clone()).unwrap(), 1);
+
+    place.venice(&["node", "revoke", "guest"]).expect(0);
+    let error = rack.runtime.block_on(open.nodes()).unwrap_err();
+    assert!(error.to_string().contains("was revoked"), "{error}");
+    rack.expect_refused(guest(), "was revoked");
+    rack.expect_refused(vouched, "was revoked");
+    assert!(rack.refused("revoked") >= 3);
+    assert!(rack.log("monitor").contains("was revoked"));
+
+    let token = place.venice(&["token", "new", "--node", "guest"]).expect(0).out;
+    place.venice(&["join", "--name", "guest", "--identity", &dir, token.trim()]).expect(0);
+    assert_eq!(rack.ask(guest()).unwrap(), 1);
+    let said = place.venice(&["node", "revoke", "nobody"]).expect(1);
+    assert!(said.complaint().contains("no node named nobody"), "{}", said.err);
+    let said = place.venice(&["node", "revoke", "--unknown", "nobody"]).expect(0);
+    assert!(!said.out.contains("memory"), "{}", said.out);
+    let shown = place.venice(&["identity", "--json"]).expect(0).json();
+    assert_eq!(shown["revoked"][1]["node"], "nobody");
+
+    let spare = place.venice(&["token", "new"]).expect(0).out;
+    let id = &spare[..16];
+    place.venice(&["token", "delete", id]).expect(0);
+    let said = place.venice(&["join", "--name", "x", "--identity", &dir, spare.trim()]).expect(1);
+    assert!(said.complaint().contains("no such join token"), "{}", said.err);
+    let said = place.venice(&["token", "delete", id]).expect(1);
+    assert!(said.complaint().contains("no join token"), "{}", said.err);
+    place.venice(&["token", "delete", "x"]).expect(2);
+    for wrong in ["x", "a.b.c@h:1", &token[1..]] {
+        place.venice(&["join", wrong]).expect(2);
+    }
+}
+
+#[test]
+fn who_is_known_may_not_do_what_is_for_others() {
+    let rack = Rack::new();
+    let forbidden = |result: Result<(), ControlError>, who: &str| match result {
+        Err(ControlError::Forbidden(said)) if said.contains(who) => {}
+        other => panic!("not kept for {who}: {other:?}"),
+    };
+    let access = rack.access(rack.login(user(false)));
+    rack.runtime.block_on(async {
+        let mut gate = GateClient::connect(&access).await.unwrap();
+        let hour = Duration::from_secs(3600);
+        let admins = "root on the Monitor Node's machine";
+        forbidden(gate.new_token(hour, "").await.map(drop), admins);
+        forbidden(gate.revoke("node1", false).await, admins);
+        let mut monitor = MonitorClient::connect(&access).await.unwrap();
+        forbidden(monitor.drain("node1", false).await, "root on node1");
+        // The handshake is the Monitor Node's alone.
+        let row = monitor.nodes().await.unwrap().remove(0);
+        let patience = Duration::from_secs(20);
+        let agent = AgentClient::connect(&access.login, "node1", &row.control_addr, patience);
+        let mut agent = agent.await.unwrap();
+        let released = agent.release(&[venice_wire::GrantId(1)]).await;
+        forbidden(released.map(drop), "the Monitor Node");
+        // Another node's certificate at that address is noticed.
+        let other = AgentClient::connect(&access.login, "node2", &row.control_addr, patience).await;
+        assert!(matches!(other, Err(ControlError::Stranger { .. })), "{other:?}");
+    });
+    assert_eq!(rack.refused("forbidden"), 3);
+}
+
+#[test]
+fn a_forged_grant_key_is_refused_counted_and_logged() {
+    let rack = Rack::new();
+    let access = rack.access(rack.login(user(false)));
+    rack.runtime.block_on(async {
+        let mut monitor = MonitorClient::connect(&access).await.unwrap();
+        let request = MemoryRequest {
+            client_id: 1,
+            recipient: "test".into(),
+            bytes: ByteSize::mib(16),
+            copies: 1,
+            donors: vec![],
+            home: String::new(),
+            placement: None,
+            bandwidth_bps: 0,
+            purpose: "forging".into(),
+            queueing: Default::default(),
+        };
+        let grant = monitor.request_memory(request).await.unwrap().remove(0);
+        let patience = Duration::from_secs(20);
+        let agent =
+            AgentClient::connect(&access.login, &grant.donor, &grant.control_addr, patience);
+        let mut agent = agent.await.unwrap();
+        let forged = [(grant.id, GrantKey(grant.key.0 ^ 1))];
+        assert_eq!(agent.renew(&forged).await.unwrap(), [LeaseState::Unknown]);
+        agent.give_back(&forged).await.unwrap();
+        let state = agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
+        assert!(matches!(state, LeaseState::Live { .. }), "given back by a forged key");
+        monitor.release(&[(grant.id, grant.key)]).await.unwrap();
+    });
+    wait_until("the node's count is told", || {
+        rack.place.venice(&["nodes", "--json"]).expect(0).json()[0]["refused"] == 2
+    });
+    assert!(rack.log("node1").contains("the key is not the grant's"));
+}
+
+#[test]
+fn a_program_comes_in_by_the_socket_of_the_rack_that_it_calls() {
+    let (one, other) = (Rack::new(), Rack::new());
+    let socket = |rack: &Rack| rack.place.run_dir().join("monitor.sock");
+    let sockets = || Login::at_sockets(vec![socket(&other), socket(&one)]);
+    assert_eq!(one.ask(sockets()).unwrap(), 1);
+    // Once found, it stays with it; and the other rack's is found for the other.
+    let login = sockets();
+    assert_eq!(one.ask(login.clone()).unwrap(), 1);
+    assert_eq!(one.ask(login.clone()).unwrap(), 1);
+    assert_eq!(other.ask(login).unwrap(), 1);
+    let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
+    assert!(matches!(refused, Err(ControlError::Stranger { .. })), "{refused:?}");
+}

@@ -1,0 +1,275 @@
+//! Quotas of two users of one machine, over a rack's real processes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::common::{Place, is_root, kill, pid, skipped};
+use rustix::process::Uid;
+use serde_json::{Value, json};
+use venice_control::client::{Access, AgentClient, Login, MonitorClient};
+use venice_control::{
+    ControlError, DEFAULT_PRIORITY, Grant, Limits, MemoryRequest, Queueing, QuotaFor, QuotaRecord,
+};
+use venice_recipient::local_rack::MONITOR_SOCKET;
+use venice_wire::{ByteSize, SLAB_BYTES};
+
+const NOBODY: u32 = 65534;
+const DAEMON: u32 = 1;
+const MIB: u64 = 1 << 20;
+
+/// A rack of four slabs that any user of this machine may come into.
+struct Rack {
+    place: Place,
+    addr: String,
+}
+
+impl Rack {
+    fn new() -> Rack {
+        let place = Place::new();
+        place.up(2);
+        let addr = place.status()["monitor"]["addr"].as_str().unwrap().to_string();
+        let rack = Rack { place, addr };
+        rack.open();
+        rack
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.place.run_dir().join(MONITOR_SOCKET)
+    }
+
+    /// What the group `venice` is for, on machines that have it.
+    fn open(&self) {
+        let run_dir = self.place.run_dir();
+        let open_to = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open_to(run_dir.parent().unwrap(), 0o711);
+        open_to(&run_dir, 0o711);
+        open_to(&self.socket(), 0o666);
+    }
+
+    /// Does something as a user of this machine.
+    fn as_user<T: Send>(&self, uid: u32, work: impl AsyncFnOnce(MonitorClient) -> T + Send) -> T {
+        let (socket, addr) = (self.socket(), self.addr.clone());
+        let body = move || {
+            // Of this thread alone: what the kernel tells those it connects to.
+            rustix::thread::set_thread_uid(Uid::from_raw(uid)).unwrap();
+            runtime().block_on(async {
+                let access = Access::new(addr, Login::at_sockets(vec![socket]));
+                let client = MonitorClient::connect(&access).await.unwrap();
+                work(client).await
+            })
+        };
+        thread::scope(|scope| scope.spawn(body).join().unwrap())
+    }
+
+    fn ask(&self, uid: u32, client_id: u128, mib: u64) -> Result<Vec<Grant>, ControlError> {
+        self.as_user(uid, async |mut client| client.request_memory(request(client_id, mib)).await)
+    }
+
+    /// Fails unless this is refused for the quota; what the user is told.
+    fn expect_over(&self, uid: u32, client_id: u128, mib: u64) -> String {
+        let said = self.ask(uid, client_id, mib).unwrap_err().to_string();
+        assert!(said.contains("of a quota of"), "{said}");
+        said
+    }
+
+    /// The grants, without what changes by itself.
+    fn grants(&self) -> Value {
+        let mut rows = self.place.venice(&["grants", "--json"]).expect(0).json();
+        for row in rows.as_array_mut().unwrap() {
+            row.as_object_mut().unwrap().remove("age_s").unwrap();
+        }
+        rows
+    }
+
+    fn quotas(&self) -> Value {
+        self.place.venice(&["quota", "list", "--json"]).expect(0).json()
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn request(client_id: u128, mib: u64) -> MemoryRequest {
+    MemoryRequest {
+        client_id,
+        recipient: "root@everywhere".into(),
+        bytes: ByteSize::mib(mib),
+        copies: 1,
+        donors: vec![],
+        home: String::new(),
+        placement: None,
+        bandwidth_bps: 0,
+        purpose: "test".into(),
+        queueing: Default::default(),
+    }
+}
+
+/// Renews leases at the donors until it is dropped.
+struct Kept {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Kept {
+    fn new(rack: &Rack, grants: Vec<Grant>) -> Kept {
+        let login = Login::at_sockets(vec![rack.socket()]);
+        // Made while the Monitor Node lives; what it brings is good without it.
+        runtime().block_on(login.said()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let keep = async move || {
+            let patience = Duration::from_secs(20);
+            while !stopped.load(Ordering::Relaxed) {
+                for grant in &grants {
+                    let (name, addr) = (&grant.donor, &grant.control_addr);
+                    if let Ok(mut agent) = AgentClient::connect(&login, name, addr, patience).await
+                    {
+                        let _ = agent.renew(&[(grant.id, grant.key)]).await;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let thread = Some(thread::spawn(move || runtime().block_on(keep())));
+        Kept { stop, thread }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
+    if !is_root() {
+        skipped("each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing", "needs root");
+        return;
+    }
+    let rack = Rack::new();
+    let place = &rack.place;
+    place.venice(&["quota", "set", "nobody", "32MiB"]).expect(0);
+    let set = place.venice(&["quota", "set", "--default", "16MiB", "--json"]).expect(0).json();
+    assert_eq!(set, json!({ "user": null, "quota_bytes": 16 * MIB }));
+
+    let mut grants = rack.ask(NOBODY, 1, 32).unwrap();
+    let said = rack.expect_over(NOBODY, 2, 16);
+    for told in ["nobody has borrowed 32MiB of a quota of 32MiB", "16MiB more", "venice quota set"]
+    {
+        assert!(said.contains(told), "{said}");
+    }
+    // Nobody's quota is not this one's, and what a request says of itself changes nothing.
+    rack.expect_over(DAEMON, 3, 32);
+    grants.extend(rack.ask(DAEMON, 4, 16).unwrap());
+    let kept = Kept::new(&rack, grants.clone());
+    let owners: Vec<_> = rack.grants().as_array().unwrap().iter().map(owner).collect();
+    assert_eq!(owners.iter().filter(|owner| *owner == "nobody").count(), grants.len() - 1);
+    assert!(owners.contains(&"daemon".to_string()), "{owners:?}");
+
+    let before = (rack.grants(), rack.quotas());
+    kill(pid(&place.status()["monitor"]));
+    place.up(2);
+    rack.open();
+    assert_eq!((rack.grants(), rack.quotas()), before);
+    let row = |user: &str, mib: u64, is_own: bool| {
+        json!({
+            "user": user, "used_bytes": mib * MIB, "quota_bytes": mib * MIB, "is_own": is_own,
+            "used_accelerators": 0, "quota_accelerators": null, "used_nics": 0, "quota_nics": null,
+            "used_storage_bytes": 0, "quota_storage_bytes": null
+        })
+    };
+    let users = [row("daemon", 16, false), row("nobody", 32, true)];
+    assert_eq!((&before.1["users"], &before.1["default_bytes"]), (&json!(users), &json!(16 * MIB)));
+    rack.expect_over(NOBODY, 5, 16);
+    rack.expect_over(DAEMON, 6, 16);
+    assert_eq!(rack.ask(DAEMON, 4, 16).unwrap()[0].id, grants.last().unwrap().id);
+    let stolen = rack.ask(NOBODY, 4, 16).unwrap_err();
+    assert!(matches!(stolen, ControlError::Forbidden(_)), "{stolen}");
+
+    // Nor does anybody but an administrator go before others.
+    let queueing = Queueing { priority: DEFAULT_PRIORITY + 1, ..Queueing::default() };
+    let pushy = MemoryRequest { queueing, ..request(11, 16) };
+    let pushed = rack.as_user(NOBODY, async |mut client| client.request_memory(pushy).await);
+    let said = pushed.unwrap_err().to_string();
+    assert!(said.contains("priorities above 100 being theirs"), "{said}");
+    // Who waits for its quota waits, and is told so at the end.
+    let queueing = Queueing { wait_ms: 300, ..Queueing::default() };
+    let patient = MemoryRequest { queueing, ..request(12, 16) };
+    let waited = rack.as_user(NOBODY, async |mut client| client.request_memory(patient).await);
+    let said = waited.unwrap_err().to_string();
+    assert!(said.contains("nobody has borrowed 32MiB of a quota of 32MiB"), "{said}");
+
+    // Less than is used: nothing is taken away, nothing more is granted.
+    place.venice(&["quota", "set", "nobody", "16MiB"]).expect(0);
+    assert_eq!(rack.grants(), before.0);
+    rack.expect_over(NOBODY, 7, 16);
+    drop(kept);
+    let own: Vec<_> = grants.iter().take(grants.len() - 1).map(|it| (it.id, it.key)).collect();
+    rack.as_user(NOBODY, async |mut client| client.release(&own).await).unwrap();
+    rack.ask(NOBODY, 8, 16).unwrap();
+    rack.expect_over(NOBODY, 9, 16);
+    place.venice(&["quota", "set", "nobody", "unlimited"]).expect(0);
+    rack.ask(NOBODY, 10, 16).unwrap();
+    let listed = place.venice(&["quota", "list"]).expect(0).out;
+    assert!(listed.contains("nobody  32MiB      -"), "{listed}");
+}
+
+fn owner(row: &Value) -> String {
+    row["owner_user"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn programs_of_a_user_fit_into_its_quota_or_say_why_not() {
+    if !is_root() {
+        skipped("programs_of_a_user_fit_into_its_quota_or_say_why_not", "needs root");
+        return;
+    }
+    let rack = Rack::new();
+    let place = &rack.place;
+    place.venice(&["quota", "set", "root", "16MiB"]).expect(0);
+    let run = |words: &[&str]| {
+        let start = ["run", "--mode", "window", "--local", "16MiB"];
+        place.venice(&[&start, words, &["--", "true"]].concat())
+    };
+    let said = run(&["--remote", "32MiB"]).expect(1);
+    assert!(said.complaint().contains("root has borrowed 0B of a quota of 16MiB"), "{}", said.err);
+    // What was not said is made to fit.
+    run(&[]).expect(0);
+
+    // Who may set one is not everybody.
+    let quota = QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(SLAB_BYTES)) };
+    let refused = rack.as_user(NOBODY, async |mut client| {
+        client.set_quota(quota).await.unwrap_err();
+        client.remove_quota(QuotaFor::User("root".into())).await.unwrap_err()
+    });
+    let said = refused.to_string();
+    assert!(said.contains("nobody@") && said.contains("root on the Monitor Node's"), "{said}");
+    assert_eq!(
+        rack.as_user(NOBODY, async |mut client| client.quotas().await).unwrap().users[0].user,
+        "root"
+    );
+
+    place.venice(&["quota", "remove", "root"]).expect(0);
+    let said = place.venice(&["quota", "remove", "root"]).expect(1);
+    assert!(said.complaint().contains("root has no quota of its own"), "{}", said.err);
+    for wrong in [
+        &["quota", "set", "ada"][..],
+        &["quota", "set", "ada", "much"],
+        &["quota", "set", "ada", "1GiB", "--default", "1GiB"],
+        &["quota", "set", "--default", "unlimited"],
+        &["quota", "remove"],
+        &["quota", "remove", "ada", "--default"],
+    ] {
+        place.venice(wrong).expect(2);
+    }
+}
