@@ -1,7 +1,7 @@
 //! Bulk reads over real UDP sockets, answered from where the bytes are, while somebody on the donor's
 //! host writes some of them all the time.
 
-#[path = "../examples/lent/mod.rs"]
+#[path = "common/lent.rs"]
 mod lent;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -30,8 +30,6 @@ pub enum BudgetError {
 /// themselves, within some tens of milliseconds and the time that the pages take to leave. Where
 /// the slabs are mapped, it is for what is placed from then on.
 ///
-/// What processes keep compressed needs no room far: it is dropped where that is short.
-///
 /// # Errors
 /// [`BudgetError`]; the budget is what it was.
 pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
@@ -135,11 +133,10 @@ mod tests {
 
     /// What leaves is what the pager will find too much, which knows of the heap that it does not manage.
     #[test]
-    fn what_a_process_has_besides_counts_and_its_compressed_pages_do_not() {
+    fn overhead_counts_as_excess() {
         let block = run();
         let process = &block.processes[0];
         process.overhead_pages.store(800, Ordering::Relaxed);
-        process.pool_pages.store(2000, Ordering::Relaxed);
         assert!(change(&block, 4600).is_err());
         let (most, least) = (managed_pages(4800, 800), 8000 - 4096);
         assert!(most >= least, "{most} of {least}");

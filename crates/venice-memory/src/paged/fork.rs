@@ -195,10 +195,6 @@ impl ForkedChild {
             window.reset_after_fork();
         }
         pager.forget_handlers();
-        if let Some(compressed) = &pager.compressed {
-            // SAFETY: this is the child's only thread.
-            unsafe { compressed.reset_in_child() };
-        }
         pager.drop_left_over();
         self.take_place(place);
         self.settle_busy_pages();

@@ -16,8 +16,7 @@
 //! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory; huge ones are
 //! put together in 2 MiB of the kernel's and moved whole, in and out (`handler/huge`, `huge_slots`).
 //!
-//! `write_behind` has all of it on this machine's disk too, `compressed` some of it packed in local
-//! memory. `fork` keeps both sides right when the program splits in two. `run_block` is what the
+//! `write_behind` has all of it on this machine's disk too. `fork` keeps both sides right when the program splits in two. `run_block` is what the
 //! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
 //! that read and write far memory themselves instead, `space` for programs that ask for paged
 //! regions; `window` maps the slabs into the program, with no pager at all, and `rehoming` is the
@@ -33,7 +32,6 @@ mod access_pattern;
 pub mod attach;
 pub mod budget;
 pub mod coding;
-mod compressed;
 mod descriptors;
 pub mod direct;
 mod evictor;
@@ -87,7 +85,6 @@ mod window;
 pub mod write_behind;
 
 pub use access_pattern::Pattern;
-pub use compressed::MOST_PERCENT as MOST_COMPRESSED_PERCENT;
 pub use descriptors::Descriptors;
 pub use far::FarError;
 pub use fork::ForkedChild;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use super::attach;
 use super::budget;
-use super::compressed::Compressed;
 use super::descriptors::Descriptors;
 use super::far::{Far, FarError};
 use super::first_out::FirstOut;
@@ -141,8 +140,6 @@ pub struct Pager {
     pub(super) waker: Waker,
     /// Counts what the evictor has done; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
-    /// Where pages that left are kept compressed too, if they are.
-    pub(super) compressed: Option<Compressed>,
     /// Is the userfaultfd's queue being read just now? Kept until it is known whether a `fork` was
     /// read, where threads serve themselves.
     pub(super) reading: Spin<()>,
@@ -243,11 +240,7 @@ impl Pager {
         let in_thread =
             setup.block.faults_in_thread().then(|| InThread::new(&descriptors, Uffd { fd }, forks));
         let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
-        let percent = setup.block.compress_percent();
-        let compressed = (percent > 0).then(|| Compressed::new(percent, limit_pages));
-        let compressed = compressed.transpose().map_err(kernel("map its compressed pages"))?;
         Ok(Pager {
-            compressed,
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
             window,

@@ -7,13 +7,12 @@
 
 mod cold;
 mod huge;
-mod packing;
 mod retire;
 mod windows;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::budget::{high_watermark, least_managed_pages, low_watermark, managed_pages};
+use super::budget::{high_watermark, low_watermark, managed_pages};
 use super::far::Far;
 use super::page_size::HUGE_PAGES;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
@@ -21,7 +20,6 @@ use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
-use packing::Packing;
 use retire::Leaving;
 use windows::Exhausted;
 
@@ -59,8 +57,6 @@ pub struct Evictor {
     idle: AtomicU32,
     /// Where chance stands.
     chance: u64,
-    /// Where pages are kept compressed too.
-    packing: Option<Packing>,
 }
 
 /// What came of a turn.
@@ -116,7 +112,6 @@ impl Evictor {
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
             chance: 1,
-            packing: pager.compressed.as_ref().map(|pool| Packing::new(pool, &pager.block)),
         }
     }
 
@@ -153,9 +148,6 @@ impl Evictor {
             }
             let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
             let at_limit = resident() >= limit();
-            if outcome == Outcome::FarFull && at_limit && self.give_up_pool() {
-                continue;
-            }
             self.note_far_full(outcome, at_limit);
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
@@ -224,13 +216,10 @@ impl Evictor {
             self.measured_ns = now_ns;
             self.overhead_pages = self.measure_overhead();
             pager.own_place().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
-            self.judge_packing(now_ns);
             self.check_supervisor();
         }
-        self.yield_pool();
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
-        let managed = managed_pages(allowance, self.overhead_pages);
-        let limit = managed.saturating_sub(self.pool_pages()).max(least_managed_pages(allowance));
+        let limit = managed_pages(allowance, self.overhead_pages);
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -248,7 +237,7 @@ impl Evictor {
         // proc(5): size, resident, shared (file and shmem) pages.
         let resident = fields.nth(1).unwrap_or(0);
         let shared = fields.next().unwrap_or(0);
-        resident.saturating_sub(shared).saturating_sub(managed + self.pool_pages())
+        resident.saturating_sub(shared).saturating_sub(managed)
     }
 
     /// Without its supervisor nobody renews the leases: the memory will be taken away.
@@ -304,11 +293,9 @@ impl Evictor {
     }
 
     /// How many chunks are retired and filled in one turn: in a short ring fewer, so that a page
-    /// always waits for about half a round before it goes; and where each is packed besides, fewer, for
-    /// who waits for room, or for the lock, waits for all of a turn.
+    /// always waits for about half a round before it goes.
     fn batch(&self) -> usize {
-        let most = if self.is_packing() { 1 } else { BATCH_CHUNKS };
-        (self.pager.staging.in_use() / 2).clamp(1, most)
+        (self.pager.staging.in_use() / 2).clamp(1, BATCH_CHUNKS)
     }
 
     /// Makes the ring as long as what this process may have resident wants it: longer at once,

@@ -22,9 +22,8 @@ const SCAVENGED_SLOTS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     page: PageNumber,
-    pub(super) frame: u32,
-    pub(super) to: State,
-    pub(super) fingerprint: u128,
+    to: State,
+    fingerprint: u128,
     /// Index of its write, if it needs one.
     write: Option<usize>,
 }
@@ -69,7 +68,6 @@ impl Evictor {
             return None;
         }
         self.write_out(guarded)?;
-        self.keep_packed();
         for (frames, freed) in all.iter().zip(freed) {
             free(self, frames.clone());
             frames.clone().for_each(|frame| pager.staging.set(frame, Frame::Empty));
@@ -105,7 +103,7 @@ impl Evictor {
         let source = pager.staging.address(frame);
         // SAFETY: the frame is a whole page of the pager's own memory, and only we use it now.
         let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, PAGE) };
-        let mut leaving = Leaving { page, frame, to: State::Far, fingerprint: 0, write: None };
+        let mut leaving = Leaving { page, to: State::Far, fingerprint: 0, write: None };
         if is_zero(bytes) {
             guarded.slots.forget(&pager.block, entry);
             leaving.to = State::Zero;

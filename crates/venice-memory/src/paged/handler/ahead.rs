@@ -162,9 +162,6 @@ impl Handler {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
-            if self.bring_compressed_ahead(page, entry, why) {
-                continue;
-            }
             let slot = entry.slot().expect("a far page has a slot");
             let placed = match self.far.fetch(&self.pager.block, slot, 0) {
                 Fetch::Ready(source) => {
@@ -198,9 +195,6 @@ impl Handler {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
-            if self.bring_compressed_ahead(page, entry, why) {
-                continue;
-            }
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {

@@ -14,9 +14,6 @@ impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
         self.note_refault(&fault);
-        if self.bring_compressed(&fault, entry) {
-            return;
-        }
         self.count_fault(fault.why, &self.pager.block.counters.far_faults);
         let Some(token) = self.free_token() else {
             self.release_quietly(fault.page, entry, State::Far);
@@ -78,7 +75,6 @@ impl Handler {
         let below = if ahead.stride() < 0 { beside } else { 0 };
         let address = address_of(fault.page);
         self.far.hold_for(beside + 1);
-        self.time_far();
         let outcome = self.hand_over(&fault, |uffd, wake| {
             let (to, from) = (address - below * PAGE, source - below * PAGE);
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
@@ -104,7 +100,6 @@ impl Handler {
         if !is_there {
             return self.give_back(fault, entry, State::Far, outcome);
         }
-        self.note_far(fault.why);
         self.release(fault.page, entry, State::Resident);
         self.install_ahead(fault.why, ahead, beside);
     }
@@ -150,7 +145,6 @@ impl Handler {
         } else {
             let Awaited { page, thread, why, .. } = awaited;
             let fault = Fault { page, write: false, thread, why, started_ns };
-            self.time_far();
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
@@ -161,9 +155,6 @@ impl Handler {
             Ok(_) => {
                 self.arrived(1);
                 self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
-                if started_ns != 0 {
-                    self.note_far(awaited.why);
-                }
                 match awaited.why {
                     Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
                     _ => self.release(awaited.page, entry, State::Resident),

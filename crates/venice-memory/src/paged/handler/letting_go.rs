@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::sys::{self, SysResult};
+use super::super::sys::SysResult;
 use super::super::thread;
 use super::super::uffd::Uffd;
 use super::super::waker::{self, Owed};
@@ -24,17 +24,11 @@ impl Handler {
         install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
     ) -> SysResult<usize> {
         self.handed_over += 1;
-        let recorded =
-            self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
-        let timed = recorded || self.times_next;
-        (self.times_next, self.took_ns) = (false, None);
+        let timed = self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
         let wakes = !timed && !self.deference.is_on();
         let outcome = install(self.pager.uffd(), wakes);
-        if timed && outcome.is_ok() && fault.why == Why::Touched {
-            self.took_ns = Some(sys::monotonic_ns() - fault.started_ns);
-        }
         if !wakes && outcome.is_ok() {
-            self.let_go_on(fault, recorded && self.took_ns.is_some());
+            self.let_go_on(fault, timed && fault.why == Why::Touched);
         }
         outcome
     }

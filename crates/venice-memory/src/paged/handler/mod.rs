@@ -7,7 +7,6 @@
 
 mod ahead;
 mod children;
-mod compressed;
 mod deference;
 mod far_pages;
 mod huge;
@@ -89,10 +88,6 @@ pub struct Handler {
     presence: Option<Presence>,
     reads_block: bool,
     handed_over: u64,
-    /// Is the next one to be timed?
-    times_next: bool,
-    /// How long the last fault took that was handed over, if that was timed.
-    took_ns: Option<u64>,
     awaited_count: usize,
     /// Does it serve in the thread that touched the page ([`in_thread`](super::in_thread))?
     is_in_thread: bool,
@@ -141,8 +136,6 @@ impl Handler {
             presence: None,
             reads_block: false,
             handed_over: 0,
-            times_next: false,
-            took_ns: None,
             awaited_count: 0,
             is_in_thread: false,
             is_refused: false,

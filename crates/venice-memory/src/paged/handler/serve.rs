@@ -156,7 +156,7 @@ impl Handler {
         let pager = self.pager;
         let (address, frame) = (address_of(fault.page), entry.frame());
         let source = pager.staging.address(frame);
-        let (mut moved, mut took_ns) = (Err(Errno::EBUSY), None);
+        let mut moved = Err(Errno::EBUSY);
         let mut beside = 0;
         if !pager.fork.is_open() {
             beside = self.claim_staged_ahead(&fault, frame);
@@ -171,7 +171,6 @@ impl Handler {
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
-                took_ns = Some(sys::monotonic_ns() - fault.started_ns);
                 self.let_go_on(&fault, true);
                 moved
             }
@@ -187,7 +186,6 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.count_fault(fault.why, &pager.block.counters.staged_faults);
-                self.note_staged(fault.why, took_ns);
                 self.release(fault.page, entry, State::Resident);
             }
             Err(_) => self.give_back(fault, entry, State::Staged, outcome),
