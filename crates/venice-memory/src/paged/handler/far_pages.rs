@@ -1,4 +1,4 @@
-//! Pages that only a donor holds: asked for, with what lies ahead of them, and installed.
+//! Far pages: requested from a donor, together with their prefetch, and installed.
 
 use std::sync::atomic::Ordering;
 
@@ -49,7 +49,7 @@ impl Handler {
         }
     }
 
-    /// Only what the program touches tells how long it does without its pages.
+    /// Records a refault. Only demand faults count.
     fn note_refault(&self, fault: &Fault) {
         let pager = self.pager;
         if fault.why == Why::Touched
@@ -59,7 +59,7 @@ impl Handler {
         }
     }
 
-    /// Installs the page at `source` and what lies ahead of it: pages beside it whose slots lie
+    /// Installs the page at `source` and the prefetch `ahead`. Pages beside it whose slots lie
     /// beside its own go in one call.
     fn install_ready(
         &mut self,
@@ -80,7 +80,7 @@ impl Handler {
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
         });
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
-        // The page itself is what counts.
+        // The faulting page itself counts: the others may fail.
         let is_there = done > below || beside > 0 && uffd.copy(address, source, PAGE, true).is_ok();
         self.let_forks_pass();
         let mut came = usize::from(is_there);
@@ -104,7 +104,7 @@ impl Handler {
         self.install_ahead(fault.why, ahead, beside);
     }
 
-    /// Installs the pages that came by frames; `true` if there were any.
+    /// Installs the pages that arrived by frames. True if there were any.
     pub(super) fn take_arrivals(&mut self) -> bool {
         if self.far.is_mapped() {
             return false;
@@ -167,14 +167,14 @@ impl Handler {
         }
     }
 
-    /// The last copy is gone: touching the page is an error from now on.
+    /// Poisons a page whose last copy is lost: touching it is an error from now on.
     fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
         let _apart = pager.keep_readers_out();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
         loss::note(process, slot, address_of(page));
         if pager.serves_regions() {
-            // There is no supervisor to say it. (And this thread may allocate.)
+            // No supervisor reports it. (This thread may allocate.)
             let had = pager
                 .block
                 .replicas_of(pager.block.slab_of(slot))
