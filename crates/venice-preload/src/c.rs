@@ -1,4 +1,4 @@
-//! The few things the shim needs of the C library.
+//! The C library functions that the shim needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -42,18 +42,18 @@ unsafe extern "C" {
 /// A function or variable of the C library.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbol {
-    /// Where it is.
+    /// Address.
     pub address: usize,
-    /// How long it is, bytes.
+    /// Length, bytes.
     pub len_bytes: usize,
 }
 
-/// Finds `name` in the C library itself, not in what stands before it.
+/// Finds `name` in the C library itself, not in a library loaded before it.
 pub fn libc_symbol(name: &CStr) -> Option<Symbol> {
     const RTLD_LAZY_NOLOAD: c_int = 1 | 4;
     const RTLD_DL_SYMENT: c_int = 1;
-    // SAFETY: the library is loaded already, and names are NUL-terminated; `dladdr1` fills in
-    // both structures when it says so.
+    // SAFETY: the library is loaded already, and names are NUL-terminated; `dladdr1` fills in both
+    // structures on success.
     unsafe {
         let library = dlopen(c"libc.so.6".as_ptr(), RTLD_LAZY_NOLOAD);
         if library.is_null() {
@@ -78,7 +78,8 @@ pub fn set_errno(value: i32) {
     unsafe { *__errno_location() = value };
 }
 
-/// Has three functions called around every `fork` of the C library's.
+/// Registers three functions to be called around every `fork` of the C library. False if it has no
+/// room for them.
 pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
     // SAFETY: the functions live as long as the process.
     unsafe { pthread_atfork(prepare, parent, child) == 0 }

@@ -1,7 +1,7 @@
-//! In the place of the C library's calls that close descriptors: the pager's stay open.
+//! Replacements of the C library's calls that close descriptors: the pager's stay open.
 //!
-//! Daemons close every descriptor they do not know. A program that closed the pager's
-//! userfaultfd would lose its memory; here it is told that there is no such descriptor.
+//! Daemons close every descriptor they do not know. A program that closed the pager's userfaultfd
+//! would lose its memory; the replaced calls return `EBADF` for it.
 
 use std::ffi::{c_int, c_uint};
 
@@ -12,15 +12,15 @@ use crate::the_pager::pager;
 use crate::window_calls::tether;
 use crate::{c, patch};
 
-/// Puts the functions of this file in place.
+/// Installs the functions of this file.
 ///
 /// # Errors
-/// The name of the one that could not be put, and why.
+/// The name of the one that could not be replaced, and the reason.
 ///
 /// # Safety
 /// No other thread may be running.
 pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
-    // SAFETY: each takes and returns what the function it stands for does.
+    // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
         patch::replace(c"close", close as *const () as usize).map_err(|e| ("close", e))?;
         patch::replace(c"dup2", dup2 as *const () as usize).map_err(|e| ("dup2", e))?;
@@ -30,7 +30,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
-/// Those of the pager, or of what stands in for it beside a window.
+/// Returns the descriptors of the pager, or of the tether of a window.
 fn ours() -> Option<&'static Descriptors> {
     pager().map(Pager::descriptors).or_else(|| tether().map(Tether::descriptors))
 }

@@ -1,6 +1,6 @@
-//! What the shim does around the C library's `fork`.
+//! Handlers around the C library's `fork`.
 //!
-//! It registers first, so it comes last before the fork and first after it.
+//! They are registered first, so they run last before the fork and first after it.
 
 use std::cell::UnsafeCell;
 
@@ -11,21 +11,21 @@ use crate::heap::heap;
 use crate::the_pager::pager;
 use crate::window_calls::{tether, window};
 
-/// The fork under way. The structure lock, held from `prepare` on, keeps it to one thread.
+/// The fork under way. The structure lock, held from `prepare` on, limits it to one thread.
 struct UnderWay(UnsafeCell<Option<Fork>>);
 
-/// Of the pager, or of the window.
+/// A fork under a pager, or under a window.
 enum Fork {
     Paged(ForkedChild),
     Window(WindowFork),
 }
 
-// SAFETY: only the thread that holds the structure lock looks at it.
+// SAFETY: only the thread that holds the structure lock accesses it.
 unsafe impl Sync for UnderWay {}
 
 static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
 
-/// Asks to be called around forks.
+/// Registers the handlers around forks. False if the C library has no room for them.
 pub fn install() -> bool {
     c::at_fork(prepare, in_parent, in_child)
 }
@@ -37,7 +37,7 @@ extern "C" fn prepare() {
         (None, None) => forget_parents(),
     }
     if let Err(errno) = heap().before_fork() {
-        sys::die(&format!("a fork cannot begin: {errno}"));
+        sys::die(&format!("fork failed: {errno}"));
     }
 }
 
@@ -46,10 +46,10 @@ fn begin(fork: Fork) {
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
 }
 
-/// A process that is not served any more may have been made by a bare `clone` while its parent
-/// forked: that fork is not its own.
+/// Drops a fork that is not this process's own: a process that is no longer served may have been
+/// made by a bare `clone` while its parent forked.
 fn forget_parents() {
-    // SAFETY: in a process that is not served nobody puts anything there.
+    // SAFETY: in a process that is not served nothing is stored there.
     let under_way = unsafe { &mut *UNDER_WAY.0.get() };
     if under_way.is_some() {
         std::mem::forget(under_way.take());
@@ -57,16 +57,14 @@ fn forget_parents() {
 }
 
 fn prepare_window(window: &'static Window) -> WindowFork {
-    // The C library itself forks (`daemon`, `forkpty`) and asks nobody before.
+    // The C library itself forks (`daemon`, `forkpty`) without a call of `fork`.
     if !window.begin_fork() {
-        sys::die(
-            "a program of several threads may not fork in --mode window: --mode paged can do it",
-        );
+        sys::die("a program of several threads may not fork in --mode window: use --mode paged");
     }
-    window.before_fork().unwrap_or_else(|error| sys::die(&format!("a fork cannot begin: {error}")))
+    window.before_fork().unwrap_or_else(|error| sys::die(&format!("fork failed: {error}")))
 }
 
-/// Takes the fork under way off its place.
+/// Takes the fork under way.
 fn take() -> Option<Fork> {
     // SAFETY: called by the thread that prepared; it holds the structure lock if there is one.
     unsafe { (*UNDER_WAY.0.get()).take() }
@@ -83,7 +81,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     // SAFETY: its pager is not its own yet, and there is no other thread.
     if unsafe { heap().take_over_in_child() }.is_err() {
-        sys::die("a forked child cannot go on: there is no memory for the pager's heap");
+        sys::die("fork failed: there is no memory for the pager's heap in the child");
     }
     let done = match take() {
         Some(Fork::Paged(fork)) => fork.in_child().map_err(|error| error.to_string()),
@@ -91,10 +89,10 @@ extern "C" fn in_child() {
         None => Ok(()),
     };
     if let Err(error) = done {
-        sys::die(&format!("a forked child cannot go on: {error}"));
+        sys::die(&format!("fork failed in the child: {error}"));
     }
     if let Some(Err(error)) = tether().map(Tether::watch) {
-        sys::die(&format!("a forked child cannot be watched over: {error}"));
+        sys::die(&format!("fork failed: the lifeline of the child could not start: {error}"));
     }
 }
 

@@ -10,7 +10,7 @@ static mut HEAP: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
 #[global_allocator]
 static ALLOCATOR: Heap = unsafe { Heap::new(&raw mut HEAP) };
 
-/// All of it.
+/// The global allocator.
 pub fn heap() -> &'static Heap {
     &ALLOCATOR
 }

@@ -1,12 +1,12 @@
-//! The shim: loaded into a program by `venice run` (`LD_PRELOAD`), it starts the pager inside
-//! the program's process and puts itself where the C library changes the address space.
+//! The shim: loaded into a program by `venice run` (`LD_PRELOAD`). It starts the pager inside the
+//! program's process and replaces the C library's calls that change the address space.
 //!
-//! With `--mode window` there is no pager: what the program maps is placed on the mapped slabs
+//! With `--mode window` there is no pager: the program's mappings are placed on the mapped slabs
 //! ([`window_calls`]).
 //!
-//! It does its work before the program's `main` and its libraries' later calls; what was mapped
-//! before stays local. Children inherit it: a forked one gets a pager of its own ([`fork`]), one
-//! that `exec`s loads the shim anew.
+//! It runs before the program's `main` and its libraries' later calls; memory mapped before stays
+//! local. Children inherit it: a forked one gets a pager of its own ([`fork`]), one that `exec`s
+//! loads the shim anew.
 
 mod c;
 mod descriptors;

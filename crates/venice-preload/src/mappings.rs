@@ -1,8 +1,8 @@
-//! In the place of the C library's calls that change the address space.
+//! Replacements of the C library's calls that change the address space.
 //!
-//! Each makes the same system call, with the pager's table kept in step. They run on the
-//! program's threads, on the program's stacks, which may be far themselves: nothing here holds
-//! anything the fault handler needs.
+//! Each makes the same system call, and keeps the pager's table in step. They run on the program's
+//! threads, on the program's stacks, which may be far themselves: nothing here holds anything that
+//! the fault handler needs.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +19,13 @@ pub const READ_WRITE: c_int = 1 | 2;
 const MREMAP_FIXED: usize = 2;
 const POSIX_MADV_DONTNEED: usize = 4;
 
-/// The C library's own idea of the program break (`__curbrk`).
+/// The C library's own record of the program break (`__curbrk`).
 static CURRENT_BREAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts the functions of this file in place.
+/// Installs the functions of this file.
 ///
 /// # Errors
-/// The name of the one that could not be put, and why.
+/// The name of the one that could not be replaced, and the reason.
 ///
 /// # Safety
 /// No other thread may be running.
@@ -37,7 +37,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
         madvise: madvise as *const () as usize,
         brk: brk as *const () as usize,
     };
-    // SAFETY: each takes and returns what the function it stands for does.
+    // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
         put(&calls)?;
         let posix_madvise = posix_madvise as *const () as usize;
@@ -45,7 +45,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
-/// The addresses of functions to be put in the place of the C library's.
+/// The addresses of functions that replace the C library's.
 pub struct Calls {
     /// `mmap(2)`
     pub mmap: usize,
@@ -59,13 +59,14 @@ pub struct Calls {
     pub brk: usize,
 }
 
-/// Puts them in place.
+/// Installs `calls`.
 ///
 /// # Errors
-/// The name of the one that could not be put, and why.
+/// The name of the one that could not be replaced, and the reason.
 ///
 /// # Safety
-/// Each must take and return what its name says, and no other thread may be running.
+/// Each must take and return the same as the function that it replaces, and no other thread may be
+/// running.
 pub unsafe fn put(calls: &Calls) -> Result<(), (&'static str, patch::PatchError)> {
     let missing = ("__curbrk", patch::PatchError::Missing);
     let current_break = c::libc_symbol(c"__curbrk").ok_or(missing)?;
@@ -107,7 +108,7 @@ extern "C" fn mmap(
         None => unsafe { sys::syscall(nr::MMAP, arguments(flags)) },
         Some(pager) => {
             let mut structure = pager.hold_structure();
-            // Populating would bring everything in before the pager can see to the budget.
+            // Populating would bring everything in before the pager can enforce the budget.
             let flags = if manage { flags & !MAP_POPULATE } else { flags };
             // SAFETY: as above.
             let map = || unsafe { sys::syscall(nr::MMAP, arguments(flags)) };
@@ -172,12 +173,12 @@ extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_i
     answer(advise(addr, len_bytes, advice).map(|()| 0), usize::MAX) as c_int
 }
 
-/// Beside `madvise`, which the C library's own does not call. Errors are returned.
+/// Replaces the C library's, which does not call its `madvise`. Errors are returned.
 extern "C" fn posix_madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
     let (addr, advice) = (addr as usize, advice as usize);
     if advice == POSIX_MADV_DONTNEED {
-        // Unlike the kernel's of this number it keeps the contents, and the C library's does
-        // nothing: so no error either.
+        // Unlike the kernel's advice of this number it keeps the contents, and the C library's does
+        // nothing: so it returns no error either.
         if let Some(pager) = pager().filter(|_| is_range(addr, len_bytes))
             && pager.hold_structure().touches(addr, len_bytes)
         {
@@ -212,7 +213,7 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
     outcome.unwrap_or_else(|| unsafe { sys::madvise(addr, len_bytes, advice) })
 }
 
-/// Advice on managed memory that is more than a hint; `None`: the kernel may have it.
+/// Applies advice on managed memory that is more than a hint; `None`: it is passed to the kernel.
 fn advise_managed(
     pager: &Pager,
     structure: &mut Structure,
@@ -225,7 +226,7 @@ fn advise_managed(
             Some(structure.discard(addr, len_bytes, sys::MADV_DONTNEED))
         }
         sys::MADV_DONTNEED_LOCKED => Some(structure.discard(addr, len_bytes, advice)),
-        // The kernel's own large pages are not what is paged.
+        // The kernel's own large pages are not paged.
         sys::MADV_HUGEPAGE => {
             let size = pager.block().advised_page_size();
             if size != PageSize::Small {
@@ -248,7 +249,7 @@ fn advise_managed(
 
 extern "C" fn brk(addr: *mut c_void) -> c_int {
     let wanted = addr as usize;
-    // SAFETY: the kernel answers where the break is.
+    // SAFETY: the kernel returns the current break.
     let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
     let now = match pager() {
         Some(pager) => move_break(pager, wanted, ask),
@@ -274,19 +275,19 @@ fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize
     now
 }
 
-/// Tells the C library where the break is.
+/// Sets the break in the C library's variable.
 pub fn set_break(now: usize) {
     // SAFETY: the variable's address was found when the shim started.
     unsafe { *(CURRENT_BREAK.load(Ordering::Relaxed) as *mut usize) = now };
 }
 
-/// Whole pages within the address space? Anything else the kernel refuses.
+/// True for whole pages within the address space. The kernel refuses anything else.
 pub fn is_range(addr: usize, len_bytes: usize) -> bool {
     const USER_END: usize = 1 << 47;
     addr.is_multiple_of(PAGE) && len_bytes > 0 && addr.saturating_add(len_bytes) <= USER_END
 }
 
-/// The C library's way to answer: the value, or `failure` and `errno`.
+/// Returns the value, or `failure` after setting `errno`, as the C library does.
 pub fn answer(outcome: SysResult<usize>, failure: usize) -> usize {
     outcome.unwrap_or_else(|Errno(number)| {
         c::set_errno(number);

@@ -1,9 +1,9 @@
-//! In the place of the C library's calls that change what signals do, where faults are served in the
-//! thread that touches the page (`venice run --faults in-thread`).
+//! Replacements of the C library's calls that change signal actions and masks, where faults are
+//! served in the thread that touches the page (`venice run --faults in-thread`).
 //!
 //! The pager's is the only handler of `SIGBUS`, and no thread may block that signal: the kernel
-//! kills one that touches a far page while it does. The program keeps what it asked for: its own
-//! handler gets every `SIGBUS` that is not the pager's, and it reads its own action back.
+//! kills a thread that touches a far page while it does. The program keeps its own settings: its
+//! own handler gets every `SIGBUS` that is not the pager's, and it reads its own action back.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use crate::mappings::answer;
 use crate::patch;
 
-/// The C library's own signals, which nobody may block.
+/// The C library's own signals, which no thread may block.
 const LIBRARY_BITS: u64 = 1 << 31 | 1 << 32;
 const SIG_BLOCK: c_int = 0;
 const SIG_SETMASK: c_int = 2;
@@ -28,15 +28,15 @@ struct LibraryAction {
     restorer: usize,
 }
 
-/// Puts the functions of this file in place.
+/// Installs the functions of this file.
 ///
 /// # Errors
-/// The name of the one that could not be put, and why.
+/// The name of the one that could not be replaced, and the reason.
 ///
 /// # Safety
 /// No other thread may be running.
 pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
-    // SAFETY: each takes and returns what the function it stands for does.
+    // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
         patch::replace(c"sigaction", sigaction as *const () as usize)
             .map_err(|e| ("sigaction", e))?;
@@ -47,7 +47,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
-/// `signal(3)` and its kin come here too: the C library makes them of this.
+/// `signal(3)` and similar functions come here too: the C library implements them by this one.
 extern "C" fn sigaction(
     signal: c_int,
     new: Option<&LibraryAction>,
@@ -87,7 +87,7 @@ extern "C" fn sigprocmask(how: c_int, new: Option<&u64>, old: Option<&mut u64>) 
     answer(change_mask(how, new, old).map(|()| 0), usize::MAX) as c_int
 }
 
-/// The program's own masks may be far: the kernel is given copies.
+/// Changes the signal mask. The program's own masks may be far: the kernel is given copies.
 fn change_mask(how: c_int, new: Option<&u64>, old: Option<&mut u64>) -> SysResult<()> {
     let keeps_open = LIBRARY_BITS | SIGBUS_BIT;
     let new = new.map(|&mask| match how {
@@ -98,7 +98,7 @@ fn change_mask(how: c_int, new: Option<&u64>, old: Option<&mut u64>) -> SysResul
     let pointer = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let arguments =
         [how as usize, pointer.cast::<c_void>() as usize, &raw mut before as usize, 8, 0, 0];
-    // SAFETY: both masks are eight bytes, as the kernel wants them.
+    // SAFETY: both masks are eight bytes, as the kernel expects them.
     unsafe { sys::syscall(nr::RT_SIGPROCMASK, arguments)? };
     if let Some(old) = old {
         *old = before;

@@ -1,4 +1,4 @@
-//! How the shim starts.
+//! Start of the shim.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,8 +11,8 @@ use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys}
 
 use crate::{descriptors, fork, heap, mappings, patch, signals, the_pager, window_calls};
 
-/// Starts the pager, or ends the process with a message: a program that was to run within a
-/// budget must not run without one unnoticed.
+/// Starts the pager, or ends the process with a message: a program that was to run within a budget
+/// must not run without one unnoticed.
 pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     heap::heap().lock();
@@ -27,7 +27,7 @@ pub extern "C" fn start() {
 const FAILED: usize = 1;
 
 fn try_start(socket: &Path) -> Result<(), String> {
-    let attached = attach::attach(socket).map_err(|e| format!("the shim cannot start: {e}"))?;
+    let attached = attach::attach(socket).map_err(|e| format!("starting the shim failed: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
     if first != 0 {
@@ -50,24 +50,26 @@ fn try_start(socket: &Path) -> Result<(), String> {
         descriptors::install().map_err(unpatched)?;
     }
     if pager.block().faults_in_thread() {
-        let refused = |errno| format!("SIGBUS cannot be handled ({errno})");
+        let refused = |errno| format!("installing the handler of SIGBUS failed: {errno}");
         assert!(paged::signal::begin(pager).map_err(refused)?, "there is only one pager");
         // SAFETY: as above.
         unsafe { signals::install().map_err(unpatched)? };
     }
     if !fork::install() {
-        return Err("the C library has no room for a fork handler".into());
+        return Err(
+            "registering the fork handlers failed: the C library has no room for them".into()
+        );
     }
     Ok(())
 }
 
 fn unpatched((name, why): (&str, patch::PatchError)) -> String {
-    format!("the C library's {name} cannot be replaced ({why:?}): use `--mode swap`")
+    format!("replacing the C library's {name} failed ({why:?}): use `--mode swap`")
 }
 
-/// Without a pager: the slabs become the program's memory themselves.
+/// Starts without a pager: the slabs become the program's memory themselves.
 fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
-    let lifeline = attached.lifeline.ok_or("the supervisor is of another version")?;
+    let lifeline = attached.lifeline.ok_or("the supervisor is of another version of Venice")?;
     let tether = Tether::new(lifeline, lowest_fd());
     let window = Window::start(block, attached.process, attached.supervisor, tether)
         .map_err(|e| e.to_string())?;
@@ -77,12 +79,15 @@ fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
         descriptors::install().map_err(unpatched)?;
     }
     if !fork::install() {
-        return Err("the C library has no room for a fork handler".into());
+        return Err(
+            "registering the fork handlers failed: the C library has no room for them".into()
+        );
     }
     Ok(())
 }
 
-/// The pager's descriptors go where programs do not look: just under the limit.
+/// Returns the lowest number of the pager's descriptors: just under the limit, where programs do
+/// not look.
 fn lowest_fd() -> i32 {
     const MOST: u64 = 1 << 16;
     let limit = sys::descriptor_limits()[0].min(MOST);

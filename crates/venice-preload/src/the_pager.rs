@@ -1,4 +1,4 @@
-//! The one pager of this process, where everything that catches a call finds it.
+//! The one pager of this process, for the replaced calls.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -6,13 +6,13 @@ use venice_memory::paged::Pager;
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
-/// From here on [`pager`] has it.
+/// Sets the pager that [`pager`] returns.
 pub fn set(pager: &'static Pager) {
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
 }
 
 /// The pager of this process, if it pages by itself.
 pub fn pager() -> Option<&'static Pager> {
-    // SAFETY: null, or what `set` was given, which lives for ever.
+    // SAFETY: null, or the argument of `set`, which lives for ever.
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }.filter(|pager| pager.is_paging())
 }

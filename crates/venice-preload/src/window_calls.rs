@@ -1,4 +1,4 @@
-//! In the place of the C library's calls that change the address space, where the slabs are mapped
+//! Replacements of the C library's calls that change the address space, where the slabs are mapped
 //! into the program itself (`venice run --mode window`).
 
 use std::ffi::{c_int, c_void};
@@ -10,30 +10,30 @@ use venice_memory::paged::{PAGE, Tether, Window, is_manageable};
 use crate::mappings::{MAP_FIXED, READ_WRITE, answer, is_range, set_break};
 use crate::{c, mappings, patch};
 
-/// What ends this process with its supervisor, in forked children too.
+/// Ends this process with its supervisor, in forked children too.
 static TETHER: AtomicPtr<Tether> = AtomicPtr::new(std::ptr::null_mut());
 static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
 /// The C library's own `fork`.
 static FORK: AtomicUsize = AtomicUsize::new(0);
-static IS_TOLD: AtomicBool = AtomicBool::new(false);
+static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// The window of this process, if it has one.
 pub fn window() -> Option<&'static Window> {
-    // SAFETY: null, or what `install` was given, which lives for ever.
+    // SAFETY: null, or the argument of `install`, which lives for ever.
     unsafe { WINDOW.load(Ordering::Acquire).as_ref() }.filter(|window| window.is_active())
 }
 
-/// What ties this process to its supervisor, if it has a window or was forked by one that had.
+/// The tether of this process to its supervisor, if it has a window or was forked by one that had.
 pub fn tether() -> Option<&'static Tether> {
-    // SAFETY: null, or what `install` was given, which lives for ever.
+    // SAFETY: null, or the argument of `install`, which lives for ever.
     unsafe { TETHER.load(Ordering::Acquire).as_ref() }
 }
 
-/// From here on the program's memory is placed in `window`, and the program does not close what
-/// `tether` has.
+/// Places the program's memory in `window` from now on, and keeps the program from closing the
+/// descriptors of `tether`.
 ///
 /// # Errors
-/// The name of a function that could not be put, and why.
+/// The name of a function that could not be replaced, and the reason.
 ///
 /// # Safety
 /// No other thread may be running.
@@ -48,7 +48,7 @@ pub unsafe fn install(
         madvise: madvise as *const () as usize,
         brk: brk as *const () as usize,
     };
-    // SAFETY: each takes and returns what the function it stands for does.
+    // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
         mappings::put(&calls)?;
         let mprotect = mprotect as *const () as usize;
@@ -98,7 +98,8 @@ extern "C" fn mmap(
     answer(outcome, usize::MAX) as *mut c_void
 }
 
-/// What is being moved keeps the protection it has, so it has to be known.
+/// Holds the structure lock during the call: a moving page keeps the protection that was read
+/// before.
 extern "C" fn mprotect(addr: *mut c_void, len_bytes: usize, protection: c_int) -> c_int {
     let _structure = window().map(Window::hold);
     let arguments = [addr as usize, len_bytes, protection as usize, 0, 0, 0];
@@ -108,7 +109,7 @@ extern "C" fn mprotect(addr: *mut c_void, len_bytes: usize, protection: c_int) -
 }
 
 fn unmap(addr: usize, len_bytes: usize) {
-    // SAFETY: mapped a moment ago for the program, which has not heard of it.
+    // SAFETY: just mapped for the program, which does not use it yet.
     let _ = unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
 }
 
@@ -161,11 +162,11 @@ extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_i
     answer(outcome.map(|()| 0), usize::MAX) as c_int
 }
 
-/// Advice on memory in the window; `None`: the kernel may have it.
+/// Applies advice on memory in the window; `None`: it is passed to the kernel.
 fn advise(discard: impl FnOnce() -> SysResult<()>, advice: usize) -> Option<SysResult<()>> {
     match advice {
         sys::MADV_DONTNEED | sys::MADV_FREE | sys::MADV_DONTNEED_LOCKED => Some(discard()),
-        // There is nothing that the kernel could do for it.
+        // The kernel could do nothing for such memory.
         sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE | sys::MADV_COLD | sys::MADV_PAGEOUT => {
             Some(Ok(()))
         }
@@ -175,7 +176,7 @@ fn advise(discard: impl FnOnce() -> SysResult<()>, advice: usize) -> Option<SysR
 
 extern "C" fn brk(addr: *mut c_void) -> c_int {
     let wanted = addr as usize;
-    // SAFETY: the kernel answers where the break is.
+    // SAFETY: the kernel returns the current break.
     let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
     let now = match window() {
         Some(window) => move_break(window, wanted, ask),
@@ -198,22 +199,22 @@ fn move_break(window: &'static Window, wanted: usize, ask: impl Fn(usize) -> usi
     now
 }
 
-/// Looks the C library's `fork` up, before anybody calls it.
+/// Finds the C library's `fork`, before it is called.
 pub fn find_fork() {
     if let Some(symbol) = c::libc_symbol(c"fork") {
         FORK.store(symbol.address, Ordering::Relaxed);
     }
 }
 
-/// In front of the C library's: where a child could not be given what the parent has at that
-/// moment, there is none.
+/// Replaces the C library's `fork`: refuses the fork where the child could not get a copy of the
+/// parent's memory at that moment.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> c_int {
     let window = window();
     if window.is_some_and(|window| !window.begin_fork()) {
-        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             let text = "venice: a program of several threads may not fork in --mode window \
-                        (ENOSYS): --mode paged can do it\n";
+                        (ENOSYS): use --mode paged\n";
             let _ = sys::write(2, text.as_bytes());
         }
         const ENOSYS: Errno = Errno(38);

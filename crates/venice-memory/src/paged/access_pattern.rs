@@ -1,21 +1,22 @@
-//! How the program said it would use its pages (`madvise(2)`: NORMAL, SEQUENTIAL, RANDOM).
+//! Access patterns that the program advised for its pages (`madvise(2)`: NORMAL, SEQUENTIAL,
+//! RANDOM).
 //!
-//! Two bits a page beside the page table, so that a handler knows it at a fault without any lock.
+//! Two bits a page beside the page table, so that a handler reads them at a fault without a lock.
 //! Written under the structure lock only.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How a page is going to be used, as the program said.
+/// The advised access pattern of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Pattern {
-    /// Nothing was said.
+    /// No advice.
     #[default]
     Normal = 0,
     /// In order, and hardly again after that.
     Sequential = 1,
-    /// Anywhere next.
+    /// At random.
     Random = 2,
 }
 
@@ -23,16 +24,16 @@ const BITS: usize = 2;
 const MASK: u64 = (1 << BITS) - 1;
 const PAGES_A_WORD: usize = u64::BITS as usize / BITS;
 
-/// The patterns of `32 * WORDS` pages. All zeros: nothing was said.
+/// The patterns of `32 * WORDS` pages. All zeros: no advice.
 #[repr(C)]
 pub struct Patterns<const WORDS: usize> {
-    /// Spares those who never advise the memory behind the words.
+    /// False while no advice was given: then the memory of the words is never touched.
     any: AtomicBool,
     words: [AtomicU64; WORDS],
 }
 
 impl<const WORDS: usize> Patterns<WORDS> {
-    /// What was said of the page at `index`.
+    /// Returns the pattern of the page at `index`.
     pub fn get(&self, index: usize) -> Pattern {
         if !self.any.load(Ordering::Relaxed) {
             return Pattern::Normal;
@@ -45,7 +46,7 @@ impl<const WORDS: usize> Patterns<WORDS> {
         }
     }
 
-    /// Says it of all pages of `indexes`.
+    /// Sets the pattern of all pages of `indexes`.
     pub fn set(&self, indexes: Range<usize>, pattern: Pattern) {
         if pattern == Pattern::Normal && !self.any.load(Ordering::Relaxed) {
             return;
@@ -75,19 +76,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_page_has_what_was_last_said_of_it(
-            said in prop::collection::vec((0..PAGES, 0..=PAGES, 0usize..3), 0..20),
+        fn last_advice_wins(
+            advised in prop::collection::vec((0..PAGES, 0..=PAGES, 0usize..3), 0..20),
         ) {
             let patterns =
                 Patterns::<WORDS> { any: AtomicBool::new(false), words: Default::default() };
             let mut model = [Pattern::Normal; PAGES];
-            for (start, end, pattern) in said {
+            for (start, end, pattern) in advised {
                 let pattern = [Pattern::Normal, Pattern::Sequential, Pattern::Random][pattern];
                 patterns.set(start..end, pattern);
                 model.iter_mut().take(end).skip(start).for_each(|page| *page = pattern);
             }
-            for (page, said) in model.into_iter().enumerate() {
-                prop_assert_eq!(patterns.get(page), said, "page {}", page);
+            for (page, advised) in model.into_iter().enumerate() {
+                prop_assert_eq!(patterns.get(page), advised, "page {}", page);
             }
         }
     }

@@ -1,10 +1,10 @@
-//! How a process of a run meets its supervisor: over a unix socket whose path is in the
-//! environment, once, when its shim starts.
+//! Attachment of a process to the supervisor of its run: over a unix socket whose path is in the
+//! environment, once, when the shim starts.
 //!
-//! The supervisor answers with the process's place in the run block and the block. The connection
-//! stays: over it the process asks for what a slab is mapped from (shm port) when it first uses that, and its
-//! end says that the supervisor is gone. Forked children share it, so an answer comes by a socket
-//! that goes with the question.
+//! The supervisor replies with the process's index in the run block, and the block. The connection
+//! stays open: the process requests the memory of a slab over it (shm port) on first use, and its
+//! end means that the supervisor is gone. Forked children share it, so a reply comes by a socket
+//! that is sent with the request.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,20 +24,20 @@ use super::{slots, sys};
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
 
 const HELLO: &[u8] = b"VENICE-ATTACH-4";
-/// Begins a question for a slab.
+/// First byte of a request for a slab.
 const SLAB: u8 = b'S';
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 0;
 
-/// Descriptors that a message brings at most.
+/// Most descriptors in a message.
 const MOST_FDS: usize = 2;
 
-/// What a process got from its supervisor.
+/// The supervisor's reply to a process.
 #[derive(Debug)]
 pub struct Attached {
     /// The run block.
     pub block: OwnedFd,
-    /// The process's place in it.
+    /// Index of the process in it.
     pub process: usize,
     /// The connection; it closes when the supervisor is gone.
     pub supervisor: OwnedFd,
@@ -45,17 +45,17 @@ pub struct Attached {
     pub lifeline: Option<OwnedFd>,
 }
 
-/// Why a process could not attach.
+/// An error of an attachment.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The socket failed.
-    #[error("the supervisor of this run cannot be reached ({0})")]
+    #[error("attaching to the supervisor of this run failed: {0}")]
     Socket(#[from] Errno),
-    /// It said no.
-    #[error("the supervisor refused: {0}")]
+    /// The supervisor refused.
+    #[error("the supervisor refused to attach this process: {0}")]
     Refused(String),
-    /// It said something else.
-    #[error("the supervisor is of another version")]
+    /// The reply is of another version.
+    #[error("the supervisor is of another version of Venice: use the shim of the same release")]
     Version,
 }
 
@@ -81,12 +81,12 @@ pub fn attach(path: &Path) -> Result<Attached, AttachError> {
     Ok(Attached { block, process: process as usize, supervisor: socket, lifeline })
 }
 
-/// Answers one process that connected to the supervisor. A process that attached before and
-/// now runs another program (`exec`) gives up what it held.
+/// Serves one process that connected to the supervisor. Returns its process id. A process that
+/// attached before and now runs another program (`exec`) gives up its entry and slots.
 ///
 /// # Errors
-/// When the socket fails or the process does not speak this protocol; nothing has changed then
-/// that [`leave`] on the process's death does not undo.
+/// When the socket fails or the process does not speak this protocol. Nothing has changed then that
+/// [`leave`] on the process's death does not undo.
 pub fn welcome(
     socket: BorrowedFd<'_>,
     block: &RunBlockMap,
@@ -101,7 +101,7 @@ pub fn welcome(
     }
     leave(block, pid);
     let Some(process) = block.enter_process(pid) else {
-        let text = [&[REFUSED][..], b"64 processes of this run page already"].concat();
+        let text = [&[REFUSED][..], b"a run can have 64 paged processes at most"].concat();
         rustix::net::send(socket, &text, SendFlags::NOSIGNAL)?;
         return Ok(pid);
     };
@@ -112,7 +112,7 @@ pub fn welcome(
     Ok(pid)
 }
 
-/// Process `pid` is no more (or runs another program now): its holds end.
+/// Frees the entry and slots of process `pid`, which has ended (or runs another program now).
 pub fn leave(block: &RunBlockMap, pid: u32) {
     use std::sync::atomic::Ordering;
     for (place, process) in block.live_processes() {
@@ -122,9 +122,9 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
     }
 }
 
-/// Asks the supervisor at the other end of `socket` for the slab of a replica, and waits for it.
-/// `None`: it has none, or is gone. Without the C library, but with descriptors to spare: the
-/// limit that the program may have reached is lifted meanwhile.
+/// Requests the slab of a replica from the supervisor at the other end of `socket`, and waits for
+/// it. `None`: there is none, or the supervisor is gone. It works without the C library, but needs
+/// descriptors: the program's limit, which may be reached, is lifted meanwhile.
 pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<SlabFile> {
     let [limit, most] = sys::descriptor_limits();
     sys::set_descriptor_limit(most);
@@ -154,16 +154,16 @@ fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno
     }
 }
 
-/// What came of a connection that had something to say.
+/// The result of a readable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A question, which was answered.
+    /// A request, which was served.
     Question,
     /// Its process, and all that share it, are gone.
     End,
 }
 
-/// Answers a question of a process that attached, with what `slab` has for a replica. To be called
+/// Serves a request of an attached process: `slab` returns the memory of a replica. To be called
 /// when the connection can be read.
 pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<SlabFile>) -> Heard {
     let mut question = [0u8; 5];
@@ -173,7 +173,7 @@ pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<Sla
     if let Some(reply) = reply {
         let fds: Vec<BorrowedFd<'_>> = slab.iter().map(AsFd::as_fd).collect();
         let offset_bytes = slab.as_ref().map_or(0, SlabFile::offset_bytes);
-        // A process that died meanwhile does not miss it.
+        // A process that died meanwhile needs no reply.
         let _ = send(reply.as_fd(), &offset_bytes.to_le_bytes(), &fds);
     }
     Heard::Question
@@ -189,7 +189,7 @@ fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
     rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// A message and the descriptors that came with it.
+/// Receives a message and the descriptors sent with it.
 fn receive(
     socket: BorrowedFd<'_>,
     text: &mut [u8],
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_meets_its_supervisor_and_maps_its_slabs() {
+    fn process_attaches_and_maps_slabs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.sock");
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
@@ -241,7 +241,7 @@ mod tests {
             rustix::fs::fstat(slab.as_fd()).unwrap().st_size as u64,
             venice_wire::SLAB_BYTES
         );
-        assert!(ask_for_slab(socket, 7).is_none(), "it was told that there is none");
+        assert!(ask_for_slab(socket, 7).is_none(), "the supervisor has no such slab");
         assert!(attached.lifeline.is_none());
         drop(attached.supervisor);
         let block = supervisor.join().unwrap();

@@ -1,5 +1,4 @@
-//! The budget: where in it a process lets pages leave, and how it is changed under a program that
-//! runs.
+//! The budget of a run: the watermarks of eviction, and changes while the program runs.
 
 use std::sync::atomic::Ordering;
 
@@ -7,40 +6,38 @@ use super::page_size::PageSize;
 use super::run_block::RunBlockMap;
 use super::slots;
 
-/// Why a budget cannot be what it was to be.
+/// An error of a change of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
-    /// What would have to leave has nowhere to go.
-    #[error("{excess_pages} pages would have to leave, and far memory has {free_pages} free")]
+    /// Far memory has no room for the pages to evict.
+    #[error("{excess_pages} pages must be evicted, and far memory has room for {free_pages}")]
     NoRoomFar {
-        /// Resident beyond the new budget.
+        /// Resident pages beyond the new budget.
         excess_pages: u64,
-        /// Far slots that nobody holds.
+        /// Free far slots.
         free_pages: u64,
     },
-    /// Nobody pages, and what was placed here stays.
-    #[error("{local_pages} pages lie here already, and what is mapped stays where it is")]
+    /// The slabs are mapped, and pages placed on this machine stay.
+    #[error("{local_pages} pages are mapped on this machine already, and mapped pages stay")]
     Placed {
         /// Pages placed here.
         local_pages: u64,
     },
 }
 
-/// Gives the run a new budget, `limit_pages` for all its processes together. Pagers follow by
-/// themselves, within some tens of milliseconds and the time that the pages take to leave. Where
-/// the slabs are mapped, it is for what is placed from then on.
-///
-/// What processes keep compressed needs no room far: it is dropped where that is short.
+/// Gives the run a new budget, `limit_pages` for all its processes together. Pagers adapt by
+/// themselves, within some tens of milliseconds and the time that eviction takes. If the slabs
+/// are mapped, the budget is for pages placed from then on.
 ///
 /// # Errors
-/// [`BudgetError`]; the budget is what it was.
+/// [`BudgetError`]; the budget is unchanged.
 pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
     check(block, limit_pages)?;
     block.limit_pages.store(limit_pages, Ordering::Relaxed);
     Ok(())
 }
 
-/// Whether [`change`] would do it.
+/// Checks that [`change`] would succeed.
 ///
 /// # Errors
 /// [`BudgetError`].
@@ -60,15 +57,15 @@ pub fn check(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
     Ok(())
 }
 
-/// Of `allowance_pages`, those that may be resident of what the pager manages, where the process has
-/// `overhead_pages` besides.
+/// Returns how many managed pages may be resident, of `allowance_pages`, in a process with
+/// `overhead_pages` of unmanaged memory.
 pub(super) fn managed_pages(allowance_pages: u64, overhead_pages: u64) -> u64 {
     // The kernel's own count lags by some pages a processor; stay on the safe side of it.
     let safe = allowance_pages - allowance_pages / 128;
     safe.saturating_sub(overhead_pages).max(least_managed_pages(allowance_pages))
 }
 
-/// So many may be, whatever the process has besides.
+/// Returns how many managed pages may be resident at least, whatever the overhead.
 pub(super) fn least_managed_pages(allowance_pages: u64) -> u64 {
     allowance_pages / 4
 }
@@ -78,7 +75,7 @@ pub(super) fn high_watermark(limit_pages: u64, most: PageSize) -> u64 {
     limit_pages.saturating_sub(slack(limit_pages, most))
 }
 
-/// Pages at which it stops.
+/// Pages at which the evictor stops.
 pub(super) fn low_watermark(limit_pages: u64, most: PageSize) -> u64 {
     limit_pages.saturating_sub(2 * slack(limit_pages, most))
 }
@@ -95,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watermarks_leave_room_between_them() {
+    fn watermarks_are_ordered() {
         for most in [PageSize::Small, PageSize::Large, PageSize::Huge] {
             for limit in [1024, 65_536, 1 << 24] {
                 assert!(low_watermark(limit, most) < high_watermark(limit, most));
@@ -106,7 +103,7 @@ mod tests {
         }
     }
 
-    /// A run of one slab (4096 pages) and a budget of 8000, all of it resident.
+    /// Makes a run of one slab (4096 pages) and a budget of 8000, all of it resident.
     fn run() -> RunBlockMap {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         let donor = block.add_donor("node1", 1, "").unwrap();
@@ -118,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_shrinks_as_far_as_far_memory_has_room() {
+    fn budget_shrinks_within_far_room() {
         let block = run();
         change(&block, 5000).unwrap();
         assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000);
         let no_room = BudgetError::NoRoomFar { excess_pages: 5023, free_pages: 4096 };
         assert_eq!(change(&block, 3000), Err(no_room));
-        assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000, "it is what it was");
+        assert_eq!(block.limit_pages.load(Ordering::Relaxed), 5000, "the budget is unchanged");
         slots::Slots::new(0).take_run(&block, 2000).unwrap();
         let no_room = BudgetError::NoRoomFar { excess_pages: 4031, free_pages: 2096 };
         assert_eq!(change(&block, 4000), Err(no_room));
@@ -133,13 +130,12 @@ mod tests {
         change(&block, 6000).unwrap();
     }
 
-    /// What leaves is what the pager will find too much, which knows of the heap that it does not manage.
+    /// Evicted pages are counted as the pager counts them, less the unmanaged heap.
     #[test]
-    fn what_a_process_has_besides_counts_and_its_compressed_pages_do_not() {
+    fn overhead_counts_as_excess() {
         let block = run();
         let process = &block.processes[0];
         process.overhead_pages.store(800, Ordering::Relaxed);
-        process.pool_pages.store(2000, Ordering::Relaxed);
         assert!(change(&block, 4600).is_err());
         let (most, least) = (managed_pages(4800, 800), 8000 - 4096);
         assert!(most >= least, "{most} of {least}");
@@ -147,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_window_has_placed_stays() {
+    fn window_budget_keeps_placed_pages() {
         let block = run();
         block.set_window();
         assert_eq!(change(&block, 7000), Err(BudgetError::Placed { local_pages: 8000 }));

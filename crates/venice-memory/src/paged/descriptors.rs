@@ -8,7 +8,7 @@ use super::sys;
 const MOST: usize = 320;
 const NONE: i32 = -1;
 
-/// The set of them. Its readers are the program's threads in `close(2)`.
+/// The set of the pager's descriptors. Its readers are the program's threads in `close(2)`.
 #[derive(Debug)]
 pub struct Descriptors {
     lowest: i32,
@@ -16,24 +16,28 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// An empty set, whose members are kept at or above `lowest` where there is room.
+    /// Makes an empty set, whose members are kept at or above `lowest` where there is room.
     pub fn new(lowest: i32) -> Descriptors {
         Descriptors { lowest, fds: [const { AtomicI32::new(NONE) }; MOST] }
     }
 
-    /// Where members are kept, if the program's limit on descriptors still allows it.
+    /// Lowest number of a member, if the program's limit on descriptors still allows it.
     pub fn lowest(&self) -> i32 {
         self.lowest
     }
 
-    /// Moves `fd` out of the program's way and adds it to the set.
+    /// Moves `fd` to a number that programs do not use, and adds it to the set. Returns the new
+    /// number.
     pub fn keep(&self, fd: i32) -> i32 {
         let fd = sys::move_fd(fd, self.lowest).unwrap_or(fd);
         self.add(fd);
         fd
     }
 
-    /// Adds `fd` where it is.
+    /// Adds `fd` under its own number.
+    ///
+    /// # Panics
+    /// If the set is full.
     pub fn add(&self, fd: i32) {
         let free = self.fds.iter().find(|place| {
             place.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -61,12 +65,12 @@ impl Descriptors {
         }
     }
 
-    /// Is `fd` a member?
+    /// True if `fd` is a member.
     pub fn contains(&self, fd: i32) -> bool {
         fd != NONE && self.fds.iter().any(|place| place.load(Ordering::Acquire) == fd)
     }
 
-    /// The smallest member from `first` to `last`.
+    /// Returns the smallest member from `first` to `last`.
     pub fn first_within(&self, first: u32, last: u32) -> Option<u32> {
         let members = self.fds.iter().map(|place| place.load(Ordering::Acquire));
         let within = members.filter(|fd| *fd != NONE).map(|fd| fd as u32);
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_found_until_they_are_closed() {
+    fn closed_member_is_not_found() {
         let set = Descriptors::new(500);
         let fd = set.keep(sys::open_readonly(b"/dev/null\0").unwrap());
         assert!(fd >= 500 && set.contains(fd));

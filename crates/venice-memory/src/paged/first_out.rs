@@ -1,7 +1,7 @@
-//! What is to leave before anything else: the evictor looks here before its hand moves on.
+//! Spans of cold pages: the evictor takes them before its hand moves on.
 //!
-//! Only where to look is kept; each page says for itself that it is cold
-//! ([`Entry::is_cold`](super::page_table::Entry::is_cold)). So nothing is lost when there is no
+//! Only the spans are kept here; each page is marked cold itself
+//! ([`Entry::is_cold`](super::page_table::Entry::is_cold)). So no page is lost when there is no
 //! more room here: cold pages are not young, and the hand takes them when it comes by.
 
 use std::ops::Range;
@@ -25,8 +25,8 @@ impl Default for FirstOut {
 }
 
 impl FirstOut {
-    /// Pages of `span` are cold now. One that goes on where the last one ended, or meets it, is
-    /// joined to it.
+    /// Adds a span of pages that are cold now. A span that adjoins or meets the last one is joined
+    /// to it.
     pub fn push(&mut self, span: Range<PageNumber>) {
         if span.is_empty() {
             return;
@@ -46,8 +46,8 @@ impl FirstOut {
         self.count += 1;
     }
 
-    /// Takes off the next pages to look at, at most `most` in a row; a multiple of `most` is a
-    /// border. `None`: there are no more.
+    /// Takes the next pages to check, at most `most` in a row, and never across a multiple of
+    /// `most`. `None`: there are no more.
     pub fn take(&mut self, most: usize) -> Option<Range<PageNumber>> {
         if self.count == 0 {
             return None;
@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_given_comes_out_unless_there_is_too_much(
+        fn pushed_pages_are_taken(
             spans in prop::collection::vec((0usize..400, 0usize..100), 0..SPANS),
             most in 1usize..80,
         ) {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_forgotten_when_there_is_too_much() {
+    fn full_queue_drops_oldest() {
         let mut first_out = FirstOut::default();
         for span in 0..=SPANS {
             first_out.push(span * 10..span * 10 + 2);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_one_span() {
+    fn adjoining_spans_are_joined() {
         let mut first_out = FirstOut::default();
         (0..1000).for_each(|step| first_out.push(step * 3..step * 3 + 3));
         assert_eq!(first_out.take(4096), Some(0..3000));

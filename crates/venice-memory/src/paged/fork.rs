@@ -1,18 +1,17 @@
-//! `fork`: one program becomes two, each with its own pager, and both read what was written
-//! before.
+//! `fork`: one program becomes two, each with its own pager, and both read what was written before.
 //!
-//! The kernel copies what is resident. What is far is shared: before the fork the parent lets
-//! the child hold all its slots (`slots`), and neither writes to a slot the other holds. The
-//! pager's page table is private memory, so the child's copy of it describes the child.
+//! The kernel copies the resident pages. Far pages are shared: before the fork the parent makes the
+//! child a holder of all its slots (`slots`), and neither writes to a slot that the other holds.
+//! The pager's page table is private memory, so the child's copy of it describes the child.
 //!
-//! From its first instruction the child may touch a far page, long before it has threads of
-//! its own: `UFFD_EVENT_FORK` gives the parent a userfaultfd for the child, the parent's
-//! handler serves it, and hands it over when the child is ready. Until then the parent's
-//! structure lock stays held, so that no slot and no staging frame changes.
+//! From its first instruction the child may touch a far page, long before it has threads of its
+//! own. `UFFD_EVENT_FORK` gives the parent a userfaultfd for the child; the parent's handler serves
+//! it, and hands it over when the child is ready. Until then the parent's structure lock stays
+//! held, so that no slot and no staging frame changes.
 //!
-//! A child that can have no pager of its own (made behind the C library's back by a bare
-//! `clone`, or one more than a run has places for) is made whole instead: the parent's handler
-//! copies into it all that is far, and the kernel serves it from then on.
+//! A child that can have no pager of its own (made by a bare `clone` system call, or one more than
+//! a run has entries for) gets a full copy instead: the parent's handler copies all far pages into
+//! it, and the kernel serves it from then on.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -38,12 +37,12 @@ const CANNOT_PAGE: &[u8] = b"W";
 const GO: &[u8] = b"G";
 
 impl Pager {
-    /// Does this process page by itself? (Else the kernel serves it.)
+    /// True if this process pages by itself; else the kernel serves it.
     pub fn is_paging(&self) -> bool {
         self.mark.is_set()
     }
 
-    /// Where the child's contents of `page` are. Right for as long as the window is open.
+    /// Returns where the child's contents of `page` are. Valid while the fork is open.
     pub(super) fn content_for_child(&self, page: PageNumber) -> Content {
         let Some(entry) = self.table.entry(page) else { return Content::Zeros };
         if entry.state() == State::Poisoned {
@@ -63,12 +62,13 @@ impl Pager {
         }
     }
 
-    /// To be called by the thread that is about to fork, in whatever runs last before it does.
+    /// Prepares a fork. To be called by the thread that is about to fork, last of all before it
+    /// does.
     pub fn before_fork(&'static self) -> ForkedChild {
         let mut structure = Structure { pager: self, guard: self.lock.hold() };
         self.drop_spares();
-        // rdma-core allocates from the program's own heap, and a child's heap is paged already
-        // when it would open its device: it gets all of its memory at once instead.
+        // rdma-core allocates from the program's own heap, and a child's heap is paged already when
+        // it would open its device. Such a child gets a full copy instead.
         let may_page = self.block.port() != PortKind::Verbs;
         let place = may_page.then(|| self.block.enter_forking(sys::getpid())).flatten();
         let sockets = place.and_then(|_| self.open_window());
@@ -81,19 +81,20 @@ impl Pager {
         ForkedChild { structure, place, sockets, resident_pages }
     }
 
-    /// What the child would have a share in would be split as soon as one of the two writes to it.
+    /// Frees the spares: a page shared with the child would be split as soon as one of the two
+    /// writes to it.
     fn drop_spares(&self) {
         while let Some(slot) = self.staging.huge().take_spare() {
             self.empty_slot(slot);
         }
     }
 
-    /// In the child: what its parent's handler was putting together is nobody's.
+    /// Frees, in the child, the slots that the parent's handler was using.
     fn drop_left_over(&self) {
         self.staging.huge().left_over().for_each(|slot| self.empty_slot(slot));
     }
 
-    /// Readies the window; `None` if there are no descriptors left.
+    /// Opens the fork; `None` if there are no descriptors left.
     fn open_window(&self) -> Option<(i32, i32)> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
@@ -116,13 +117,13 @@ pub struct ForkedChild {
     place: Option<usize>,
     /// The parent's end and the child's.
     sockets: Option<(i32, i32)>,
-    /// What was resident before.
+    /// Pages resident before the fork.
     resident_pages: u64,
 }
 
 impl ForkedChild {
-    /// After the fork, in the parent; also when there is no child because it failed. Returns
-    /// when the child can do without the parent.
+    /// Completes the fork in the parent, also when it failed and there is no child. Returns when
+    /// the child no longer needs the parent.
     pub fn in_parent(self) {
         let pager = self.structure.pager;
         pager.lending.close();
@@ -149,11 +150,12 @@ impl ForkedChild {
     fn forget_place(&self) {
         let Some(place) = self.place else { return };
         let block = &self.structure.pager.block;
-        // Born and dead already, it has the child's number, and the supervisor sees to it.
+        // A child that was born and is dead already has its number in the entry; the supervisor
+        // cleans that up.
         slots::leave(block, place, Process::FORKING);
     }
 
-    /// After the fork, in the child: gives it its own pager.
+    /// Completes the fork in the child: gives it its own pager.
     ///
     /// # Errors
     /// The kernel's refusals. The child must not go on then.
@@ -162,7 +164,7 @@ impl ForkedChild {
         // SAFETY: this is the child's only thread.
         unsafe { signal::take_over_in_child() };
         let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
-            // The parent's handler makes it whole.
+            // The parent's handler copies everything.
             pager.descriptors.close_all_but(&[]);
             return Ok(());
         };
@@ -174,13 +176,13 @@ impl ForkedChild {
         let uffd = Uffd { fd: receive()? };
         let in_thread = pager.in_thread.as_ref().map(|_| receive()).transpose()?;
         if !serves_this_process(uffd) {
-            sys::die("two forks at once were taken for each other");
+            sys::die("fork failed: two forks at once were confused");
         }
         if pager.lending.is_lent() {
-            // Some thread of the parent's was about to change what the pager knows, and is not here.
+            // A thread of the parent, absent here, was about to change the pager's state.
             sys::close(uffd.fd);
             tell_and_wait(child, CANNOT_PAGE);
-            // Only what is registered can be made whole.
+            // Only registered memory can be copied.
             in_thread.into_iter().for_each(sys::close);
             pager.descriptors.close_all_but(&[]);
             return Ok(());
@@ -195,10 +197,6 @@ impl ForkedChild {
             window.reset_after_fork();
         }
         pager.forget_handlers();
-        if let Some(compressed) = &pager.compressed {
-            // SAFETY: this is the child's only thread.
-            unsafe { compressed.reset_in_child() };
-        }
         pager.drop_left_over();
         self.take_place(place);
         self.settle_busy_pages();
@@ -211,14 +209,15 @@ impl ForkedChild {
     fn take_place(&mut self, place: usize) {
         let pager = self.structure.pager;
         if !pager.block.take_forked_place(place, sys::getpid()) {
-            sys::die("the place of a forked child was given to another process");
+            sys::die("fork failed: the run-block entry of the child was given to another process");
         }
         pager.process.store(place, Ordering::Release);
         pager.resident().store(self.resident_pages, Ordering::Relaxed);
         self.structure.guarded().slots = Slots::new(place);
     }
 
-    /// Pages the parent's handler had in hand are nobody's here: each becomes what it is.
+    /// Settles the pages that the parent's handler was working on: each gets the state that it is
+    /// in.
     fn settle_busy_pages(&self) {
         let pager = self.structure.pager;
         pager.table.for_each_live_anywhere(|page, entry| {
@@ -233,7 +232,7 @@ fn settle(pager: &Pager, page: PageNumber, entry: &Entry) {
     let staged = pager.staging.holds(entry.frame()) == Frame::Page(page);
     let to = if is_there(page * PAGE) {
         if staged {
-            // It had just been brought back; what is left in the frame is nobody's.
+            // It had just been brought back; the rest of the frame is not needed.
             pager.staging.set(entry.frame(), Frame::Orphan);
         }
         pager.resident().fetch_add(1, Ordering::Relaxed);
@@ -246,11 +245,11 @@ fn settle(pager: &Pager, page: PageNumber, entry: &Entry) {
         pager.table.count_dead(page);
         State::Zero
     };
-    // Whoever waited for it is a thread of the parent.
+    // The threads that waited for it are the parent's.
     let _ = entry.release(to);
 }
 
-/// Does `uffd` serve this process, not another one forked at the same time? A page placed
+/// True if `uffd` serves this process, not another one forked at the same time. A page placed
 /// through it must arrive here.
 fn serves_this_process(uffd: Uffd) -> bool {
     let Ok(probe) = sys::map_private(PAGE) else { return false };
@@ -258,21 +257,21 @@ fn serves_this_process(uffd: Uffd) -> bool {
     sys::unlock(probe, PAGE);
     let placed = uffd.register(probe, PAGE).is_ok() && uffd.zero(probe, PAGE, true).is_ok();
     let there = is_there(probe);
-    // SAFETY: nobody else knows the page.
+    // SAFETY: nothing else uses the page.
     unsafe { sys::unmap(probe as *mut std::ffi::c_void, PAGE) };
     placed && there
 }
 
-/// A page that is not even mapped is not there.
+/// True if the page is present; a page that is not mapped is not.
 fn is_there(address: usize) -> bool {
     look_once(address, 1).is_ok_and(|there| there[0])
 }
 
-/// Tells the parent how the child goes on, and waits until it may.
+/// Reports the child's outcome to the parent, and waits for its permission to go on.
 fn tell_and_wait(parent: i32, what: &[u8]) {
     send(parent, what);
     if receive(parent) != GO[0] {
-        sys::die("the parent of a forked child died before the child had its memory");
+        sys::die("fork failed: the parent died before the child had its memory");
     }
 }
 
@@ -283,7 +282,7 @@ fn send(socket: i32, what: &[u8]) {
     let _ = rustix::net::send(socket, what, SendFlags::NOSIGNAL);
 }
 
-/// One byte from the other side; 0 if it is gone.
+/// Receives one byte from the other side; 0 if it is gone.
 fn receive(socket: i32) -> u8 {
     // SAFETY: the pager's own socket, open until the fork is over.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };

@@ -1,8 +1,8 @@
-//! A mark that a forked child does not have until it is given one.
+//! A mark that a forked child lacks until it is set.
 //!
-//! A child of the C library's `fork` is given a pager of its own and the mark with it. One made
-//! behind the library's back by a bare `clone` finds the mark wiped by the kernel: the page table
-//! it has a copy of, the lock and the far slots in it are its parent's business.
+//! A child of the C library's `fork` gets a pager of its own, and the mark with it. In a child made
+//! by a bare `clone` the kernel has wiped the mark: the page table that it has a copy of, the lock
+//! and the far slots in it belong to its parent.
 
 use super::PAGE;
 use super::sys::{self, SysResult};
@@ -15,10 +15,10 @@ pub struct ForkMark {
 }
 
 impl ForkMark {
-    /// A mark that is set.
+    /// Makes a mark that is set.
     ///
     /// # Errors
-    /// The kernel's: no address space.
+    /// The kernel's, when there is no address space.
     pub fn new() -> SysResult<ForkMark> {
         let memory = sys::map_private(PAGE)?;
         // SAFETY: advice about fresh memory.
@@ -29,7 +29,7 @@ impl ForkMark {
         Ok(mark)
     }
 
-    /// Is it set in this process?
+    /// True if it is set in this process.
     pub fn is_set(&self) -> bool {
         self.word.load(Ordering::Relaxed) != 0
     }
@@ -42,7 +42,7 @@ impl ForkMark {
 
 impl Drop for ForkMark {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody has it but this.
+        // SAFETY: mapped by `new`, and used by nothing else.
         unsafe { sys::unmap(self.word.as_ptr().cast(), PAGE) };
     }
 }

@@ -1,5 +1,5 @@
-//! What the fault handler knows of a fork under way, and how the forking thread and the handler
-//! speak of it.
+//! The state of a fork under way, as the fault handler sees it, and the messages between the
+//! forking thread and the handler.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -13,10 +13,10 @@ use super::page_table::PageNumber;
 use super::sys::{self, PollFd};
 use super::uffd::{Event, Uffd};
 
-/// Descriptors [`ForkWindow::watch`] fills in.
+/// Descriptors that [`ForkWindow::watch`] fills in.
 pub const WATCHED_FDS: usize = 2;
-/// How long the parent of a child that is to be made whole waits for the handler to hear of it,
-/// before it takes the fork for failed.
+/// Time that the parent of a child which is to get a full copy waits for the handler to read the
+/// event, before it takes the fork for failed, in nanoseconds.
 const HEARD_WITHIN_NS: u64 = 200_000_000;
 
 const CLOSED: u32 = 0;
@@ -27,14 +27,14 @@ const TO_BE_WHOLE: u32 = 4;
 const BEING_MADE_WHOLE: u32 = 5;
 const CANNOT_PAGE: u32 = 6;
 
-/// What the handler knows of forks under way.
+/// The state of forks under way.
 #[derive(Debug)]
 pub struct ForkWindow {
     state: AtomicU32,
     child_fd: AtomicI32,
     parent_socket: AtomicI32,
     nudge_fd: AtomicI32,
-    /// Children being made whole.
+    /// Children that are getting a full copy.
     copying: AtomicU32,
 }
 
@@ -50,7 +50,7 @@ impl Default for ForkWindow {
     }
 }
 
-/// Where a page of a child is to be had while the parent serves it.
+/// The source of a child's page while the parent serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Never written before the fork.
@@ -64,50 +64,50 @@ pub enum Content {
 }
 
 impl ForkWindow {
-    /// Must frames and slots stay as they are?
+    /// True if frames and slots must stay as they are.
     pub fn is_open(&self) -> bool {
         self.state.load(Ordering::Acquire) != CLOSED
     }
 
-    /// Is a fork about to begin, as far as is known?
+    /// True if a fork is announced and not yet read.
     pub fn is_prepared(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), PREPARED | TO_BE_WHOLE)
     }
 
-    /// Has the handler anything to watch for here?
+    /// True if the handler must watch descriptors of a fork.
     pub fn is_watching(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), OPEN | CLOSING | CANNOT_PAGE)
     }
 
-    /// Is the handler copying this process's memory into a child?
+    /// True if the handler is copying this process's memory into a child.
     pub fn is_copying(&self) -> bool {
         self.copying.load(Ordering::SeqCst) != 0
     }
 
-    /// The handler that is to make a child whole waits until the evictor has put down what it
-    /// has in hand; it takes up nothing more then.
+    /// Waits until the evictor has finished its turn. The handler calls it before a full copy; the
+    /// evictor starts no turn then.
     pub fn wait_for_evictor(&self, evictor_busy: &AtomicU32) {
         while evictor_busy.load(Ordering::SeqCst) != 0 {
             sys::yield_now();
         }
     }
 
-    /// Returns when no child is being made whole.
+    /// Returns when no child is getting a full copy.
     pub fn wait_while_copying(&self) {
         while self.is_copying() {
             sys::futex_wait(&self.copying, 1, Some(1_000_000), false);
         }
     }
 
-    /// Fills in what to poll.
+    /// Fills in the descriptors to poll.
     pub fn watch(&self, fds: &mut [PollFd]) {
         fds[0].fd = self.child_fd.load(Ordering::Acquire);
         fds[1].fd = self.nudge_fd.load(Ordering::Acquire);
     }
 
-    /// The handler read that a fork made `child`. `true`: it must make the child whole, and then
-    /// say so ([`ForkWindow::made_whole`]); until then the evictor, and threads that serve
-    /// themselves, stand still.
+    /// Takes `child`, whose fork the handler has read. True if the handler must copy everything
+    /// into it, and then call [`ForkWindow::made_whole`]; until then the evictor, and threads that
+    /// serve themselves, stand still.
     #[must_use]
     pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd) -> bool {
         let begins = |from, to| {
@@ -122,27 +122,27 @@ impl ForkWindow {
         }
         let fd = descriptors.keep(child.fd);
         self.child_fd.store(fd, Ordering::Release);
-        // SAFETY: the socket is open for as long as the window is.
+        // SAFETY: the socket is open for as long as the fork is.
         let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
         send_fd(socket, fd);
         false
     }
 
-    /// The child of the same fork has a userfaultfd for what is served in its threads too. Nobody
-    /// here places anything by it.
+    /// Sends the child its second userfaultfd, for the memory that is served in its threads. This
+    /// process places nothing by it.
     pub fn pass_on(&self, in_thread: Uffd) {
-        // SAFETY: the socket is open for as long as the window is.
+        // SAFETY: the socket is open for as long as the fork is.
         let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
         send_fd(socket, in_thread.fd);
         sys::close(in_thread.fd);
     }
 
-    /// A child has all its memory: the kernel serves it now, also what was registered with
-    /// `in_thread`.
+    /// Ends a full copy: the kernel serves the child now, also in the memory that was registered
+    /// with `in_thread`.
     pub fn made_whole(&self, child: Uffd, in_thread: Option<Uffd>) {
         self.copying.store(0, Ordering::SeqCst);
         sys::futex_wake(&self.copying, u32::MAX >> 1, false);
-        // Their last references: the kernel wakes whoever waits and forgets the registrations.
+        // Their last references: the kernel wakes the waiting threads and drops the registrations.
         sys::close(child.fd);
         if let Some(in_thread) = in_thread {
             sys::close(in_thread.fd);
@@ -158,8 +158,8 @@ impl ForkWindow {
         }
     }
 
-    /// The next fault of a child that is served here; also lets go of it when it has a pager of
-    /// its own.
+    /// Returns the next fault of a child that is served here. Releases the child when it has a
+    /// pager of its own.
     pub fn next_child_fault(&self, descriptors: &Descriptors) -> Option<(Uffd, PageNumber)> {
         if self.state.load(Ordering::Acquire) == CLOSING {
             self.let_go(descriptors);
@@ -175,8 +175,8 @@ impl ForkWindow {
         sys::futex_wake(&self.state, u32::MAX >> 1, false);
     }
 
-    /// Asks the handler to let go of the child, and waits until it has. Where there is no child
-    /// the handler knows of none.
+    /// Requests the handler to release the child, and waits until it has. If there is no child, the
+    /// handler has read of none.
     pub fn close(&self, descriptors: &Descriptors) {
         let childless =
             self.state.compare_exchange(PREPARED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
@@ -186,8 +186,8 @@ impl ForkWindow {
         self.ask_handler(CLOSING);
     }
 
-    /// The child that the handler serves cannot have a pager of its own after all: asks the handler
-    /// to make it whole and to let go of it, and waits until it has.
+    /// Requests the handler to copy everything into the child that it serves and to release it, and
+    /// waits until it has: the child cannot have a pager of its own after all.
     pub fn close_with_whole_child(&self) {
         self.ask_handler(CANNOT_PAGE);
     }
@@ -200,26 +200,27 @@ impl ForkWindow {
         }
     }
 
-    /// The child that is to be made whole after all, and then let go.
+    /// Returns the child that needs a full copy after all.
     pub fn child_that_cannot_page(&self) -> Option<Uffd> {
         let is_asked = self.state.load(Ordering::Acquire) == CANNOT_PAGE;
         is_asked.then(|| Uffd { fd: self.child_fd.load(Ordering::Acquire) })
     }
 
-    /// A fork comes whose child will have a pager of its own: the handler will send the child's
-    /// userfaultfd over `parent_socket`, and hears of the end by `nudge_fd`.
+    /// Announces a fork whose child will have a pager of its own. The handler will send the child's
+    /// userfaultfd over `parent_socket`; `nudge_fd` tells it of the end.
     pub fn prepare(&self, parent_socket: i32, nudge_fd: i32) {
         self.nudge_fd.store(nudge_fd, Ordering::Release);
         self.parent_socket.store(parent_socket, Ordering::Release);
         self.state.store(PREPARED, Ordering::Release);
     }
 
-    /// A fork comes whose child is to be made whole.
+    /// Announces a fork whose child is to get a full copy.
     pub fn prepare_whole(&self) {
         self.state.store(TO_BE_WHOLE, Ordering::Release);
     }
 
-    /// In the child, for which no fork is under way. Its parent's descriptors are closed.
+    /// Resets the state in the child, for which no fork is under way. Its parent's descriptors are
+    /// closed.
     pub fn reset(&self) {
         self.nudge_fd.store(-1, Ordering::Release);
         self.child_fd.store(-1, Ordering::Release);
@@ -227,7 +228,7 @@ impl ForkWindow {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// Waits until the child, if there is one, has been made whole.
+    /// Waits until the child, if there is one, has its full copy.
     pub fn wait_until_whole(&self) {
         sys::futex_wait(&self.state, TO_BE_WHOLE, Some(HEARD_WITHIN_NS), false);
         let failed =
@@ -257,6 +258,6 @@ fn send_fd(socket: BorrowedFd<'_>, fd: i32) {
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for one");
     let body = [std::io::IoSlice::new(b"U")];
     if rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).is_err() {
-        sys::die("a forked child could not be given its userfaultfd");
+        sys::die("fork failed: the child's userfaultfd could not be sent to it");
     }
 }

@@ -1,15 +1,15 @@
 //! The pager's own heap in a program that it serves.
 //!
-//! The program's `malloc` hands out memory that the pager pages; the pager must never wait for
-//! a page of its own. So the shim allocates from a fixed piece of its own data, locked as it is
-//! touched, and never from the C library. What a thread of the pager holds comes off the program's
-//! budget, so long buffers of zeros are mappings of their own: of those only what was written to
-//! is resident, where a heap would have to write the zeros.
+//! The program's `malloc` hands out memory that the pager pages, and the pager must never wait for
+//! a page of its own. So the shim allocates from a fixed array of its own data, locked as it is
+//! touched, and never from the C library. Memory of the pager's threads counts against the
+//! program's budget, so long buffers of zeros are separate mappings: of those only the pages
+//! written to are resident, where a heap would have to write the zeros.
 //!
-//! Other threads use the heap while one forks, and they cannot be held up: the fork itself may need
-//! them. The kernel does not copy all memory at one moment either, so the child cannot tell by its
-//! copy whether it is whole. What is shared tells: a count of what was done with the heap. If
-//! nothing was done during the fork, the child goes on with its copy; else it leaves that arena as it is,
+//! Other threads use the heap while one forks, and they cannot be stopped: the fork itself may need
+//! them. The kernel does not copy all memory at one moment either, so the child cannot tell from
+//! its copy if the heap is consistent. A counter of heap uses, in shared memory, decides. If the
+//! heap was not used during the fork, the child goes on with its copy; else it abandons that arena,
 //! readable and never freed, and allocates from another one.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -25,9 +25,9 @@ use super::PAGE;
 use super::spin::{Spin, SpinGuard};
 use super::sys::{self, SysResult};
 
-/// Zeros of this length and more are mapped.
+/// Least length of zeros that are mapped, in bytes.
 const MAPPED_BYTES: usize = 64 << 10;
-/// What comes first in an arena of a child's own: where the arena before it begins.
+/// Header of an arena of a child's own: the address of the arena before it.
 const HEADER_BYTES: usize = size_of::<*mut u8>();
 
 type Talc = talc::base::Talc<Claim, DefaultBinning>;
@@ -37,26 +37,27 @@ type Talc = talc::base::Talc<Claim, DefaultBinning>;
 pub struct Heap {
     /// The arena that it was made with.
     first: *mut u8,
-    /// Of each arena.
+    /// Length of each arena.
     len_bytes: usize,
-    /// The arena that pieces come from: the first, or one of a child's own.
+    /// The arena of new allocations: the first, or one of a child's own.
     arena: AtomicPtr<u8>,
     talc: Spin<Talc>,
-    /// How often the heap was taken in hand and put down: in memory that a child shares. Null before the
-    /// first fork.
+    /// Number of times that the heap was locked and unlocked, in memory that a child shares. Null
+    /// before the first fork.
     uses: AtomicPtr<AtomicU64>,
-    /// What that was before the last fork.
+    /// The value of `uses` before the last fork.
     uses_before_fork: AtomicU64,
 }
 
-// SAFETY: `first` is never changed, and what it points to is reached through `talc` alone.
+// SAFETY: `first` is never changed, and its memory is reached through `talc` alone.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// A heap in `memory`.
+    /// Makes a heap in `memory`.
     ///
     /// # Safety
-    /// The memory is there for as long as the heap or any piece of it is used, and nothing else uses it.
+    /// The memory must live for as long as the heap or any allocation of it is used, and nothing
+    /// else may use it.
     pub const unsafe fn new<const N: usize>(memory: *mut [u8; N]) -> Heap {
         let first = memory.cast::<u8>();
         // SAFETY: forwarded to the caller.
@@ -71,29 +72,29 @@ impl Heap {
         }
     }
 
-    /// Locks the heap, page by page as it is touched.
+    /// Locks the heap in memory, page by page as it is touched.
     pub fn lock(&self) {
         sys::lock_on_fault(self.first as usize, self.len_bytes);
     }
 
-    /// To be called by the thread that is about to fork, last of all.
+    /// Prepares for a fork. To be called by the thread that is about to fork, last of all.
     ///
     /// # Errors
     /// The kernel's, when there is no memory for a page.
     pub fn before_fork(&self) -> SysResult<()> {
-        let in_hand = self.take();
+        let heap_guard = self.take();
         if self.uses().is_none() {
             let page = sys::map_shared(PAGE)?;
             self.uses.store(page.cast(), Ordering::Release);
         }
-        drop(in_hand);
+        drop(heap_guard);
         let uses = self.uses().map_or(0, |uses| uses.load(Ordering::Acquire));
         self.uses_before_fork.store(uses, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes the heap usable in the child of a fork, whatever other threads of the parent did with it
-    /// meanwhile.
+    /// Makes the heap usable in the child of a fork, whatever other threads of the parent did with
+    /// it meanwhile.
     ///
     /// # Errors
     /// The kernel's, when there is no memory for an arena.
@@ -102,19 +103,19 @@ impl Heap {
     /// The caller is the child's only thread, and has not used the heap in it yet.
     pub unsafe fn take_over_in_child(&self) -> SysResult<()> {
         let uses_before = self.uses_before_fork.load(Ordering::Relaxed);
-        // What was done since the copy counts too: that is as rare, and does no harm.
+        // Uses since the copy count too: they are as rare, and an abandoned arena does no harm.
         let is_whole = self.uses().is_some_and(|uses| uses.load(Ordering::Acquire) == uses_before);
         let parents = self.uses.swap(ptr::null_mut(), Ordering::Relaxed);
         if !parents.is_null() {
-            // SAFETY: the page that `before_fork` mapped, which nobody here counts in any more.
+            // SAFETY: the page that `before_fork` mapped, in which this process counts no more.
             unsafe { sys::unmap(parents.cast(), PAGE) };
         }
         if is_whole && self.talc.try_hold().is_some() {
             return Ok(());
         }
         let arena = sys::map_private(self.len_bytes)?;
-        // SAFETY: the arena is fresh, longer than its header and aligned to a page; who has the heap
-        // is not in this process.
+        // SAFETY: the arena is fresh, longer than its header and aligned to a page; a thread that
+        // holds the lock is not in this process.
         unsafe {
             arena.cast::<*mut u8>().write(self.arena.load(Ordering::Relaxed));
             let (rest, len_bytes) = (arena.add(HEADER_BYTES), self.len_bytes - HEADER_BYTES);
@@ -124,11 +125,11 @@ impl Heap {
         Ok(())
     }
 
-    fn take(&self) -> InHand<'_> {
+    fn take(&self) -> HeapGuard<'_> {
         let talc = self.talc.hold();
         let uses = self.uses();
         count(uses);
-        InHand { uses, talc }
+        HeapGuard { uses, talc }
     }
 
     fn uses(&self) -> Option<&AtomicU64> {
@@ -136,16 +137,16 @@ impl Heap {
         unsafe { self.uses.load(Ordering::Acquire).as_ref() }
     }
 
-    fn place_of(&self, piece: *mut u8) -> Place {
+    fn origin_of(&self, piece: *mut u8) -> Origin {
         let newest = self.arena.load(Ordering::Relaxed);
         let mut arena = newest;
         loop {
             let start = arena as usize;
             if (start..start + self.len_bytes).contains(&(piece as usize)) {
-                return if arena == newest { Place::Heap } else { Place::LeftBehind };
+                return if arena == newest { Origin::Heap } else { Origin::Abandoned };
             }
             if arena == self.first {
-                return Place::Mapping;
+                return Origin::Mapping;
             }
             // SAFETY: an arena of a child's own begins with its header, and is never unmapped.
             arena = unsafe { arena.cast::<*mut u8>().read() };
@@ -153,13 +154,13 @@ impl Heap {
     }
 }
 
-/// The heap, in a thread's hands; counted when it is taken and when it is put down.
-struct InHand<'a> {
+/// The locked heap; counted when it is locked and when it is unlocked.
+struct HeapGuard<'a> {
     uses: Option<&'a AtomicU64>,
     talc: SpinGuard<'a, Talc>,
 }
 
-impl Deref for InHand<'_> {
+impl Deref for HeapGuard<'_> {
     type Target = Talc;
 
     fn deref(&self) -> &Talc {
@@ -167,13 +168,13 @@ impl Deref for InHand<'_> {
     }
 }
 
-impl DerefMut for InHand<'_> {
+impl DerefMut for HeapGuard<'_> {
     fn deref_mut(&mut self) -> &mut Talc {
         &mut self.talc
     }
 }
 
-impl Drop for InHand<'_> {
+impl Drop for HeapGuard<'_> {
     fn drop(&mut self) {
         count(self.uses);
     }
@@ -185,18 +186,18 @@ fn count(uses: Option<&AtomicU64>) {
     }
 }
 
-/// Where a piece lies.
+/// The origin of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Origin {
     Heap,
-    /// In an arena that somebody had in his hands when the process was forked off.
-    LeftBehind,
-    /// It is one.
+    /// An arena that was in use when the process was forked off.
+    Abandoned,
+    /// A mapping of its own.
     Mapping,
 }
 
-// SAFETY: a piece is the inner heap's, of an arena left behind, or a mapping of its own, and which of
-// them its address tells.
+// SAFETY: an allocation is the inner heap's, of an abandoned arena, or a mapping of its own, told
+// apart by its address.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: forwarded to the caller.
@@ -208,7 +209,7 @@ unsafe impl GlobalAlloc for Heap {
         if layout.size() >= MAPPED_BYTES && layout.align() <= PAGE {
             return sys::map_private(layout.size()).unwrap_or(ptr::null_mut());
         }
-        // SAFETY: forwarded to the caller; the piece is as long as that.
+        // SAFETY: forwarded to the caller; the allocation is as long as that.
         unsafe {
             let piece = self.alloc(layout);
             if !piece.is_null() {
@@ -219,18 +220,18 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
-        match self.place_of(piece) {
+        match self.origin_of(piece) {
             // SAFETY: the heap's own, and forwarded to the caller.
-            Place::Heap => unsafe { self.take().deallocate(piece, layout) },
-            Place::LeftBehind => {}
-            // SAFETY: mapped with this length, and nobody uses it any more.
-            Place::Mapping => unsafe { sys::unmap(piece.cast::<c_void>(), layout.size()) },
+            Origin::Heap => unsafe { self.take().deallocate(piece, layout) },
+            Origin::Abandoned => {}
+            // SAFETY: mapped with this length, and no longer used.
+            Origin::Mapping => unsafe { sys::unmap(piece.cast::<c_void>(), layout.size()) },
         }
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the heap's own, and forwarded to the caller.
-        let fits = self.place_of(piece) == Place::Heap
+        let fits = self.origin_of(piece) == Origin::Heap
             && unsafe { self.take().try_realloc_in_place(piece, layout, new_size) };
         if fits {
             return piece;
@@ -239,7 +240,7 @@ unsafe impl GlobalAlloc for Heap {
         let moved =
             unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
         if !moved.is_null() {
-            // SAFETY: both are as long as that, and they are two.
+            // SAFETY: both are as long as that, and they do not overlap.
             unsafe {
                 ptr::copy_nonoverlapping(piece, moved, layout.size().min(new_size));
                 self.dealloc(piece, layout);
@@ -262,7 +263,7 @@ pub(super) mod tests {
 
     fn heap() -> &'static Heap {
         let memory = Box::leak(Box::new([0u8; LEN_BYTES]));
-        // SAFETY: leaked, and nobody else's.
+        // SAFETY: leaked, and used by nothing else.
         Box::leak(Box::new(unsafe { Heap::new(memory) }))
     }
 
@@ -270,7 +271,7 @@ pub(super) mod tests {
         Layout::from_size_align(len_bytes, 8).unwrap()
     }
 
-    /// A piece of so many bytes, all of them `byte`.
+    /// Allocates `len_bytes` bytes, all of them `byte`.
     fn piece(heap: &Heap, len_bytes: usize, byte: u8) -> *mut u8 {
         // SAFETY: as long as that.
         unsafe {
@@ -282,24 +283,24 @@ pub(super) mod tests {
     }
 
     fn holds(piece: *mut u8, len_bytes: usize, byte: u8) -> bool {
-        // SAFETY: a piece that is as long as that.
+        // SAFETY: an allocation that is as long as that.
         unsafe { std::slice::from_raw_parts(piece, len_bytes) }.iter().all(|it| *it == byte)
     }
 
     #[test]
-    fn pieces_come_and_go_and_long_zeros_are_mapped() {
+    fn long_zeros_are_mapped() {
         let heap = heap();
         for _ in 0..3 {
             let first = piece(heap, 600 << 10, 7);
-            assert_eq!(heap.place_of(first), Place::Heap);
+            assert_eq!(heap.origin_of(first), Origin::Heap);
             // SAFETY: pieces of these lengths, each freed once.
             unsafe {
                 assert!(heap.alloc(layout(600 << 10)).is_null());
                 let zeros = heap.alloc_zeroed(layout(2 << 20));
-                assert_eq!(heap.place_of(zeros), Place::Mapping);
+                assert_eq!(heap.origin_of(zeros), Origin::Mapping);
                 assert!(holds(zeros, 2 << 20, 0));
                 let less = heap.realloc(zeros, layout(2 << 20), 1000);
-                assert_eq!((heap.place_of(less), holds(less, 1000, 0)), (Place::Heap, true));
+                assert_eq!((heap.origin_of(less), holds(less, 1000, 0)), (Origin::Heap, true));
                 let few = heap.alloc_zeroed(layout(1000));
                 assert!(holds(few, 1000, 0));
                 heap.dealloc(few, layout(1000));
@@ -311,22 +312,22 @@ pub(super) mod tests {
         }
     }
 
-    /// As in a child whose parent's threads did `meanwhile` while it was forked.
+    /// Acts as a child whose parent's threads did `meanwhile` while it was forked.
     fn forked(heap: &Heap, meanwhile: impl FnOnce()) {
         heap.before_fork().unwrap();
         meanwhile();
-        // SAFETY: nobody else uses this heap.
+        // SAFETY: nothing else uses this heap.
         unsafe { heap.take_over_in_child().unwrap() };
     }
 
     #[test]
-    fn a_heap_that_was_in_use_during_the_fork_is_left_behind() {
+    fn arena_used_during_fork_is_abandoned() {
         let heap = heap();
         let old = piece(heap, 500, 1);
         let kept = piece(heap, 500, 2);
         for _ in 0..2 {
             forked(heap, || {});
-            assert_eq!(heap.place_of(old), Place::Heap, "nobody did anything");
+            assert_eq!(heap.origin_of(old), Origin::Heap, "the heap was not used");
         }
         for generation in 0..4 {
             let young = piece(heap, 500, 3);
@@ -334,25 +335,25 @@ pub(super) mod tests {
                 0 => std::mem::forget(heap.take()),
                 _ => drop(heap.take()),
             });
-            assert_eq!([old, young].map(|it| heap.place_of(it)), [Place::LeftBehind; 2]);
+            assert_eq!([old, young].map(|it| heap.origin_of(it)), [Origin::Abandoned; 2]);
             assert!(holds(young, 500, 3));
             let new = piece(heap, 700 << 10, generation);
-            assert_eq!(heap.place_of(new), Place::Heap);
+            assert_eq!(heap.origin_of(new), Origin::Heap);
             // SAFETY: of this length.
             unsafe { heap.dealloc(new, layout(700 << 10)) };
         }
         // SAFETY: pieces of these lengths, each freed once.
         unsafe {
             let longer = heap.realloc(old, layout(500), 5000);
-            assert_eq!((heap.place_of(longer), holds(longer, 500, 1)), (Place::Heap, true));
+            assert_eq!((heap.origin_of(longer), holds(longer, 500, 1)), (Origin::Heap, true));
             heap.dealloc(kept, layout(500));
-            assert!(holds(kept, 500, 2), "freed in vain");
+            assert!(holds(kept, 500, 2), "an abandoned allocation is kept");
             heap.dealloc(longer, layout(5000));
         }
     }
 
     #[test]
-    fn a_child_allocates_whatever_other_threads_did_when_it_was_forked() {
+    fn forked_child_can_allocate() {
         let heap = heap();
         let old = piece(heap, 100, 9);
         let over = AtomicBool::new(false);
@@ -369,7 +370,7 @@ pub(super) mod tests {
             });
             for number in 0..200 {
                 heap.before_fork().unwrap();
-                assert!(ends_well(fork(|| use_in_child(heap, old))), "child {number}");
+                assert!(exits_with_success(fork(|| use_in_child(heap, old))), "child {number}");
             }
         });
     }
@@ -401,10 +402,10 @@ pub(super) mod tests {
         }
     }
 
-    /// A child that ends with 0 if `body` says so.
+    /// Forks a child that exits with 0 if `body` returns true.
     pub(in super::super) fn fork(body: impl FnOnce() -> bool) -> Pid {
         const SIGCHLD: usize = 17;
-        // SAFETY: the child touches nothing that another thread may have had in its hands but `body`'s.
+        // SAFETY: the child touches nothing that another thread may have held but what `body` uses.
         let pid = unsafe { sys::syscall(sys::nr::CLONE, [SIGCHLD, 0, 0, 0, 0, 0]) }.unwrap();
         match Pid::from_raw(pid as i32) {
             Some(child) => child,
@@ -412,7 +413,7 @@ pub(super) mod tests {
         }
     }
 
-    fn ends_well(child: Pid) -> bool {
+    fn exits_with_success(child: Pid) -> bool {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {

@@ -1,13 +1,16 @@
-//! What the program says about its memory (`madvise(2)`), and what the pager makes of it.
+//! Advice of the program about its memory (`madvise(2)`), and its effects on paging.
 //!
-//! - NORMAL, SEQUENTIAL, RANDOM: kept for each page ([`Pattern`]); a fault asks for it.
-//! - WILLNEED: brought in before the call returns, by the handler: the calling thread asks for one
-//!   page of each stretch, and the handler sees that all of the stretch is wanted ([`Wanted`](super::requests::Wanted)).
-//! - COLD: leaves before anything else, when there is need of room.
-//! - PAGEOUT: leaves at once; the evictor does it, and the call waits ([`PageOuts`](super::requests::PageOuts)).
+//! - NORMAL, SEQUENTIAL, RANDOM: recorded for each page ([`Pattern`]); a fault reads it.
+//! - WILLNEED: brought in before the call returns, by the handler: the calling thread touches one
+//!   page of each stretch, and the handler brings in the whole stretch
+//!   ([`Wanted`](super::requests::Wanted)).
+//! - COLD: evicted before anything else, when room is needed.
+//! - PAGEOUT: evicted at once by the evictor, while the call waits
+//!   ([`PageOuts`](super::requests::PageOuts)).
 //!
-//! The kernel is asked first each time: it knows what is mapped and locked, and its errors are the
-//! program's. Never told is that pages are to be swapped out: it would do so.
+//! Each call goes to the kernel first: it checks that the range is mapped and not locked, and its
+//! errors are passed to the program. PAGEOUT is passed on as COLD: the kernel would swap the pages
+//! out.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -21,11 +24,11 @@ use super::pages_of;
 use super::read_ahead::MAX_WINDOW;
 use super::sys::{self, Errno, SysResult};
 
-/// How long WILLNEED waits for room.
+/// Longest wait of WILLNEED for room, in nanoseconds.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
-/// How often it looks meanwhile.
+/// Period at which it checks meanwhile, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 1_000_000;
-/// WILLNEED fills one part in so many of the budget at most.
+/// WILLNEED fills at most one part in this many of the budget.
 const WANTED_SHARE: u64 = 2;
 
 const MADV_NORMAL: usize = 0;
@@ -36,18 +39,18 @@ const MADV_WILLNEED: usize = 3;
 /// Advice that changes no contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// How it will be used.
+    /// The expected pattern of use.
     Use(Pattern),
-    /// It will be needed soon.
+    /// The pages will be needed soon.
     WillNeed,
-    /// It will not be needed for a while.
+    /// The pages will not be needed for a while.
     Cold,
-    /// It is to leave now.
+    /// The pages are to leave now.
     PageOut,
 }
 
 impl Hint {
-    /// The hint behind a number of `madvise(2)`, if it is one.
+    /// Returns the hint of an advice number of `madvise(2)`, if it is one.
     pub fn of(advice: usize) -> Option<Hint> {
         match advice {
             MADV_NORMAL => Some(Hint::Use(Pattern::Normal)),
@@ -60,7 +63,7 @@ impl Hint {
         }
     }
 
-    /// What the kernel is told of it.
+    /// Returns the advice that is passed to the kernel.
     fn advice(self) -> usize {
         match self {
             Hint::Use(Pattern::Normal) => MADV_NORMAL,
@@ -89,18 +92,18 @@ impl std::str::FromStr for Hint {
         let named = NAMES.into_iter().find(|(name, _)| *name == text).map(|(_, hint)| hint);
         named.ok_or_else(|| {
             let names = NAMES.map(|(name, _)| name).join(", ");
-            format!("there is no hint {text:?}: {names}")
+            format!("unknown hint {text:?}: expected one of {names}")
         })
     }
 }
 
 impl Pager {
-    /// Heeds a hint about `[addr, addr + len_bytes)`, whole pages. What of it is not managed is the
-    /// kernel's alone.
+    /// Applies a hint to `[addr, addr + len_bytes)`, whole pages. Unmanaged pages of it get the
+    /// kernel's treatment only.
     ///
     /// # Errors
-    /// The kernel's. `ENOMEM` says that part of the range is not mapped: the rest is heeded all the
-    /// same.
+    /// The kernel's. `ENOMEM`: part of the range is not mapped; the hint is applied to the rest all
+    /// the same.
     pub fn heed(&'static self, addr: usize, len_bytes: usize, hint: Hint) -> SysResult<()> {
         let pages = pages_of(addr, len_bytes);
         let mut structure = self.hold_structure();
@@ -128,8 +131,8 @@ impl Pager {
         outcome
     }
 
-    /// Brings in what is far of `pages`, from the start on, as much as the budget has room for.
-    /// Others leave for it.
+    /// Brings in the far and staged pages of `pages`, from the start on, as far as the budget has
+    /// room. Others are evicted for it.
     fn bring_in(&'static self, pages: Range<PageNumber>) {
         let thread = sys::gettid();
         let most = self.limit_pages.load(Ordering::Relaxed) / WANTED_SHARE;
@@ -158,8 +161,8 @@ impl Pager {
         }
     }
 
-    /// Waits until the evictor has made room, as much as it makes: so many pages. `None`: there
-    /// will not be any.
+    /// Waits until the evictor has made room. Returns the room in pages. `None`: there will not be
+    /// any.
     fn make_room(&self) -> Option<usize> {
         let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
         loop {
@@ -187,8 +190,8 @@ impl Structure {
         }
     }
 
-    /// The size of the pages that the range is brought in by from now on. What is here of it stays as
-    /// it is.
+    /// Sets the page size by which the range is brought in from now on. Resident pages stay as they
+    /// are.
     pub fn choose_page_size(&mut self, addr: usize, len_bytes: usize, size: PageSize) {
         let pager = self.pager;
         pager.block.note_page_size(size);
@@ -207,8 +210,8 @@ impl Structure {
         }
     }
 
-    /// Has the evictor take what is here of `pages`; the number of the request, if there is
-    /// anything to take.
+    /// Requests the evictor to page out the resident pages of `pages`. Returns the number of the
+    /// request, if there is any page to take.
     fn page_out(&mut self, pages: Range<PageNumber>) -> Option<u32> {
         let pager = self.pager;
         let guarded = self.guarded();
@@ -221,7 +224,7 @@ impl Structure {
         (guarded.page_outs.len() > before).then(|| pager.page_outs.ask())
     }
 
-    /// The first managed page of the range that was written and is not in the program's memory.
+    /// Returns the first managed page of the range that was written and is not resident.
     fn next_away(&mut self, pages: Range<PageNumber>) -> Option<PageNumber> {
         let table = &self.pager.table;
         let mut parts = self.guarded().regions.parts(pages);
@@ -231,7 +234,7 @@ impl Structure {
     }
 }
 
-/// Makes the resident pages of a managed range cold; whether there are any, staged ones counted.
+/// Makes the resident pages of a managed range cold. True if there are any, staged ones included.
 fn make_cold(pager: &Pager, pages: Range<PageNumber>) -> bool {
     let mut any = false;
     pager.table.for_each_live(pages, |_, entry| {
@@ -245,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_have_the_kernels_numbers() {
+    fn hint_numbers_match_kernel() {
         for advice in [0, 1, 2, 3, 20] {
             assert_eq!(Hint::of(advice).map(Hint::advice), Some(advice));
         }
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_have_names() {
+    fn hint_names_parse() {
         assert_eq!("sequential".parse(), Ok(Hint::Use(Pattern::Sequential)));
         assert_eq!("pageout".parse(), Ok(Hint::PageOut));
         assert!("dontneed".parse::<Hint>().unwrap_err().contains("willneed, cold"));

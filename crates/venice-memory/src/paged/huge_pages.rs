@@ -1,8 +1,8 @@
-//! Whether this machine has huge pages of 2 MiB for a pager.
+//! Availability of huge pages of 2 MiB for a pager on this machine.
 //!
 //! Sources: `Documentation/admin-guide/mm/transhuge.rst` of the kernel; `UFFDIO_MOVE` in
-//! `mm/userfaultfd.c`, which splits a huge page where there is a table of small ones; `mm/pt_reclaim.c`
-//! (Linux 6.14), by which such a table goes.
+//! `mm/userfaultfd.c`, which splits a huge page where there is a table of small ones;
+//! `mm/pt_reclaim.c` (Linux 6.14), which frees such a table.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,34 +16,36 @@ use super::uffd::Uffd;
 const ALL_SIZES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const OF_2_MIB: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
 
-/// Why it has none.
+/// The reason why huge pages are unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoHugePages {
     /// The kernel was built without them.
-    #[error("this kernel has no transparent huge pages ({ALL_SIZES} is not there)")]
+    #[error(
+        "huge pages are unavailable: this kernel has no transparent huge pages ({ALL_SIZES} is missing)"
+    )]
     NotBuilt,
     /// They are switched off.
-    #[error("transparent huge pages are switched off: `echo madvise > {file}` as root")]
+    #[error("transparent huge pages are switched off: run `echo madvise > {file}` as root")]
     Off {
-        /// Where.
+        /// The file that switches them.
         file: &'static str,
     },
-    /// What is touched has a table of small pages for good.
+    /// The kernel keeps a table of small pages wherever a page was touched.
     #[error(
-        "this kernel keeps its tables of small pages: boot Linux 6.14 or newer with \
+        "this kernel does not free its tables of small pages: boot Linux 6.14 or newer with \
          CONFIG_PT_RECLAIM"
     )]
     TablesStay,
-    /// It could not be tried.
-    #[error("a huge page could not be tried ({0}): see the rows on the kernel in `venice doctor`")]
+    /// The trial failed.
+    #[error("the trial of a huge page failed ({0}): see the kernel rows of `venice doctor`")]
     Untried(Errno),
 }
 
-/// The kernel does not change: one that stayed a huge page answers for all that come later.
+/// Set once a huge page stayed one in the trial: the kernel does not change.
 static ONE_STAYED: AtomicBool = AtomicBool::new(false);
 
-/// Asks the kernel, and tries one: it is moved to where a small page was. Where memory is so
-/// fragmented that there is none to try, they count as being there.
+/// Checks the kernel's switches, and tries one huge page: it is moved to where a small page was.
+/// If memory is so fragmented that there is none to try, huge pages count as available.
 ///
 /// # Errors
 /// [`NoHugePages`].
@@ -63,7 +65,7 @@ pub fn are_to_be_had() -> Result<(), NoHugePages> {
     }
 }
 
-/// By what the two files say; the one for 2 MiB came with Linux 6.8.
+/// Checks the contents of the two files; the one for 2 MiB came with Linux 6.8.
 fn judge(all_sizes: Option<&str>, of_2_mib: Option<&str>) -> Result<(), NoHugePages> {
     let all_sizes = chosen(all_sizes.ok_or(NoHugePages::NotBuilt)?);
     match of_2_mib.map_or("inherit", chosen) {
@@ -74,19 +76,19 @@ fn judge(all_sizes: Option<&str>, of_2_mib: Option<&str>) -> Result<(), NoHugePa
     }
 }
 
-/// The word in brackets.
+/// Returns the word in brackets.
 fn chosen(choices: &str) -> &str {
     let word = choices.split_whitespace().find(|word| word.starts_with('[')).unwrap_or("");
     word.trim_matches(['[', ']'])
 }
 
-/// Does a huge page that is moved to where a small one was stay a huge one? `None`: there was none to
-/// move. Others may do what they like meanwhile.
+/// True if a huge page that is moved to where a small one was stays a huge one; `None`: there was
+/// none to move. `meanwhile` runs between.
 fn stays_one(meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     let uffd = Uffd::open()?;
     let tried = sys::map_aligned(2 * HUGE_BYTES, HUGE_BYTES).and_then(|memory| {
         let tried = try_one(uffd, memory, meanwhile);
-        // SAFETY: mapped here, and nobody else has it.
+        // SAFETY: mapped here, and used by nothing else.
         unsafe { sys::unmap(memory as *mut _, 2 * HUGE_BYTES) };
         tried
     });
@@ -94,13 +96,13 @@ fn stays_one(meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     tried
 }
 
-/// The same in 4 MiB of empty memory.
+/// Does the same in 4 MiB of empty memory.
 fn try_one(uffd: Uffd, memory: usize, meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     let (from, to) = (memory, memory + HUGE_BYTES);
-    // SAFETY: advice about fresh memory that nobody else has, and its first bytes.
+    // SAFETY: advice about fresh memory that nothing else uses, and its first bytes.
     unsafe {
-        // What a child has too cannot be moved; and a fork by another thread would wait for ever
-        // until somebody here read of it.
+        // A page shared with a child cannot be moved, and a fork by another thread would wait for
+        // ever until its event is read here.
         sys::madvise(memory, 2 * HUGE_BYTES, sys::MADV_DONTFORK)?;
         sys::madvise(from, HUGE_BYTES, sys::MADV_HUGEPAGE)?;
         sys::madvise(to, HUGE_BYTES, sys::MADV_NOHUGEPAGE)?;
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_switches_count() {
+    fn both_sysfs_switches_count() {
         let on = Some("always [madvise] never\n");
         let off = Some("always madvise [never]\n");
         let inherit = Some("always [inherit] madvise never\n");
@@ -137,21 +139,21 @@ mod tests {
         assert_eq!(judge(on, inherit), Ok(()));
         assert_eq!(judge(off, inherit), Err(NoHugePages::Off { file: ALL_SIZES }));
         assert_eq!(judge(on, off), Err(NoHugePages::Off { file: OF_2_MIB }));
-        assert_eq!(judge(off, on), Ok(()), "the size's own comes first");
+        assert_eq!(judge(off, on), Ok(()), "the switch of the size takes precedence");
     }
 
     #[test]
-    fn one_is_tried() {
+    fn huge_page_trial_runs() {
         match are_to_be_had() {
             Ok(()) => {}
-            Err(none) => println!("SKIPPED: one_is_tried: {none}"),
+            Err(none) => println!("SKIPPED: huge_page_trial_runs: {none}"),
         }
     }
 
     #[test]
-    fn it_does_not_matter_who_forks_meanwhile() {
+    fn concurrent_fork_keeps_huge_page() {
         if let Err(none) = are_to_be_had() {
-            println!("SKIPPED: it_does_not_matter_who_forks_meanwhile: {none}");
+            println!("SKIPPED: concurrent_fork_keeps_huge_page: {none}");
             return;
         }
         let mut child = None;
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(stayed.map(drop), Ok(()));
     }
 
-    /// What a child does until it is killed.
+    /// Sleeps in a child until it is killed.
     fn sleep() -> bool {
         loop {
             std::thread::sleep(Duration::from_secs(1));

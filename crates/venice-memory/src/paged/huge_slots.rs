@@ -1,30 +1,31 @@
-//! The part of the staging area that huge pages leave by: slots of 2 MiB, each for one.
+//! The part of the staging area for huge pages on their way out: slots of 2 MiB, one huge page
+//! each.
 //!
-//! What was written out leaves its 2 MiB behind in the slot. A few such are kept as *spares*: the next
-//! huge page that comes in is put together in one and moved from there, so that the kernel need not
-//! look for 2 MiB in a row and clear them (about a millisecond in a virtual machine whose host gives
-//! memory as it is touched, where copying 2 MiB takes a tenth of that).
+//! A huge page that was written out leaves its 2 MiB in the slot. A few such slots are kept as
+//! *spares*: the next huge page that comes in is assembled in one and moved from there, so that the
+//! kernel need not find and clear 2 MiB in a row (about a millisecond in a virtual machine whose
+//! host populates memory on touch, where copying 2 MiB takes a tenth of that).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::sys::{self, SysResult};
 
-/// A slot's number.
+/// The number of a slot.
 pub type HugeSlot = usize;
 
-/// Spares kept at most.
+/// Most spares kept.
 pub const MOST_SPARES: usize = 2;
 
-/// No memory is in it.
+/// The slot has no memory.
 const EMPTY: u32 = 0;
-/// The evictor has it, for a page on its way out.
+/// The evictor uses it, for a page on its way out.
 const HELD: u32 = 1;
-/// Memory that nobody needs is in it.
+/// The slot has memory whose contents are not needed.
 const SPARE: u32 = 2;
-/// The handler puts a page together in it.
+/// The handler assembles a page in it.
 const TAKEN: u32 = 3;
 
-/// What the slots are used for.
+/// The slots and their uses.
 #[derive(Debug)]
 pub struct HugeSlots {
     uses: &'static [AtomicU32],
@@ -34,13 +35,13 @@ pub struct HugeSlots {
 impl Drop for HugeSlots {
     fn drop(&mut self) {
         let uses = self.uses.as_ptr().cast_mut();
-        // SAFETY: mapped by `new`, and nobody has it but this.
+        // SAFETY: mapped by `new`, and used by nothing else.
         unsafe { sys::unmap(uses.cast(), size_of_val(self.uses)) };
     }
 }
 
 impl HugeSlots {
-    /// So many, all empty.
+    /// Makes `count` slots, all empty.
     ///
     /// # Errors
     /// The kernel's, when there is no address space.
@@ -51,22 +52,22 @@ impl HugeSlots {
         Ok(HugeSlots { uses, spares: AtomicU32::new(0) })
     }
 
-    /// How many there are.
+    /// Number of slots.
     pub fn count(&self) -> usize {
         self.uses.len()
     }
 
-    /// Spares there are.
+    /// Number of spares.
     pub fn spares(&self) -> usize {
         self.spares.load(Ordering::Relaxed) as usize
     }
 
-    /// An empty one: the evictor's from now on.
+    /// Takes an empty slot for the evictor.
     pub fn hold(&self) -> Option<HugeSlot> {
         self.first(EMPTY, HELD)
     }
 
-    /// A spare: the handler's from now on.
+    /// Takes a spare for the handler.
     pub fn take_spare(&self) -> Option<HugeSlot> {
         if self.spares() == 0 {
             return None;
@@ -76,19 +77,19 @@ impl HugeSlots {
         Some(slot)
     }
 
-    /// Whoever has the slot leaves memory in it that nobody needs.
+    /// Gives back a slot whose memory is kept as a spare.
     pub fn give_spare(&self, slot: HugeSlot) {
         self.spares.fetch_add(1, Ordering::Relaxed);
         self.uses[slot].store(SPARE, Ordering::Release);
     }
 
-    /// Whoever has the slot has left no memory in it.
+    /// Gives back a slot whose memory was freed.
     pub fn give_empty(&self, slot: HugeSlot) {
         self.uses[slot].store(EMPTY, Ordering::Release);
     }
 
-    /// In a forked child, where the handler that had some in hand does not exist: the slots that it
-    /// had. They are the caller's.
+    /// Returns, in a forked child, the slots of the parent's handler, which does not exist here,
+    /// and the spares. The caller owns them.
     pub fn left_over(&self) -> impl Iterator<Item = HugeSlot> {
         self.spares.store(0, Ordering::Relaxed);
         let uses = self.uses.iter().enumerate();
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_has_one_user_at_a_time() {
+    fn slot_has_one_user() {
         let slots = HugeSlots::new(3).unwrap();
         assert_eq!((slots.hold(), slots.hold(), slots.take_spare()), (Some(0), Some(1), None));
         slots.give_spare(1);

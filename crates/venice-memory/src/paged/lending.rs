@@ -1,10 +1,11 @@
 //! The structure lock of a thread that forks, lent to threads that it waits for.
 //!
-//! The C library takes the locks of `malloc` after it has called whoever wants to be called before
-//! a `fork`. The thread that forks has the structure lock then, and may wait for a thread that has
-//! a lock of `malloc` and waits for the structure lock, to map memory. So until the fork begins it
-//! lends the lock: whoever borrows it changes the address space and gives it back. A child that
-//! was copied while the lock was lent finds the word so, and must not use what the lock guards.
+//! The C library takes the locks of `malloc` after it has called the handlers registered for a
+//! `fork`. The forking thread holds the structure lock then, and may wait for a thread that holds a
+//! lock of `malloc` and waits for the structure lock, to map memory. So until the fork begins the
+//! forking thread lends the lock: a thread borrows it, changes the address space and gives it back.
+//! In a child that was copied while the lock was lent the word shows it, and the child must not use
+//! the guarded state.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,42 +15,45 @@ const KEPT: u32 = 0;
 const TO_LEND: u32 = 1;
 const LENT: u32 = 2;
 
-/// Whether the lock may be borrowed, and is.
+/// The state of the loan.
 #[derive(Debug, Default)]
 pub struct Lending {
     word: AtomicU32,
 }
 
 impl Lending {
-    /// The holder lends from here on.
+    /// Begins to lend.
     pub fn open(&self) {
         self.word.store(TO_LEND, Ordering::SeqCst);
     }
 
-    /// The holder lends no more; waits for the lock if it is lent.
+    /// Ends the lending, and waits for the lock if it is lent.
     pub fn close(&self) {
         while self.word.load(Ordering::SeqCst) != KEPT && !self.change(TO_LEND, KEPT) {
             sys::futex_wait(&self.word, LENT, None, false);
         }
     }
 
-    /// Borrows the lock; `false`: it is not to be had.
+    /// Borrows the lock. False if it is unavailable.
     pub fn borrow(&self) -> bool {
         self.change(TO_LEND, LENT)
     }
 
-    /// Gives back what was borrowed.
+    /// Gives the borrowed lock back.
+    ///
+    /// # Panics
+    /// If the lock is not borrowed.
     pub fn give_back(&self) {
         assert!(self.change(LENT, TO_LEND), "only a borrowed lock can be given back");
         sys::futex_wake(&self.word, u32::MAX >> 1, false);
     }
 
-    /// Is the lock lent?
+    /// True if the lock is lent.
     pub fn is_lent(&self) -> bool {
         self.word.load(Ordering::SeqCst) == LENT
     }
 
-    /// In the child of a fork: no thread here has borrowed anything.
+    /// Resets the loan in the child of a fork, where no thread has borrowed anything.
     pub fn reset(&self) {
         self.word.store(KEPT, Ordering::SeqCst);
     }
@@ -64,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lender_waits_until_it_has_the_lock_again() {
+    fn lender_waits_for_return() {
         let lending = Lending::default();
-        assert!(!lending.borrow(), "nobody lends");
+        assert!(!lending.borrow(), "the lock is not offered");
         lending.open();
         assert!(lending.borrow() && lending.is_lent());
         assert!(!lending.borrow(), "one at a time");

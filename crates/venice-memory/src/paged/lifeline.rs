@@ -1,11 +1,12 @@
-//! What ties the processes of a window to their supervisor: a pipe that nobody writes to, whose one
-//! end only the supervisor has. Where it closes unsaid the supervisor was killed; nobody renews the
-//! leases then, and what is mapped may be another's any moment. So the process ends at once.
+//! The lifeline from the processes of a window to their supervisor: a pipe that nothing is written
+//! to while the run lasts, whose write end only the supervisor has. If it closes without a byte,
+//! the supervisor was killed; then leases are no longer renewed, and the mapped memory may soon
+//! belong to another. So the process ends at once.
 //!
-//! A thread of its own waits for that, with a table of descriptors of its own that the program does
-//! not reach. A forked child, whose memory is all local, is watched too: a run that is killed
-//! leaves nothing that runs. For it the pipe stays open in the program's table, where the shim keeps
-//! it from being closed. (A pager's evictor looks at the connection to the supervisor instead.)
+//! A separate thread waits for that, with its own descriptor table, which the program does not
+//! reach. A forked child, whose memory is all local, is watched too: a run that is killed leaves no
+//! process running. For it the pipe stays open in the program's table, where the shim keeps it from
+//! being closed. (A pager's evictor checks the connection to the supervisor instead.)
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -24,7 +25,7 @@ pub struct Lifeline {
 }
 
 impl Lifeline {
-    /// A new one.
+    /// Makes a lifeline.
     ///
     /// # Errors
     /// The kernel's: there are too many descriptors.
@@ -33,14 +34,14 @@ impl Lifeline {
         Ok(Lifeline { held, for_processes })
     }
 
-    /// What each process gets.
+    /// The end that each process gets.
     pub fn for_processes(&self) -> BorrowedFd<'_> {
         self.for_processes.as_fd()
     }
 
-    /// The run is over and nothing of it is borrowed: whatever it left behind may go on.
+    /// Releases the processes: the run is over and nothing of it is borrowed, so they may go on.
     pub fn let_go(&self) {
-        // It stays there for all to see.
+        // The byte stays in the pipe for all processes.
         let _ = rustix::io::write(&self.held, b".");
     }
 }
@@ -53,19 +54,21 @@ pub struct Tether {
 }
 
 impl Tether {
-    /// Takes what the supervisor sent, and keeps it at or above `lowest_fd` where there is room.
+    /// Takes the end that the supervisor sent, and keeps it at or above `lowest_fd` where there is
+    /// room.
     pub fn new(lifeline: OwnedFd, lowest_fd: i32) -> &'static Tether {
         let descriptors = Descriptors::new(lowest_fd);
         let fd = descriptors.keep(lifeline.into_raw_fd());
         Box::leak(Box::new(Tether { fd, descriptors }))
     }
 
-    /// What the program must not close.
+    /// The descriptors that the program must not close.
     pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
 
-    /// Starts the thread that ends this process with its supervisor. In a forked child again.
+    /// Starts the thread that ends this process with its supervisor. To be called again in a forked
+    /// child.
     ///
     /// # Errors
     /// The kernel's: no memory, or too many threads.
@@ -77,34 +80,34 @@ impl Tether {
 extern "C" fn watch(fd: usize) -> ! {
     let fd = fd as i32;
     if thread::keep_only(fd).is_err() {
-        sys::die("it cannot be seen whether `venice run` is still there");
+        sys::die("watching `venice run` failed: no descriptor table of its own");
     }
     loop {
-        match what_became_of(fd) {
-            Some(Become::LetGo) => thread::exit(),
-            Some(Become::Killed) => {
-                sys::die("`venice run` is gone, and with it this program's far memory");
+        match wait_for_end(fd) {
+            Some(SupervisorEnd::Released) => thread::exit(),
+            Some(SupervisorEnd::Killed) => {
+                sys::die("`venice run` has ended: this program's far memory is lost");
             }
             None => {}
         }
     }
 }
 
-/// How a supervisor ends.
+/// The end of a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Become {
-    LetGo,
+enum SupervisorEnd {
+    Released,
     Killed,
 }
 
-/// Waits until there is something; `None`: nothing yet.
-fn what_became_of(fd: i32) -> Option<Become> {
+/// Waits for the end of the supervisor; `None`: nothing has happened yet.
+fn wait_for_end(fd: i32) -> Option<SupervisorEnd> {
     let mut end = [PollFd { fd, events: sys::POLLIN, revents: 0 }];
     if sys::poll(&mut end, -1) == 0 {
         return None;
     }
-    let is_let_go = end[0].revents & sys::POLLIN != 0;
-    Some(if is_let_go { Become::LetGo } else { Become::Killed })
+    let is_released = end[0].revents & sys::POLLIN != 0;
+    Some(if is_released { SupervisorEnd::Released } else { SupervisorEnd::Killed })
 }
 
 #[cfg(test)]
@@ -114,18 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_supervisor_that_is_killed_is_told_from_one_that_lets_go() {
-        for lets_go in [false, true] {
+    fn killed_supervisor_differs_from_release() {
+        for releases in [false, true] {
             let lifeline = Lifeline::new().unwrap();
             let process = lifeline.for_processes().try_clone_to_owned().unwrap();
-            if lets_go {
+            if releases {
                 lifeline.let_go();
             }
             drop(lifeline);
-            let expected = if lets_go { Become::LetGo } else { Become::Killed };
-            // As often as there are processes.
+            let expected = if releases { SupervisorEnd::Released } else { SupervisorEnd::Killed };
+            // Once for each of several processes.
             for _ in 0..3 {
-                assert_eq!(what_became_of(process.as_raw_fd()), Some(expected));
+                assert_eq!(wait_for_end(process.as_raw_fd()), Some(expected));
             }
         }
     }

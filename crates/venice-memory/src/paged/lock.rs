@@ -1,9 +1,9 @@
-//! The structure lock: hooks that change the address space, the evictor and `fork` take turns.
+//! The structure lock: taken by hooks that change the address space, the evictor and `fork`.
 //!
-//! The fault handler takes it for huge pages alone, and never waits long for a thread of the program
-//! that has it: whoever holds it may fault and is served. Signals are
-//! blocked while it is held: a signal handler that calls `munmap` must not wait for its own
-//! thread. The child of a `fork` inherits it held by the one thread it has.
+//! The fault handler takes it for huge pages alone, and never waits long for a thread of the
+//! program that holds it: the holder may fault and must be served. Signals are blocked while it is
+//! held: a signal handler that calls `munmap` must not wait for its own thread. The child of a
+//! `fork` inherits it held by its only thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,24 +12,24 @@ use super::sys;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_WITH_WAITERS: u32 = 2;
-/// How long a thread waits for the lock before it asks whether it can be borrowed. Most forks are
-/// over by then.
+/// Time that a thread waits for the lock before it tries to borrow it, in nanoseconds. Most forks
+/// are over by then.
 const PATIENCE_NS: u64 = 2_000_000;
-/// How often the handler looks whether a thread of the program has let go, giving the processor away
-/// each time: most changes of the address space are over by then.
+/// Checks by the handler of a lock that a thread of the program holds, with a yield of the
+/// processor each: most changes of the address space are over by then.
 const HANDLER_LOOKS: u32 = 64;
 
-/// A futex lock that knows whether a thread of the program (rather than the evictor) holds it.
+/// A futex lock that records if a thread of the program (rather than the evictor) holds it.
 #[derive(Debug, Default)]
 pub struct StructureLock {
     word: AtomicU32,
     held_by_program: AtomicU32,
 }
 
-/// The lock, held; dropping it lets go and restores the signal mask.
+/// The lock, held; dropping it releases the lock and restores the signal mask.
 #[derive(Debug)]
 pub struct StructureGuard<'a> {
-    /// `None`: it is borrowed, and goes back to whoever lent it.
+    /// `None`: it is borrowed, and goes back to its lender.
     lock: Option<&'a StructureLock>,
     signal_mask: Option<u64>,
 }
@@ -43,13 +43,14 @@ impl StructureLock {
         StructureGuard { lock: Some(self), signal_mask }
     }
 
-    /// As [`StructureLock::hold`], or borrows it from a thread of the program that has it: `borrow`
-    /// is asked whenever the wait has lasted another [`PATIENCE_NS`].
+    /// Takes the lock like [`StructureLock::hold`], or borrows it from a thread of the program that
+    /// holds it: `borrow` is called whenever the wait has lasted another [`PATIENCE_NS`].
     pub fn hold_or_borrow(&self, borrow: impl Fn() -> bool) -> StructureGuard<'_> {
         let signal_mask = Some(sys::block_signals());
         if !self.is_taken_at_once() {
             let mut patience_ends_ns = sys::monotonic_ns() + PATIENCE_NS;
-            // Whoever is woken marks the lock again before anything else: its waking was for all.
+            // A woken thread first marks the lock again as waited for: it was woken for all
+            // waiters.
             while !self.is_taken_by_waiter() {
                 if sys::monotonic_ns() >= patience_ends_ns {
                     if borrow() {
@@ -70,9 +71,9 @@ impl StructureLock {
         StructureGuard { lock: Some(self), signal_mask: None }
     }
 
-    /// Takes the lock for the fault handler, whose signals are blocked for good and which holds no page.
-    /// It waits for the evictor. `None`: a thread of the program has it, and may be waiting for the
-    /// handler.
+    /// Takes the lock for the fault handler, whose signals are blocked for good and which holds no
+    /// page. It waits for the evictor. `None`: a thread of the program holds the lock, and may be
+    /// waiting for the handler.
     pub fn hold_as_handler(&self) -> Option<StructureGuard<'_>> {
         let mut by_program = 0;
         while !self.is_taken_at_once() {
@@ -85,7 +86,7 @@ impl StructureLock {
         Some(StructureGuard { lock: Some(self), signal_mask: None })
     }
 
-    /// Does a thread of the program hold the lock? Then waiting for the evictor may be waiting
+    /// True if a thread of the program holds the lock. Then a wait for the evictor may be a wait
     /// for that thread, which may wait for its own fault.
     pub fn is_held_by_program(&self) -> bool {
         self.held_by_program.load(Ordering::Relaxed) != 0
@@ -104,7 +105,8 @@ impl StructureLock {
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whoever has waited does not know whether others wait too.
+    /// Takes the lock, marked as waited for: a thread that has waited cannot tell if others wait
+    /// too.
     fn is_taken_by_waiter(&self) -> bool {
         self.word.swap(HELD_WITH_WAITERS, Ordering::Acquire) == FREE
     }
@@ -118,7 +120,7 @@ impl StructureLock {
 }
 
 impl StructureGuard<'_> {
-    /// Has it been borrowed?
+    /// True if it is borrowed.
     pub fn is_borrowed(&self) -> bool {
         self.lock.is_none()
     }

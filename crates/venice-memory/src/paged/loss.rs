@@ -1,26 +1,26 @@
-//! A page lost with its donor: noted in the run block, for the supervisor to tell the user.
+//! Pages lost with their donors: recorded in the run block, for the supervisor to report.
 
 use std::sync::atomic::Ordering;
 
 use super::run_block::{Fate, Process, RunBlockMap};
 use super::sys;
 
-/// What is to be told of a lost page.
+/// The report of a lost page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The process that touched it.
     pub pid: u32,
-    /// The donors that had it, and how each was lost; `None`: it lives, but has missed a write.
+    /// The donors that held it, and how each was lost; `None`: it lives, but has missed a write.
     pub donors: Vec<(String, Option<Fate>)>,
-    /// They had fragments of it.
+    /// True if the donors held fragments of it.
     pub is_coded: bool,
-    /// Where the page is.
+    /// Address of the page.
     pub address: u64,
-    /// The mapping it is in.
+    /// The mapping around it.
     pub region: std::ops::Range<u64>,
 }
 
-/// Notes that the page at `address` is lost; the access that asked for it gets `SIGBUS`.
+/// Records that the page at `address` is lost; the access to it gets `SIGBUS`.
 pub(super) fn note(process: &Process, slot: u32, address: usize) {
     let region = region_of(address).unwrap_or(address..address);
     process.lost_slot.store(u64::from(slot), Ordering::Relaxed);
@@ -29,14 +29,14 @@ pub(super) fn note(process: &Process, slot: u32, address: usize) {
     process.lost_address.store(address as u64 + 1, Ordering::Release);
 }
 
-/// The losses noted since this was last asked.
+/// Takes the losses recorded since the last call.
 pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     let noted = |(_, process): (usize, &Process)| {
         let address = process.lost_address.swap(0, Ordering::AcqRel).checked_sub(1)?;
         let start = process.lost_region_start.load(Ordering::Relaxed);
         let slab = block.slab_of(process.lost_slot.load(Ordering::Relaxed) as u32);
         let had = block.replicas_of(slab).map(|(_, replica)| replica.donor());
-        // Those that were given back had nothing to lose.
+        // Donors that were given back had nothing to lose.
         let donors = had.map(|donor| &block.donors()[donor]);
         let donors = donors.filter(|donor| !donor.is_given_back());
         Some(Loss {
@@ -50,8 +50,8 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     block.live_processes().filter_map(noted).collect()
 }
 
-/// The mapping around `address`, from `/proc/self/maps`. Allocates nothing: it may be asked for in a
-/// signal's handler.
+/// Returns the mapping around `address`, from `/proc/self/maps`. Allocates nothing: it may be
+/// called in a signal handler.
 fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
     let maps = sys::open_readonly(b"/proc/self/maps\0").ok()?;
     let mut text = [0u8; 4096];
@@ -83,7 +83,7 @@ fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
     found
 }
 
-/// Where in a line of `/proc/self/maps`: `START-END rest`.
+/// A column of `/proc/self/maps`: `START-END rest`.
 #[derive(Clone, Copy)]
 enum Column {
     Start,
@@ -97,17 +97,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_told_once_and_names_node_and_region() {
+    fn loss_is_reported_once() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         let donor = block.add_donor("node3", 3, "").unwrap();
         block.add_slab(ReplicaAt { donor, remote_addr: 0, grant: 1, key: 1 }).unwrap();
         let place = block.enter_process(77).unwrap();
         let here = &raw const place as usize;
         note(&block.processes[place], 0, here);
-        let told = take(&block);
-        assert_eq!((told.len(), told[0].pid), (1, 77));
-        assert_eq!(told[0].donors, [("node3".to_string(), None)]);
-        assert!(told[0].region.contains(&(here as u64)), "a stack is a mapping too");
+        let losses = take(&block);
+        assert_eq!((losses.len(), losses[0].pid), (1, 77));
+        assert_eq!(losses[0].donors, [("node3".to_string(), None)]);
+        assert!(losses[0].region.contains(&(here as u64)), "a stack is a mapping too");
         assert!(take(&block).is_empty());
     }
 }

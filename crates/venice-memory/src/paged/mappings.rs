@@ -1,7 +1,7 @@
-//! What the program does to its address space, and what the pager makes of it.
+//! Changes of the address space by the program, and the pager's bookkeeping for them.
 //!
-//! Every call here is made with the structure lock held. Pages in the range become busy first,
-//! then the kernel acts, then the table follows: a fault in between waits and looks again.
+//! Every call here is made with the structure lock held. Pages in the range become busy first, then
+//! the kernel acts, then the table follows: a fault in between waits and is retried.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use super::{PAGE, address_of, pages_of};
 const MREMAP_DONTUNMAP: usize = 4;
 
 impl Structure {
-    /// A fresh anonymous private mapping: the pager answers for it from now on. One that
-    /// cannot be registered stays the kernel's.
+    /// Manages a fresh anonymous private mapping from now on. A mapping that cannot be registered
+    /// stays the kernel's.
     pub fn adopt(&mut self, addr: usize, len_bytes: usize) {
         self.adopt_as(addr, len_bytes, false);
     }
 
-    /// As [`Structure::adopt`] of one that may be read and written at once. A large one is served
-    /// in the threads that touch it, where the run is one of those.
+    /// Does the same as [`Structure::adopt`] for a mapping that may be read and written at once. A
+    /// large one is served in the threads that touch it, where the run does so.
     pub fn adopt_usable(&mut self, addr: usize, len_bytes: usize) {
         let in_thread = self.pager.in_thread.as_ref();
         let is_in_thread = in_thread.is_some_and(|in_thread| in_thread.takes(addr, len_bytes));
@@ -48,11 +48,11 @@ impl Structure {
         }
     }
 
-    /// Lets `change` unmap the range or map it anew. What the pager knew of it is forgotten,
+    /// Lets `change` unmap the range or map it anew. The pager's state of the range is dropped,
     /// unless `change` fails.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// The errors of `change`.
     pub fn replace<T>(
         &mut self,
         addr: usize,
@@ -77,7 +77,7 @@ impl Structure {
         outcome
     }
 
-    /// What the pager knew of the range is of the past: it was mapped anew behind its back.
+    /// Drops the pager's state of a range that was mapped anew by a bare system call.
     fn forget(&mut self, addr: usize, len_bytes: usize) {
         let pages = pages_of(addr, len_bytes);
         self.claim_all(pages.clone());
@@ -85,7 +85,7 @@ impl Structure {
         self.say_nothing(pages);
     }
 
-    /// The pages are not managed any more, and nothing is said of them.
+    /// Ends the management of the pages, and clears their attributes.
     fn say_nothing(&mut self, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.set_pattern(pages.clone(), Pattern::Normal);
@@ -94,12 +94,11 @@ impl Structure {
         self.guarded().regions.remove(pages);
     }
 
-    /// `MADV_DONTNEED` and `MADV_FREE`: the contents go, the mapping stays.
+    /// Discards contents and keeps the mapping (`MADV_DONTNEED` and `MADV_FREE`).
     ///
     /// # Errors
-    /// The kernel's. `ENOMEM` says that part of the range is not mapped: the rest is discarded
-    /// all the same. Any other error may have stopped it half way, so each part is tried again
-    /// by itself.
+    /// The kernel's. `ENOMEM`: part of the range is not mapped; the rest is discarded all the same.
+    /// Any other error may have stopped it half way, so each part is tried again by itself.
     pub fn discard(&mut self, addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
         let parts = self.managed(pages_of(addr, len_bytes));
         for part in &parts {
@@ -120,7 +119,7 @@ impl Structure {
         outcome
     }
 
-    /// `mremap(2)`: pages keep their contents wherever they go.
+    /// Calls `mremap(2)`: pages keep their contents wherever they go.
     ///
     /// # Errors
     /// The kernel's; nothing has changed then.
@@ -135,7 +134,7 @@ impl Structure {
         let old_pages = pages_of(old, old_len);
         let whole = self.guarded().regions.contains(old_pages.clone());
         if !whole && self.touches(old, old_len) {
-            // A mapping that is managed in part: bring it home and leave it to the kernel.
+            // A mapping that is managed in part: bring it in and leave it to the kernel.
             self.release_to_kernel(old, old_len);
             if self.touches(old, old_len) {
                 return Err(Errno::ENOMEM);
@@ -193,28 +192,28 @@ impl Structure {
         }
     }
 
-    /// What was said of `page` is said of a mapping that grew by `pages`.
+    /// Copies the attributes of `page` to the `pages` by which a mapping grew.
     fn say_as_of(&mut self, page: PageNumber, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.set_pattern(pages.clone(), table.pattern(page));
         table.set_page_size(pages, table.page_size(page));
     }
 
-    /// Brings a range home and leaves it to the kernel for good (`MADV_WIPEONFORK`, for one).
+    /// Brings a range in and leaves it to the kernel for good (as for `MADV_WIPEONFORK`).
     pub fn release_to_kernel(&mut self, addr: usize, len_bytes: usize) {
         let parts = self.managed(pages_of(addr, len_bytes));
         let table = &self.pager.table;
         for part in parts.into_iter().flat_map(|part| split_by_server(table, part)) {
             let (start, len_bytes) = (address_of(part.start), part.len() * PAGE);
-            let mut all_home = true;
+            let mut all_resident = true;
             self.pager.table.for_each_live(part.clone(), |page, entry| {
                 if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
                     // Faults are served while this lock is held.
-                    all_home &= self.pager.populate(page, false).is_ok();
+                    all_resident &= self.pager.populate(page, false).is_ok();
                 }
             });
-            if !all_home {
-                // Memory that may not be read just now (`PROT_NONE`) cannot be brought home.
+            if !all_resident {
+                // Memory that may not be read just now (`PROT_NONE`) cannot be brought in.
                 continue;
             }
             let _ = self.pager.uffd_of(part.start).unregister(start, len_bytes);
@@ -228,9 +227,9 @@ impl Structure {
         self.guarded().regions.parts(pages).collect()
     }
 
-    /// Makes every page of the range's live blocks busy; each remembers what it was. All of
-    /// them count as live until they are released, the zero ones too: else their block might be
-    /// passed over then, when the handler's own pages in it are dead again.
+    /// Makes every page of the range's live blocks busy; each remembers its state. All of them
+    /// count as live until they are released, the zero ones too: else their block might be skipped
+    /// then, when the handler's own pages in it are dead again.
     fn claim_all(&mut self, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.for_each_live(pages, |page, entry| {
@@ -256,7 +255,7 @@ impl Structure {
         });
     }
 
-    /// Ends the lives of pages claimed by [`Structure::claim_all`].
+    /// Drops the pages claimed by [`Structure::claim_all`].
     fn drop_all(&mut self, pages: Range<PageNumber>) {
         let pager = self.pager;
         let slots = &self.guarded().slots;
@@ -267,8 +266,8 @@ impl Structure {
         });
     }
 
-    /// As [`Structure::drop_all`] where the mapping itself is gone: pages that came in between
-    /// the claim and the kernel's act went with it.
+    /// Does the same as [`Structure::drop_all`] where the mapping itself is gone: pages that came
+    /// in between the claim and the kernel's act went with it.
     fn drop_all_even_late(&mut self, pages: Range<PageNumber>) {
         let pager = self.pager;
         let slots = &self.guarded().slots;
@@ -285,7 +284,7 @@ impl Structure {
     }
 }
 
-/// The stretches of a range that are each registered with one userfaultfd.
+/// Splits a range into stretches that are each registered with one userfaultfd.
 fn split_by_server(table: &PageTable, pages: Range<PageNumber>) -> Vec<Range<PageNumber>> {
     let mut stretches = Vec::new();
     let mut start = pages.start;
@@ -300,7 +299,7 @@ fn split_by_server(table: &PageTable, pages: Range<PageNumber>) -> Vec<Range<Pag
 }
 
 impl Pager {
-    /// Ends the life of a busy page that was in `state`: its slot and its frame are free.
+    /// Drops a busy page that was in `state`: its slot and its frame are free.
     fn drop_page(&self, slots: &Slots, page: PageNumber, entry: &Entry, state: State) {
         slots.forget(&self.block, entry);
         if state == State::Resident {
@@ -313,7 +312,7 @@ impl Pager {
         self.end_life(page, entry);
     }
 
-    /// A busy page becomes one of zeros.
+    /// Makes a busy page one of zeros.
     fn end_life(&self, page: PageNumber, entry: &Entry) {
         self.table.count_dead(page);
         if entry.release(State::Zero) {
@@ -321,7 +320,7 @@ impl Pager {
         }
     }
 
-    /// A page claimed at `old` goes on living at `new`.
+    /// Moves the entry of a page claimed at `old` to `new`.
     fn move_entry(&self, old: PageNumber, new: PageNumber) {
         if !self.table.block_is_live(old) {
             return;
@@ -331,7 +330,7 @@ impl Pager {
         if state != State::Zero {
             self.table.count_live(new);
             let before = to.claim_any();
-            assert!(before == State::Zero, "the new place was forgotten first");
+            assert!(before == State::Zero, "the new range was dropped first");
             let copied = Frame::OrphanOf(old);
             if self.staging.holds(from.frame()) == copied {
                 self.staging.set(from.frame(), Frame::Orphan);
@@ -346,8 +345,8 @@ impl Pager {
     }
 }
 
-/// Anonymous private memory that is worth managing: not shared, not a file, not huge pages,
-/// not a stack, not locked.
+/// True for anonymous private memory that is managed: not shared, not a file, not huge pages, not a
+/// stack, not locked.
 pub fn is_manageable(flags: usize) -> bool {
     const MAP_TYPE: usize = 0x0f;
     const MAP_PRIVATE: usize = 0x02;

@@ -1,39 +1,39 @@
-//! The paged way to borrowed memory: a pager inside the program's own process.
+//! Paged mode: a pager inside the program's own process.
 //!
-//! What happens to a page, in the order of its life:
+//! The life of a page:
 //!
-//! 1. `mappings` adopts an anonymous mapping: its missing pages come to the pager's
+//! 1. `mappings` adopts an anonymous mapping: its missing pages are reported to the pager's
 //!    userfaultfd (`uffd`).
 //! 2. The program touches a page; `handler` installs zeros, and the page is resident.
-//! 3. Resident pages near the budget; `evictor` takes the oldest into `staging`, whole, with
-//!    one `UFFDIO_MOVE`, later writes it to a far slot (`slots`, `far`) unless it holds only
-//!    zeros or what the slot holds already, and frees the frame.
-//! 4. The program touches it again; `handler` brings it back from staging or from its slot,
-//!    with what lies ahead of it (`read_ahead`).
+//! 3. Resident pages near the budget; `evictor` takes the oldest into `staging`, whole, with one
+//!    `UFFDIO_MOVE`, later writes it to a far slot (`slots`, `far`) unless it holds only zeros or
+//!    equals the slot's contents, and frees the frame.
+//! 4. The program touches it again; `handler` brings it back from staging or from its slot, with
+//!    its prefetch (`read_ahead`).
 //!
-//! What the program says about its memory beforehand is in `hints`. Faults on large mappings may be
-//! served by the thread itself that touches them (`in_thread`). Where pages are large (`page_size`),
-//! several of 4 KiB come at once (`handler/large`) and lie side by side in far memory; huge ones are
-//! put together in 2 MiB of the kernel's and moved whole, in and out (`handler/huge`, `huge_slots`).
+//! `hints` applies the program's advice about its memory. Faults on large mappings may be served by
+//! the thread that touches them (`in_thread`). If pages are large (`page_size`), several of 4
+//! KiB come at once (`handler/large`) and lie side by side in far memory; huge pages are assembled
+//! in 2 MiB of the kernel's and moved whole, in and out (`handler/huge`, `huge_slots`).
 //!
-//! `write_behind` has all of it on this machine's disk too, `compressed` some of it packed in local
-//! memory. `fork` keeps both sides right when the program splits in two. `run_block` is what the
-//! processes of a run share; `attach` is how they meet their supervisor. `direct` is for programs
-//! that read and write far memory themselves instead, `space` for programs that ask for paged
-//! regions; `window` maps the slabs into the program, with no pager at all, and `rehoming` is the
-//! supervisor's half of moving what lies there; `lifeline` ends its processes with their supervisor.
+//! `write_behind` keeps a copy of all far pages on this machine's disk. `fork` keeps both sides
+//! right when the program splits in two. `run_block` is the shared table of a run's processes;
+//! `attach` connects them to their supervisor. `direct` is for programs that read and write far
+//! memory themselves, `space` for programs that ask for paged regions. `window` maps the slabs into
+//! the program, with no pager at all; `rehoming` is the supervisor's half of moving those slabs;
+//! `lifeline` ends the processes of a window with their supervisor.
 //!
-//! The rules that keep this from waiting for itself: the handler waits for threads that serve themselves only
-//! for a system call's time, and for no other thread of the program; those wait for the handler only
-//! by faulting; the pager's own memory is never managed (raw mappings, locked), nor
+//! The rules against deadlock: the handler waits for threads that serve themselves only for the
+//! time of one system call, and for no other thread of the program. Those threads wait for the
+//! handler only by faulting. The pager's own memory is never managed (raw mappings, locked), nor
 //! are its threads' stacks.
+//!
 //! Sources: `userfaultfd(2)`; OPERA D4.7, section 4 (remote page faults); Venice, section 5.2.1.
 
 mod access_pattern;
 pub mod attach;
 pub mod budget;
 pub mod coding;
-mod compressed;
 mod descriptors;
 pub mod direct;
 mod evictor;
@@ -87,7 +87,6 @@ mod window;
 pub mod write_behind;
 
 pub use access_pattern::Pattern;
-pub use compressed::MOST_PERCENT as MOST_COMPRESSED_PERCENT;
 pub use descriptors::Descriptors;
 pub use far::FarError;
 pub use fork::ForkedChild;

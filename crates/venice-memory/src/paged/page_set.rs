@@ -1,33 +1,33 @@
 //! A set of pages beside the page table: a bit for each.
 //!
-//! Asked at any time without a lock; changed under the structure lock only.
+//! Read at any time without a lock; changed under the structure lock only.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
-/// A subset of `64 * WORDS` pages. All zeros: none.
+/// A subset of `64 * WORDS` pages. All zeros: the empty set.
 #[repr(C)]
 pub struct PageSet<const WORDS: usize> {
-    /// Spares those who never put anything in the memory behind the words.
+    /// False while the set was never changed: then the memory of the words is never touched.
     any: AtomicBool,
     words: [AtomicU64; WORDS],
 }
 
 impl<const WORDS: usize> PageSet<WORDS> {
-    /// Is the page at `index` in it?
+    /// True if the page at `index` is in the set.
     pub fn contains(&self, index: usize) -> bool {
         self.any.load(Ordering::Relaxed)
             && self.words[index / BITS].load(Ordering::Relaxed) >> (index % BITS) & 1 != 0
     }
 
-    /// Are all pages of `indexes` in it?
+    /// True if all pages of `indexes` are in the set.
     pub fn contains_all(&self, mut indexes: Range<usize>) -> bool {
         indexes.all(|index| self.contains(index))
     }
 
-    /// Puts all pages of `indexes` in, or takes them out.
+    /// Adds all pages of `indexes`, or removes them.
     pub fn set(&self, indexes: Range<usize>, is_in: bool) {
         if !is_in && !self.any.load(Ordering::Relaxed) {
             return;
@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_in_it_if_it_was_put_there_last(
+        fn last_change_decides_membership(
             changes in prop::collection::vec(
                 (0..WORDS * BITS, 0..=WORDS * BITS, any::<bool>()), 0..20),
         ) {

@@ -1,17 +1,17 @@
-//! How much comes and goes at once: a page of 4 KiB, or a large or huge page of several of them.
+//! The unit of paging: a page of 4 KiB, or a large or huge page of several of them.
 //!
-//! A large or huge page is so many pages in a row, aligned to their number. Page table, far slots and
-//! fingerprints stay those of 4 KiB pages, so whatever concerns a part of it (`munmap`, `mprotect`, a
-//! copy on write after a fork, a page that is lost) needs nothing of its own. At the edges of a region
-//! it has only as many pages as there are; huge pages are whole or none: what there is of one at an
-//! edge goes by large pages.
+//! A large or huge page is as many pages in a row as its size holds, aligned to their number. Page
+//! table, far slots and fingerprints stay those of 4 KiB pages, so operations on a part of it
+//! (`munmap`, `mprotect`, a copy on write after a fork, a lost page) need no special case. At the
+//! edges of a region a large page has only as many pages as there are. Huge pages are whole or
+//! none: the part of one at an edge is paged by large pages.
 
 use std::ops::Range;
 
 use super::PAGE;
 use super::page_table::PageNumber;
 
-/// Bytes that come and go at once.
+/// The size of a page, the unit of paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PageSize {
@@ -43,7 +43,7 @@ impl PageSize {
         }
     }
 
-    /// The size behind [`PageSize`]'s own number; any other is the small one.
+    /// Returns the size of a discriminant; any other number is the small one.
     pub fn of(number: u32) -> PageSize {
         ALL.into_iter().find(|size| *size as u32 == number).unwrap_or_default()
     }
@@ -64,17 +64,17 @@ impl std::str::FromStr for PageSize {
 
     fn from_str(text: &str) -> Result<PageSize, String> {
         let named = ALL.into_iter().find(|size| size.to_string() == text);
-        named.ok_or_else(|| format!("there are no pages of {text:?}: 4k, 64k or 2m"))
+        named.ok_or_else(|| format!("invalid page size {text:?}: expected 4k, 64k or 2m"))
     }
 }
 
-/// The pages of the large page that `page` is in, if all of them are there.
+/// Returns the pages of the large page around `page`, as if all of them existed.
 pub fn large_page_around(page: PageNumber) -> Range<PageNumber> {
     let first = page / LARGE_PAGES * LARGE_PAGES;
     first..first + LARGE_PAGES
 }
 
-/// The pages of the huge page that `page` is in, if all of them are there.
+/// Returns the pages of the huge page around `page`, as if all of them existed.
 pub fn huge_page_around(page: PageNumber) -> Range<PageNumber> {
     let first = page / HUGE_PAGES * HUGE_PAGES;
     first..first + HUGE_PAGES
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn page_sizes_roundtrip() {
         for size in ALL {
             assert_eq!(size.to_string().parse(), Ok(size));
             assert_eq!(PageSize::of(size as u32), size);

@@ -1,12 +1,12 @@
-//! The pager's page table: what is known of every page the program has in managed memory.
+//! The pager's page table: the state of every page of managed memory.
 //!
-//! Two levels, as the hardware has them: a root over the 47-bit user address space, leaves of
-//! 1 GiB mapped when a region first needs them and never given back. Entries are private
-//! memory of the process, so a `fork` copies them with the pages they describe.
+//! Two levels, as in hardware: a root over the 47-bit user address space, and leaves of 1 GiB
+//! mapped when a region first needs them and never unmapped. Entries are private memory of the
+//! process, so a `fork` copies them with the pages they describe.
 //!
-//! A page in state [`State::Busy`] belongs to the thread that made it so; everybody else
-//! leaves it alone until that thread is done. A fault on a busy page leaves a mark, and the
-//! owner wakes whoever waits.
+//! A page in state [`State::Busy`] belongs to the thread that claimed it; all others leave it alone
+//! until that thread is done. A fault on a busy page sets a mark, and the owner wakes the waiting
+//! threads.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ use super::sys::{self, SysResult};
 /// A page's number: its address divided by 4096.
 pub type PageNumber = usize;
 
-/// Where a page's contents are.
+/// The place of a page's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -31,7 +31,7 @@ pub enum State {
     Far = 2,
     /// In the pager's staging area, on its way out; one move brings it back.
     Staged = 3,
-    /// A thread of the pager is at work on it.
+    /// A thread of the pager works on it.
     Busy = 4,
     /// Lost with its donor: touching it is an error.
     Poisoned = 5,
@@ -46,7 +46,7 @@ const AHEAD: u32 = 64;
 /// No far slot.
 pub const NO_SLOT: u32 = 0;
 
-/// What is known of one page. All zeros: an untouched page.
+/// The entry of one page. All zeros: an untouched page.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub struct Entry {
@@ -58,12 +58,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The state now; it may change at once unless the caller owns the page.
+    /// Returns the state; it may change at once unless the caller owns the page.
     pub fn state(&self) -> State {
         decode(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes the page busy if it is in state `from`: it is the caller's then.
+    /// Makes the page busy if it is in state `from`. True if the caller owns it now.
     pub fn claim(&self, from: State) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while decode(word) == from && from != State::Busy {
@@ -77,8 +77,8 @@ impl Entry {
         false
     }
 
-    /// Makes the page busy whatever its state is, waiting while another thread is at work on
-    /// it; returns the state it had. Not for the fault handler, which never waits.
+    /// Makes the page busy whatever its state is, and waits while another thread works on it.
+    /// Returns the state it had. Not for the fault handler, which never waits.
     pub fn claim_any(&self) -> State {
         loop {
             let state = self.state();
@@ -90,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// Ends the caller's work on a busy page. `true`: somebody waits for it and must be woken.
+    /// Releases a busy page in state `to`. True if threads wait for it and must be woken.
     #[must_use]
     pub fn release(&self, to: State) -> bool {
         let young = if to == State::Resident { YOUNG } else { 0 };
@@ -99,7 +99,7 @@ impl Entry {
         before & WAITED != 0
     }
 
-    /// Leaves a mark on a busy page: its owner will wake whoever waits. `false`: it is no
+    /// Marks a busy page as waited for: its owner will wake the waiting threads. `false`: it is no
     /// longer busy, look again.
     pub fn mark_waited(&self) -> bool {
         let mut word = self.word.load(Ordering::Acquire);
@@ -114,12 +114,12 @@ impl Entry {
         false
     }
 
-    /// Was the page brought in since the clock hand last passed?
+    /// True if the page was brought in since the clock hand last passed.
     pub fn is_young(&self) -> bool {
         self.word.load(Ordering::Relaxed) & YOUNG != 0
     }
 
-    /// Takes the second chance of a resident page: `true` if it had one.
+    /// Ends the second chance of a resident page. True if it had one.
     pub fn take_youth(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         if decode(word) != State::Resident || word & YOUNG == 0 {
@@ -129,21 +129,20 @@ impl Entry {
         self.word.compare_exchange(word, older, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// A resident page is to leave before others: `true`, unless it is not resident. Whoever
-    /// brings it in again makes it one like others.
+    /// Makes a resident page cold: it is evicted before others. False if it is not resident. A page
+    /// that is brought in again is not cold.
     pub fn make_cold(&self) -> bool {
         let cold = |word| (decode(word) == State::Resident).then_some(word & !YOUNG | COLD);
         self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cold).is_ok()
     }
 
-    /// Is it to leave before others?
+    /// True if it is cold.
     pub fn is_cold(&self) -> bool {
         self.word.load(Ordering::Relaxed) & COLD != 0
     }
 
-    /// Ends the caller's work on a busy page that was brought in ahead of its use: resident, and not
-    /// young before it is used. `true`: somebody waits for it already and must be woken; then it is
-    /// like others.
+    /// Releases a busy page that was prefetched: it is resident, and not young before it is used.
+    /// True if threads wait for it already and must be woken; then it counts as used.
     #[must_use]
     pub fn release_ahead(&self) -> bool {
         let before = self.word.swap(State::Resident as u32 | AHEAD, Ordering::Release);
@@ -155,15 +154,14 @@ impl Entry {
         is_waited_for
     }
 
-    /// A page brought in ahead of its use was used, it seems; `false`: it was not one, or not one
-    /// any more.
+    /// Marks a prefetched page as used. False if it was not prefetched, or was used before.
     pub fn use_ahead(&self) -> bool {
         let is_ahead = |word| decode(word) == State::Resident && word & AHEAD != 0;
         let used = |word| is_ahead(word).then_some(word & !(AHEAD | COLD) | YOUNG);
         self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, used).is_ok()
     }
 
-    /// Was it brought in ahead of its use, and nobody knows of any?
+    /// True if it was prefetched and no use of it is known.
     pub fn is_ahead(&self) -> bool {
         self.word.load(Ordering::Relaxed) & AHEAD != 0
     }
@@ -173,7 +171,7 @@ impl Entry {
         self.slot_plus_one.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Sets or clears the far slot; the owner's right.
+    /// Sets or clears the far slot. For the page's owner only.
     pub fn set_slot(&self, slot: Option<u32>) {
         self.slot_plus_one.store(slot.map_or(NO_SLOT, |s| s + 1), Ordering::Relaxed);
     }
@@ -183,35 +181,35 @@ impl Entry {
         self.frame.load(Ordering::Relaxed)
     }
 
-    /// Sets the staging frame; the owner's right.
+    /// Sets the staging frame. For the page's owner only.
     pub fn set_frame(&self, frame: u32) {
         self.frame.store(frame, Ordering::Relaxed);
     }
 
-    /// Notes the state the page had when a change of the address space claimed it.
+    /// Remembers the state that the page had when a change of the address space claimed it.
     pub fn remember(&self, state: State) {
         self.remembered.store(state as u32 + 1, Ordering::Relaxed);
     }
 
-    /// What [`Entry::remember`] noted, once; `None`: the page, busy or not, is not claimed by
-    /// a change of the address space.
+    /// Takes the state that [`Entry::remember`] stored. `None`: the page, busy or not, is not
+    /// claimed by a change of the address space.
     pub fn take_remembered(&self) -> Option<State> {
         self.remembered.swap(0, Ordering::Relaxed).checked_sub(1).map(decode)
     }
 
-    /// The fingerprint of what the far slot holds.
+    /// The fingerprint of the far slot's contents.
     pub fn fingerprint(&self) -> u128 {
         let [low, high] = &self.fingerprint;
         low.load(Ordering::Relaxed) as u128 | (high.load(Ordering::Relaxed) as u128) << 64
     }
 
-    /// Sets the fingerprint; the owner's right.
+    /// Sets the fingerprint. For the page's owner only.
     pub fn set_fingerprint(&self, fingerprint: u128) {
         self.fingerprint[0].store(fingerprint as u64, Ordering::Relaxed);
         self.fingerprint[1].store((fingerprint >> 64) as u64, Ordering::Relaxed);
     }
 
-    /// Takes over what `other` says; both are the caller's.
+    /// Takes over slot, frame and fingerprint of `other`. The caller owns both.
     pub fn take_from(&self, other: &Entry) {
         self.set_slot(other.slot());
         self.set_frame(other.frame());
@@ -228,7 +226,7 @@ fn decode(word: u32) -> State {
         3 => State::Staged,
         4 => State::Busy,
         5 => State::Poisoned,
-        _ => unreachable!("no such page state"),
+        _ => unreachable!("invalid page state"),
     }
 }
 
@@ -242,7 +240,7 @@ pub const BLOCK_PAGES: usize = 512;
 struct Leaf {
     entries: [Entry; LEAF_PAGES],
     live: [AtomicU32; LEAF_PAGES / BLOCK_PAGES],
-    /// When a page of each window last left, as the evictor counts.
+    /// The eviction count at which a page of each sweep chunk last left.
     left_at: [AtomicU32; LEAF_PAGES / CHUNK_FRAMES],
     patterns: Patterns<{ LEAF_PAGES / 32 }>,
     in_thread: PageSet<{ LEAF_PAGES / 64 }>,
@@ -259,7 +257,7 @@ pub struct PageTable {
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` and `cover`, and nobody has them but this.
+        // SAFETY: mapped by `new` and `cover`, and used by nothing else.
         unsafe {
             for leaf in self.root.iter().map(|leaf| leaf.load(Ordering::Acquire)) {
                 if !leaf.is_null() {
@@ -272,13 +270,14 @@ impl Drop for PageTable {
 }
 
 impl PageTable {
-    /// An empty table.
+    /// Makes an empty table.
     ///
     /// # Errors
     /// The kernel's, when there is no address space for the root (1 MiB).
     pub fn new() -> SysResult<PageTable> {
         let memory = sys::map_private(ROOT_LEAVES * size_of::<AtomicPtr<Leaf>>())?;
-        // SAFETY: fresh zeroed memory of that size, unmapped with the table; zeros are null pointers.
+        // SAFETY: fresh zeroed memory of that size, unmapped with the table; zeros are null
+        // pointers.
         let root =
             unsafe { std::slice::from_raw_parts(memory.cast::<AtomicPtr<Leaf>>(), ROOT_LEAVES) };
         Ok(PageTable { root })
@@ -288,6 +287,9 @@ impl PageTable {
     ///
     /// # Errors
     /// The kernel's, when there is no address space for a leaf (8 MiB).
+    ///
+    /// # Panics
+    /// If `pages` reach beyond the user address space.
     pub fn cover(&self, pages: std::ops::Range<PageNumber>) -> SysResult<()> {
         assert!(pages.end <= ROOT_LEAVES * LEAF_PAGES, "beyond the user address space");
         if pages.is_empty() {
@@ -302,19 +304,19 @@ impl PageTable {
         Ok(())
     }
 
-    /// The entry of `page`, if a region ever covered it.
+    /// Returns the entry of `page`, if a region ever covered it.
     pub fn entry(&self, page: PageNumber) -> Option<&Entry> {
         Some(&self.leaf(page)?.entries[page % LEAF_PAGES])
     }
 
-    /// Counts a page of `page`'s block that came to life (left state zero).
+    /// Counts a page of `page`'s block that left state zero.
     pub fn count_live(&self, page: PageNumber) {
         if let Some(count) = self.live(page) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts one that went back to zero.
+    /// Counts a page that returned to state zero.
     pub fn count_dead(&self, page: PageNumber) {
         if let Some(count) = self.live(page) {
             let before = count.fetch_sub(1, Ordering::Relaxed);
@@ -322,36 +324,37 @@ impl PageTable {
         }
     }
 
-    /// Is there any page in `page`'s block that is not zero?
+    /// True if any page in `page`'s block is not zero.
     pub fn block_is_live(&self, page: PageNumber) -> bool {
         self.live(page).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Notes when `page` left.
+    /// Records the eviction count at which `page` left.
     pub fn set_left_at(&self, page: PageNumber, left_at: u32) {
         if let Some(leaf) = self.leaf(page) {
             leaf.left_at[page % LEAF_PAGES / CHUNK_FRAMES].store(left_at, Ordering::Relaxed);
         }
     }
 
-    /// When `page`, or one near to it, left last.
+    /// Returns the eviction count at which `page`, or one in the same sweep chunk, left last.
     pub fn left_at(&self, page: PageNumber) -> Option<u32> {
         let leaf = self.leaf(page)?;
         Some(leaf.left_at[page % LEAF_PAGES / CHUNK_FRAMES].load(Ordering::Relaxed))
     }
 
-    /// How the program said it would use `page`.
+    /// Returns the access pattern that the program advised for `page`.
     pub fn pattern(&self, page: PageNumber) -> Pattern {
         self.leaf(page).map_or(Pattern::Normal, |leaf| leaf.patterns.get(page % LEAF_PAGES))
     }
 
-    /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
+    /// Sets the access pattern of all pages of the range that a region ever covered. Only under the
+    /// structure lock.
     pub fn set_pattern(&self, pages: std::ops::Range<PageNumber>, pattern: Pattern) {
         self.for_each_leaf(pages, |leaf, indexes| leaf.patterns.set(indexes, pattern));
     }
 
-    /// Says of the pages from `to` on what was said of those of `from`: pattern and size. Only under
-    /// the structure lock.
+    /// Copies the attributes (pattern and size) of the pages of `from` to the pages from `to` on.
+    /// Only under the structure lock.
     pub fn copy_said(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
         let said = |page| (self.pattern(page), self.page_size(page));
         let mut start = from.start;
@@ -366,7 +369,7 @@ impl PageTable {
         }
     }
 
-    /// Of which size the page is that `page` is part of.
+    /// Returns the size of the page that `page` is part of.
     pub fn page_size(&self, page: PageNumber) -> PageSize {
         let Some(leaf) = self.leaf(page) else { return PageSize::Small };
         let index = page % LEAF_PAGES;
@@ -377,7 +380,8 @@ impl PageTable {
         }
     }
 
-    /// Says it of all pages of the range that a region ever covered. Only under the structure lock.
+    /// Sets the page size of all pages of the range that a region ever covered. Only under the
+    /// structure lock.
     pub fn set_page_size(&self, pages: std::ops::Range<PageNumber>, size: PageSize) {
         self.for_each_leaf(pages, |leaf, indexes| {
             leaf.large.set(indexes.clone(), size == PageSize::Large);
@@ -385,7 +389,7 @@ impl PageTable {
         });
     }
 
-    /// The huge page that `page` is in, if all of it is to be one.
+    /// Returns the huge page around `page`, if all of it is to be one.
     pub fn huge_page_of(&self, page: PageNumber) -> Option<std::ops::Range<PageNumber>> {
         let whole = huge_page_around(page);
         let first = whole.start % LEAF_PAGES;
@@ -393,7 +397,8 @@ impl PageTable {
         self.leaf(page)?.huge.contains_all(indexes).then_some(whole)
     }
 
-    /// The large page that `page` is in, as far as there is one; parts of huge ones are such.
+    /// Returns the large page around `page`, as far as it exists; parts of huge pages count as
+    /// large.
     pub fn large_page_of(&self, page: PageNumber) -> std::ops::Range<PageNumber> {
         let whole = large_page_around(page);
         let is_large = |page: &PageNumber| self.page_size(*page) != PageSize::Small;
@@ -402,13 +407,13 @@ impl PageTable {
         page - below..page + 1 + above
     }
 
-    /// Are faults on `page` served in the thread that touches it?
+    /// True if faults on `page` are served in the thread that touches it.
     pub fn is_in_thread(&self, page: PageNumber) -> bool {
         self.leaf(page).is_some_and(|leaf| leaf.in_thread.contains(page % LEAF_PAGES))
     }
 
-    /// Says whether those of all pages of the range are, as far as a region ever covered it. Only
-    /// under the structure lock.
+    /// Sets if faults on the pages of the range are served in their threads, as far as a region
+    /// ever covered it. Only under the structure lock.
     pub fn set_in_thread(&self, pages: std::ops::Range<PageNumber>, is_in_thread: bool) {
         self.for_each_leaf(pages, |leaf, indexes| leaf.in_thread.set(indexes, is_in_thread));
     }
@@ -439,7 +444,7 @@ impl PageTable {
         unsafe { leaf.as_ref() }
     }
 
-    /// As [`PageTable::for_each_live`] over the whole address space.
+    /// Calls [`PageTable::for_each_live`] over the whole address space.
     pub fn for_each_live_anywhere(&self, mut visit: impl FnMut(PageNumber, &Entry)) {
         for (index, leaf) in self.root.iter().enumerate() {
             if !leaf.load(Ordering::Acquire).is_null() {
@@ -448,7 +453,7 @@ impl PageTable {
         }
     }
 
-    /// The first page of the range whose block is live and whose entry is as `is_it` says.
+    /// Returns the first page of the range whose block is live and for whose entry `is_it` is true.
     pub fn first_live(
         &self,
         pages: std::ops::Range<PageNumber>,
@@ -494,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_starts_as_a_page_of_zeros_without_a_slot() {
+    fn fresh_entry_is_zero() {
         let table = PageTable::new().unwrap();
         table.cover(5..6).unwrap();
         let entry = table.entry(5).unwrap();
@@ -503,32 +508,32 @@ mod tests {
     }
 
     #[test]
-    fn only_one_claims_and_the_mark_reaches_the_owner() {
+    fn claim_is_exclusive() {
         let entry = Entry::default();
         assert!(entry.claim(State::Zero));
         assert!(!entry.claim(State::Zero));
         assert!(!entry.claim(State::Busy));
         assert!(entry.mark_waited());
-        assert!(entry.release(State::Resident), "the owner must wake who waits");
+        assert!(entry.release(State::Resident), "the owner must wake the waiter");
         assert!(!entry.mark_waited());
         assert!(entry.take_youth());
         assert!(!entry.take_youth());
     }
 
     #[test]
-    fn what_came_ahead_is_like_others_once_it_is_used() {
+    fn used_prefetch_becomes_young() {
         let entry = Entry::default();
         assert!(entry.claim(State::Zero) && !entry.release_ahead());
         assert!(entry.is_ahead() && !entry.is_young());
         assert!(entry.use_ahead() && entry.is_young() && !entry.use_ahead());
         assert!(entry.make_cold() && entry.is_cold() && !entry.is_young());
         assert!(entry.claim(State::Resident) && !entry.make_cold());
-        assert!(entry.mark_waited() && entry.release_ahead(), "somebody wants it at once");
+        assert!(entry.mark_waited() && entry.release_ahead(), "a thread waits for it");
         assert!(!entry.is_ahead() && entry.is_young() && !entry.is_cold());
     }
 
     #[test]
-    fn what_is_said_of_pages_moves_with_them() {
+    fn attributes_move_with_pages() {
         let table = PageTable::new().unwrap();
         table.cover(0..2 * LEAF_PAGES).unwrap();
         let border = LEAF_PAGES - 3..LEAF_PAGES + 5;
@@ -548,14 +553,14 @@ mod tests {
             let is_large = table.page_size(page) == PageSize::Large;
             assert_eq!(is_large, pattern == Pattern::Random, "page {page}");
         }
-        // At its edges a large page has what there is.
+        // At its edges a large page has the pages that exist.
         assert_eq!(table.large_page_of(103), 101..109);
         assert_eq!(table.large_page_of(border.start), border.start..LEAF_PAGES);
         assert_eq!(table.large_page_of(border.end - 1), LEAF_PAGES..border.end);
     }
 
     #[test]
-    fn a_huge_page_is_whole_or_none() {
+    fn huge_page_is_whole_or_none() {
         let table = PageTable::new().unwrap();
         table.cover(0..LEAF_PAGES).unwrap();
         table.set_page_size(HUGE_PAGES - 1..3 * HUGE_PAGES, PageSize::Huge);
@@ -568,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_blocks_are_passed_over() {
+    fn empty_blocks_are_skipped() {
         let table = PageTable::new().unwrap();
         table.cover(0..4 * BLOCK_PAGES).unwrap();
         table.count_live(2 * BLOCK_PAGES + 7);

@@ -1,4 +1,4 @@
-//! The pager of one process: its parts.
+//! The pager of one process: its state, shared by its threads.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use super::attach;
 use super::budget;
-use super::compressed::Compressed;
 use super::descriptors::Descriptors;
 use super::far::{Far, FarError};
 use super::first_out::FirstOut;
@@ -34,44 +33,44 @@ use super::uffd::Uffd;
 use super::waker::Waker;
 use super::{PAGE, pages_of};
 
-/// The staging ring has room for one page in so many of those a process may have resident; windows
-/// with holes do not fill their chunks, so it holds fewer.
+/// One page of the staging ring for this many pages that a process may have resident. Sweep chunks
+/// with holes do not fill their chunks, so the ring holds fewer.
 const RING_SHARE: usize = 4;
 /// Fewest chunks of the staging ring: while one is filled the other waits.
 const MIN_RING_CHUNKS: usize = 2;
-/// Most.
+/// Most chunks of the staging ring.
 const MAX_RING_CHUNKS: usize = 1 << 15;
 /// Fewest and most huge pages on their way out.
 const HUGE_SLOTS: [usize; 2] = [2, 1 << 12];
 
-/// See [`Pager::followed_cpu`].
+/// No processor yet. See [`Pager::followed_cpu`].
 pub(super) const NO_CPU: usize = usize::MAX;
 
-/// What a pager is made of.
+/// The parts that a pager is made of.
 #[derive(Debug)]
 pub struct PagerSetup {
     /// The run's shared block.
     pub block: Arc<RunBlockMap>,
-    /// This process's place in it.
+    /// Index of this process in the block.
     pub process: usize,
-    /// What it serves.
+    /// The memory that the pager serves.
     pub serves: Serves,
-    /// Descriptors of the pager are kept at or above this number.
+    /// Lowest number of the pager's own descriptors.
     pub lowest_fd: i32,
 }
 
-/// What a pager serves.
+/// The memory that a pager serves.
 #[derive(Debug)]
 pub enum Serves {
     /// All anonymous memory of a program; the budget is for all that the program has resident.
     Program {
-        /// The connection to the supervisor; it closes when that one is gone.
+        /// The connection to the supervisor; it closes when the supervisor is gone.
         supervisor: std::os::fd::OwnedFd,
     },
-    /// Some regions of a process that asked for them; the budget is for these, and children of a
-    /// fork do not have them.
+    /// Regions that a process asked for; the budget is for these, and children of a fork do not
+    /// have them.
     Regions {
-        /// Where the slabs are mapped (shm port).
+        /// The mapped slabs (shm port).
         window: Option<SharedWindow>,
     },
 }
@@ -80,10 +79,10 @@ pub enum Serves {
 #[derive(Clone, Debug)]
 pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 
-/// Why a pager could not start.
+/// An error of the start of a pager.
 #[derive(Debug, thiserror::Error)]
 pub enum PagerError {
-    /// No userfaultfd for us.
+    /// There is no userfaultfd.
     #[error(
         "userfaultfd is not to be had ({0}): the paged mode needs Linux 6.8 or newer and \
          CAP_SYS_PTRACE (run as root); `venice doctor` tells more"
@@ -92,23 +91,24 @@ pub enum PagerError {
     /// The kernel refused something else.
     #[error("the pager could not {doing} ({source})")]
     Kernel {
-        /// What it was doing.
+        /// The operation.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
-    /// The donors cannot be reached.
+    /// The donors are unreachable.
     #[error(transparent)]
     Far(#[from] FarError),
 }
 
-/// Chunks of the staging ring of a process that may have `limit_pages` resident, `most` at most.
+/// Returns the chunks of the staging ring of a process that may have `limit_pages` resident, at
+/// most `most`.
 pub(super) fn ring_chunks(limit_pages: u64, most: usize) -> usize {
     (limit_pages as usize / RING_SHARE / CHUNK_FRAMES).clamp(MIN_RING_CHUNKS, most)
 }
 
-/// Huge pages on their way out of such a process at most, `most` at most.
+/// Returns the most huge pages that may be on their way out of such a process, at most `most`.
 pub(super) fn huge_on_their_way(limit_pages: u64, most: usize) -> usize {
     (limit_pages as usize / RING_SHARE / HUGE_PAGES).clamp(HUGE_SLOTS[0], most)
 }
@@ -122,56 +122,54 @@ pub struct Pager {
     pub(super) descriptors: Arc<Descriptors>,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
-    /// The file that has what is far too, if there is one.
+    /// The write-behind file, if there is one.
     pub(super) disk_fd: Option<i32>,
-    /// Its threads are to end ([`Serves::Regions`]).
+    /// True once its threads are to end ([`Serves::Regions`]).
     pub(super) is_ending: AtomicBool,
     pub(super) table: PageTable,
     pub(super) staging: Staging,
     pub(super) lock: StructureLock,
     pub(super) guarded: std::cell::UnsafeCell<Guarded>,
     pub(super) zeros: usize,
-    /// Where a huge page is put together that is to come in, if there is no spare.
+    /// Memory to assemble a huge page in, if there is no spare.
     pub(super) landing: usize,
-    /// Pages this process may have resident now.
+    /// Pages that this process may have resident now.
     pub(super) limit_pages: AtomicU64,
-    /// Raised to wake the evictor.
+    /// Futex that wakes the evictor when set.
     pub(super) evictor_bell: AtomicU32,
-    /// Wakes who waits while the handler sleeps.
+    /// The waker of faulting threads.
     pub(super) waker: Waker,
-    /// Counts what the evictor has done; the handler waits on it for room.
+    /// Counts the evictor's turns; the handler waits on it for room.
     pub(super) evictor_progress: AtomicU32,
-    /// Where pages that left are kept compressed too, if they are.
-    pub(super) compressed: Option<Compressed>,
-    /// Is the userfaultfd's queue being read just now? Kept until it is known whether a `fork` was
-    /// read, where threads serve themselves.
+    /// Held while the userfaultfd's queue is read, and, where threads serve themselves, until it is
+    /// known if a `fork` was read.
     pub(super) reading: Spin<()>,
-    /// Who serves faults on large mappings, if not the handler.
+    /// The server of faults on large mappings, if not the handler.
     pub(super) in_thread: Option<InThread>,
     pub(super) read_ahead: Spin<ReadAhead>,
     pub(super) refaults: Refaults,
-    /// Where pages are that a stream has left behind for good.
+    /// Spans of cold pages that streams have left behind, or whose prefetch was wasted.
     pub(super) behind: Spin<FirstOut>,
-    /// What is to be brought in.
+    /// The pages that a thread wants brought in.
     pub(super) wanted: Wanted,
-    /// Calls that wait for pages to have left.
+    /// Calls that wait for pages to be paged out.
     pub(super) page_outs: PageOuts,
-    /// The processor the handler follows the program on; `NO_CPU`: none yet.
+    /// The processor on which the handler follows the program; `NO_CPU`: none yet.
     pub(super) followed_cpu: AtomicUsize,
-    /// The kernel's number of the evictor's thread; 0: it has not started.
+    /// Thread id of the evictor; 0: it has not started.
     pub(super) evictor_thread: AtomicU32,
-    /// Is the evictor in the middle of a turn?
+    /// Nonzero while the evictor is in the middle of a turn.
     pub(super) evictor_busy: AtomicU32,
     pub(super) fork: ForkWindow,
-    /// The structure lock of a thread that forks.
+    /// The loan of a forking thread's structure lock.
     pub(super) lending: Lending,
-    /// Set where this process pages by itself.
+    /// Set while this process pages by itself.
     pub(super) mark: ForkMark,
-    /// Raised while the evictor finds nothing to evict; then nobody waits for it.
+    /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
     pub(super) evictor_stuck: AtomicU32,
 }
 
-/// What the structure lock guards.
+/// The state guarded by the structure lock.
 pub struct Guarded {
     pub(super) regions: Regions,
     pub(super) slots: Slots,
@@ -179,21 +177,21 @@ pub struct Guarded {
     pub(super) head_chunk: usize,
     /// Slots with huge pages on their way out, the oldest first.
     pub(super) huge_out: VecDeque<HugeSlot>,
-    /// Where cold pages are.
+    /// Spans of pages advised as cold.
     pub(super) first_out: FirstOut,
-    /// What is to leave at once.
+    /// Spans to be paged out at once.
     pub(super) page_outs: VecDeque<Range<PageNumber>>,
 }
 
-// SAFETY: everything but `guarded` is atomic or never changes, and `guarded` is reached only
-// with the structure lock held.
+// SAFETY: everything but `guarded` is atomic or never changes, and `guarded` is reached only with
+// the structure lock held.
 unsafe impl Sync for Pager {}
 // SAFETY: as above.
 unsafe impl Send for Pager {}
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        // Whoever still waits for a page goes on now.
+        // Threads that still wait for a page go on now.
         self.descriptors.close(self.uffd_fd.load(Ordering::Relaxed));
         // SAFETY: the pager's own memory, which its threads used, and these have ended.
         unsafe {
@@ -204,7 +202,7 @@ impl Drop for Pager {
 }
 
 impl Pager {
-    /// A pager that has no threads yet.
+    /// Makes a pager that has no threads yet.
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         sys::remember_standard_error();
@@ -243,11 +241,7 @@ impl Pager {
         let in_thread =
             setup.block.faults_in_thread().then(|| InThread::new(&descriptors, Uffd { fd }, forks));
         let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
-        let percent = setup.block.compress_percent();
-        let compressed = (percent > 0).then(|| Compressed::new(percent, limit_pages));
-        let compressed = compressed.transpose().map_err(kernel("map its compressed pages"))?;
         Ok(Pager {
-            compressed,
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
             window,
@@ -291,7 +285,7 @@ impl Pager {
         })
     }
 
-    /// A way to the donors for one thread.
+    /// Opens access to the donors for one thread.
     pub(super) fn far(&self) -> Result<Far, FarError> {
         let owner = Owner::Process(self.process.load(Ordering::Relaxed));
         let mut far = Far::open(&self.block, self.window.as_ref(), &self.descriptors, owner)?;
@@ -299,12 +293,12 @@ impl Pager {
         Ok(far)
     }
 
-    /// Does it serve regions that were asked for, and not all of a program?
+    /// True if it serves regions that were asked for, and not all of a program.
     pub(super) fn serves_regions(&self) -> bool {
         self.supervisor_fd < 0
     }
 
-    /// Are its threads to end?
+    /// True if its threads are to end.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Acquire)
     }
@@ -314,7 +308,7 @@ impl Pager {
         Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
     }
 
-    /// Descriptors a pager needs room for.
+    /// Descriptors that a pager needs room for.
     pub const FDS: i32 = 32;
 
     /// The pager's own descriptors.
@@ -345,24 +339,24 @@ impl Pager {
         true
     }
 
-    /// Does the kernel copy the address space just now, or has it done so, and nobody has read of
-    /// it yet?
+    /// True if the kernel is copying the address space, or has done so and the event is not yet
+    /// read.
     fn is_forking_now(&self) -> bool {
-        // Waits while it copies; what it says does not matter.
+        // Waits while the kernel copies; the result does not matter.
         let _ = sys::mincore(self.zeros, &mut [0]);
         self.uffd().is_changing()
     }
 
-    /// Pages this process has resident no longer. Never below none: a count that is off by a
-    /// page must not become one that is off by all of them.
+    /// Counts pages as no longer resident. Never below zero: a count that is off by a page must not
+    /// become one that is off by all of them.
     pub(super) fn count_gone(&self, pages: u64) {
         let less = |count: u64| Some(count.saturating_sub(pages));
         let _ = self.resident().fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Frees what is in a slot that the caller has, and gives the slot up.
+    /// Frees the memory in a slot that the caller owns, and gives the slot up.
     pub(super) fn empty_slot(&self, slot: HugeSlot) {
-        // SAFETY: nobody needs what is there.
+        // SAFETY: the contents are not needed.
         let _ = unsafe {
             sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED)
         };
@@ -373,12 +367,12 @@ impl Pager {
         &self.own_place().resident_pages
     }
 
-    /// What the run block has of this process.
+    /// This process's entry in the run block.
     pub(super) fn own_place(&self) -> &Process {
         &self.block.processes[self.process.load(Ordering::Relaxed)]
     }
 
-    /// Wakes the evictor if pages near the budget.
+    /// Wakes the evictor if `resident_pages` is near the budget.
     pub(super) fn ring_if_needed(&self, resident_pages: u64) {
         let limit = self.limit_pages.load(Ordering::Relaxed);
         if resident_pages > budget::high_watermark(limit, self.block.largest_page_size())
@@ -388,13 +382,13 @@ impl Pager {
         }
     }
 
-    /// Does the handler serve all faults, with nobody beside it?
+    /// True if the handler serves all faults alone.
     pub(super) fn is_served_by_one(&self) -> bool {
         self.in_thread.is_none()
     }
 
-    /// Keeps the handler from reading what comes next, a fork above all, and lets a copy into
-    /// a forked child end first. A handler that serves alone need not ask.
+    /// Keeps the handler from reading the next message, which may be a fork, and waits for a copy
+    /// into a forked child to end. `None` if the handler serves alone: it need not lock.
     pub(super) fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
         loop {
             if self.is_served_by_one() {
@@ -409,9 +403,9 @@ impl Pager {
         }
     }
 
-    /// In the child of a fork: what its parent's handlers had in hand is over.
+    /// Resets the state of the parent's handlers in the child of a fork.
     pub(super) fn forget_handlers(&self) {
-        // SAFETY: whoever held them is a thread of the parent.
+        // SAFETY: the holders are threads of the parent.
         unsafe {
             self.reading.forget_holder(());
             self.read_ahead.forget_holder(ReadAhead::default());
@@ -421,7 +415,8 @@ impl Pager {
         self.evictor_thread.store(0, Ordering::Relaxed);
     }
 
-    /// Wakes whoever waits for `page`. Who is served in his thread tries again by himself.
+    /// Wakes the threads that wait for `page`. A thread that serves its own faults tries again by
+    /// itself.
     pub(super) fn wake_page(&self, page: PageNumber) {
         if self.in_thread.is_none() || !self.table.is_in_thread(page) {
             self.uffd().wake(page * PAGE, PAGE);
@@ -429,18 +424,18 @@ impl Pager {
     }
 }
 
-/// 2 MiB for which the kernel is to have a huge page, empty in the child of a fork.
+/// Maps 2 MiB advised as a huge page, empty in the child of a fork.
 fn map_landing() -> Result<usize, Errno> {
     let landing = sys::map_aligned(HUGE_BYTES, HUGE_BYTES)?;
     for advice in [sys::MADV_HUGEPAGE, sys::MADV_WIPEONFORK] {
-        // SAFETY: advice about fresh memory. A kernel without huge pages refuses the first, and gives
-        // small ones.
+        // SAFETY: advice about fresh memory. A kernel without huge pages refuses the first, and
+        // gives small ones.
         let _ = unsafe { sys::madvise(landing, HUGE_BYTES, advice) };
     }
     Ok(landing)
 }
 
-/// Room for the slabs of a program, which its supervisor hands out.
+/// Reserves room for the slabs of a program, which its supervisor hands out.
 fn window(block: &RunBlockMap, supervisor_fd: i32) -> Result<Option<Arc<SlabWindow>>, Errno> {
     if block.port() != PortKind::Shm {
         return Ok(None);
@@ -450,8 +445,8 @@ fn window(block: &RunBlockMap, supervisor_fd: i32) -> Result<Option<Arc<SlabWind
     window.map(|window| Some(Arc::new(window))).map_err(|errno| Errno(errno.raw_os_error()))
 }
 
-/// The structure lock held by a thread of the program: what may be changed with it is in
-/// `mappings` and `fork`.
+/// The structure lock held by a thread of the program. The changes made under it are in `mappings`
+/// and `fork`.
 pub struct Structure {
     pub(super) pager: &'static Pager,
     pub(super) guard: StructureGuard<'static>,
@@ -471,7 +466,7 @@ impl Structure {
         unsafe { &mut *self.pager.guarded.get() }
     }
 
-    /// Does any page of the range belong to a managed region?
+    /// True if any page of the range belongs to a managed region.
     pub fn touches(&mut self, addr: usize, len_bytes: usize) -> bool {
         self.guarded().regions.parts(pages_of(addr, len_bytes)).next().is_some()
     }

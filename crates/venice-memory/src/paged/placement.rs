@@ -1,8 +1,8 @@
-//! Where the pager's threads run.
+//! CPU affinity of the pager's threads.
 //!
-//! The handler goes where faults come from ([`handler`](super::handler)), and the waker with it. The
-//! evictor goes there too: a page that leaves must be flushed from the address cache of every
-//! processor that runs the program; with all on one there is no other to interrupt, and that was
+//! The handler follows the faults ([`handler`](super::handler)), and the waker follows it. The
+//! evictor follows too: an evicted page must be flushed from the TLB of every processor that runs
+//! the program. With all threads on one processor there is no other to interrupt, and that was
 //! worth more than a second processor wherever it was measured (docs/benchmarks.md).
 
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use super::pager::Pager;
 use super::sys;
 
 impl Pager {
-    /// The handler has come to `cpu`. The others come too; one that would move itself would wake up
-    /// where it was, and be in the way there.
+    /// Moves the waker and the evictor to `cpu`, where the handler runs now. A thread that moved
+    /// itself would wake up where it was, and disturb the threads there.
     pub(super) fn lead_to(&self, cpu: usize) {
         self.followed_cpu.store(cpu, Ordering::SeqCst);
         self.waker.move_to(cpu);

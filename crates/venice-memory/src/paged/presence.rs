@@ -1,7 +1,7 @@
-//! Which pages are there: in memory, or in the host's own swap.
+//! Presence of pages: in memory, or in the host's own swap.
 //!
-//! `mincore(2)` says of a page that the host has swapped out that it is not there, which is to say
-//! that there is nothing to lose. `/proc/self/pagemap` (`proc_pid_pagemap(5)`) tells the two apart.
+//! `mincore(2)` reports a page that the host has swapped out as absent, and an absent page counts
+//! as having no contents. `/proc/self/pagemap` (`proc_pid_pagemap(5)`) tells the two apart.
 
 use super::descriptors::Descriptors;
 use super::sys::{self, SysResult};
@@ -34,52 +34,53 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 /// In memory, or swapped out.
 const THERE: u64 = 1 << 63 | 1 << 62;
 
-/// A way to ask that is kept open, for one process.
+/// An open page map of one process.
 #[derive(Debug)]
 pub struct Presence {
-    /// -1: the kernel does not give it to us (a program that has changed its user).
+    /// -1: the kernel refuses it (a program that has changed its user).
     fd: i32,
 }
 
-/// Pages that are looked at in one call, at most.
+/// Most pages checked in one call.
 pub const MOST_PAGES: usize = HUGE_PAGES;
 
-/// What is known of pages in a row; `true`: the page is there.
+/// The presence of pages in a row.
 pub type There = [bool; MOST_PAGES];
 
 impl Presence {
-    /// Opened for this process.
+    /// Opens the page map of this process.
     pub fn open(descriptors: &Descriptors) -> Presence {
         Presence { fd: sys::open_readonly(PAGEMAP).map_or(-1, |fd| descriptors.keep(fd)) }
     }
 
-    /// For a look or two, wherever descriptors lie.
+    /// Opens it for a few calls, at any descriptor number.
     pub fn open_here() -> Presence {
         Presence { fd: sys::open_readonly(PAGEMAP).unwrap_or(-1) }
     }
 
-    /// Gives its descriptor back.
+    /// Closes its descriptor.
     pub fn close(self) {
         if self.fd >= 0 {
             sys::close(self.fd);
         }
     }
 
-    /// Does it know what is swapped out?
+    /// True if swapped-out pages are recognised.
     pub fn knows_swap(&self) -> bool {
         self.fd >= 0
     }
 
-    /// Looks at the `pages` pages from `addr` on, all mapped, [`MOST_PAGES`] at most.
+    /// Checks the `pages` pages from `addr` on, all mapped, at most [`MOST_PAGES`].
     ///
     /// # Errors
-    /// The kernel's; `ENOMEM` where a page is not mapped and swap is not known of.
+    /// The kernel's; `ENOMEM` where a page is not mapped and swap is not recognised.
     pub fn look(&self, addr: usize, pages: usize) -> SysResult<There> {
         look(self.fd, addr, pages)
     }
 
-    /// Is what lies from `addr` on, a multiple of 2 MiB, a huge page of the kernel's, translated as one?
-    /// `None`: it does not say (a program that has changed its user).
+    /// True if the memory from `addr` on, a multiple of 2 MiB, is a huge page of the kernel's,
+    /// translated as one. `None`: the kernel does not report it (a program that has changed its
+    /// user).
     pub fn is_huge(&self, addr: usize) -> Option<bool> {
         let mut found = [0u64; 3];
         let mut scan = ScanArg {
@@ -98,10 +99,10 @@ impl Presence {
     }
 }
 
-/// Looks once at the `pages` pages from `addr` on, all mapped.
+/// Checks once the `pages` pages from `addr` on, all mapped.
 ///
 /// # Errors
-/// As for [`Presence::look`].
+/// The errors of [`Presence::look`].
 pub fn look_once(addr: usize, pages: usize) -> SysResult<There> {
     let presence = Presence::open_here();
     let there = presence.look(addr, pages);
@@ -132,9 +133,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_huge_page_is_told_from_small_ones() {
+    fn huge_page_is_recognised() {
         if let Err(none) = are_to_be_had() {
-            println!("SKIPPED: a_huge_page_is_told_from_small_ones: {none}");
+            println!("SKIPPED: huge_page_is_recognised: {none}");
             return;
         }
         let presence = Presence::open_here();
@@ -150,12 +151,12 @@ mod tests {
         });
         assert_eq!(is_huge, [Some(true), Some(false)]);
         presence.close();
-        // SAFETY: mapped above, and nobody else has it.
+        // SAFETY: mapped above, and used by nothing else.
         unsafe { sys::unmap(memory as *mut _, 2 * HUGE_BYTES) };
     }
 
     #[test]
-    fn both_ways_tell_what_is_there() {
+    fn mincore_and_pagemap_agree() {
         let memory = sys::map_private(4 * PAGE).unwrap();
         // SAFETY: within the fresh mapping.
         unsafe { memory.add(2 * PAGE).write(1) };
@@ -163,8 +164,8 @@ mod tests {
         expected[2] = true;
         assert_eq!(look(-1, memory as usize, 4), Ok(expected));
         assert_eq!(look_once(memory as usize, 4), Ok(expected));
-        // SAFETY: mapped above, and nobody else has it.
+        // SAFETY: mapped above, and used by nothing else.
         unsafe { sys::unmap(memory.cast(), 4 * PAGE) };
-        assert!(look(-1, memory as usize, 4).is_err(), "a refusal is not an answer");
+        assert!(look(-1, memory as usize, 4).is_err(), "an unmapped range is an error");
     }
 }

@@ -1,36 +1,37 @@
-//! Whether pages come back soon after they left, and so whether the clock hand is to go in order.
+//! Refault statistics: decide if the clock hand goes in order or at random.
 //!
-//! Whoever goes round and round through a little more memory than he may have loses every page just
-//! before he comes back to it, as long as the pages leave in the order in which they came. If they
-//! leave in no order, most of them are there. How much memory was missing is the distance of a fault:
-//! the pages that left since the one that is wanted back did (the refault distance of Linux' working
-//! set detection, `mm/workingset.c`). Where accesses follow no order either, both ways do equally
-//! well (Gelenbe 1973, *A unified approach to the evaluation of a class of replacement algorithms*).
+//! A program that cycles through a little more memory than its budget loses every page just before
+//! it comes back to it, as long as pages are evicted in the order in which they came. If they are
+//! evicted at random, most of them are resident. The missing memory is the distance of a refault:
+//! the number of pages evicted since the faulting one was (the refault distance of Linux' working
+//! set detection, `mm/workingset.c`). For random accesses both orders do equally well (Gelenbe
+//! 1973, *A unified approach to the evaluation of a class of replacement algorithms*).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The faults that are judged together.
+/// Refaults that are judged together.
 const JUDGED_AT_ONCE: u32 = 256;
 
-/// What is known of it. Handlers note, the evictor judges.
+/// The refault statistics. Handlers record, the evictor judges.
 #[derive(Debug, Default)]
 pub struct Refaults {
-    /// Pages that have left, from some point on.
+    /// Pages evicted so far, modulo 2^32.
     left: AtomicU32,
-    /// Faults on pages that had left, and those among them for want of less than an eighth of what
-    /// the process may have: since it was judged last.
+    /// Refaults since the last judgement, and those among them with a distance of less than an
+    /// eighth of the budget.
     all: AtomicU32,
     soon: AtomicU32,
     is_scattering: AtomicBool,
 }
 
 impl Refaults {
-    /// So many pages leave; when that was, as [`Refaults::note`] wants to know it.
+    /// Counts evicted pages. Returns the count, as [`Refaults::note`] expects it.
     pub fn leave(&self, pages: u32) -> u32 {
         self.left.fetch_add(pages, Ordering::Relaxed).wrapping_add(pages)
     }
 
-    /// A page that left then is wanted back by a process that may have `limit_pages`.
+    /// Records a refault on a page evicted at `left_at`, of a process that may have `limit_pages`
+    /// resident.
     pub fn note(&self, left_at: u32, limit_pages: u64) {
         let distance = self.left.load(Ordering::Relaxed).wrapping_sub(left_at);
         self.all.fetch_add(1, Ordering::Relaxed);
@@ -39,8 +40,8 @@ impl Refaults {
         }
     }
 
-    /// Are pages to leave in no order? More than half of the faults must say so before they do, and
-    /// less than a quarter before they do no longer.
+    /// True if pages are to be evicted at random. More than half of the refaults must be near
+    /// before they are, and less than a quarter before they no longer are.
     pub fn judge(&self) -> bool {
         let before = self.is_scattering.load(Ordering::Relaxed);
         let all = self.all.load(Ordering::Relaxed);
@@ -70,17 +71,17 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_missed_by_little_leave_in_no_order() {
+    fn near_refaults_randomise_eviction() {
         let refaults = Refaults::default();
         assert!(!refaults.judge(), "in order at first");
         assert!(!faults_at(&refaults, 200));
         assert!(faults_at(&refaults, 10));
-        assert!(refaults.judge(), "nothing new is known");
+        assert!(refaults.judge(), "no new refaults");
         assert!(!faults_at(&refaults, 3000));
     }
 
     #[test]
-    fn what_is_in_between_changes_nothing() {
+    fn mixed_refaults_keep_order() {
         let refaults = Refaults::default();
         let mixed = |refaults: &Refaults| {
             for at in 0..JUDGED_AT_ONCE {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_may_wrap() {
+    fn eviction_count_wraps() {
         let refaults = Refaults::default();
         refaults.leave(u32::MAX - 50);
         assert!(faults_at(&refaults, 100));

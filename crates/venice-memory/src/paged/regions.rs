@@ -1,4 +1,4 @@
-//! The managed regions: which pages of the address space the pager answers for.
+//! The managed regions: the pages of the address space that the pager serves.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Adds a range; what of it is there already stays.
+    /// Adds a range; pages that are in already stay.
     pub fn insert(&mut self, range: Range<PageNumber>) {
         if range.is_empty() {
             return;
@@ -26,7 +26,7 @@ impl Regions {
         self.ranges.splice(first..last, [joined]);
     }
 
-    /// Takes a range out.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<PageNumber>) {
         if range.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl Regions {
         self.ranges.splice(first..last, rest);
     }
 
-    /// The parts of `range` that are managed, in order.
+    /// Returns the managed parts of `range`, in order.
     pub fn parts(&self, range: Range<PageNumber>) -> impl Iterator<Item = Range<PageNumber>> + '_ {
         let first = self.ranges.partition_point(|r| r.end <= range.start);
         self.ranges[first..]
@@ -51,12 +51,12 @@ impl Regions {
             .map(move |r| r.start.max(range.start)..r.end.min(range.end))
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub fn len_pages(&self) -> usize {
         self.ranges.iter().map(Range::len).sum()
     }
 
-    /// The page that so many others come before.
+    /// Returns the page that `index` managed pages come before.
     pub fn nth(&self, mut index: usize) -> Option<PageNumber> {
         let holds = |range: &&Range<PageNumber>| match index.checked_sub(range.len()) {
             Some(rest) => {
@@ -69,14 +69,14 @@ impl Regions {
         Some(range.start + index)
     }
 
-    /// The first managed stretch at or after `page`.
+    /// Returns the first managed stretch at or after `page`.
     pub fn next_from(&self, page: PageNumber) -> Option<Range<PageNumber>> {
         let at = self.ranges.partition_point(|r| r.end <= page);
         let range = self.ranges.get(at)?;
         Some(range.start.max(page)..range.end)
     }
 
-    /// Is every page of `range` managed?
+    /// True if every page of `range` is managed.
     pub fn contains(&self, range: Range<PageNumber>) -> bool {
         self.next_from(range.start)
             .is_some_and(|found| found.start == range.start && found.end >= range.end)
@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_set_of_pages(
+        fn regions_match_set_model(
             operations in prop::collection::vec((any::<bool>(), 0usize..60, 1usize..12), 1..60),
             query in (0usize..60, 1usize..12),
         ) {

@@ -1,5 +1,5 @@
-//! What threads of the program ask of the pager's own, beyond a fault: pages to bring in, pages to
-//! take out.
+//! Requests of the program's threads to the pager beyond faults: pages to bring in, pages to page
+//! out.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -7,13 +7,13 @@ use super::page_table::PageNumber;
 use super::read_ahead::MAX_WINDOW;
 use super::sys;
 
-/// How long a request waits without the evictor getting on.
+/// Longest wait of a request without progress of the evictor, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How often it looks meanwhile.
+/// Period at which it checks meanwhile, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
-/// What WILLNEED wants brought in just now; there is one such call at a time, under the structure
-/// lock.
+/// The pages that a WILLNEED call wants brought in. There is one such call at a time, under the
+/// structure lock.
 #[derive(Debug, Default)]
 pub struct Wanted {
     thread: AtomicU32,
@@ -21,26 +21,26 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Is a fault of `thread` on `page` that of such a call?
+    /// True if a fault of `thread` on `page` belongs to the call.
     pub fn is_by(&self, thread: u32, page: PageNumber) -> bool {
         self.thread.load(Ordering::Acquire) == thread && self.pages_from(page) > 0
     }
 
-    /// How many pages from `page` on are wanted.
+    /// Returns how many pages from `page` on the call wants.
     pub fn pages_from(&self, page: PageNumber) -> usize {
         // Further off it is a fault on the caller's own stack.
         let count = self.end.load(Ordering::Relaxed).saturating_sub(page);
         if count <= MAX_WINDOW { count } else { 0 }
     }
 
-    /// Pages up to `end` are, by `thread`; by 0: nothing is.
+    /// Sets the call of `thread`, which wants the pages up to `end`; thread 0: no call.
     pub fn set(&self, thread: u32, end: PageNumber) {
         self.end.store(end, Ordering::Relaxed);
         self.thread.store(thread, Ordering::Release);
     }
 }
 
-/// Calls that wait for pages to have left, counted.
+/// Calls that wait for pages to be paged out, counted.
 #[derive(Debug, Default)]
 pub struct PageOuts {
     asked: AtomicU32,
@@ -48,23 +48,23 @@ pub struct PageOuts {
 }
 
 impl PageOuts {
-    /// Is there any that is not done?
+    /// True if a request is not done.
     pub fn is_any(&self) -> bool {
         self.asked.load(Ordering::Acquire) != self.done.load(Ordering::Relaxed)
     }
 
-    /// All that were asked for under the structure lock are done, which the caller holds.
+    /// Completes all requests made so far. The caller holds the structure lock.
     pub fn all_done(&self) {
         self.done.store(self.asked.load(Ordering::Acquire), Ordering::Release);
         sys::futex_wake(&self.done, u32::MAX >> 1, false);
     }
 
-    /// Asks for one more, under the structure lock; its number.
+    /// Adds a request, under the structure lock. Returns its number.
     pub fn ask(&self) -> u32 {
         self.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }
 
-    /// Waits until the one with this number is done, as long as the evictor gets on.
+    /// Waits until the request with this number is done, as long as the evictor makes progress.
     pub fn wait(&self, number: u32, progress: &AtomicU32) {
         let mut seen = progress.load(Ordering::Relaxed);
         let mut since_ns = sys::monotonic_ns();
@@ -89,19 +89,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wanted_is_what_the_caller_asked_for_and_no_more() {
+    fn willneed_covers_only_its_range() {
         let wanted = Wanted::default();
         assert!(!wanted.is_by(7, 100));
         wanted.set(7, 150);
         assert!(wanted.is_by(7, 149) && !wanted.is_by(7, 150) && !wanted.is_by(8, 149));
         assert_eq!(wanted.pages_from(140), 10);
-        assert!(!wanted.is_by(7, 150 - MAX_WINDOW - 1), "its own stack, say");
+        assert!(!wanted.is_by(7, 150 - MAX_WINDOW - 1), "a fault on its own stack");
         wanted.set(0, 0);
         assert!(!wanted.is_by(7, 149));
     }
 
     #[test]
-    fn page_outs_are_waited_for_by_number() {
+    fn page_out_wait_ends_by_number() {
         let page_outs = PageOuts::default();
         assert!(!page_outs.is_any());
         let number = page_outs.ask();

@@ -6,7 +6,6 @@
 //! process ever waits for another one here, so a process killed at any instruction harms none.
 
 mod behind;
-mod compression;
 mod donor;
 mod fault_times;
 mod homes;
@@ -66,7 +65,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease until it is known.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN18");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN19");
 
 /// Counters over all processes of the run.
 #[derive(Debug, Default)]
@@ -131,22 +130,6 @@ pub struct Counters {
     pub behind_in: AtomicU64,
     /// Times that pages could not leave at once because too many waited for the disk.
     pub behind_waits: AtomicU64,
-    /// Pages kept compressed when they left.
-    pub compressed: AtomicU64,
-    /// Their length then, in bytes.
-    pub compressed_bytes: AtomicU64,
-    /// Pages that could not be made half as long.
-    pub incompressible: AtomicU64,
-    /// Faults answered from there.
-    pub compressed_faults: AtomicU64,
-    /// Pages brought in from there, those ahead of their use among them.
-    pub compressed_in: AtomicU64,
-    /// Times that compression was given up for a while because pages pack badly.
-    pub packed_badly: AtomicU64,
-    /// The same because it did not pay.
-    pub paid_badly: AtomicU64,
-    /// The same because all far memory was in use, and the program needed the room here.
-    pub pools_yielded: AtomicU64,
 }
 
 /// The block. See the module's text.
@@ -200,10 +183,6 @@ pub struct RunBlock {
     page_size: AtomicU32,
     /// That of what the program says it wants large pages of.
     advised_page_size: AtomicU32,
-    /// Part of the budget that compressed pages may take, in percent; 0: none.
-    compress_percent: AtomicU32,
-    /// How often a process needed room that compressed pages take, its own or another's.
-    pools_wanted: AtomicU64,
     /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
     link: [AtomicU64; 3],
     /// The processes.

@@ -1,5 +1,5 @@
-//! Paged regions for a process that asks for them: memory larger than its budget, at addresses like
-//! any other, while the rest of the process stays the kernel's.
+//! Paged regions for a process that asks for them: memory larger than its budget, at ordinary
+//! addresses, while the rest of the process stays the kernel's.
 //!
 //! The pager is the one of `venice run`, with three differences. Its threads are ordinary ones and
 //! end with the space. Its budget is for its regions alone. Children of a `fork` do not have the
@@ -23,14 +23,14 @@ use super::slots;
 use super::sys::{self, Errno};
 use super::waker;
 
-/// Least budget: under it the pager's own needs outgrow the regions'.
+/// Least budget, in bytes: under it the pager's own needs outgrow the regions'.
 const LEAST_LOCAL_BYTES: u64 = 4 << 20;
-/// Least budget of a space, or of a run, with huge pages.
+/// Least budget of a space, or of a run, with huge pages, in bytes.
 pub const LEAST_LOCAL_BYTES_HUGE: u64 = 16 * HUGE_BYTES as u64;
-/// Pages brought in with the one that was asked for, at most.
+/// Most pages brought in with a demand fault.
 const READ_AHEAD_PAGES: u32 = 63;
 
-/// Regions with one budget, over one loan.
+/// Regions with one budget, over one allocation of far memory.
 pub struct Space {
     /// Leaked by `start`; taken back when the threads have ended.
     pager: &'static Pager,
@@ -40,44 +40,46 @@ pub struct Space {
     process: u32,
 }
 
-/// Why there is no space, or no region in it.
+/// An error of a space, or of a region in it.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
     /// The pager could not start.
     #[error(transparent)]
     Pager(#[from] PagerError),
     /// The budget is too small.
-    #[error("{local_bytes} bytes of local memory are too little: {LEAST_LOCAL_BYTES} at least")]
+    #[error("a budget of {local_bytes} bytes is too small: give {LEAST_LOCAL_BYTES} at least")]
     TooLittle {
-        /// What was given.
+        /// The requested budget.
         local_bytes: u64,
     },
-    /// Regions are larger than what was borrowed.
-    #[error("a region of {asked_bytes} bytes: {free_bytes} of what was borrowed are free")]
+    /// The regions are larger than the far memory.
+    #[error(
+        "mapping a region of {asked_bytes} bytes failed: {free_bytes} bytes of the borrowed memory are free"
+    )]
     NoRoom {
-        /// What was asked for.
+        /// The requested length.
         asked_bytes: u64,
-        /// What is left.
+        /// The far memory left.
         free_bytes: u64,
     },
-    /// What would have to leave for so small a budget has nowhere to go.
-    #[error("a budget of {local_bytes} bytes")]
+    /// Far memory has no room for the pages that so small a budget would evict.
+    #[error("changing the budget to {local_bytes} bytes failed")]
     NoRoomFar {
         /// The budget.
         local_bytes: u64,
-        /// What would have to leave, and what is free.
+        /// The pages to evict, and the room.
         #[source]
         source: BudgetError,
     },
-    /// The kernel refuses advice.
-    #[error("the kernel takes no advice about these pages ({0})")]
+    /// The kernel refused advice.
+    #[error("advice failed: the kernel refused it ({0})")]
     Advice(Errno),
-    /// The kernel refused.
-    #[error("the kernel maps no region of {len_bytes} bytes ({source})")]
+    /// The kernel refused to map the region.
+    #[error("mapping a region of {len_bytes} bytes failed: {source}")]
     Map {
-        /// Its length.
+        /// Length of the region.
         len_bytes: u64,
-        /// What it said.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
@@ -85,16 +87,18 @@ pub enum SpaceError {
     #[error("no pages of 2 MiB: {0}")]
     NoHugePages(#[from] NoHugePages),
     /// The donors' memory is not mapped here.
-    #[error("no pages of 2 MiB: they are put together from mapped memory, which needs port shm")]
+    #[error("no pages of 2 MiB: they are assembled from mapped memory; use port shm")]
     HugeNotMapped,
     /// The budget is too small for huge pages, which come and go by 2 MiB.
-    #[error("pages of 2 MiB in a budget of {local_bytes} bytes: {LEAST_LOCAL_BYTES_HUGE} at least")]
+    #[error(
+        "a budget of {local_bytes} bytes is too small for pages of 2 MiB: give {LEAST_LOCAL_BYTES_HUGE} at least"
+    )]
     TooLittleForHuge {
         /// The budget.
         local_bytes: u64,
     },
-    /// No thread.
-    #[error("the pager's threads cannot start")]
+    /// A thread could not start.
+    #[error("starting the pager's threads failed")]
     Thread(#[source] std::io::Error),
 }
 
@@ -106,8 +110,8 @@ impl std::fmt::Debug for Space {
 }
 
 impl Space {
-    /// A space over `far`, of which at most `local_bytes` are resident. Nobody else may use `far`,
-    /// its block included.
+    /// Starts a space over `far`, of which at most `local_bytes` are resident. Nothing else may use
+    /// `far`, its block included.
     ///
     /// # Errors
     /// [`SpaceError`].
@@ -119,7 +123,7 @@ impl Space {
         block.limit_pages.store(local_bytes / PAGE as u64, Ordering::Relaxed);
         block.read_ahead_pages.store(READ_AHEAD_PAGES, Ordering::Relaxed);
         let pid = sys::getpid();
-        let process = block.enter_process(pid).expect("nobody else is in this block");
+        let process = block.enter_process(pid).expect("the block has no other process");
         let setup = PagerSetup {
             block,
             process,
@@ -156,7 +160,7 @@ impl Space {
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), SpaceError> {
         let undisturbed = move || {
-            // The program's signal handlers may touch a region; they run elsewhere.
+            // The program's signal handlers may touch a region; they run in other threads.
             sys::block_signals();
             body();
         };
@@ -165,13 +169,14 @@ impl Space {
         Ok(())
     }
 
-    /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB; they come and go by pages
-    /// of `page_size`. With huge ones it begins with one; what is left at its end goes by 64 KiB.
+    /// Maps a region of zeros, `len_bytes` rounded up to whole pages of 4 KiB, paged by pages of
+    /// `page_size`. With huge pages the region begins with one; a remainder at its end is paged by
+    /// 64 KiB.
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`], [`SpaceError::Map`]; [`SpaceError::NoHugePages`],
-    /// [`SpaceError::HugeNotMapped`] and [`SpaceError::TooLittleForHuge`] where huge pages cannot be
-    /// had.
+    /// [`SpaceError::HugeNotMapped`] and [`SpaceError::TooLittleForHuge`] where huge pages are
+    /// unavailable.
     pub fn map(
         self: &Arc<Space>,
         len_bytes: u64,
@@ -196,17 +201,17 @@ impl Space {
         }
     }
 
-    /// What of all regions may be resident.
+    /// Bytes of all regions that may be resident: the budget.
     pub fn local_bytes(&self) -> u64 {
         self.far.block().limit_pages.load(Ordering::Relaxed) * PAGE as u64
     }
 
-    /// Gives the regions another budget. When it shrinks, pages leave within the time that they take
-    /// to travel; this does not wait for that. What is on its way out has no more room than with the
-    /// budget that the space was started with.
+    /// Gives the regions another budget. When it shrinks, pages are evicted in the time of their
+    /// transfer; this does not wait for that. The staging area keeps the room of the budget that
+    /// the space was started with.
     ///
     /// # Errors
-    /// [`Space::check_local_bytes`]; the budget is what it was.
+    /// [`Space::check_local_bytes`]; the budget is unchanged.
     pub fn set_local_bytes(&self, local_bytes: u64) -> Result<(), SpaceError> {
         self.check_local_bytes(local_bytes)?;
         let limit_pages = local_bytes / PAGE as u64;
@@ -214,11 +219,11 @@ impl Space {
         Ok(())
     }
 
-    /// Whether the regions can have this budget.
+    /// Checks that the regions can have this budget.
     ///
     /// # Errors
     /// [`SpaceError::TooLittle`], [`SpaceError::TooLittleForHuge`]; [`SpaceError::NoRoomFar`] where
-    /// donors are lost and what is left has no room for the pages that would leave.
+    /// donors are lost and the rest has no room for the evicted pages.
     pub fn check_local_bytes(&self, local_bytes: u64) -> Result<(), SpaceError> {
         let block = self.far.block();
         if local_bytes < LEAST_LOCAL_BYTES {
@@ -227,7 +232,7 @@ impl Space {
         if local_bytes < self.least_local_bytes() {
             return Err(SpaceError::TooLittleForHuge { local_bytes });
         }
-        // While all that was borrowed is there, each page has room far away, whatever has a slot now.
+        // While no donor is lost, each page has room in far memory, whatever slots are in use.
         if self.mapped_bytes() <= slots::alive(block) * PAGE as u64 {
             return Ok(());
         }
@@ -235,7 +240,7 @@ impl Space {
         budget::check(block, local_bytes / PAGE as u64).map_err(no_room)
     }
 
-    /// The least budget that the regions can have: more, once there were some by huge pages.
+    /// The least budget that the regions can have, in bytes: more, once one of them had huge pages.
     pub fn least_local_bytes(&self) -> u64 {
         match self.far.block().largest_page_size() {
             PageSize::Huge => LEAST_LOCAL_BYTES_HUGE,
@@ -253,7 +258,7 @@ impl Space {
         self.pager.resident().load(Ordering::Relaxed) * PAGE as u64
     }
 
-    /// What regions may be, all together.
+    /// Most bytes of all regions together.
     pub fn capacity_bytes(&self) -> u64 {
         self.far.len_bytes()
     }
@@ -285,7 +290,7 @@ impl Space {
             return Ok(addr);
         }
         drop(structure);
-        // SAFETY: mapped above, and nobody has heard of it.
+        // SAFETY: mapped above, and not yet passed on.
         unsafe { sys::unmap(addr as *mut _, len_bytes) };
         Err(Errno::ENOMEM)
     }
@@ -299,7 +304,7 @@ impl Space {
         self.mapped_bytes.fetch_sub(len_bytes as u64, Ordering::AcqRel);
     }
 
-    /// Has the threads end. The handler may sleep until there is a fault: so somebody faults.
+    /// Ends the threads. The handler may sleep until there is a fault, so one is made.
     fn end_threads(&mut self) {
         let pager = self.pager;
         pager.is_ending.store(true, Ordering::Release);
@@ -317,14 +322,14 @@ impl Space {
             let _ = thread.join();
         }
         if let Some(page) = page {
-            // The handler may have ended before it heard of the fault; and as long as a child has the
-            // descriptor too, to close it would wake nobody.
+            // The handler may have ended before it read the fault; and while a child has the
+            // descriptor too, closing it wakes no thread.
             let _ = pager.uffd().unregister(page, PAGE);
         }
         pager.descriptors.close(pager.uffd_fd.swap(-1, Ordering::AcqRel));
         if let (Some(fault), Some(page)) = (fault, page) {
             let _ = fault.join();
-            // SAFETY: nobody has it any more.
+            // SAFETY: no longer used.
             unsafe { sys::unmap(page as *mut _, PAGE) };
         }
     }
@@ -352,30 +357,30 @@ pub struct Region {
 }
 
 impl Region {
-    /// Its first byte's address, that of a page. It may be read and written like any other memory
-    /// for as long as this lives, by kernel and program, but not in a child of a `fork`. If the
-    /// only donor of a page is lost, touching it is `SIGBUS`.
+    /// Address of the first byte, a multiple of the page size. It may be read and written like any
+    /// other memory for as long as this lives, by kernel and program, but not in a child of a
+    /// `fork`. If the only donor of a page is lost, touching the page raises `SIGBUS`.
     pub fn as_ptr(&self) -> *mut u8 {
         self.addr as *mut u8
     }
 
-    /// Its length, whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Says how `len_bytes` from `offset` on will be used: of all pages that these lie on. It comes to
-    /// what `madvise(2)` comes to in a program of `venice run`: what is wanted is here, or the last of
-    /// it on its way, and what is to leave at once has left, when this returns.
+    /// Applies advice to all pages that `len_bytes` bytes from `offset` on touch. The effect is
+    /// that of `madvise(2)` in a program of `venice run`: WILLNEED pages are resident, or the last
+    /// of them on their way, and PAGEOUT pages have left, when this returns.
     ///
     /// # Errors
     /// [`SpaceError::Advice`].
     ///
     /// # Panics
-    /// Where the region is not so long.
+    /// If the range exceeds the region.
     pub fn advise(&self, offset: usize, len_bytes: usize, hint: Hint) -> Result<(), SpaceError> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.len_bytes);
-        let end = end.expect("the region is not so long");
+        let end = end.expect("the range exceeds the region");
         if sys::getpid() != self.space.process {
             // A child of a fork has neither the region nor its pager.
             return Err(SpaceError::Advice(Errno::ENOMEM));
@@ -388,21 +393,21 @@ impl Region {
         self.space.pager.heed(self.addr + first, len_bytes, hint).map_err(SpaceError::Advice)
     }
 
-    /// The space it is in.
+    /// The space of the region.
     pub fn space(&self) -> &Arc<Space> {
         &self.space
     }
 
-    /// Its bytes.
+    /// The bytes of the region.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped as long as this lives; written only through what borrows this mutably, or
-        // by whoever takes it on himself to use `as_ptr`.
+        // SAFETY: mapped as long as this lives; written only through a mutable borrow of this, or
+        // through `as_ptr` by a caller that takes responsibility.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len_bytes) }
     }
 
-    /// Its bytes, to be changed.
+    /// The bytes of the region, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else borrows it.
+        // SAFETY: as above, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes) }
     }
 }

@@ -1,7 +1,7 @@
-//! A lock for a few instructions.
+//! A spin lock for a few instructions.
 //!
-//! Whoever takes it holds it for less than a system call of sleeping and waking would take. It may
-//! be forgotten by force: the child of a `fork` inherits it from threads that it has not got.
+//! It is held for less time than a system call of sleeping and waking would take. The holder can be
+//! forgotten by force: the child of a `fork` inherits the lock from threads that it lacks.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::sys;
 
-/// Looks at a held lock before the processor is given away: its holder may have lost its own.
+/// Checks of a held lock before the processor is yielded: the holder may have lost its own.
 const SPINS: u32 = 400;
 
 /// A value that one thread at a time may use.
@@ -19,7 +19,7 @@ pub struct Spin<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by whoever holds the lock, one at a time.
+// SAFETY: the value is reached only by the thread that holds the lock.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 /// The lock, held.
@@ -29,7 +29,7 @@ pub struct SpinGuard<'a, T> {
 }
 
 impl<T> Spin<T> {
-    /// Around `value`, free.
+    /// Makes a free lock around `value`.
     pub const fn new(value: T) -> Spin<T> {
         Spin { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -43,14 +43,14 @@ impl<T> Spin<T> {
         SpinGuard { spin: self }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub fn try_hold(&self) -> Option<SpinGuard<'_, T>> {
         let taken =
             self.held.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         taken.then(|| SpinGuard { spin: self })
     }
 
-    /// Returns when nobody holds the lock, or nobody did at some moment since the call.
+    /// Returns when the lock is free, or was at some moment since the call.
     pub fn wait_until_free(&self) {
         let mut looks = 0;
         while self.held.load(Ordering::SeqCst) {
@@ -59,10 +59,10 @@ impl<T> Spin<T> {
         }
     }
 
-    /// Frees the lock, whoever holds it, and gives it another value.
+    /// Frees the lock, whoever holds it, and replaces its value.
     ///
     /// # Safety
-    /// Whoever holds it must be a thread that this process has not got.
+    /// The holder must be a thread that this process lacks.
     pub unsafe fn forget_holder(&self, value: T) {
         // SAFETY: forwarded to the caller; the old value may be half changed, so it is not dropped.
         unsafe { std::ptr::write(self.value.get(), value) };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn lock_is_exclusive() {
         let spin = Spin::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -115,10 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_is_gone_is_forgotten() {
+    fn forgotten_holder_frees_lock() {
         let spin = Spin::new(1);
         std::mem::forget(spin.hold());
-        // SAFETY: nobody uses the forgotten guard.
+        // SAFETY: the forgotten guard is not used.
         unsafe { spin.forget_holder(2) };
         assert_eq!(*spin.hold(), 2);
     }

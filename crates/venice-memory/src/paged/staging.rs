@@ -1,11 +1,11 @@
-//! The staging area: page frames on their way out.
+//! The staging area: frames of pages on their way out.
 //!
-//! A ring of frames in chunks. The evictor moves pages of the program here (they are then gone
-//! from the program, whole, by one `UFFDIO_MOVE`) and much later writes them out; a page that
-//! is touched meanwhile moves back without asking a donor. So the ring is both the write-behind
-//! buffer and the second chance of the replacement: first in, first out, unless touched.
+//! A ring of frames in chunks. The evictor moves pages of the program here (one `UFFDIO_MOVE` takes
+//! them out of the program whole) and much later writes them out; a page that is touched meanwhile
+//! moves back without a request to a donor. So the ring is both the write-back buffer and the
+//! second chance of the replacement: first in, first out, unless touched.
 //!
-//! Behind the ring lie slots of 2 MiB, each of 512 frames, for huge pages ([`HugeSlots`]).
+//! After the ring come slots of 2 MiB, each of 512 frames, for huge pages ([`HugeSlots`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,25 +23,25 @@ const EMPTY: u64 = 0;
 const ORPHAN: u64 = u64::MAX;
 const ORPHAN_OF: u64 = 1 << 63;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Nothing.
+    /// Empty.
     Empty,
     /// This page of the program.
     Page(PageNumber),
-    /// Memory nobody wants any more; freed with its chunk.
+    /// Memory that is no longer needed; freed with its chunk.
     Orphan,
-    /// A copy of this page was taken back; a child being forked may still need this one.
+    /// A copy of a page that was taken back; a child being forked may still need it.
     OrphanOf(PageNumber),
 }
 
-/// The ring.
+/// The staging area.
 #[derive(Debug)]
 pub struct Staging {
     base_page: PageNumber,
     ring_frames: usize,
-    /// Chunks that the ring goes round over; those behind them are empty.
+    /// Chunks that the ring uses; those behind them are empty.
     in_use: AtomicUsize,
     owners: &'static [AtomicU64],
     huge: HugeSlots,
@@ -51,7 +51,7 @@ impl Drop for Staging {
     fn drop(&mut self) {
         let (base, len_bytes) = self.memory();
         let owners = self.owners.as_ptr().cast_mut();
-        // SAFETY: mapped by `new`, and nobody has them but this.
+        // SAFETY: mapped by `new`, and used by nothing else.
         unsafe {
             sys::unmap(base as *mut _, len_bytes);
             sys::unmap(owners.cast(), size_of_val(self.owners));
@@ -60,8 +60,8 @@ impl Drop for Staging {
 }
 
 impl Staging {
-    /// A ring of `chunks` chunks, and `huge_slots` slots. Its memory must yet be registered with the
-    /// userfaultfd.
+    /// Makes a ring of `chunks` chunks, and `huge_slots` slots. The caller registers its memory
+    /// with the userfaultfd.
     ///
     /// # Errors
     /// The kernel's, when there is no address space.
@@ -77,12 +77,12 @@ impl Staging {
         Ok(Staging { base_page: base / PAGE, ring_frames, in_use, owners, huge })
     }
 
-    /// Does `page` belong to the area?
+    /// True if `page` belongs to the area.
     pub fn covers(&self, page: PageNumber) -> bool {
         (self.base_page..self.base_page + self.owners.len()).contains(&page)
     }
 
-    /// Number of chunks there is room for.
+    /// Number of chunks that there is room for.
     pub fn chunks(&self) -> usize {
         self.ring_frames / CHUNK_FRAMES
     }
@@ -93,6 +93,9 @@ impl Staging {
     }
 
     /// The frames of a slot for huge pages.
+    ///
+    /// # Panics
+    /// If there is no such slot.
     pub fn frames_of_huge(&self, slot: HugeSlot) -> Range<u32> {
         assert!(slot < self.huge.count(), "no such slot: {slot}");
         let first = (self.ring_frames.next_multiple_of(HUGE_PAGES) + slot * HUGE_PAGES) as u32;
@@ -104,19 +107,22 @@ impl Staging {
         self.address(self.frames_of_huge(slot).start)
     }
 
-    /// Number of chunks that the ring goes round over.
+    /// Number of chunks that the ring uses.
     pub fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Has the ring go round over so many chunks: the evictor's right, once those it leaves out are
-    /// empty.
+    /// Sets the number of chunks that the ring uses. For the evictor only, once the chunks left out
+    /// are empty.
+    ///
+    /// # Panics
+    /// If `chunks` is 0 or there is no room for so many.
     pub fn use_chunks(&self, chunks: usize) {
         assert!((1..=self.chunks()).contains(&chunks), "{chunks} of {}", self.chunks());
         self.in_use.store(chunks, Ordering::Relaxed);
     }
 
-    /// The chunk `offset` places on in the ring.
+    /// Returns the chunk `offset` steps on in the ring.
     pub fn chunk_after(&self, chunk: usize, offset: usize) -> usize {
         (chunk + offset) % self.in_use()
     }
@@ -137,7 +143,7 @@ impl Staging {
         address_of(self.base_page + frame as usize)
     }
 
-    /// What the frame holds.
+    /// The contents of a frame.
     pub fn holds(&self, frame: u32) -> Frame {
         match self.owners[frame as usize].load(Ordering::Acquire) {
             EMPTY => Frame::Empty,
@@ -147,7 +153,7 @@ impl Staging {
         }
     }
 
-    /// Says what the frame holds now.
+    /// Records the contents of a frame.
     pub fn set(&self, frame: u32, holds: Frame) {
         let word = match holds {
             Frame::Empty => EMPTY,

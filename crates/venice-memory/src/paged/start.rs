@@ -1,4 +1,4 @@
-//! How a pager starts: when the shim is loaded, and again in the child of a fork.
+//! Start of a pager: when the shim is loaded, and again in the child of a fork.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
     Ok(pager)
 }
 
-/// Starts the handler and the evictor, and readies who serves in the program's threads.
+/// Starts the handler and the evictor, and the service of faults in the program's threads.
 pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
     let kernel = |source| PagerError::Kernel { doing: "start its threads", source };
     let far = || pager.far();

@@ -1,8 +1,8 @@
 //! Raw Linux system calls for the pager.
 //!
-//! The pager's threads have no C library under them (see `thread`), and its hooks stand where
-//! the C library's own `mmap` and friends stood. Both need the bare call: no `errno`, no
-//! cancellation point, no lazy binding.
+//! The pager's threads have no C library under them (see `thread`), and its hooks replace the C
+//! library's own `mmap` and friends. Both need the bare call: no `errno`, no cancellation point, no
+//! lazy binding.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -15,23 +15,23 @@ pub use venice_ports::monotonic_ns;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Not for this process.
+    /// Operation not permitted.
     pub const EPERM: Errno = Errno(1);
     /// Try again: for userfaultfd, the address space is changing under the call.
     pub const EAGAIN: Errno = Errno(11);
     /// Page pinned or shared.
     pub const EBUSY: Errno = Errno(16);
-    /// Already there.
+    /// Page present already.
     pub const EEXIST: Errno = Errno(17);
     /// Bad argument; for `UFFDIO_MOVE`, mappings whose protections differ.
     pub const EINVAL: Errno = Errno(22);
     /// Interrupted.
     pub const EINTR: Errno = Errno(4);
-    /// Not there.
+    /// No such entry, or no mapping.
     pub const ENOENT: Errno = Errno(2);
-    /// No memory.
+    /// Out of memory.
     pub const ENOMEM: Errno = Errno(12);
-    /// An address that cannot be used.
+    /// Bad address.
     pub const EFAULT: Errno = Errno(14);
     /// No such process: its address space is gone.
     pub const ESRCH: Errno = Errno(3);
@@ -51,7 +51,7 @@ impl fmt::Display for Errno {
 
 impl std::error::Error for Errno {}
 
-/// Result of a raw call.
+/// The result of a raw call.
 pub type SysResult<T> = Result<T, Errno>;
 
 /// System call numbers of x86-64 (`arch/x86/entry/syscalls/syscall_64.tbl`).
@@ -102,7 +102,8 @@ pub mod nr {
 /// Calls the kernel.
 ///
 /// # Safety
-/// The arguments must be right for system call `number`; what it may touch must be valid.
+/// The arguments must be right for system call `number`; the memory that it may touch must be
+/// valid.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
@@ -121,41 +122,44 @@ pub unsafe fn syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
     if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
 }
 
-/// `ioctl(2)` on a structure.
+/// Calls `ioctl(2)` on a structure.
 ///
 /// # Safety
-/// `arg` must be the structure `request` expects.
+/// `arg` must be the structure that `request` expects.
 pub unsafe fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> SysResult<usize> {
     // SAFETY: forwarded to the caller.
     unsafe { syscall(nr::IOCTL, [fd as usize, request, arg as *mut T as usize, 0, 0, 0]) }
 }
 
-/// `read(2)` into `buf`.
+/// Calls `read(2)` into `buf`.
 pub fn read(fd: i32, buf: &mut [u8]) -> SysResult<usize> {
     // SAFETY: the buffer is valid for its length.
     unsafe { syscall(nr::READ, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
 }
 
-/// `pread(2)` into `buf` at `offset`.
+/// Calls `pread(2)` into `buf` at `offset`.
 pub fn pread(fd: i32, offset: u64, buf: &mut [u8]) -> SysResult<usize> {
     let arguments = [fd as usize, buf.as_mut_ptr() as usize, buf.len(), offset as usize, 0, 0];
     // SAFETY: the buffer is valid for its length.
     unsafe { syscall(nr::PREAD64, arguments) }
 }
 
-/// `write(2)` of `buf`.
+/// Calls `write(2)` of `buf`.
 pub fn write(fd: i32, buf: &[u8]) -> SysResult<usize> {
     // SAFETY: the buffer is valid for its length.
     unsafe { syscall(nr::WRITE, [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0]) }
 }
 
-/// `close(2)`. Errors leave nothing to do.
+/// Calls `close(2)`. Errors are ignored: nothing can be done about them.
 pub fn close(fd: i32) {
     // SAFETY: closing a descriptor touches no memory.
     let _ = unsafe { syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// `open(2)` read-only of a NUL-terminated path.
+/// Opens a NUL-terminated path read-only.
+///
+/// # Panics
+/// If the path does not end in NUL.
 pub fn open_readonly(path: &[u8]) -> SysResult<i32> {
     assert!(path.last() == Some(&0), "the path must end in NUL");
     const AT_FDCWD: isize = -100;
@@ -190,18 +194,19 @@ pub fn set_nonblocking(fd: i32, on: bool) -> SysResult<()> {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct PollFd {
-    /// Descriptor; negative entries are passed over.
+    /// Descriptor; negative entries are skipped.
     pub fd: i32,
-    /// What to wait for.
+    /// Events to wait for.
     pub events: i16,
-    /// What is there.
+    /// Events that occurred.
     pub revents: i16,
 }
 
 /// There is data to read.
 pub const POLLIN: i16 = 1;
 
-/// `poll(2)`; a negative time-out waits for ever. `EINTR` counts as nothing ready.
+/// Calls `poll(2)`; a negative time-out waits for ever. `EINTR` counts as nothing ready. Returns
+/// the number of ready entries.
 pub fn poll(fds: &mut [PollFd], timeout_ms: i32) -> usize {
     // SAFETY: the slice is valid for its length.
     let ready = unsafe {
@@ -213,9 +218,9 @@ pub fn poll(fds: &mut [PollFd], timeout_ms: i32) -> usize {
     ready.unwrap_or(0)
 }
 
-/// Anonymous private memory of the pager's own: never managed, locked as it is touched.
+/// Maps anonymous private memory of the pager's own: never managed, locked as it is touched.
 ///
-/// `MAP_NORESERVE`, so that sparse tables cost only what is used.
+/// `MAP_NORESERVE`, so that sparse tables cost only the pages used.
 ///
 /// # Errors
 /// The kernel's, when the address space is used up.
@@ -226,10 +231,10 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     Ok(addr as *mut u8)
 }
 
-/// Anonymous memory of the pager's own that children share.
+/// Maps anonymous memory of the pager's own that children share.
 ///
 /// # Errors
-/// As for [`map_private`].
+/// The errors of [`map_private`].
 pub fn map_shared(len_bytes: usize) -> SysResult<*mut u8> {
     const MAP_SHARED: usize = 0x01;
     Ok(map_anonymous(len_bytes, MAP_SHARED)? as *mut u8)
@@ -243,11 +248,11 @@ fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {
     unsafe { syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, flags, usize::MAX, 0]) }
 }
 
-/// Anonymous private memory, not locked, at a multiple of `align_bytes` (of pages): pages are moved
-/// to or from it, which wants both sides alike.
+/// Maps anonymous private memory, not locked, at a multiple of `align_bytes` (of pages). Pages are
+/// moved to and from it, which needs both sides unlocked.
 ///
 /// # Errors
-/// As for [`map_private`].
+/// The errors of [`map_private`].
 pub fn map_aligned(len_bytes: usize, align_bytes: usize) -> SysResult<usize> {
     let base = map_private(len_bytes + align_bytes)? as usize;
     unlock(base, len_bytes + align_bytes);
@@ -262,8 +267,8 @@ pub fn map_aligned(len_bytes: usize, align_bytes: usize) -> SysResult<usize> {
     Ok(start)
 }
 
-/// A private mapping that may not be used, at `addr` if nothing is there, at an address of the
-/// kernel's choice if that is 0.
+/// Reserves a private mapping without access, at `addr` if that is free, at an address of the
+/// kernel's choice if `addr` is 0.
 ///
 /// # Errors
 /// The kernel's.
@@ -276,33 +281,33 @@ pub fn reserve(addr: usize, len_bytes: usize) -> SysResult<usize> {
     unsafe { syscall(nr::MMAP, [addr, len_bytes, PROT_NONE, flags, usize::MAX, 0]) }
 }
 
-/// Locks a range page by page as it is touched; a refusal (`RLIMIT_MEMLOCK`) is left to
-/// `venice doctor` to explain: without swap on the host nothing is lost by it.
+/// Locks a range page by page as it is touched. A refusal (`RLIMIT_MEMLOCK`) is left to `venice
+/// doctor` to explain: without swap on the host it does no harm.
 pub fn lock_on_fault(addr: usize, len_bytes: usize) {
     const MLOCK_ONFAULT: usize = 1;
     // SAFETY: locking changes no contents.
     let _ = unsafe { syscall(nr::MLOCK2, [addr, len_bytes, MLOCK_ONFAULT, 0, 0, 0]) };
 }
 
-/// Takes back [`lock_on_fault`].
+/// Undoes [`lock_on_fault`].
 pub fn unlock(addr: usize, len_bytes: usize) {
     // SAFETY: unlocking changes no contents.
     let _ = unsafe { syscall(nr::MUNLOCK, [addr, len_bytes, 0, 0, 0, 0]) };
 }
 
-/// `munmap(2)` of the pager's own memory.
+/// Unmaps the pager's own memory (`munmap(2)`).
 ///
 /// # Safety
-/// Nothing may use the range any more.
+/// The range must not be used any more.
 pub unsafe fn unmap(addr: *mut c_void, len_bytes: usize) {
     // SAFETY: forwarded to the caller.
     let _ = unsafe { syscall(nr::MUNMAP, [addr as usize, len_bytes, 0, 0, 0, 0]) };
 }
 
-/// `madvise(2)`.
+/// Calls `madvise(2)`.
 ///
 /// # Safety
-/// The range's contents may be lost, as `advice` says.
+/// The range's contents may be lost, depending on `advice`.
 pub unsafe fn madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
     // SAFETY: forwarded to the caller.
     unsafe { syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
@@ -335,8 +340,8 @@ pub const MADV_POPULATE_WRITE: usize = 23;
 /// `MADV_COLLAPSE`.
 pub const MADV_COLLAPSE: usize = 25;
 
-/// Sleeps until `word` is woken, unless it is no longer `expected`; at most `timeout_ns`.
-/// `shared` words live in memory that several processes map.
+/// Sleeps until `word` is woken, unless it is no longer `expected`; at most `timeout_ns`. `shared`
+/// words live in memory that several processes map.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, shared: bool) {
     const FUTEX_WAIT: usize = 0;
     const FUTEX_PRIVATE: usize = 128;
@@ -358,7 +363,7 @@ pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
     let _ = unsafe { syscall(nr::FUTEX, [word.as_ptr() as usize, op, count as usize, 0, 0, 0]) };
 }
 
-/// Which pages from `addr` on are in memory: bit 0 of each byte (`mincore(2)`).
+/// Reports which pages from `addr` on are in memory: bit 0 of each byte (`mincore(2)`).
 ///
 /// # Errors
 /// `ENOMEM` where a page is not mapped.
@@ -374,7 +379,7 @@ pub fn mincore(addr: usize, pages: &mut [u8]) -> SysResult<()> {
     }
 }
 
-/// Gives the processor away.
+/// Yields the processor.
 pub fn yield_now() {
     // SAFETY: touches no memory.
     let _ = unsafe { syscall(nr::SCHED_YIELD, [0; 6]) };
@@ -402,7 +407,7 @@ pub fn descriptor_limits() -> [u64; 2] {
     limits
 }
 
-/// Sets the soft limit on descriptors; above the hard one it becomes that.
+/// Sets the soft limit on descriptors, at most to the hard one.
 pub fn set_descriptor_limit(soft: u64) {
     let [_, hard] = descriptor_limits();
     let limits = [soft.min(hard), hard];
@@ -426,7 +431,7 @@ pub fn pin_to_cpu(cpu: usize) {
     pin_thread_to_cpu(0, cpu);
 }
 
-/// The same for a thread by the kernel's number; 0 is the calling one.
+/// Pins a thread, by its id; 0 is the calling one.
 pub fn pin_thread_to_cpu(thread: u32, cpu: usize) {
     let mut mask = [0u64; 16];
     if cpu >= mask.len() * 64 {
@@ -438,7 +443,7 @@ pub fn pin_thread_to_cpu(thread: u32, cpu: usize) {
     let _ = unsafe { syscall(nr::SCHED_SETAFFINITY, arguments) };
 }
 
-/// May a thread run on more than one processor? So it is taken where the kernel does not say.
+/// True if a thread may run on more than one processor, or if the kernel does not report it.
 pub fn may_move(thread: u32) -> bool {
     let mut mask = [0u64; 128];
     let arguments = [thread as usize, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
@@ -449,7 +454,7 @@ pub fn may_move(thread: u32) -> bool {
     }
 }
 
-/// The calling thread runs only where nobody else wants the processor (`SCHED_IDLE`, `sched(7)`).
+/// Makes the calling thread run only where no other wants the processor (`SCHED_IDLE`, `sched(7)`).
 ///
 /// # Errors
 /// The kernel's, by a security policy.
@@ -488,24 +493,24 @@ pub fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
-/// What standard error was when the pager started; a daemon may have put a file in its place.
+/// Identity of standard error when the pager started; a daemon may have put a file in its place.
 static STANDARD_ERROR: AtomicU64 = AtomicU64::new(0);
 
-/// Remembers what standard error is, for [`die`].
+/// Remembers the identity of standard error, for [`die`].
 pub fn remember_standard_error() {
     STANDARD_ERROR.store(standard_error(), Ordering::Relaxed);
 }
 
-/// Device and number of the file behind descriptor 2, folded; 0: none.
+/// Device and inode of the file behind descriptor 2, folded; 0: none.
 fn standard_error() -> u64 {
     // SAFETY: borrowed for this call only.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
     rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev.rotate_left(32) ^ stat.st_ino)
 }
 
-/// Says `text` on standard error (if that is still what it was) and ends the process with
-/// `SIGKILL`: the pager's own invariant is broken, or the memory is gone, and no program may go
-/// on with wrong bytes.
+/// Writes `text` to standard error (if that is still the same file) and ends the process with
+/// `SIGKILL`: an invariant of the pager is broken, or memory is lost, and no program may go on with
+/// wrong bytes.
 pub fn die(text: &str) -> ! {
     if standard_error() == STANDARD_ERROR.load(Ordering::Relaxed) {
         let _ = write(2, b"venice: ");

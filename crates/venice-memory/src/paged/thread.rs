@@ -1,15 +1,15 @@
 //! Threads of the pager, made by a bare `clone(2)`.
 //!
-//! `pthread_create` would take its tables from the program's own `malloc`, that is from memory
+//! `pthread_create` would take its tables from the program's own `malloc`, that is from memory that
 //! this very thread is to page in. These threads use no memory of the C library: a small block
-//! stands in for thread-local storage, and all signals stay blocked, so that the program's
-//! handlers never run here.
+//! stands in for thread-local storage, and all signals stay blocked, so that the program's handlers
+//! never run here.
 
 use super::sys::{self, SysResult, nr};
 
 const STACK_BYTES: usize = 512 * 1024;
-/// Room under the thread pointer for initial-exec variables of the libraries loaded (`errno`
-/// among them), in case one is written.
+/// Room under the thread pointer for initial-exec variables of the loaded libraries (`errno` among
+/// them), in case one is written.
 const TLS_BYTES: usize = 64 * 1024;
 
 /// Starts a thread that runs `body(argument)` and never returns. `argument` is a plain number:
@@ -27,8 +27,8 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
         | 0x80000; // SETTLS
     let memory = sys::map_private(STACK_BYTES + TLS_BYTES)? as usize;
     let tls = memory + STACK_BYTES + TLS_BYTES - 4096;
-    // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and,
-    // for the C library, its third) points to itself, as the x86-64 ABI has it.
+    // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and, for
+    // the C library, its third) points to itself, as the x86-64 ABI has it.
     unsafe {
         *(tls as *mut usize) = tls;
         *((tls + 16) as *mut usize) = tls;
@@ -65,15 +65,15 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
     if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
 }
 
-/// Gives the calling thread a table of descriptors of its own, with this one in it: the program does
-/// not close it there.
+/// Gives the calling thread a descriptor table of its own that holds only `fd`: the program cannot
+/// close it there.
 ///
 /// # Errors
 /// The kernel's: no memory.
 pub fn keep_only(fd: i32) -> SysResult<()> {
     const CLOSE_RANGE_UNSHARE: usize = 2;
     let (fd, most) = (fd as usize, u32::MAX as usize);
-    // SAFETY: the table is a copy from here on, of which only this thread knows.
+    // SAFETY: the table is a copy from here on, used by this thread alone.
     unsafe {
         sys::syscall(nr::CLOSE_RANGE, [fd + 1, most, CLOSE_RANGE_UNSHARE, 0, 0, 0])?;
         if fd > 0 {
@@ -86,24 +86,24 @@ pub fn keep_only(fd: i32) -> SysResult<()> {
 /// Ends the calling thread, which [`spawn`] made; its stack stays.
 pub fn exit() -> ! {
     loop {
-        // SAFETY: it has nothing that another thread uses but its stack.
+        // SAFETY: other threads use nothing of it but its stack.
         let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
     }
 }
 
-/// A number of the calling thread that no other thread of the process has at the same time: its
-/// thread pointer, folded. It is not the kernel's, which costs a system call.
+/// Returns a number of the calling thread that no other thread of the process has at the same time:
+/// its thread pointer, folded. It is not the thread id, which costs a system call.
 pub fn this_one() -> u32 {
     let pointer: usize;
     // SAFETY: the thread pointer's first word points to itself (x86-64 ABI).
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
     }
-    // 64 bytes at least belong to each thread.
+    // Each thread owns at least 64 bytes.
     (pointer >> 6) as u32
 }
 
-/// The processor `thread` last ran on: the 39th field of its `stat` (`proc(5)`).
+/// Returns the processor that `thread` last ran on: the 39th field of its `stat` (`proc(5)`).
 pub fn processor_of(thread: u32) -> Option<usize> {
     let mut path = *b"/proc/self/task/0000000000/stat\0";
     let mut rest = thread;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_thread_runs_and_shares_memory() {
+    fn spawned_thread_shares_memory() {
         static WORD: AtomicU32 = AtomicU32::new(0);
         spawn(raise, &raw const WORD as usize).unwrap();
         for _ in 0..1000 {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn proc_tells_the_processor_of_a_thread() {
+    fn processor_is_read_from_proc() {
         let cpu = processor_of(sys::getpid()).expect("the main thread is there");
         assert!(cpu < 4096);
     }

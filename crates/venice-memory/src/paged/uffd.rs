@@ -1,14 +1,15 @@
 //! userfaultfd: the kernel interface by which page faults reach the pager.
 //!
-//! Source: `userfaultfd(2)`, `ioctl_userfaultfd(2)` and, for what is newer than distribution
-//! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6), `include/uapi/linux/userfaultfd.h`.
+//! Sources: `userfaultfd(2)`, `ioctl_userfaultfd(2)` and, for features newer than distribution
+//! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6),
+//! `include/uapi/linux/userfaultfd.h`.
 
 use super::PAGE;
 use super::presence::{MOST_PAGES, look_once};
 use super::sys::{self, Errno, SysResult, nr};
 
-/// An open userfaultfd. A plain number: closing it is the owner's business, because a program
-/// that loses it loses its memory.
+/// An open userfaultfd. A plain number: its owner closes it, because a program that loses it loses
+/// its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uffd {
     /// The descriptor.
@@ -24,7 +25,7 @@ pub enum Event {
         address: usize,
         /// The access was a write.
         write: bool,
-        /// Who waits.
+        /// Id of the waiting thread.
         thread: u32,
     },
     /// A `fork` copied the address space; `child` serves the copy.
@@ -32,7 +33,7 @@ pub enum Event {
         /// The child's userfaultfd, a new descriptor of this process.
         child: Uffd,
     },
-    /// Something that was not asked for.
+    /// An event that was not requested.
     Other,
 }
 
@@ -88,7 +89,7 @@ struct RegisterArg {
     ioctls: u64,
 }
 
-/// `uffdio_copy` and `uffdio_move` look alike.
+/// `uffdio_copy` and `uffdio_move` have the same layout.
 #[repr(C)]
 struct TransferArg {
     dst: u64,
@@ -104,7 +105,7 @@ struct WriteProtectArg {
     mode: u64,
 }
 
-/// `uffdio_zeropage` and `uffdio_poison` look alike.
+/// `uffdio_zeropage` and `uffdio_poison` have the same layout.
 #[repr(C)]
 struct FillArg {
     range: Range,
@@ -121,20 +122,21 @@ impl Uffd {
         Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID)
     }
 
-    /// Opens one for whose missing pages the thread that touches them gets `SIGBUS`; a system call
-    /// that does fails with `EFAULT`. Nothing comes to be read but forks.
+    /// Opens a userfaultfd whose missing pages raise `SIGBUS` in the thread that touches them; a
+    /// system call that touches one fails with `EFAULT`. Only forks are read from it.
     ///
     /// # Errors
-    /// As for [`Uffd::open`].
+    /// The errors of [`Uffd::open`].
     pub fn open_in_thread() -> SysResult<Uffd> {
         Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS)
     }
 
-    /// Opens one that holds up writes to shared memory, the kernel's own for the program too. Forks
-    /// are not told of.
+    /// Opens a userfaultfd that blocks writes to shared memory, the kernel's own for the program
+    /// too. It does not report forks.
     ///
     /// # Errors
-    /// `EPERM` where this process may not; `EINVAL` where the kernel cannot write-protect shared memory.
+    /// `EPERM` where this process may not; `EINVAL` where the kernel cannot write-protect shared
+    /// memory.
     pub fn open_for_writes() -> SysResult<Uffd> {
         let fd = match new_descriptor() {
             Err(Errno::EPERM) => new_of_device()?,
@@ -147,7 +149,7 @@ impl Uffd {
         Uffd { fd: new_descriptor()? }.with(features | FEATURE_POISON | FEATURE_MOVE)
     }
 
-    /// Agrees on what it is to do.
+    /// Negotiates the features.
     fn with(self, features: u64) -> SysResult<Uffd> {
         let uffd = self;
         let mut arg = ApiArg { api: API, features, ioctls: 0 };
@@ -159,7 +161,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Missing pages of the range come to this userfaultfd from now on.
+    /// Registers a range: its missing pages are reported to this userfaultfd from now on.
     ///
     /// # Errors
     /// `EINVAL` where the range holds a mapping that cannot be served, `EBUSY` where another
@@ -168,10 +170,11 @@ impl Uffd {
         self.register_for(MODE_MISSING, addr, len_bytes)
     }
 
-    /// Holds up who writes to the range, until it is unregistered or mapped anew, and they are woken.
+    /// Blocks threads that write to the range, until it is unregistered or mapped anew, and they
+    /// are woken.
     ///
     /// # Errors
-    /// As for [`Uffd::register`]; `ENOMEM`. Then nobody is held up.
+    /// The errors of [`Uffd::register`]; `ENOMEM`. Then no thread is blocked.
     pub fn hold_writes(self, addr: usize, len_bytes: usize) -> SysResult<()> {
         self.register_for(MODE_WP, addr, len_bytes)?;
         let range = Range { start: addr as u64, len: len_bytes as u64 };
@@ -189,7 +192,7 @@ impl Uffd {
         }
     }
 
-    /// Holds them up no longer.
+    /// Ends the blocking of writes to the range.
     pub fn let_write(self, addr: usize, len_bytes: usize) {
         let _ = self.unregister(addr, len_bytes);
         self.wake(addr, len_bytes);
@@ -202,7 +205,7 @@ impl Uffd {
         unsafe { sys::ioctl(self.fd, UFFDIO_REGISTER, &mut arg).map(drop) }
     }
 
-    /// The kernel serves the range by itself again.
+    /// Unregisters a range: the kernel serves it by itself again.
     ///
     /// # Errors
     /// The kernel's.
@@ -213,36 +216,40 @@ impl Uffd {
     }
 
     /// Reads one message; `None` when there is none (or, blocking, after an interruption). A
-    /// descriptor that is no longer there ends the process: what is far would read as zeros.
+    /// descriptor that is closed ends the process: far pages would read as zeros.
     pub fn read_event(self) -> Option<Event> {
         let mut message = [0u8; 32];
         match sys::read(self.fd, &mut message) {
             Ok(32) => Some(decode(&message)),
             Err(Errno::EAGAIN | Errno::EINTR) => None,
-            _ => sys::die("the program closed the pager's userfaultfd by a bare system call"),
+            _ => sys::die(
+                "paging failed: the program closed the pager's userfaultfd by a bare system call",
+            ),
         }
     }
 
-    /// Installs copies of `len_bytes` from `src` at `dst` and wakes who waits, if `wake`.
+    /// Installs copies of `len_bytes` from `src` at `dst`, and wakes the waiting threads if `wake`.
+    /// Returns the bytes done.
     ///
     /// # Errors
-    /// `EEXIST` where the first page is there already, `EAGAIN` while the address space is
-    /// changing, `ENOENT` where nothing is mapped, `ESRCH` when the process is gone. A partial
-    /// copy is reported as the bytes done.
+    /// `EEXIST` where the first page is present already, `EAGAIN` while the address space is
+    /// changing, `ENOENT` where nothing is mapped, `ESRCH` when the process is gone. A partial copy
+    /// is reported as the bytes done.
     pub fn copy(self, dst: usize, src: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
         let mode = if wake { 0 } else { MODE_DONTWAKE };
         self.transfer(UFFDIO_COPY, dst, src, len_bytes, mode)
     }
 
-    /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes. A huge
-    /// page of the kernel's stays one if it is moved whole to a multiple of 2 MiB where the kernel
-    /// has no table of small pages. Nobody is woken. Neither side may be changed by anyone else meanwhile.
+    /// Moves the pages of `[src, src + len_bytes)` to `dst`, frames and all; holes stay holes.
+    /// Returns the bytes done. A huge page of the kernel's stays one if it is moved whole to a
+    /// multiple of 2 MiB where the kernel has no table of small pages. No thread is woken. Neither
+    /// side may be changed by another thread meanwhile.
     ///
-    /// Linux 6.18 moves pages and answers `EEXIST`: where a page table entry changes under a move,
-    /// the kernel tries the page again, moves it with those that follow, but still has the first
-    /// try's `EAGAIN` in hand, so it tries once more and meets at `dst` what it has just moved
-    /// (`move_pages` in `mm/userfaultfd.c`, until it cleared the error). What has left `src` and is
-    /// at `dst` has been moved, whatever the answer.
+    /// Linux 6.18 moves pages and returns `EEXIST`: where a page table entry changes under a move,
+    /// the kernel retries the page and moves it with those that follow, but keeps the first try's
+    /// `EAGAIN`, so it retries once more and finds at `dst` the page that it has just moved
+    /// (`move_pages` in `mm/userfaultfd.c`, until it cleared the error). A page that has left `src`
+    /// and is at `dst` counts as moved, whatever the result.
     ///
     /// # Errors
     /// `EBUSY` for a page that is pinned or shared with another process, `EINVAL` where the two
@@ -250,11 +257,11 @@ impl Uffd {
     pub fn move_pages(self, dst: usize, src: usize, len_bytes: usize) -> SysResult<usize> {
         let mode = MODE_DONTWAKE | MOVE_ALLOW_SRC_HOLES;
         match self.transfer(UFFDIO_MOVE, dst, src, len_bytes, mode) {
-            Err(Errno::EEXIST) => match moved_untold(dst, src, len_bytes) {
+            Err(Errno::EEXIST) => match moved_despite_eexist(dst, src, len_bytes) {
                 0 => Err(Errno::EEXIST),
                 moved_bytes => Ok(moved_bytes),
             },
-            told => told,
+            outcome => outcome,
         }
     }
 
@@ -268,7 +275,7 @@ impl Uffd {
     ) -> SysResult<usize> {
         let mut arg =
             TransferArg { dst: dst as u64, src: src as u64, len: len_bytes as u64, mode, done: 0 };
-        // SAFETY: the structure is the one the request expects; what it installs lies in
+        // SAFETY: the structure is the one the request expects; the pages that it installs lie in
         // ranges registered with this userfaultfd, nowhere else.
         match unsafe { sys::ioctl(self.fd, request, &mut arg) } {
             Ok(_) => Ok(len_bytes),
@@ -277,16 +284,16 @@ impl Uffd {
         }
     }
 
-    /// Installs the zero page at `addr` and wakes who waits, if `wake`.
+    /// Installs the zero page at `addr`, and wakes the waiting threads if `wake`.
     ///
     /// # Errors
-    /// As for [`Uffd::copy`].
+    /// The errors of [`Uffd::copy`].
     pub fn zero(self, addr: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
         self.fill(UFFDIO_ZEROPAGE, addr, len_bytes, wake)
     }
 
-    /// Does a `fork` copy what this serves, or has one, whose message is not read yet? Nothing can
-    /// be placed meanwhile.
+    /// True while a `fork` copies the memory that this serves, or has done so and its message is
+    /// not read. Nothing can be placed meanwhile.
     pub fn is_changing(self) -> bool {
         const NOWHERE: usize = 1;
         self.zero(NOWHERE, PAGE, false) == Err(Errno::EAGAIN)
@@ -295,7 +302,7 @@ impl Uffd {
     /// Makes every access to the range fail with `SIGBUS` (or `EFAULT` inside a system call).
     ///
     /// # Errors
-    /// As for [`Uffd::copy`].
+    /// The errors of [`Uffd::copy`].
     pub fn poison(self, addr: usize, len_bytes: usize) -> SysResult<usize> {
         self.fill(UFFDIO_POISON, addr, len_bytes, true)
     }
@@ -314,18 +321,18 @@ impl Uffd {
         }
     }
 
-    /// Wakes who waits in the range; they look again.
+    /// Wakes the threads that wait in the range; they retry.
     pub fn wake(self, addr: usize, len_bytes: usize) {
         let mut arg = Range { start: addr as u64, len: len_bytes as u64 };
         // SAFETY: the structure is the one the request expects.
         let _ = unsafe { sys::ioctl(self.fd, UFFDIO_WAKE, &mut arg) };
     }
 
-    /// Turns a placement's outcome into what it means for the page; a page that is there
-    /// already still has its waiters woken.
+    /// Converts the result of a placement: a page that is present already counts as placed, and its
+    /// waiters are woken.
     ///
     /// # Errors
-    /// Everything but `EEXIST`.
+    /// All but `EEXIST`.
     pub fn settle(self, addr: usize, outcome: SysResult<usize>) -> SysResult<()> {
         match outcome {
             Ok(_) => Ok(()),
@@ -344,7 +351,7 @@ fn new_descriptor() -> SysResult<i32> {
     Ok(fd as i32)
 }
 
-/// By the device, which whoever may open it may use. `EPERM` where there is none to be had.
+/// Opens a userfaultfd by the device, which its file permissions allow. `EPERM` where that fails.
 fn new_of_device() -> SysResult<i32> {
     let device = sys::open_readonly(b"/dev/userfaultfd\0").map_err(|_| Errno::EPERM)?;
     // SAFETY: the request takes flags and touches no memory of ours.
@@ -354,9 +361,9 @@ fn new_of_device() -> SysResult<i32> {
     fd.map(|fd| fd as i32).map_err(|_| Errno::EPERM)
 }
 
-/// Bytes from the start on that are at `dst` and no longer at `src`; at most [`MOST_PAGES`] pages,
-/// none where one side is mapped no more.
-fn moved_untold(dst: usize, src: usize, len_bytes: usize) -> usize {
+/// Returns the bytes from the start on that are at `dst` and no longer at `src`; at most
+/// [`MOST_PAGES`] pages, 0 where one side is no longer mapped.
+fn moved_despite_eexist(dst: usize, src: usize, len_bytes: usize) -> usize {
     let pages = (len_bytes / PAGE).min(MOST_PAGES);
     let (Ok(at_dst), Ok(at_src)) = (look_once(dst, pages), look_once(src, pages)) else { return 0 };
     (0..pages).take_while(|&page| at_dst[page] && !at_src[page]).count() * PAGE
@@ -384,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_numbers_match_the_kernels_header() {
+    fn request_numbers_match_kernel_header() {
         assert_eq!(UFFDIO_API, 0xc018_aa3f);
         assert_eq!(UFFDIO_REGISTER, 0xc020_aa00);
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_aa01);
@@ -394,20 +401,20 @@ mod tests {
         assert_eq!(UFFDIO_WRITEPROTECT, 0xc018_aa06);
     }
 
-    /// The state that the kernel's second try leaves behind: it answers `EEXIST` for what it has moved.
+    /// The kernel's second try leaves this state: `EEXIST` for pages that it has moved.
     #[test]
-    fn what_is_there_and_has_left_was_moved_whatever_the_kernel_says() {
+    fn moved_page_with_eexist_counts() {
         let uffd = match Uffd::open() {
             Ok(uffd) => uffd,
             Err(errno) => {
-                eprintln!("SKIPPED what_is_there_and_has_left_...: no userfaultfd ({errno})");
+                eprintln!("SKIPPED moved_page_with_eexist_counts: no userfaultfd ({errno})");
                 return;
             }
         };
         let pages = || {
             let memory = sys::map_private(4 * PAGE).expect("address space") as usize;
             sys::unlock(memory, 4 * PAGE);
-            // Other tests fork, and nobody reads of it here.
+            // Other tests fork, and nothing reads the event here.
             // SAFETY: advice about fresh memory.
             unsafe { sys::madvise(memory, 4 * PAGE, sys::MADV_DONTFORK).expect("fresh memory") };
             uffd.register(memory, 4 * PAGE).expect("plain memory");
@@ -424,13 +431,13 @@ mod tests {
         assert_eq!(uffd.move_pages(dst + 2 * PAGE, src + 2 * PAGE, PAGE), Err(Errno::EEXIST));
         sys::close(uffd.fd);
         for memory in [src, dst] {
-            // SAFETY: mapped above, and nobody else has it.
+            // SAFETY: mapped above, and used by nothing else.
             unsafe { sys::unmap(memory as *mut _, 4 * PAGE) };
         }
     }
 
     #[test]
-    fn a_fault_message_is_read_field_by_field() {
+    fn fault_message_is_decoded() {
         let mut message = [0u8; 32];
         message[0] = 0x12;
         message[8] = 1;

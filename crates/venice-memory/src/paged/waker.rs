@@ -1,15 +1,16 @@
-//! The waker: a thread that wakes who waits for a page while the pager's other threads sleep.
+//! The waker: a thread that wakes the thread of a fault while the pager's other threads sleep.
 //!
-//! A thread that wakes up goes to an idle processor if there is one. The handler is at work where
-//! that thread went to sleep, so it would wake elsewhere, fault there, and wake the handler across
-//! processors, each time. A processor counts as idle as well if all that it runs is `SCHED_IDLE`
-//! (`sched(7)`; `select_idle_sibling` in Linux' `kernel/sched/fair.c`), which needs no privilege, but
-//! one to come back from. So a thread of its own is that for good: it runs on the handler's processor
-//! as soon as the handler has gone to sleep, and whom it wakes stays there (docs/decisions/0068).
+//! A thread that wakes up goes to an idle processor if there is one. The handler runs where the
+//! faulting thread went to sleep, so the thread would wake on another processor, fault there, and
+//! wake the handler across processors, each time. A processor counts as idle as well if all that it
+//! runs is `SCHED_IDLE` (`sched(7)`; `select_idle_sibling` in Linux' `kernel/sched/fair.c`), which
+//! needs privilege only to return from. So the waker is a thread of that class: it runs on the
+//! handler's processor as soon as the handler has gone to sleep, and the thread that it wakes stays
+//! there (docs/decisions/0068).
 //!
-//! Where anything else wants that processor the waker comes late, by seconds even. The evictor
-//! [looks after it](Waker::overdue) then, [`Waker::times_late`] tells of it, and the handler does
-//! without for a while.
+//! If anything else wants that processor the waker comes late, by seconds even. Then the evictor
+//! [completes the wake-up](Waker::overdue), [`Waker::times_late`] counts it, and the handler does
+//! without the waker for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -17,51 +18,51 @@ use super::page_table::PageNumber;
 use super::pager::Pager;
 use super::sys;
 
-/// A wake-up that took longer than this was late: something else ran there.
+/// Time after which a wake-up counts as late, in nanoseconds: something else ran there.
 const LATE_NS: u64 = 500_000;
-/// The same where the evictor has done something meanwhile, which it would have done anyway.
+/// The same where the evictor has run meanwhile, which it would have done anyway.
 const LATE_BEHIND_EVICTOR_NS: u64 = 5_000_000;
-/// See [`Waker::page`]; page numbers do not reach so far.
+/// Flag in [`Waker::page`]; page numbers do not reach so far.
 const TAKEN: usize = 1 << (usize::BITS - 1);
 
-/// Somebody waits for a page that is there.
+/// A wake-up to be done: a thread waits for a page that is resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owed {
     /// The page.
     pub page: PageNumber,
-    /// When its fault was heard of, if how long it took is to be recorded; else 0.
+    /// Time at which its fault was read, if its duration is to be recorded; else 0.
     pub recorded_from_ns: u64,
 }
 
-/// When something is asked of a waker.
+/// The moment of a request to the waker.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// The time.
+    /// The time, in nanoseconds.
     pub now_ns: u64,
-    /// What the evictor has done until then, counted.
+    /// The evictor's progress counter at that time.
     pub evictions: u32,
 }
 
-/// What the handler and its waker share. One wake-up is owed at most.
+/// The state that the handler and its waker share. At most one wake-up is pending.
 #[derive(Debug, Default)]
 pub struct Waker {
-    /// The page, with [`TAKEN`] beside it if the waker is about to wake who waits for it, or has; 0:
-    /// nothing is owed.
+    /// The page, with [`TAKEN`] set if the waker is about to wake its thread, or has; 0: nothing is
+    /// pending.
     page: AtomicUsize,
     recorded_from_ns: AtomicU64,
     asked_ns: AtomicU64,
     asked_evictions: AtomicU32,
     bell: AtomicU32,
     late: AtomicU32,
-    /// Does the handler leave wake-ups to it?
+    /// True if the handler leaves wake-ups to the waker.
     is_in_use: AtomicBool,
-    /// The kernel's number of the thread; 0: it has not started.
+    /// Thread id; 0: it has not started.
     thread: AtomicU32,
 }
 
 /// The thread's body; `pager` is the address of a [`Pager`] that lives as long as the process.
 pub extern "C" fn run(pager: usize) -> ! {
-    // SAFETY: as the caller has it.
+    // SAFETY: the caller's promise.
     let pager = unsafe { &*(pager as *const Pager) };
     pager.waker.begin(&pager.followed_cpu);
     loop {
@@ -73,7 +74,7 @@ pub extern "C" fn run(pager: usize) -> ! {
 pub fn run_until_ended(pager: &Pager) {
     pager.waker.begin(&pager.followed_cpu);
     loop {
-        // In this order: who ends it rings after he has said so.
+        // In this order: the flag is set before the bell rings.
         let heard = pager.waker.heard();
         if pager.is_ending() {
             return;
@@ -87,9 +88,9 @@ fn turn(pager: &Pager, heard: u32) {
     if !waker.owes() {
         return sys::futex_wait(&waker.bell, heard, None, false);
     }
-    // Who has just gone to sleep may be on the processor's list until it has passed over him once
-    // (Linux 6.12: "delayed dequeue"), and counts as running. Nothing is taken yet: it may be long
-    // until the processor comes back.
+    // A thread that has just gone to sleep may stay on the processor's run queue until the
+    // scheduler has passed over it once (Linux 6.12: "delayed dequeue"), and counts as running.
+    // Nothing is taken yet: it may be long until the processor comes back.
     sys::yield_now();
     if let Some(owed) = waker.take(pager.moment()) {
         pager.let_go_on(owed);
@@ -97,13 +98,13 @@ fn turn(pager: &Pager, heard: u32) {
 }
 
 impl Waker {
-    /// Has its thread started?
+    /// True if the thread has started.
     pub fn is_there(&self) -> bool {
         self.thread.load(Ordering::Acquire) != 0
     }
 
-    /// Whom the waker wakes next. What was owed before must have been [taken back](Waker::take_back),
-    /// or [finished](Waker::unfinished), as it is when the same thread waits again.
+    /// Posts the next wake-up. The one before must have been [taken back](Waker::take_back), or
+    /// [finished](Waker::unfinished), as it is when the same thread waits again.
     pub fn owe(&self, owed: Owed, asked: Moment) {
         self.recorded_from_ns.store(owed.recorded_from_ns, Ordering::Relaxed);
         self.asked_ns.store(asked.now_ns, Ordering::Relaxed);
@@ -112,18 +113,18 @@ impl Waker {
         self.ring();
     }
 
-    /// Is there anything that the waker has not come to?
+    /// True if a wake-up is pending that the waker has not taken.
     pub fn owes(&self) -> bool {
         is_owed(self.page.load(Ordering::Relaxed))
     }
 
-    /// What the waker has not come to; the caller does it.
+    /// Takes back a pending wake-up that the waker has not taken. The caller completes it.
     pub fn take_back(&self, now: Moment) -> Option<Owed> {
         self.settle(now, |_| 0)
     }
 
-    /// What the waker has taken, and may have lost its processor over before it was done; the caller
-    /// does it, perhaps for the second time.
+    /// Takes a wake-up that the waker has taken and may not have completed, having lost its
+    /// processor. The caller completes it, perhaps for the second time.
     pub fn unfinished(&self) -> Option<Owed> {
         let page = self.page.load(Ordering::Acquire);
         if page & TAKEN == 0 {
@@ -133,7 +134,7 @@ impl Waker {
         Some(Owed { page: page & !TAKEN, recorded_from_ns: 0 })
     }
 
-    /// What is late, taken by the waker or not.
+    /// Takes a late wake-up, taken by the waker or not.
     pub fn overdue(&self, now: Moment) -> Option<Owed> {
         if self.page.load(Ordering::Acquire) == 0 || !self.is_late(now) {
             return None;
@@ -141,22 +142,23 @@ impl Waker {
         self.take_back(now).or_else(|| self.unfinished())
     }
 
-    /// How many wake-ups were late so far. It wraps.
+    /// Number of late wake-ups so far. It wraps.
     pub fn times_late(&self) -> u32 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// The handler leaves wake-ups to it from now on, or does not.
+    /// Sets if the handler leaves wake-ups to the waker.
     pub fn use_it(&self, is_in_use: bool) {
         self.is_in_use.store(is_in_use, Ordering::Relaxed);
     }
 
-    /// Does it? Then nobody else of the pager's is to be at work for long on its processor.
+    /// True if the handler leaves wake-ups to the waker. Then no other thread of the pager may run
+    /// for long on its processor.
     pub fn is_in_use(&self) -> bool {
         self.is_in_use.load(Ordering::Relaxed)
     }
 
-    /// It works on `cpu` from now on.
+    /// Moves the waker to processor `cpu`.
     pub fn move_to(&self, cpu: usize) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
@@ -164,13 +166,13 @@ impl Waker {
         }
     }
 
-    /// Has it look whether it is to end.
+    /// Wakes the waker's thread to check for work or for the pager's end.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.bell, 1, false);
     }
 
-    /// In the child of a fork, which has no such thread, and nobody who waits.
+    /// Resets the state in the child of a fork, which has no such thread, and no waiting threads.
     pub fn reset(&self) {
         self.page.store(0, Ordering::Relaxed);
         self.use_it(false);
@@ -183,18 +185,19 @@ impl Waker {
 
     fn begin(&self, followed_cpu: &AtomicUsize) {
         if sys::run_when_idle().is_ok() {
-            // Whoever is second of this one and a handler that moves hears of the other.
+            // Of this store and a moving handler's, the later one sees the other's value.
             self.thread.store(sys::gettid(), Ordering::SeqCst);
             sys::pin_to_cpu(followed_cpu.load(Ordering::SeqCst));
         }
     }
 
-    /// What is owed, for the waker, which may lose its processor before it has done it.
+    /// Takes the pending wake-up for the waker, which may lose its processor before it completes
+    /// it.
     fn take(&self, now: Moment) -> Option<Owed> {
         self.settle(now, |page| page | TAKEN)
     }
 
-    /// Takes what is owed and leaves `left` of its page.
+    /// Takes the pending wake-up and leaves `left` of its page.
     fn settle(&self, now: Moment, left: impl Fn(PageNumber) -> usize) -> Option<Owed> {
         let page = self.page.load(Ordering::Acquire);
         if !is_owed(page) {
@@ -216,7 +219,7 @@ impl Waker {
 }
 
 impl Pager {
-    /// Wakes who waits.
+    /// Completes a wake-up, and records the fault's duration.
     pub(super) fn let_go_on(&self, owed: Owed) {
         if owed.recorded_from_ns != 0 {
             self.block.record_fault_ns(sys::monotonic_ns() - owed.recorded_from_ns);
@@ -224,7 +227,7 @@ impl Pager {
         self.wake_page(owed.page);
     }
 
-    /// Does what the waker is late with.
+    /// Completes a wake-up that the waker is late with.
     pub(super) fn look_after_waker(&self) {
         if let Some(owed) = self.waker.overdue(self.moment()) {
             self.let_go_on(owed);
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_taken_once() {
+    fn pending_wake_is_taken_once() {
         let waker = Waker::default();
         assert_eq!(waker.take(at(1)), None);
         waker.owe(owed(5), at(1));
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_done_by_somebody_else_even_if_the_waker_had_taken_it() {
+    fn late_wake_is_taken_over() {
         let waker = Waker::default();
         waker.owe(owed(5), at(1));
         assert_eq!(waker.overdue(at(1 + LATE_NS)), None);
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_behind_the_evictor_may_wait_for_longer() {
+    fn evictor_progress_extends_deadline() {
         let waker = Waker::default();
         waker.owe(owed(5), at(0));
         let behind = |now_ns| Moment { now_ns, evictions: 1 };
@@ -291,10 +294,10 @@ mod tests {
         assert_eq!(waker.overdue(behind(1 + LATE_BEHIND_EVICTOR_NS)), Some(owed(5)));
     }
 
-    /// Three threads as the handler, the waker and the evictor, with times that make everything late;
-    /// one time in eight the waker never comes to the end of it. Everybody who waits is woken.
+    /// Three threads act as the handler, the waker and the evictor, with times that make everything
+    /// late. One time in eight the waker never completes. Every waiting thread is woken.
     #[test]
-    fn nobody_is_forgotten() {
+    fn every_waiter_is_woken() {
         const PAGES: usize = 200_000;
         let waker = Waker::default();
         let woken: Vec<AtomicU32> = (0..=PAGES).map(|_| AtomicU32::new(0)).collect();

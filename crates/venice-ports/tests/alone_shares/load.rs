@@ -1,6 +1,5 @@
 //! Programs that borrow from one donor: processes with links of their own, each on a thread, as those
 //! of a pager are, that read or write pages all the time.
-#![allow(dead_code, reason = "each program uses its part")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -47,7 +46,6 @@ pub struct Program {
 pub struct Outcome {
     pub pages: u64,
     pub p50_us: f64,
-    pub p99_us: f64,
 }
 
 /// A donor's memory, granted to everybody; each grant is another recipient's.
@@ -104,7 +102,7 @@ pub fn run(
         let line = text.lines().find_map(|line| line.strip_prefix("LOAD ")).expect("its figures");
         let mut figures = line.split(' ').map(|word| word.parse::<f64>().unwrap());
         let mut next = || figures.next().unwrap();
-        Outcome { pages: next() as u64, p50_us: next(), p99_us: next() }
+        Outcome { pages: next() as u64, p50_us: next() }
     };
     children.into_iter().map(read).collect()
 }
@@ -131,7 +129,7 @@ pub fn be_program() {
         let at = (took_ns.len() as f64 * share) as usize;
         took_ns.get(at).map_or(0.0, |ns| *ns as f64 / 1e3)
     };
-    println!("\nLOAD {pages} {} {}", at(0.5), at(0.99));
+    println!("\nLOAD {pages} {}", at(0.5));
 }
 
 /// Pages moved between the two times, and how long each took.

@@ -1,13 +1,10 @@
 //! Bulk reads over real UDP sockets, answered from where the bytes are, while somebody on the donor's
 //! host writes some of them all the time.
 
-#[path = "../../examples/lent/mod.rs"]
-mod lent;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lent::LentBytes;
+use crate::common::lent::LentBytes;
 use venice_fabric::{GrantedMemory, InitiatorConfig, TargetConfig};
 use venice_ports::monotonic_ns;
 use venice_ports::udp::{UdpDriver, UdpServer, UdpSocket};

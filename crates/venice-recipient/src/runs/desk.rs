@@ -205,7 +205,6 @@ impl<W: Watched> Clerk<W> {
             borrowed_bytes: look.borrowed_bytes,
             faults: lately.faults,
             in_thread_faults: look.in_thread_faults,
-            compressed: look.compressed,
             faults_per_s: lately.faults_per_s,
             fault_p50_us,
             fault_p99_us,

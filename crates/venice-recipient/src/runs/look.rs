@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use venice_memory::paged::run_block::{Donor, FaultTimes};
 use venice_wire::PAGE_BYTES;
 
-use super::row::Compressed;
 use crate::holding::Holding;
 
 /// How a run is: what [`RunRow`](super::RunRow) has of it.
@@ -36,8 +35,6 @@ pub struct Look {
     pub leaving_donors: Vec<String>,
     /// Faults served in the thread that touched the page.
     pub in_thread_faults: u64,
-    /// What compression does.
-    pub compressed: Option<Compressed>,
     /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
     pub request_us: Option<(Option<f64>, Option<f64>)>,
     /// Its processes.
@@ -55,7 +52,7 @@ pub struct Sample {
 
 impl Look {
     /// How what a recipient holds is. What its processes have resident is what their pagers count, and
-    /// nothing is said of compression and of processes.
+    /// its processes are not listed.
     pub fn of(holding: &Holding) -> Look {
         let (block, copies) = (holding.block(), holding.copies());
         let resident =
@@ -78,7 +75,7 @@ impl Look {
         }
     }
 
-    /// Both together; compression, requests and processes are those of the first.
+    /// Both together; requests and processes are those of the first.
     pub fn and(self, other: Look) -> Look {
         let missing = self.missing.into_iter().chain(other.missing);
         Look {
@@ -94,7 +91,6 @@ impl Look {
             lost_donors: union(self.lost_donors, other.lost_donors),
             leaving_donors: union(self.leaving_donors, other.leaving_donors),
             in_thread_faults: self.in_thread_faults + other.in_thread_faults,
-            compressed: self.compressed,
             request_us: self.request_us,
             processes: self.processes,
         }

@@ -20,7 +20,7 @@ pub use desk::{About, Answer, Desk, DeskError, Question, Watched};
 pub use left::sweep;
 pub use look::{Look, Sample};
 pub use process::Identity;
-pub use row::{Compressed, RunRow};
+pub use row::RunRow;
 pub use run_file::{CopiesRow, RunFile, files};
 pub use runs_dir::{DirError, RunsDir, make_private_dir};
 

@@ -32,9 +32,6 @@ pub struct RunRow {
     /// Of these, faults served in the thread that touched the page (`--faults in-thread`).
     #[serde(default)]
     pub in_thread_faults: u64,
-    /// What compression does (`--compress`).
-    #[serde(default)]
-    pub compressed: Option<Compressed>,
     /// Faults a second, lately.
     pub faults_per_s: f64,
     /// Median time of a fault, lately, in microseconds.
@@ -57,27 +54,6 @@ pub struct RunRow {
     /// Which of them want their memory back, so that what is there moves elsewhere.
     #[serde(default)]
     pub leaving_donors: Vec<String>,
-}
-
-/// What compression does: the memory it has just now, and the rest since the run began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Compressed {
-    /// Resident memory that compressed pages take; 0 while it is given up.
-    pub pool_bytes: u64,
-    /// Pages kept compressed, in all.
-    pub pages: u64,
-    /// Their length then, in bytes.
-    pub packed_bytes: u64,
-    /// Pages that did not get half as long.
-    pub incompressible: u64,
-    /// Faults answered from there.
-    pub faults: u64,
-    /// Times it was given up for a while because few pages got half as long.
-    pub packed_badly: u64,
-    /// Times it was given up for a while because it did not pay.
-    pub paid_badly: u64,
-    /// Times it was given up for a while because all far memory was in use.
-    pub yielded: u64,
 }
 
 impl RunRow {

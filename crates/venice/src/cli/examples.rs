@@ -13,8 +13,6 @@ EXAMPLES:
                                               pages of 64 KiB: long runs, wherever they begin
   venice run --local 4GiB --page-size 2m -- ./simulate
                                               pages of 2 MiB: large arrays, most of them local
-  venice run --local 1GiB --port udp --compress 25% -- redis-server
-                                              a quarter of --local holds what left, compressed
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 1GiB --placement spread -- ./simulate
                                               something on every node, for their bandwidth together

@@ -7,7 +7,6 @@
 
 mod attending;
 mod child;
-mod compress;
 mod meeting_place;
 mod page_sizes;
 mod program;
@@ -39,7 +38,6 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{Paged, open_desk};
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
-use compress::Percent;
 use page_sizes::PageSizes;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::remark;
@@ -112,11 +110,6 @@ pub struct RunArgs {
     /// How much of its memory comes and goes at once [default: 4k]
     #[arg(long, value_enum)]
     page_size: Option<PageSizes>,
-    /// Keep what leaves compressed here too, in so much of --local, and answer faults from there
-    /// without asking a donor: 1% to 50%. Given up for a while whenever it does not pay (--mode
-    /// paged, --page-size 4k)
-    #[arg(long, value_name = "PERCENT")]
-    compress: Option<Percent>,
     /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
     #[arg(long)]
     dry_run: bool,
@@ -175,7 +168,6 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let program = program::find(&args.command[0])?;
     check_coding(args)?;
     check_write_behind(args)?;
-    compress::check(args)?;
     check_amount(args.waiting.wait, args.remote.is_some())?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
@@ -253,7 +245,6 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
             _ => summary::print(&run.block),
         }
     }
-    compress::tell(&run.block, args.stats);
     drop(attending);
     Ok(ended.pass_on())
 }
@@ -431,7 +422,6 @@ fn set_up(
         block.set_link(&link);
     }
     args.page_size.unwrap_or_default().put_into(&block);
-    compress::put_into(args.compress, &block);
     if args.mode == Mode::Window {
         block.set_window();
     }

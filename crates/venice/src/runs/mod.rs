@@ -32,9 +32,9 @@ EXAMPLES:
 
 Run is the process id of `venice run`, pid that of the program; of a program that borrows by the
 library, in Rust, C or Python, both are its own, and its mode is library. Resident is anonymous
-memory that the program's processes have here, of the budget local, what `venice run --compress`
-keeps packed among it; remote what lies on the donors, of borrowed. With the library resident and
-local are of its arrays together, and all of what is read and written by offset is remote.
+memory that the program's processes have here, of the budget local; remote what lies on the donors,
+of borrowed. With the library resident and local are of its arrays together, and all of what is read
+and written by offset is remote.
 Fault rate and times are of the last five seconds; with --mode swap the rate is of pages read back
 by the kernel, and the times are those of the device's requests since the run began. Shown are the
 runs of this run directory (VENICE_RUN_DIR).";

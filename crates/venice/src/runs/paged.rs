@@ -1,12 +1,11 @@
 //! A run whose memory a pager moves, or whose slabs are mapped: all is in its shared block.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use venice_memory::paged::budget::{self, BudgetError};
-use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::Holding;
-use venice_recipient::runs::{Compressed, Look, Sample, Watched};
+use venice_recipient::runs::{Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 /// Such a run.
@@ -23,7 +22,6 @@ impl Watched for Paged {
         let processes: Vec<u32> = pids.collect();
         Look {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
-            compressed: compressed(block),
             processes,
             ..Look::of(&self.0)
         }
@@ -49,21 +47,6 @@ impl Watched for Paged {
             ),
         })
     }
-}
-
-fn compressed(block: &RunBlockMap) -> Option<Compressed> {
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let counters = &block.counters;
-    (block.compress_percent() > 0).then(|| Compressed {
-        pool_bytes: block.pool_pages() * PAGE_BYTES,
-        pages: get(&counters.compressed),
-        packed_bytes: get(&counters.compressed_bytes),
-        incompressible: get(&counters.incompressible),
-        faults: get(&counters.compressed_faults),
-        packed_badly: get(&counters.packed_badly),
-        paid_badly: get(&counters.paid_badly),
-        yielded: get(&counters.pools_yielded),
-    })
 }
 
 /// What the kernel counts as the process's own (proc(5): statm, resident less shared): what a

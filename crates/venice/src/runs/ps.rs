@@ -53,7 +53,7 @@ fn table(rows: &[RunRow]) -> String {
             terminal::bytes(row.resident_bytes),
             terminal::bytes(row.remote_bytes),
             terminal::bytes(row.borrowed_bytes),
-            kept(row),
+            row.kept.clone(),
             format!("{:.0}", row.faults_per_s),
             micros(row.fault_p50_us),
             micros(row.fault_p99_us),
@@ -66,17 +66,6 @@ fn table(rows: &[RunRow]) -> String {
     let missing = rows.iter().filter_map(|row| Some((row.run, row.missing.as_ref()?)));
     let missing: String = missing.map(|(run, what)| format!("\nrun {run}: {what}")).collect();
     if missing.is_empty() { table } else { format!("{table}\n{missing}") }
-}
-
-/// In how many copies or how coded, and how much of it is here compressed.
-fn kept(row: &RunRow) -> String {
-    match row.compressed {
-        None => row.kept.clone(),
-        Some(compressed) if compressed.pool_bytes == 0 => format!("{}, none packed", row.kept),
-        Some(compressed) => {
-            format!("{}, {} packed", row.kept, terminal::bytes(compressed.pool_bytes))
-        }
-    }
 }
 
 /// Who lends; those that are lost are marked.

@@ -6,7 +6,6 @@ mod bench_memory;
 mod budgets;
 mod captures;
 mod coding;
-mod compress;
 mod copies;
 mod databases;
 mod drained;

@@ -13,15 +13,14 @@ fn left_to_waker(stats: &str) -> u64 {
 
 /// Contents are right, nobody is forgotten where a busy process keeps the waker from its processor, and
 /// a forked child has a waker of its own.
-fn runs_around(test: &str, port: Port, options: &[&str]) {
+fn runs_around(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
     let processors = std::thread::available_parallelism().expect("the kernel tells").get();
     let program = CProgram::compile("runs_around");
-    let mut all = vec!["--local", "16MiB", "--remote", "256MiB", "--stats"];
-    all.extend_from_slice(options);
-    let venice = same_output(Rack::shared(port), &all, &program.command(&[]));
+    let options = ["--local", "16MiB", "--remote", "256MiB", "--stats"];
+    let venice = same_output(Rack::shared(port), &options, &program.command(&[]));
     if processors < 2 {
         println!("SKIPPED: {test}: no second processor to run to");
         return;
@@ -32,16 +31,10 @@ fn runs_around(test: &str, port: Port, options: &[&str]) {
 
 #[test]
 fn a_thread_that_runs_around_is_woken_by_the_waker() {
-    runs_around("a_thread_that_runs_around_is_woken_by_the_waker", Port::Shm, &[]);
+    runs_around("a_thread_that_runs_around_is_woken_by_the_waker", Port::Shm);
 }
 
 #[test]
 fn a_thread_that_runs_around_is_woken_by_the_waker_over_udp() {
-    runs_around("a_thread_that_runs_around_is_woken_by_the_waker_over_udp", Port::Udp, &[]);
-}
-
-#[test]
-fn a_thread_that_runs_around_is_woken_by_the_waker_where_pages_are_compressed() {
-    let test = "a_thread_that_runs_around_is_woken_by_the_waker_where_pages_are_compressed";
-    runs_around(test, Port::Shm, &["--compress", "20%"]);
+    runs_around("a_thread_that_runs_around_is_woken_by_the_waker_over_udp", Port::Udp);
 }

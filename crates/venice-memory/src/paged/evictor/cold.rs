@@ -1,6 +1,6 @@
-//! What leaves before the clock hand's choice: pages that the program said it is done with, those
-//! behind a stream it said it reads once, and those brought in ahead of a stream that ended. What it
-//! wants out at once leaves without any need of room.
+//! Cold pages: evicted before the clock hand's choice. These are pages that the program advised as
+//! cold, pages behind a sequential stream, and wasted prefetches. Pages that the program wants
+//! paged out at once (`MADV_PAGEOUT`) leave whether room is needed or not.
 
 use std::ops::Range;
 
@@ -11,17 +11,18 @@ use super::super::staging::CHUNK_FRAMES;
 use super::super::sys;
 use super::{Evictor, IDLE_NS};
 
-/// Spans looked at for one window with the lock held.
+/// Spans examined for one sweep chunk with the lock held.
 const LOOKS: usize = 512;
 
 impl Evictor {
-    /// The next window with cold pages, if any are known; a huge page if all of it is cold.
+    /// Returns the next sweep chunk with cold pages, if any are known; a huge page if all of it is
+    /// cold.
     pub(super) fn next_cold_window(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
         let pager = self.pager;
         for _ in 0..LOOKS {
             let behind = || pager.behind.hold().take(CHUNK_FRAMES);
             let span = guarded.first_out.take(CHUNK_FRAMES).or_else(behind)?;
-            // Some of it may have been unmapped since.
+            // Part of it may have been unmapped since.
             let Some(managed) = guarded.regions.next_from(span.start) else { continue };
             let window = managed.start..managed.end.min(span.end);
             let is_cold = |entry: &Entry| entry.is_cold();
@@ -32,26 +33,27 @@ impl Evictor {
         None
     }
 
-    /// The huge page that `page` is in, if all of it is here and cold.
+    /// Returns the huge page around `page`, if all of it is resident and cold.
     fn cold_huge_page_of(&self, page: PageNumber) -> Option<Range<PageNumber>> {
         let huge = self.pager.table.huge_page_of(page)?;
         let is_cold = |page| self.managed(page).is_cold();
         (self.is_huge_and_here(&huge) && huge.clone().all(is_cold)).then_some(huge)
     }
 
-    /// Takes out what threads of the program wait to have out.
+    /// Evicts what threads of the program wait to have paged out.
     pub(super) fn page_out(&mut self) {
         while self.pager.page_outs.is_any() {
             let has_room = self.has_room_on_disk();
             if !has_room || self.apart(Evictor::page_out_batch).is_none() {
-                // The disk is slow, or a child is being given its memory just now.
+                // The disk is slow, or a child's memory is being copied.
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
             }
             self.tell_progress();
         }
     }
 
-    /// Takes out some windows. The chunks they pass through are empty before and after.
+    /// Evicts some sweep chunks at once. The staging chunks that they pass through are empty before
+    /// and after.
     fn page_out_batch(&mut self, guarded: &mut Guarded) {
         let first = guarded.head_chunk;
         if self.retire(first, guarded).is_some() {
@@ -71,7 +73,7 @@ impl Evictor {
             }
         }
         if self.retire(first, guarded).is_none() {
-            // Far memory is used up: what is staged stays so, and the rest where it is.
+            // Far memory is used up: staged pages stay staged, and the rest stays resident.
             guarded.page_outs.clear();
         }
         if guarded.page_outs.is_empty() {
@@ -79,7 +81,7 @@ impl Evictor {
         }
     }
 
-    /// The next window with pages that are to leave.
+    /// Returns the next sweep chunk with pages to page out.
     fn next_to_page_out(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
         while let Some(span) = guarded.page_outs.front_mut() {
             let is_here = |entry: &Entry| entry.is_cold() || entry.state() == State::Staged;
@@ -94,8 +96,8 @@ impl Evictor {
         None
     }
 
-    /// Pages of the window that are on their way out already need not wait for their turn, unless the
-    /// disk is slow: the lock is held.
+    /// Retires the pages of the sweep chunk that are staged already, unless the disk is slow: the
+    /// lock is held.
     fn see_off(&mut self, window: Range<PageNumber>, guarded: &mut Guarded) {
         for page in window {
             let entry = self.pager.table.entry(page).expect("managed pages are in the table");

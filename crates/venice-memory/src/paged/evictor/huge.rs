@@ -1,7 +1,6 @@
-//! Huge pages on their way out: each leaves whole, by one `UFFDIO_MOVE`, for a slot of its own, and is
-//! written out when it is the oldest there. What of it is as its donor has it, or zeros, is not
-//! written: that is known by pages of 4 KiB, as of others. The 2 MiB are kept for one that comes in, or
-//! freed.
+//! Eviction of huge pages: each leaves whole, by one `UFFDIO_MOVE`, for a slot of its own, and is
+//! written out when it is the oldest there. Clean pages and zeros are not written; that is decided
+//! for each page of 4 KiB, as always. The 2 MiB are kept for a huge page that comes in, or freed.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,8 +13,8 @@ use super::super::pager::{Guarded, huge_on_their_way};
 use super::Evictor;
 
 impl Evictor {
-    /// Moves a huge page to a slot, or what of it is cold; the number of its pages that were moved.
-    /// `None`: far memory is used up, and what is in the slots had to stay.
+    /// Moves a huge page, or its cold pages, to a slot. Returns the number of pages moved. `None`:
+    /// far memory is used up, and the pages in the slots had to stay.
     pub(super) fn stage_huge(
         &mut self,
         window: Range<PageNumber>,
@@ -32,7 +31,7 @@ impl Evictor {
         Some(moved)
     }
 
-    /// An empty slot, for which others are retired where there are too many.
+    /// Returns an empty slot. Retires others where there are too many.
     fn free_slot(&mut self, guarded: &mut Guarded) -> Option<HugeSlot> {
         loop {
             if guarded.huge_out.len() < self.most_slots()
@@ -49,8 +48,8 @@ impl Evictor {
         huge_on_their_way(limit, self.pager.staging.huge().count() - MOST_SPARES - 1)
     }
 
-    /// Retires slots that are more than there may be, and one where nothing else can leave; how many
-    /// frames were freed. `None`: far memory is used up.
+    /// Retires slots beyond the most allowed, and one where nothing else can leave. Returns the
+    /// number of frames freed. `None`: far memory is used up.
     pub(super) fn retire_spent_huge(
         &mut self,
         nothing_else: bool,
@@ -66,7 +65,7 @@ impl Evictor {
         Some(freed)
     }
 
-    /// Writes out what the oldest slot still holds; the number of frames freed.
+    /// Writes out the contents of the oldest slot. Returns the number of frames freed.
     fn retire_oldest(&mut self, guarded: &mut Guarded) -> Option<usize> {
         let slot = guarded.huge_out.pop_front().expect("slots that are not empty are in it");
         let freed = self.retire_slot(slot, guarded);
@@ -76,10 +75,10 @@ impl Evictor {
         freed
     }
 
-    /// Writes out what `slot` still holds; the number of frames freed. The slot is nobody's then.
+    /// Writes out the contents of `slot` and gives the slot up. Returns the number of frames freed.
     fn retire_slot(&mut self, slot: HugeSlot, guarded: &mut Guarded) -> Option<usize> {
         let frames = self.pager.staging.frames_of_huge(slot);
-        // Asked when what is in the slot is the evictor's: nobody takes any of it back then.
+        // Decided once the evictor has claimed the contents: no thread takes any of them back then.
         let is_spare = Cell::new(false);
         let free = |evictor: &Evictor, frames| {
             is_spare.set(evictor.is_wanted_as_spare(slot));
@@ -97,14 +96,14 @@ impl Evictor {
         Some(freed)
     }
 
-    /// A huge page of the kernel's that is translated as one is worth keeping.
+    /// True if the slot's memory is a huge page of the kernel's, and another spare is wanted.
     fn is_wanted_as_spare(&self, slot: HugeSlot) -> bool {
         let staging = &self.pager.staging;
         staging.huge().spares() < MOST_SPARES
             && self.presence.is_huge(staging.address_of_huge(slot)) == Some(true)
     }
 
-    /// Writes out at once a huge page that was just staged last.
+    /// Writes out the huge page that was staged last.
     pub(super) fn retire_last_huge(&mut self, guarded: &mut Guarded) -> Option<usize> {
         let Some(slot) = guarded.huge_out.pop_back() else { return Some(0) };
         let freed = self.retire_slot(slot, guarded);
@@ -114,7 +113,7 @@ impl Evictor {
         freed
     }
 
-    /// Writes out the slot that a frame is in, whatever its turn is.
+    /// Writes out the slot that a frame is in, out of order.
     pub(super) fn retire_huge_of(&mut self, frame: u32, guarded: &mut Guarded) {
         let staging = &self.pager.staging;
         let holds = |slot: &HugeSlot| staging.frames_of_huge(*slot).contains(&frame);

@@ -1,19 +1,18 @@
 //! The evictor: keeps the process within its budget, off the fault path.
 //!
-//! Windows of pages in a row leave the program for the staging ring ([`windows`]); the chunks
-//! that were there longest are written out first and their frames freed ([`retire`]). A page
-//! that is touched while it is staged is brought back whole, and young again. What the program said
-//! it is done with leaves first ([`cold`]). Huge pages leave by slots of their own ([`huge`]).
+//! Sweep chunks of consecutive pages leave the program for the staging ring ([`windows`]). The
+//! ring's oldest chunks are written out first and their frames freed ([`retire`]). A page that is
+//! touched while it is staged is brought back whole, and counts as young again. Cold pages leave
+//! first ([`cold`]). Huge pages leave by slots of their own ([`huge`]).
 
 mod cold;
 mod huge;
-mod packing;
 mod retire;
 mod windows;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::budget::{high_watermark, least_managed_pages, low_watermark, managed_pages};
+use super::budget::{high_watermark, low_watermark, managed_pages};
 use super::far::Far;
 use super::page_size::HUGE_PAGES;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
@@ -21,27 +20,26 @@ use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
-use packing::Packing;
 use retire::Leaving;
 use windows::Exhausted;
 
 /// Most chunks retired and filled in one turn with the lock held.
 const BATCH_CHUNKS: usize = 4;
-/// Most pages retired at once: those chunks' or those of a huge page.
+/// Most pages retired at once: those of the chunks, or those of a huge page.
 const MOST_AT_ONCE: usize =
     if BATCH_CHUNKS * CHUNK_FRAMES > HUGE_PAGES { BATCH_CHUNKS * CHUNK_FRAMES } else { HUGE_PAGES };
-/// How often the budget is looked at again when nothing happens.
+/// Period at which the budget is checked when nothing happens, in nanoseconds.
 const TICK_NS: u64 = 20_000_000;
-/// The same where the waker is to be looked after.
+/// The same while the waker is in use, which must be checked more often.
 const SHORT_TICK_NS: u64 = 5_000_000;
-/// How long the evictor rests when it can do nothing.
+/// Pause of the evictor when it can do nothing, in nanoseconds.
 const IDLE_NS: u64 = 1_000_000;
-/// How long a program may stand still for want of far memory before it is ended.
+/// Time that a program may stand still for want of far memory before it is ended, in nanoseconds.
 const FAR_FULL_PATIENCE_NS: u64 = 500_000_000;
-/// How often the process's own anonymous memory is measured.
+/// Period at which the process's own anonymous memory is measured, in nanoseconds.
 const MEASURE_EVERY_NS: u64 = 50_000_000;
 
-/// The evictor's own state.
+/// The evictor's state.
 pub struct Evictor {
     pager: &'static Pager,
     far: Far,
@@ -53,24 +51,22 @@ pub struct Evictor {
     overhead_pages: u64,
     cpu: usize,
     exhausted: bool,
-    /// Turns in a row in which nothing could be moved: locked, pinned or protected pages.
+    /// Turns in a row in which no page could be moved: locked, pinned or protected pages.
     fruitless: u64,
     far_full_since_ns: Option<u64>,
     idle: AtomicU32,
-    /// Where chance stands.
+    /// State of the random generator.
     chance: u64,
-    /// Where pages are kept compressed too.
-    packing: Option<Packing>,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Something moved, or may the next time.
+    /// A page moved, or may move in the next turn.
     Progress,
     /// There is nothing to evict.
     Nothing,
-    /// There is, and no far memory to take it.
+    /// There are pages to evict, and no far memory to take them.
     FarFull,
 }
 
@@ -93,9 +89,9 @@ pub fn run_until_ended(mut evictor: Evictor) {
 }
 
 impl Evictor {
-    /// An evictor that has not started yet.
+    /// Makes an evictor that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Evictor {
-        // What else a process holds counts only where the pager serves all of it.
+        // Other memory of the process counts only where the pager serves all of it.
         let statm = if pager.serves_regions() {
             Err(Errno::ENOENT)
         } else {
@@ -116,7 +112,6 @@ impl Evictor {
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
             chance: 1,
-            packing: pager.compressed.as_ref().map(|pool| Packing::new(pool, &pager.block)),
         }
     }
 
@@ -153,29 +148,26 @@ impl Evictor {
             }
             let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
             let at_limit = resident() >= limit();
-            if outcome == Outcome::FarFull && at_limit && self.give_up_pool() {
-                continue;
-            }
             self.note_far_full(outcome, at_limit);
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
             self.tell_progress();
             if outcome != Outcome::Progress {
-                // Others may be able to write.
+                // Other processes may be able to write.
                 self.far.release(&pager.block);
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
             if pager.waker.is_in_use() && resident() < limit() {
-                // Whom the waker is to wake waits for this thread too.
+                // The thread that the waker is to wake waits for this thread too.
                 sys::futex_wait(&pager.evictor_bell, 0, Some(IDLE_NS), false);
                 break;
             }
         }
     }
 
-    /// Whether what one turn writes finds room among the pages on their way to the disk, even if all
-    /// of it has to be written twice. It is seen to while no lock is held.
+    /// Reserves room among the pages on their way to the disk for what one turn writes, even if all
+    /// of it has to be written twice. True if there is room. No lock is held.
     fn has_room_on_disk(&mut self) -> bool {
         let has_room = self.far.reserve(&self.pager.block, self.pages_of_turn());
         if !has_room {
@@ -184,12 +176,12 @@ impl Evictor {
         has_room
     }
 
-    /// What a turn writes, twice.
+    /// The most pages that a turn writes, twice.
     fn pages_of_turn(&self) -> usize {
         2 * self.batch() * CHUNK_FRAMES
     }
 
-    /// Moves to where it is to be (`placement`), if nobody has moved it there.
+    /// Moves to the processor chosen by `placement`, unless the move was already made.
     fn follow(&mut self) {
         let cpu = self.pager.followed_cpu.load(Ordering::Relaxed);
         if cpu != self.cpu {
@@ -198,8 +190,8 @@ impl Evictor {
         }
     }
 
-    /// With far memory used up and the budget too, the program cannot go on: like the kernel's
-    /// own out-of-memory, but with a word on what to do.
+    /// Ends the program once far memory and the budget have been used up for a while: it cannot go
+    /// on. This is like the kernel's out-of-memory kill, with a message that names the remedy.
     fn note_far_full(&mut self, outcome: Outcome, at_limit: bool) {
         if outcome != Outcome::FarFull || !at_limit {
             self.far_full_since_ns = None;
@@ -215,8 +207,8 @@ impl Evictor {
         }
     }
 
-    /// The budget, less what the process holds that is not managed: its early heap, its
-    /// stacks, the pager's own tables.
+    /// Recomputes the limit: the budget, less the process's memory that is not managed (early heap,
+    /// stacks, the pager's own tables).
     fn refresh_limit(&mut self) {
         let pager = self.pager;
         let now_ns = sys::monotonic_ns();
@@ -224,13 +216,10 @@ impl Evictor {
             self.measured_ns = now_ns;
             self.overhead_pages = self.measure_overhead();
             pager.own_place().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
-            self.judge_packing(now_ns);
             self.check_supervisor();
         }
-        self.yield_pool();
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
-        let managed = managed_pages(allowance, self.overhead_pages);
-        let limit = managed.saturating_sub(self.pool_pages()).max(least_managed_pages(allowance));
+        let limit = managed_pages(allowance, self.overhead_pages);
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -248,10 +237,11 @@ impl Evictor {
         // proc(5): size, resident, shared (file and shmem) pages.
         let resident = fields.nth(1).unwrap_or(0);
         let shared = fields.next().unwrap_or(0);
-        resident.saturating_sub(shared).saturating_sub(managed + self.pool_pages())
+        resident.saturating_sub(shared).saturating_sub(managed)
     }
 
-    /// Without its supervisor nobody renews the leases: the memory will be taken away.
+    /// Ends the program if the supervisor is gone: leases are no longer renewed, and the memory
+    /// will be taken away.
     fn check_supervisor(&self) {
         let mut connection =
             [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
@@ -260,14 +250,14 @@ impl Evictor {
         }
     }
 
-    /// Whoever waits for room may look again.
+    /// Wakes the threads that wait for room.
     fn tell_progress(&self) {
         self.pager.evictor_progress.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.pager.evictor_progress, u32::MAX >> 1, false);
     }
 
-    /// Does `work` with the structure lock held, unless the handler copies this process's memory
-    /// into a child just now.
+    /// Does `work` with the structure lock held, unless the handler is copying this process's
+    /// memory into a child.
     fn apart<T>(&mut self, work: impl FnOnce(&mut Evictor, &mut Guarded) -> T) -> Option<T> {
         let pager = self.pager;
         let _held = pager.lock.hold_as_evictor();
@@ -303,16 +293,14 @@ impl Evictor {
         if nothing && !holds_pages { Outcome::Nothing } else { Outcome::Progress }
     }
 
-    /// How many chunks are retired and filled in one turn: in a short ring fewer, so that a page
-    /// always waits for about half a round before it goes; and where each is packed besides, fewer, for
-    /// who waits for room, or for the lock, waits for all of a turn.
+    /// Returns how many chunks are retired and filled in one turn. A short ring has fewer, so that
+    /// a page always waits for about half a round before it goes.
     fn batch(&self) -> usize {
-        let most = if self.is_packing() { 1 } else { BATCH_CHUNKS };
-        (self.pager.staging.in_use() / 2).clamp(1, most)
+        (self.pager.staging.in_use() / 2).clamp(1, BATCH_CHUNKS)
     }
 
-    /// Makes the ring as long as what this process may have resident wants it: longer at once,
-    /// shorter by its last chunks in each turn, which are retired first. `None`: it has its length.
+    /// Fits the ring's length to the limit of this process: it grows at once, and shrinks by its
+    /// last chunks in each turn, which are retired first. `None`: it has its length.
     fn fit_ring(&mut self, guarded: &mut Guarded) -> Option<Outcome> {
         let staging = &self.pager.staging;
         let limit = self.pager.limit_pages.load(Ordering::Relaxed);
@@ -322,7 +310,7 @@ impl Evictor {
             return None;
         }
         let kept = in_use - (in_use - wanted).min(self.batch());
-        // What a turn retires beyond the last chunk are the first ones: as good as any.
+        // The chunks that a turn retires beyond the last one are the first ones: that does no harm.
         if self.retire(kept, guarded).is_none() {
             return Some(Outcome::FarFull);
         }
@@ -333,8 +321,9 @@ impl Evictor {
         Some(Outcome::Progress)
     }
 
-    /// Moves the next windows into the chunks from `first` on, or a huge page into a slot; the pages
-    /// moved, and whether the hand found no more windows. `None`: far memory is used up.
+    /// Moves the next sweep chunks into the ring's chunks from `first` on, or a huge page into a
+    /// slot. Returns the pages moved, and true if the hand found no more sweep chunks. `None`: far
+    /// memory is used up.
     fn fill(&mut self, first: usize, guarded: &mut Guarded) -> Option<(usize, bool)> {
         let staging = &self.pager.staging;
         let mut moved = 0;
@@ -352,7 +341,7 @@ impl Evictor {
                 },
             };
             if window.len() == HUGE_PAGES {
-                // As much as a turn retires.
+                // That is as much as a turn retires.
                 return Some((moved + self.stage_huge(window, only_cold, guarded)?, false));
             }
             moved += self.stage(window, chunk, only_cold);

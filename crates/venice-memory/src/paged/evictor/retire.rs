@@ -1,7 +1,8 @@
-//! Retiring chunks of the staging ring: what they still hold goes far, their frames are freed.
+//! Retirement of staged pages: dirty pages are written back to their far slots, and the frames are
+//! freed.
 //!
-//! A page of zeros needs no slot, and one whose fingerprint is that of what its slot holds
-//! needs no write (docs/decisions, dirty tracking by fingerprint).
+//! A page of zeros needs no slot. A page whose fingerprint equals that of its slot's contents is
+//! clean and needs no write (docs/decisions/0003).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -22,16 +23,15 @@ const SCAVENGED_SLOTS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     page: PageNumber,
-    pub(super) frame: u32,
-    pub(super) to: State,
-    pub(super) fingerprint: u128,
+    to: State,
+    fingerprint: u128,
     /// Index of its write, if it needs one.
     write: Option<usize>,
 }
 
 impl Evictor {
-    /// Writes out what the chunks from `first` on still hold and frees their frames; the number
-    /// freed, or `None` if far memory is used up and the chunks had to stay.
+    /// Writes out the pages of the chunks from `first` on and frees their frames. Returns the
+    /// number freed, or `None` if far memory is used up and the chunks had to stay.
     pub(super) fn retire(&mut self, first: usize, guarded: &mut Guarded) -> Option<usize> {
         let staging = &self.pager.staging;
         let chunk = |offset| staging.frames_of(staging.chunk_after(first, offset));
@@ -40,8 +40,8 @@ impl Evictor {
         self.retire_frames(&chunks[..batch], guarded, Evictor::drop_frames)
     }
 
-    /// The same for `all`, of which there are [`BATCH_CHUNKS`] at most; `free` has each without what
-    /// it holds.
+    /// Does the same for `all`, at most [`BATCH_CHUNKS`] ranges; `free` receives each range once
+    /// its contents are written.
     pub(super) fn retire_frames(
         &mut self,
         all: &[Range<u32>],
@@ -69,7 +69,6 @@ impl Evictor {
             return None;
         }
         self.write_out(guarded)?;
-        self.keep_packed();
         for (frames, freed) in all.iter().zip(freed) {
             free(self, frames.clone());
             frames.clone().for_each(|frame| pager.staging.set(frame, Frame::Empty));
@@ -79,8 +78,8 @@ impl Evictor {
         Some(freed.iter().sum())
     }
 
-    /// What the frame holds; a page in it is the evictor's then. A page that the handler is
-    /// just taking back is waited for: its frame must not be freed under it.
+    /// Returns what the frame holds, and claims a page in it. Waits for a page that the handler is
+    /// taking back: its frame must not be freed under it.
     fn claim_frame(&self, frame: u32) -> Frame {
         let pager = self.pager;
         loop {
@@ -91,21 +90,21 @@ impl Evictor {
                 return holds;
             }
             if entry.state() != State::Busy && pager.staging.holds(frame) == holds {
-                // The page is elsewhere and forgot to say so: a fork caught it on its way.
+                // A fork caught the page on its way, so the frame was not marked.
                 return Frame::Orphan;
             }
             sys::yield_now();
         }
     }
 
-    /// Decides where a page goes that is leaving. `false`: there is no room for it.
+    /// Decides where an evicted page goes. `false`: there is no room for it.
     fn plan(&mut self, page: PageNumber, frame: u32, guarded: &mut Guarded) -> bool {
         let pager = self.pager;
         let entry = pager.table.entry(page).expect("staged pages are in the table");
         let source = pager.staging.address(frame);
         // SAFETY: the frame is a whole page of the pager's own memory, and only we use it now.
         let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, PAGE) };
-        let mut leaving = Leaving { page, frame, to: State::Far, fingerprint: 0, write: None };
+        let mut leaving = Leaving { page, to: State::Far, fingerprint: 0, write: None };
         if is_zero(bytes) {
             guarded.slots.forget(&pager.block, entry);
             leaving.to = State::Zero;
@@ -129,7 +128,7 @@ impl Evictor {
         true
     }
 
-    /// Sends the planned writes; one whose donor died meanwhile is sent to another.
+    /// Sends the planned writes. A write whose donor died meanwhile is sent to another.
     fn write_out(&mut self, guarded: &mut Guarded) -> Option<()> {
         let pager = self.pager;
         self.far.write_all(&pager.block, &mut self.writes);
@@ -147,8 +146,8 @@ impl Evictor {
         Some(())
     }
 
-    /// Far memory is used up: all pages of the chunk stay staged. What the slots that were to
-    /// be written hold is not known any more.
+    /// Undoes a retirement when far memory is used up: all pages of the chunks stay staged. The
+    /// contents of the slots that were to be written are unknown from now on.
     fn abandon(&mut self) {
         let pager = self.pager;
         for leaving in self.leaving.drain(..) {
@@ -162,8 +161,8 @@ impl Evictor {
         }
     }
 
-    /// Also where nothing was noticed in them: what is in a frame when a window has moved there is
-    /// the window's.
+    /// Frees the memory of frames, also of those recorded as empty: a frame may hold a page that
+    /// was moved there unnoticed with its sweep chunk.
     pub(super) fn drop_frames(&self, frames: Range<u32>) {
         let start = self.pager.staging.address(frames.start);
         // SAFETY: every page in them was written out, found clean or is an orphan.
@@ -171,7 +170,7 @@ impl Evictor {
         assert!(dropped.is_ok(), "the staging area is plain memory");
     }
 
-    /// The pages are where they were to go.
+    /// Completes the eviction of the pages whose contents are where they belong.
     fn let_leave(&mut self) {
         let pager = self.pager;
         let counters = &pager.block.counters;
@@ -200,7 +199,7 @@ impl Evictor {
     }
 }
 
-/// The slot a page's new contents go to: its own, if no other process needs what that holds,
+/// Returns the slot for a page's new contents: its own, if no other process needs its contents,
 /// else a fresh one.
 fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
     let entry = pager.table.entry(page).expect("planned");
@@ -216,8 +215,8 @@ fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> 
     Some(fresh)
 }
 
-/// A free slot. Pages of a large or huge page lie side by side, if they can, so that they come back
-/// at once.
+/// Returns a free slot. Pages of a large or huge page get neighbouring slots where possible, so
+/// that they come back at once.
 fn fresh_slot(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
     match pager.table.page_size(page) {
         PageSize::Small => slots.take(&pager.block),
@@ -225,12 +224,12 @@ fn fresh_slot(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
         PageSize::Huge if page.is_multiple_of(LARGE_PAGES) => {
             slot_in_row(slots, pager, page, huge_page_around(page))
         }
-        // The first of each large part has looked for a row.
+        // The first page of each large part has looked for a row.
         PageSize::Huge => slot_in_row(slots, pager, page, large_page_around(page)),
     }
 }
 
-/// A free slot for `page` in a row with those of the other pages of `whole`.
+/// Returns a free slot for `page` in a row with those of the other pages of `whole`.
 fn slot_in_row(
     slots: &Slots,
     pager: &Pager,
@@ -243,7 +242,7 @@ fn slot_in_row(
         let slot = pager.table.entry(other)?.slot()?;
         (slot % count == at(other)).then(|| slot - at(other) + at(page))
     };
-    // Pages leave in order: the one before has just been seen to.
+    // Pages leave in order: the one before has just been planned.
     let mut others = (whole.start..page).rev().chain(page + 1..whole.end);
     if let Some(slot) = others.find_map(in_row_of)
         && slots.take_this(&pager.block, slot)
@@ -253,8 +252,8 @@ fn slot_in_row(
     slots.take_in_free_row(&pager.block, at(page), count).or_else(|| slots.take(&pager.block))
 }
 
-/// As [`slot_to_write`]; with far memory used up, copies of resident pages make room: what is
-/// local need not be far too.
+/// Does the same as [`slot_to_write`]. With far memory used up, the far copies of resident pages
+/// make room: a resident page needs no far copy.
 fn slot_or_scavenge(pager: &Pager, guarded: &mut Guarded, page: PageNumber) -> Option<u32> {
     if let Some(slot) = slot_to_write(&guarded.slots, pager, page) {
         return Some(slot);
@@ -263,7 +262,7 @@ fn slot_or_scavenge(pager: &Pager, guarded: &mut Guarded, page: PageNumber) -> O
     slot_to_write(&guarded.slots, pager, page)
 }
 
-/// Gives up the slots of some resident pages.
+/// Releases the slots of some resident pages.
 fn scavenge(pager: &Pager, guarded: &mut Guarded) {
     let mut freed = 0;
     for range in guarded.regions.parts(0..usize::MAX) {
@@ -271,7 +270,7 @@ fn scavenge(pager: &Pager, guarded: &mut Guarded) {
             if freed >= SCAVENGED_SLOTS || entry.slot().is_none() || !entry.claim(State::Resident) {
                 return;
             }
-            // Read again: it is ours only now.
+            // Read again after the claim.
             freed += guarded.slots.forget(&pager.block, entry) as usize;
             if entry.release(State::Resident) {
                 pager.wake_page(page);
@@ -292,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_byte_makes_a_page_worth_keeping() {
+    fn zero_check_covers_last_byte() {
         let mut page = vec![0u8; PAGE];
         assert!(is_zero(&page));
         page[PAGE - 1] = 1;

@@ -1,10 +1,10 @@
-//! Choosing what leaves: a clock hand over windows of the managed regions.
+//! The clock hand: chooses the pages to evict in sweep chunks of the managed regions.
 //!
-//! A window is a chunk's worth of pages in a row. Most of its pages may be far or untouched;
-//! what is resident of it moves to the staging ring with one `UFFDIO_MOVE` that passes over the
-//! holes, so that a batch costs one flush of the processors' address caches, not one a page. A
-//! window most of whose pages came since the hand last passed is spared once. A huge page all of which
-//! is there is a window by itself, and leaves whole for a slot of its own.
+//! A sweep chunk is as many consecutive pages as a staging chunk has frames. Most of its pages may
+//! be far or untouched. Its resident pages move to the staging ring with one `UFFDIO_MOVE` that
+//! skips the holes, so that a batch costs one TLB flush instead of one a page. A sweep chunk most
+//! of whose pages came since the hand last passed is spared once. A huge page that is all resident
+//! is a sweep chunk by itself, and leaves whole for a slot of its own.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -19,21 +19,21 @@ use super::super::sys::{self, Errno};
 use super::super::{PAGE, address_of};
 use super::Evictor;
 
-/// Windows looked at in one turn with the lock held.
+/// Sweep chunks examined in one turn with the lock held.
 const SCAN_WINDOWS: usize = 512;
 
-/// How often chance is tried before the hand goes on where it is.
+/// Random positions tried before the hand goes on where it is.
 const TRIES: usize = 8;
 
-/// Pages of the largest window.
+/// Pages of the largest sweep chunk.
 const MOST_PAGES: usize = HUGE_PAGES;
 
-/// What each page of a window was when it was claimed; `None`: it was not.
+/// The state of each page of a sweep chunk when it was claimed; `None`: it was not claimed.
 type Claimed = [Option<State>];
 
 impl Evictor {
-    /// The next window to leave. Goes round at most once; `Err` if that found nothing, `Ok(None)`
-    /// if the turn is up.
+    /// Returns the next sweep chunk to evict. Goes round at most once; `Err` if that found none,
+    /// `Ok(None)` if the turn is up.
     pub(super) fn next_window(
         &self,
         guarded: &mut Guarded,
@@ -61,7 +61,8 @@ impl Evictor {
         Ok(None)
     }
 
-    /// A window where something is, if chance finds one; else where the hand is.
+    /// Returns the start of a random sweep chunk with live pages, if one is found; else the hand's
+    /// position.
     pub(super) fn anywhere(&mut self, guarded: &Guarded) -> PageNumber {
         let pages = guarded.regions.len_pages();
         for _ in 0..TRIES {
@@ -77,8 +78,8 @@ impl Evictor {
         guarded.hand
     }
 
-    /// Are at least half of the window's resident pages not young? If not, they are no longer
-    /// young the next time.
+    /// True if at least half of the chunk's resident pages are not young. If not, they lose their
+    /// youth for the next time.
     fn is_ripe(&self, window: Range<PageNumber>) -> bool {
         let (mut resident, mut young) = (0, 0);
         let entries = || window.clone().filter_map(|page| self.pager.table.entry(page));
@@ -95,7 +96,7 @@ impl Evictor {
         resident > 0
     }
 
-    /// Does the range begin with a huge page all of which is resident?
+    /// True if the range begins with a huge page that is all resident.
     pub(super) fn is_huge_and_here(&self, range: &Range<PageNumber>) -> bool {
         let table = &self.pager.table;
         let is_resident =
@@ -106,10 +107,10 @@ impl Evictor {
             && table.huge_page_of(range.start).is_some_and(|mut huge| huge.all(is_resident))
     }
 
-    /// Moves what is resident of the window, or only what of it is cold, to `frames`, as many as it
-    /// has pages or more; the number of pages moved.
+    /// Moves the resident pages of a sweep chunk, or only its cold ones, to `frames`, which are at
+    /// least as many. Returns the number of pages moved.
     ///
-    /// Everything else in the window is claimed too, far and untouched pages: one that came in
+    /// Every other page of the chunk is claimed too, far and untouched ones: a page that came in
     /// meanwhile would be moved along unnoticed.
     pub(super) fn stage(
         &self,
@@ -136,15 +137,15 @@ impl Evictor {
         while let Some(run) = next_run(claimed, at) {
             at = run.start;
             let done = self.move_run(&window, run, frames.start);
-            // What cannot leave is pinned, locked, or not readable and writable. Let it be.
+            // A page that cannot leave is pinned, locked, or not readable and writable. It stays.
             stays[at] = done == 0;
             at += done.max(1);
         }
         self.settle(window, claimed, &stays, frames)
     }
 
-    /// Moves the pages `run` of the window to their frames, of which `first` is the window's first;
-    /// how many of them are done, holes among them.
+    /// Moves the pages `run` of the chunk to their frames; `first` is the frame of the chunk's
+    /// first page. Returns how many pages are done, holes included.
     fn move_run(&self, window: &Range<PageNumber>, run: Range<usize>, first: u32) -> usize {
         let uffd = self.pager.uffd();
         let source = address_of(window.start + run.start);
@@ -158,14 +159,14 @@ impl Evictor {
                 outcome = uffd.move_pages(target, source, PAGE);
             }
         } else if outcome.is_err() && run.len() > 1 {
-            // The window may span mappings that differ.
+            // The chunk may span mappings that differ.
             outcome = uffd.move_pages(target, source, PAGE);
         }
         outcome.map_or(0, |bytes| bytes / PAGE)
     }
 
-    /// What can be moved of the window has been moved: lets go of it. A page is staged if it is in
-    /// its frame, whatever anybody thinks; the number of those.
+    /// Releases the pages of a sweep chunk after the move. A page counts as staged if it is in its
+    /// frame, whatever the table said. Returns the number of those.
     fn settle(
         &self,
         window: Range<PageNumber>,
@@ -203,8 +204,8 @@ impl Evictor {
         there.expect("the staging area is mapped")
     }
 
-    /// A frame that is not in memory; where it cannot be known whether the host has swapped it out,
-    /// it is brought in, or becomes one of zeros.
+    /// True if the contents of a frame that is not in memory may be swapped out by the host. Where
+    /// the kernel cannot tell, the frame is populated, with zeros if it was empty.
     fn may_be_swapped_out(&self, frame: u32) -> bool {
         let address = self.pager.staging.address(frame);
         // SAFETY: populating changes no contents.
@@ -212,8 +213,8 @@ impl Evictor {
             && unsafe { sys::madvise(address, PAGE, sys::MADV_POPULATE_READ) }.is_ok()
     }
 
-    /// A page that was `was` is in a frame. One that was not resident came to a forked child from
-    /// its parent, before the child had a pager of its own to count it.
+    /// Records that a page which was `was` is in a frame. A page that was not resident came to a
+    /// forked child from its parent, before the child had a pager of its own to count it.
     fn put_in_frame(&self, page: PageNumber, was: State, frame: u32) {
         let pager = self.pager;
         let entry = self.managed(page);
@@ -224,14 +225,14 @@ impl Evictor {
             pager.table.count_live(page);
         }
         if was == State::Staged {
-            // An older copy.
+            // The former frame holds an older copy.
             pager.staging.set(entry.frame(), Frame::Orphan);
         }
         entry.set_frame(frame);
         pager.staging.set(frame, Frame::Page(page));
     }
 
-    /// A page that was not there: the program dropped it by a bare system call. It reads as
+    /// Forgets a page that was not there: the program dropped it by a bare system call. It reads as
     /// zeros from now on.
     fn end_of_absent(&self, page: PageNumber) {
         let pager = self.pager;
@@ -256,7 +257,8 @@ impl Evictor {
 /// The hand went round and found nothing.
 pub(super) struct Exhausted;
 
-/// The next stretch of claimed pages at or after `at` that starts and ends with a resident one.
+/// Returns the next stretch of claimed pages at or after `at` that starts and ends with a resident
+/// one.
 fn next_run(claimed: &Claimed, at: usize) -> Option<Range<usize>> {
     let is_resident = |at: &usize| claimed[*at] == Some(State::Resident);
     let start = (at..claimed.len()).find(is_resident)?;
@@ -271,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_spans_holes_but_no_page_of_somebody_else() {
+    fn run_ends_at_unclaimed_page() {
         let mut claimed = [Some(State::Far); CHUNK_FRAMES];
         assert_eq!(next_run(&claimed, 0), None);
         for resident in [3, 9, 20] {

@@ -1,5 +1,5 @@
-//! Bringing in what lies ahead of a fault: what is to come is the plan's
-//! ([`ReadAhead`](super::super::read_ahead::ReadAhead)) or the program's word.
+//! Prefetch around a fault. The pages come from the prefetch plan
+//! ([`ReadAhead`](super::super::read_ahead::ReadAhead)) or from the program's advice.
 
 use std::sync::atomic::Ordering;
 
@@ -11,14 +11,14 @@ use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Awaited, Fault, Handler, Why};
 
-/// Pages behind a stream that are looked at.
+/// Pages behind a sequential stream that are checked for being cold.
 const BEHIND: usize = 2 * MAX_WINDOW;
-/// Where the program says that it reads in order, so many times as many pages may come at once.
+/// Factor on the prefetch limit where the program announced sequential access.
 const IN_ORDER_FACTOR: usize = 2;
 
 impl Handler {
-    /// Which pages are to come with that of `fault`. What the streams say of pages that came
-    /// earlier is seen to.
+    /// Returns the pages to bring in together with that of `fault`. Accounts for the earlier
+    /// prefetches that the plan found used or wasted.
     pub(super) fn ahead_of(&self, fault: &Fault) -> Steps {
         let pager = self.pager;
         let room = self.room();
@@ -38,14 +38,14 @@ impl Handler {
         plan.ahead
     }
 
-    /// Pages that the budget has room for.
+    /// Returns the number of pages that the budget has room for.
     pub(super) fn room(&self) -> usize {
         let limit = self.pager.limit_pages.load(Ordering::Relaxed);
         limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize
     }
 
-    /// How many pages may come ahead of one that is used as `pattern` says; `None`: nothing is to be
-    /// made of such a fault.
+    /// Returns the most pages to prefetch under `pattern`; `None` if such a fault starts no
+    /// prefetch.
     pub(super) fn most_ahead(&self, pattern: Pattern) -> Option<usize> {
         let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
         match pattern {
@@ -55,7 +55,7 @@ impl Handler {
         }
     }
 
-    /// The program has gone past pages that came ahead of it: they are like others.
+    /// Counts prefetched pages as used. They are ordinary pages from now on.
     pub(super) fn note_passed(&self, passed: impl Iterator<Item = PageNumber>) {
         let is_used = |page: &PageNumber| {
             self.pager.table.entry(*page).is_some_and(|entry| entry.use_ahead())
@@ -66,7 +66,7 @@ impl Handler {
         }
     }
 
-    /// Pages came ahead of a stream that ended: they leave before others.
+    /// Marks the wasted prefetches of a stream that ended as cold: they are evicted before others.
     pub(super) fn give_up(&self, given_up: impl Iterator<Item = PageNumber>) {
         for page in given_up {
             let entry = self.pager.table.entry(page);
@@ -76,7 +76,7 @@ impl Handler {
         }
     }
 
-    /// What lies just behind a page that is read in order will not be read again.
+    /// Marks the pages just behind a sequential read as cold: they will not be read again.
     pub(super) fn leave_behind(&self, page: PageNumber) {
         let table = &self.pager.table;
         let is_behind = |page: &PageNumber| {
@@ -89,8 +89,8 @@ impl Handler {
         }
     }
 
-    /// How many of the pages next to the one in `slot` may come in one call with it: far ones whose
-    /// slots lie beside it just as they do. They are the handler's then.
+    /// Claims the far pages next to the one in `slot` that can come in one call with it: their
+    /// slots lie beside it in the same order. Returns their number.
     pub(super) fn claim_beside(&self, slot: u32, ahead: Steps) -> usize {
         let forward = match ahead.stride() {
             1 => true,
@@ -107,8 +107,8 @@ impl Handler {
         pages.map(beside).take_while(|claimed| *claimed).count()
     }
 
-    /// How many of the pages that are to come with a staged one lie behind it in the staging area just
-    /// as they do. They are the handler's then.
+    /// Claims the pages of the prefetch plan that lie behind a staged page in the staging area in
+    /// the same order. Returns their number.
     pub(super) fn claim_staged_ahead(&self, fault: &Fault, frame: u32) -> usize {
         if fault.why != Why::Touched || self.is_large(fault) {
             return 0;
@@ -121,8 +121,8 @@ impl Handler {
         beside.take_while(|&(page, frame)| self.claim_frame(page, frame)).count()
     }
 
-    /// Of the `claimed` pages behind `page`, which is in `frame`, the first are there now: `done`, that
-    /// one included.
+    /// Releases the `claimed` pages behind `page`, which is in `frame`. The first `done` pages,
+    /// `page` included, were moved; the others stay staged.
     pub(super) fn settle_staged_ahead(
         &self,
         page: PageNumber,
@@ -147,7 +147,7 @@ impl Handler {
         if entry.slot() != Some(slot) || !entry.claim(State::Far) {
             return false;
         }
-        // Before it was ours it may have come, been written and left for another slot.
+        // Before the claim the page may have come in, been written and left for another slot.
         let is_there = entry.slot() == Some(slot);
         if !is_there {
             self.release(page, entry, State::Far);
@@ -155,16 +155,13 @@ impl Handler {
         is_there
     }
 
-    /// Installs what is far of `ahead`, beyond the first `skip` pages, one by one.
+    /// Installs the far pages of `ahead`, beyond the first `skip`, one by one.
     pub(super) fn install_ahead(&mut self, why: Why, ahead: Steps, skip: usize) {
         for page in ahead.pages().skip(skip) {
             if !self.claim_ahead(page, State::Far) {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
-            if self.bring_compressed_ahead(page, entry, why) {
-                continue;
-            }
             let slot = entry.slot().expect("a far page has a slot");
             let placed = match self.far.fetch(&self.pager.block, slot, 0) {
                 Fetch::Ready(source) => {
@@ -183,14 +180,14 @@ impl Handler {
         }
     }
 
-    /// Asks for what is far of `ahead` by frames.
+    /// Requests the far pages of `ahead` from the donors by frames, and flushes.
     pub(super) fn ask_ahead(&mut self, fault: &Fault, ahead: Steps) {
         let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
         self.ask(why, ahead.pages());
         self.far.flush();
     }
 
-    /// Asks for what is far of `pages` by frames, which go out when the caller has them sent.
+    /// Requests the far pages of `pages` by frames; the caller flushes.
     pub(super) fn ask(&mut self, why: Why, pages: impl Iterator<Item = PageNumber>) {
         for page in pages {
             let Some(token) = self.free_token() else { break };
@@ -198,9 +195,6 @@ impl Handler {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
-            if self.bring_compressed_ahead(page, entry, why) {
-                continue;
-            }
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
@@ -215,14 +209,14 @@ impl Handler {
         }
     }
 
-    /// A page is there that nobody has touched yet, as far as is known.
+    /// Releases a page that was brought in before any known touch.
     pub(super) fn release_brought(&self, page: PageNumber, why: Why) {
         if why == Why::Wanted {
             return self.release_entry(page, State::Resident);
         }
         let entry = self.pager.table.entry(page).expect("just brought in");
         if entry.release_ahead() {
-            // Somebody waits for it already.
+            // A thread waits for it already.
             self.pager.block.counters.read_ahead_used.fetch_add(1, Ordering::Relaxed);
             self.pager.wake_page(page);
         }

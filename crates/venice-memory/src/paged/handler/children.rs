@@ -1,4 +1,4 @@
-//! Serving children that were just forked and have no pager of their own yet.
+//! Service for children that were just forked and have no pager of their own yet.
 
 use super::super::fork_window::Content;
 use super::super::in_thread::InThread;
@@ -9,7 +9,7 @@ use super::super::{PAGE, address_of};
 use super::Handler;
 
 impl Handler {
-    /// A fork made `child`, which can have no pager of its own: copies into it all that is far.
+    /// Copies all far and staged pages into `child`, which cannot have a pager of its own.
     pub(super) fn make_whole(&mut self, child: Uffd) {
         let pager = self.pager;
         pager.fork.wait_for_evictor(&pager.evictor_busy);
@@ -18,12 +18,13 @@ impl Handler {
                 self.place_in_child(child, page);
             }
         });
-        // Where some of it is served in threads, the child does not run before this is read.
+        // If part of the memory is served in threads, the child does not run before this is
+        // read.
         let in_thread = pager.in_thread.as_ref().map(InThread::child_of_fork);
         pager.fork.made_whole(child, in_thread);
     }
 
-    /// Faults of children that were just forked and have no pager of their own yet.
+    /// Serves the faults of children that were just forked and have no pager of their own yet.
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
         if let Some(child) = pager.fork.child_that_cannot_page() {
@@ -31,15 +32,16 @@ impl Handler {
             return pager.fork.let_go(&pager.descriptors);
         }
         while let Some((child, page)) = pager.fork.next_child_fault(&pager.descriptors) {
-            // No other handler is to forget just now where the page is.
+            // Keeps other handlers from dropping the page's source meanwhile.
             let _apart = pager.keep_readers_out();
             self.place_in_child(child, page);
             child.wake(address_of(page), PAGE);
         }
     }
 
-    /// As [`Handler::make_whole`], for a child that was to have a pager of its own: frames and
-    /// slots are as they were at the fork, but what has come home since is in the parent alone.
+    /// Does the same as [`Handler::make_whole`] for a child that was to have a pager of its own.
+    /// Frames and slots are as they were at the fork, but pages that came in since are in the
+    /// parent alone.
     fn make_whole_after_all(&mut self, child: Uffd) {
         let pager = self.pager;
         let _apart = pager.keep_readers_out();

@@ -1,32 +1,33 @@
-//! Whether threads are woken by the handler itself or, once it sleeps, by the
-//! [waker](super::super::waker).
+//! The wake policy: decides if threads are woken by the handler itself or, once the handler sleeps,
+//! by the [waker](super::super::waker).
 //!
-//! It pays where a thread runs away from the handler: woken while the handler is at work it goes to
-//! another processor, the handler follows, and so on. It costs where something else runs on the
-//! handler's processor, for the waker comes after all of that; where several threads wait at the same
-//! time, for the handler does not sleep then; and a little where nobody can run away, be it that all
-//! processors are busy or that a thread may be on one only.
+//! The waker pays where a thread migrates away from the handler: woken while the handler runs, the
+//! thread goes to another processor, the handler follows, and so on. The waker costs time where
+//! something else runs on the handler's processor, since it runs after all of that; where several
+//! threads wait at the same time, since the handler does not sleep then; and a little where no
+//! thread can migrate, because all processors are busy or the thread is pinned to one.
 
-/// So many moves of the handler ...
+/// This many moves of the handler ...
 const MOVES: usize = 8;
-/// ... within this time are a chase.
+/// ... within this time, in nanoseconds, are a chase.
 const CHASE_NS: u64 = 80_000_000;
-/// After so long it is seen whether there would still be one.
+/// Time after which the policy tries without the waker again, in nanoseconds.
 const TRY_AFTER_NS: u64 = 10_000_000_000;
-/// So many faults are looked at together: ...
+/// Faults that are counted together: ...
 const TOGETHER: u32 = 64;
-/// ... if as many of them are another thread's than the one before, several threads take turns ...
+/// ... if this many of them come from another thread than the one before, several threads alternate
+/// ...
 const TURNS: u32 = 16;
-/// ... and nothing is left to the waker for so long.
+/// ... and nothing is left to the waker for this long, in nanoseconds.
 const SEVERAL_NS: u64 = 500_000_000;
-/// So many late wake-ups ...
+/// This many late wake-ups ...
 const LATE: usize = 3;
-/// ... within this time, and something else runs here.
+/// ... within this time, in nanoseconds, mean that something else runs on the processor.
 const CONTENTION_NS: u64 = 100_000_000;
-/// How long nothing is left to the waker where it was late: at first, and at most.
+/// Time without the waker after late wake-ups, in nanoseconds: the first and the longest.
 const REST_NS: [u64; 2] = [250_000_000, 64_000_000_000];
 
-/// See the module.
+/// The wake policy of one handler. See the module.
 #[derive(Debug)]
 pub struct Deference {
     moves_ns: [u64; MOVES],
@@ -35,7 +36,7 @@ pub struct Deference {
     thread: u32,
     faults: u32,
     turns: u32,
-    /// Since when the waker wakes.
+    /// Time at which the waker was turned on, if it is on.
     on_since_ns: Option<u64>,
     rest_ns: u64,
     rests_until_ns: u64,
@@ -58,12 +59,12 @@ impl Default for Deference {
 }
 
 impl Deference {
-    /// Does the waker wake?
+    /// True if the waker wakes threads.
     pub fn is_on(&self) -> bool {
         self.on_since_ns.is_some()
     }
 
-    /// The handler has moved after a thread.
+    /// Records that the handler has followed a thread to another processor.
     pub fn note_move(&mut self, now_ns: u64) {
         let is_chase = is_often(&mut self.moves_ns, now_ns, CHASE_NS);
         if is_chase && !self.is_on() && now_ns >= self.rests_until_ns {
@@ -71,8 +72,8 @@ impl Deference {
         }
     }
 
-    /// A fault of `thread`; the waker has been late `times_late` times until now. How many of them are
-    /// news.
+    /// Records a fault of `thread`. `times_late` is the number of late wake-ups so far. Returns how
+    /// many of them are new.
     pub fn note_fault(&mut self, thread: u32, times_late: u32, now_ns: u64) -> u32 {
         self.count_turns(thread, now_ns);
         let late = times_late.wrapping_sub(self.times_late);
@@ -87,7 +88,7 @@ impl Deference {
         late
     }
 
-    /// Who waits may be on one processor only.
+    /// Records that the waiting thread is pinned to one processor.
     pub fn note_pinned(&mut self) {
         self.turn_off();
     }
@@ -105,7 +106,7 @@ impl Deference {
         }
     }
 
-    /// The longer each time, until it was of use for long.
+    /// Turns the waker off for a while: longer each time, until it has been on for long.
     fn rest(&mut self, now_ns: u64) {
         self.turn_off();
         self.rests_until_ns = now_ns + self.rest_ns;
@@ -119,7 +120,7 @@ impl Deference {
     }
 }
 
-/// Takes note of another time; were as many as are remembered within `within_ns`?
+/// Records another time. True if as many as are remembered lie within `within_ns`.
 fn is_often<const N: usize>(times_ns: &mut [u64; N], now_ns: u64, within_ns: u64) -> bool {
     times_ns.rotate_left(1);
     times_ns[N - 1] = now_ns;
@@ -132,7 +133,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Turned on after 80 ms.
+    /// Returns a policy whose waker was turned on after 80 ms.
     fn chased() -> Deference {
         let mut deference = Deference::default();
         (1..=MOVES as u64).for_each(|at| deference.note_move(at * 10 * MS));
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chase_turns_it_on_and_moves_now_and_then_do_not() {
+    fn enables_waker_after_frequent_moves() {
         let mut deference = Deference::default();
         (1..100).for_each(|at| deference.note_move(at * 40 * MS));
         assert!(!deference.is_on());
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn late_wake_ups_turn_it_off_for_longer_each_time() {
+    fn late_wakes_disable_waker_exponentially() {
         let mut deference = chased();
         let (mut now_ns, mut late) = (100 * MS, 0);
         for rest_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 64_000] {
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_late_wake_up_now_and_then_does_not() {
+    fn rare_late_wakes_keep_waker() {
         let mut deference = chased();
         for at in 1..100u32 {
             deference.note_fault(7, at, 100 * MS + u64::from(at) * 60 * MS);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_while_it_is_turned_off_and_a_chase_turns_it_on_again() {
+    fn waker_is_retried_after_timeout() {
         let mut deference = chased();
         deference.note_fault(7, 0, 80 * MS + TRY_AFTER_NS);
         assert!(deference.is_on());
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_turns_turn_it_off_and_now_and_then_another_does_not() {
+    fn alternating_threads_disable_waker() {
         for (one_in, stays_on) in [(2, false), (4, false), (8, true)] {
             let mut deference = chased();
             for at in 0..4 * TOGETHER {
@@ -205,13 +206,13 @@ mod tests {
             assert_eq!(deference.is_on(), stays_on, "another every {one_in} faults");
             if !stays_on {
                 (10..30).for_each(|at| deference.note_move(at * 10 * MS));
-                assert!(!deference.is_on(), "several threads do not run away, they take turns");
+                assert!(!deference.is_on(), "alternating threads must not enable the waker");
             }
         }
     }
 
     #[test]
-    fn who_may_be_on_one_processor_only_is_woken_by_the_handler() {
+    fn pinned_thread_disables_waker() {
         let mut deference = chased();
         deference.note_pinned();
         assert!(!deference.is_on());

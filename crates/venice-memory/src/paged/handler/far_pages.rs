@@ -1,4 +1,4 @@
-//! Pages that only a donor holds: asked for, with what lies ahead of them, and installed.
+//! Far pages: requested from a donor, together with their prefetch, and installed.
 
 use std::sync::atomic::Ordering;
 
@@ -14,9 +14,6 @@ impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
         self.note_refault(&fault);
-        if self.bring_compressed(&fault, entry) {
-            return;
-        }
         self.count_fault(fault.why, &self.pager.block.counters.far_faults);
         let Some(token) = self.free_token() else {
             self.release_quietly(fault.page, entry, State::Far);
@@ -52,7 +49,7 @@ impl Handler {
         }
     }
 
-    /// Only what the program touches tells how long it does without its pages.
+    /// Records a refault. Only demand faults count.
     fn note_refault(&self, fault: &Fault) {
         let pager = self.pager;
         if fault.why == Why::Touched
@@ -62,7 +59,7 @@ impl Handler {
         }
     }
 
-    /// Installs the page at `source` and what lies ahead of it: pages beside it whose slots lie
+    /// Installs the page at `source` and the prefetch `ahead`. Pages beside it whose slots lie
     /// beside its own go in one call.
     fn install_ready(
         &mut self,
@@ -78,13 +75,12 @@ impl Handler {
         let below = if ahead.stride() < 0 { beside } else { 0 };
         let address = address_of(fault.page);
         self.far.hold_for(beside + 1);
-        self.time_far();
         let outcome = self.hand_over(&fault, |uffd, wake| {
             let (to, from) = (address - below * PAGE, source - below * PAGE);
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
         });
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
-        // The page itself is what counts.
+        // The faulting page itself counts: the others may fail.
         let is_there = done > below || beside > 0 && uffd.copy(address, source, PAGE, true).is_ok();
         self.let_forks_pass();
         let mut came = usize::from(is_there);
@@ -104,12 +100,11 @@ impl Handler {
         if !is_there {
             return self.give_back(fault, entry, State::Far, outcome);
         }
-        self.note_far(fault.why);
         self.release(fault.page, entry, State::Resident);
         self.install_ahead(fault.why, ahead, beside);
     }
 
-    /// Installs the pages that came by frames; `true` if there were any.
+    /// Installs the pages that arrived by frames. True if there were any.
     pub(super) fn take_arrivals(&mut self) -> bool {
         if self.far.is_mapped() {
             return false;
@@ -150,7 +145,6 @@ impl Handler {
         } else {
             let Awaited { page, thread, why, .. } = awaited;
             let fault = Fault { page, write: false, thread, why, started_ns };
-            self.time_far();
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
@@ -161,9 +155,6 @@ impl Handler {
             Ok(_) => {
                 self.arrived(1);
                 self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
-                if started_ns != 0 {
-                    self.note_far(awaited.why);
-                }
                 match awaited.why {
                     Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
                     _ => self.release(awaited.page, entry, State::Resident),
@@ -176,14 +167,14 @@ impl Handler {
         }
     }
 
-    /// The last copy is gone: touching the page is an error from now on.
+    /// Poisons a page whose last copy is lost: touching it is an error from now on.
     fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
         let _apart = pager.keep_readers_out();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
         loss::note(process, slot, address_of(page));
         if pager.serves_regions() {
-            // There is no supervisor to say it. (And this thread may allocate.)
+            // No supervisor reports it. (This thread may allocate.)
             let had = pager
                 .block
                 .replicas_of(pager.block.slab_of(slot))

@@ -1,18 +1,19 @@
-//! Huge pages: a fault on one that is all away brings it in whole, as 2 MiB that the processor
-//! translates as one.
+//! Huge pages: a fault on a huge page of which nothing is resident brings it in whole, as 2 MiB
+//! that the processor translates as one.
 //!
-//! All of its pages are claimed, put together in 2 MiB of the kernel's, a spare's
-//! ([`HugeSlots`](super::super::huge_slots::HugeSlots)) or fresh ones, and moved to the program by one
-//! `UFFDIO_MOVE`. The touched page waits for all of it: one that came before would leave a table of
-//! small pages where the huge one is to go. If all of it is still on its way out as it left, one move
-//! brings it back.
+//! All of its pages are claimed, assembled in 2 MiB of the kernel's, a spare
+//! ([`HugeSlots`](super::super::huge_slots::HugeSlots)) or fresh memory, and moved to the program
+//! by one `UFFDIO_MOVE`. The touched page waits for all of it: one that came earlier would leave a
+//! table of small pages in place of the huge one. If all of it is still in its staging slot, one
+//! move brings it back.
 //!
-//! The kernel makes a table of small pages where a page is touched, before it tells of the fault. The
-//! huge page would be split to fit in there, so that table goes first, by `MADV_DONTNEED` of what holds
-//! nothing (Linux 6.14). No change of the address space may come between: the structure lock is held.
+//! The kernel makes a table of small pages where a page is touched, before it reports the fault.
+//! The huge page would be split to fit in there, so that table is freed first, by `MADV_DONTNEED`
+//! of an empty range (Linux 6.14). No change of the address space may come between: the structure
+//! lock is held.
 //!
-//! Where that cannot be (some of it is here or lost, a fork is under way, the budget has no room), the
-//! fault brings in a large page instead, and is counted.
+//! If the huge page cannot come whole (part of it is resident or lost, a fork is under way, the
+//! budget has no room), the fault brings in a large page instead, and is counted.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +26,19 @@ use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Fault, Handler, Why};
 
-/// What each of its pages was when it was claimed.
+/// The state of each page of a huge page when it was claimed.
 type Claimed = [State; HUGE_PAGES];
 
-/// Where a huge page is put together.
+/// The memory in which a huge page is assembled.
 #[derive(Clone, Copy, Debug)]
 struct Landing {
     address: usize,
-    /// The spare; `None`: fresh memory.
+    /// The spare slot; `None`: fresh memory.
     slot: Option<usize>,
 }
 
 impl Handler {
-    /// Is a huge page to come with the page of `fault`?
+    /// True if a huge page is to come with the page of `fault`.
     pub(super) fn is_huge(&self, fault: &Fault) -> bool {
         matches!(fault.why, Why::Touched | Why::Wanted)
             && !self.is_in_thread
@@ -45,15 +46,15 @@ impl Handler {
             && self.pager.table.huge_page_of(fault.page).is_some()
     }
 
-    /// Brings in the huge page that the page of `fault` is in, which is far in `slot`, if in any.
-    /// `false`: not whole, and nothing has changed.
+    /// Brings in the huge page around the page of `fault`, which is in far slot `slot`, if in any.
+    /// `false`: it did not come whole, and nothing has changed.
     pub(super) fn bring_huge(&mut self, fault: &Fault, slot: Option<u32>) -> bool {
         let pager = self.pager;
         let Some(huge) = pager.table.huge_page_of(fault.page) else { return false };
         let mut claimed = [State::Busy; HUGE_PAGES];
         let may_come =
             self.may_come(&huge) && (self.staged_whole(&huge).is_some() || self.has_room(slot));
-        // Who wants pages brought in has the lock.
+        // The caller of an advised prefetch holds the lock.
         let has_lock = fault.why == Why::Wanted;
         let held = if may_come && !has_lock { pager.lock.hold_as_handler() } else { None };
         let comes = may_come
@@ -77,7 +78,7 @@ impl Handler {
         }
     }
 
-    /// Is all of it away, as far as can be seen, and no fork under way?
+    /// True if no page of it is resident, as far as the table shows, and no fork is under way.
     fn may_come(&self, huge: &Range<PageNumber>) -> bool {
         let is_away =
             |entry: &Entry| matches!(entry.state(), State::Zero | State::Staged | State::Far);
@@ -85,14 +86,14 @@ impl Handler {
             && huge.clone().all(|page| self.pager.table.entry(page).is_some_and(is_away))
     }
 
-    /// Is it memory of the program's still? With the structure lock held.
+    /// True if it is still memory of the program. The caller holds the structure lock.
     fn is_managed(&self, huge: &Range<PageNumber>) -> bool {
-        // SAFETY: nobody changes what is behind the lock.
+        // SAFETY: the structure lock is held, so the regions do not change.
         let guarded = unsafe { &*self.pager.guarded.get() };
         guarded.regions.contains(huge.clone())
     }
 
-    /// The frame of its first page, if all of it is in a slot just as it left.
+    /// Returns the frame of its first page, if all of it is still in one staging slot as it left.
     fn staged_whole(&self, huge: &Range<PageNumber>) -> Option<u32> {
         let table = &self.pager.table;
         let first = table.entry(huge.start)?.frame();
@@ -105,13 +106,14 @@ impl Handler {
         (is_aligned && huge.clone().zip(first..).all(is_there)).then_some(first)
     }
 
-    /// Waits for room for all of it, and has it.
+    /// Waits for room for all of it. True if there is room.
     fn has_room(&self, slot: Option<u32>) -> bool {
         self.wait_for_room(slot, HUGE_PAGES as u64);
         self.room() >= HUGE_PAGES
     }
 
-    /// Claims all of it; `false`: somebody else has some of it, and it was let go of again.
+    /// Claims all of it. `false`: another thread has part of it, and the claimed pages were
+    /// released again.
     fn claim_huge(&self, huge: &Range<PageNumber>, claimed: &mut Claimed) -> bool {
         let mut claims = huge.clone().zip(claimed.iter_mut()).map(|(page, claimed)| {
             let entry = self.pager.table.entry(page).expect("huge pages are in the table");
@@ -126,15 +128,15 @@ impl Handler {
         count == HUGE_PAGES
     }
 
-    /// The pages are as they were.
+    /// Releases pages in the state that they had before the claim.
     fn let_go(&self, pages: &Range<PageNumber>, was: &[State]) {
         for (page, was) in pages.clone().zip(was) {
             self.release_entry(page, *was);
         }
     }
 
-    /// Places all of it, which is claimed. `Err`: none of it is there, and it was let go of; the
-    /// kernel's reason, if it had one.
+    /// Places all of it, which is claimed. `Err`: no page was placed, and all were released; with
+    /// the kernel's error, if there was one.
     fn bring_claimed(
         &mut self,
         fault: &Fault,
@@ -146,7 +148,7 @@ impl Handler {
         let staged = if all_staged { self.staged_whole(huge) } else { None };
         let landing = match staged {
             Some(frame) => Some(Landing { address: pager.staging.address(frame), slot: None }),
-            // It may have been staged whole, and not be any more.
+            // It may have left its staging slot since the check.
             None if self.room() < HUGE_PAGES => None,
             None => self.put_together(huge, claimed),
         };
@@ -174,19 +176,20 @@ impl Handler {
     /// Frees the kernel's table of small pages where a huge page is to go.
     fn clear_table(&self, address: usize) {
         let looked = self.presence.as_ref().map(|presence| presence.look(address, HUGE_PAGES));
-        // Something may be there that a bare system call put there.
+        // A bare system call may have placed something there.
         if matches!(looked, Some(Ok(there)) if !there.contains(&true)) {
-            // SAFETY: nothing is there to be lost.
+            // SAFETY: the range is empty.
             let _ = unsafe { sys::madvise(address, HUGE_BYTES, sys::MADV_DONTNEED) };
         }
     }
 
-    /// Is a huge page of the kernel's at `address`, as far as it says?
+    /// True if a huge page of the kernel's is at `address`; `None` if the kernel does not report
+    /// it.
     fn is_one(&self, address: usize) -> Option<bool> {
         self.presence.as_ref()?.is_huge(address)
     }
 
-    /// Moves 2 MiB; the bytes done, if any.
+    /// Moves 2 MiB. Returns the bytes moved, or the error if none were.
     fn move_huge(&self, to: usize, from: usize) -> Result<usize, Errno> {
         let mut done = 0;
         while done < HUGE_BYTES {
@@ -200,7 +203,7 @@ impl Handler {
         Ok(done)
     }
 
-    /// Puts a claimed huge page together. `None`: some of it is lost.
+    /// Assembles a claimed huge page. `None`: part of it is lost.
     fn put_together(&mut self, huge: &Range<PageNumber>, claimed: &Claimed) -> Option<Landing> {
         let landing = self.landing();
         let far = claimed.iter().filter(|was| **was == State::Far).count();
@@ -222,12 +225,12 @@ impl Handler {
                     Some(source)
                 }
             };
-            // SAFETY: a page of the landing, which is ours, and a page of a mapped slab, of a frame
-            // that is claimed, or of coded memory put together.
+            // SAFETY: the target is a page of the landing, which this handler owns. The source is a
+            // page of a mapped slab, of a claimed frame, or of decoded memory.
             unsafe {
                 match source {
                     Some(source) => std::ptr::copy_nonoverlapping(source as *const u8, to, PAGE),
-                    // Fresh memory is all zeros, once it is there.
+                    // Fresh memory reads as zeros, once it is populated.
                     None if landing.slot.is_none() => to.write_volatile(0),
                     None => std::ptr::write_bytes(to, 0, PAGE),
                 }
@@ -236,7 +239,7 @@ impl Handler {
         Some(landing)
     }
 
-    /// 2 MiB to put a huge page together in.
+    /// Returns 2 MiB to assemble a huge page in.
     fn landing(&self) -> Landing {
         let pager = self.pager;
         match pager.staging.huge().take_spare() {
@@ -247,7 +250,7 @@ impl Handler {
         }
     }
 
-    /// What is left there, after a move that failed, is nobody's.
+    /// Frees the landing. After a failed move its contents are not needed.
     fn leave_landing(&self, landing: Landing) {
         match landing.slot {
             Some(slot) => self.pager.empty_slot(slot),
@@ -258,7 +261,7 @@ impl Handler {
         }
     }
 
-    /// Counts a huge page of which `done` pages are there.
+    /// Counts a huge page of which `done` pages are resident.
     fn count_huge(
         &mut self,
         fault: &Fault,
@@ -290,7 +293,8 @@ impl Handler {
         self.pager.block.record_fault_ns(sys::monotonic_ns() - fault.started_ns);
     }
 
-    /// Lets go of it: its first `done` pages are there, moved back from their frames or copied.
+    /// Releases a huge page whose first `done` pages are resident, moved back from their frames or
+    /// copied.
     fn release_huge(
         &self,
         huge: &Range<PageNumber>,

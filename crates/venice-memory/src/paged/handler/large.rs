@@ -1,9 +1,9 @@
-//! Large pages: with the page that was touched comes what is away of the large page that it is in.
+//! Large pages: a fault brings in all non-resident pages of the large page around it.
 //!
-//! Pages that lie in a row where they are (zeros, frames of the staging area, slots of a mapped slab)
-//! are a *stretch* and come in one call. What is asked for by frames comes page by page, the one that
-//! was touched first. Read-ahead goes by large pages; their numbers lie far below those of any small
-//! page of a program, so that streams of the one are not taken for the other's.
+//! Pages that lie in a row where they are (zeros, frames of the staging area, slots of a mapped
+//! slab) are a *stretch* and come in one call. Pages requested by frames come one by one, the
+//! touched one first. Prefetch plans count in large pages; their numbers lie far below those of any
+//! small page of a program, so the streams of the two do not mix.
 
 use std::ops::Range;
 
@@ -17,28 +17,29 @@ use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
 use super::{Fault, Handler, Why};
 
-/// All that a page may be while it is away.
+/// The states of a page that is not resident.
 const AWAY: [State; 3] = [State::Zero, State::Staged, State::Far];
 
 impl Handler {
-    /// Is more than one page to come with that of `fault`, because it is part of a large one?
+    /// True if the page of `fault` is part of a larger one that is to come with it.
     pub(super) fn is_large(&self, fault: &Fault) -> bool {
         fault.why == Why::Touched && self.pager.table.page_size(fault.page) != PageSize::Small
     }
 
-    /// How many pages must have room before the one of `fault` is brought in.
+    /// Returns how many pages must have room before the page of `fault` is brought in.
     pub(super) fn room_wanted(&self, fault: &Fault) -> usize {
         if self.is_large(fault) { LARGE_PAGES } else { 1 }
     }
 
-    /// What comes with `page`: all of the large page, or `page` alone where the budget has no room.
+    /// Returns the pages that come with `page`: the whole large page, or `page` alone where the
+    /// budget has no room.
     fn extent(&self, page: PageNumber) -> Range<PageNumber> {
         let whole = self.pager.table.large_page_of(page);
         if self.room() < whole.len() { page..page + 1 } else { whole }
     }
 
     /// Brings in the page of `fault`, which was claimed as one of zeros or is at `source`, with its
-    /// large page, and what lies ahead of that.
+    /// large page, and the prefetch beyond that.
     pub(super) fn bring_large(&mut self, fault: Fault, entry: &Entry, state: State, source: usize) {
         let extent = self.extent(fault.page);
         let stretch = self.stretch_around(fault.page, state, extent.clone());
@@ -51,7 +52,7 @@ impl Handler {
         let outcome =
             self.hand_over(&fault, |uffd, wake| uffd.copy(address, first, len_bytes, wake));
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
-        // The page itself is what counts: the large one may span mappings that differ.
+        // The faulting page itself counts: the large one may span mappings that differ.
         let retry = || self.pager.uffd().copy(address + at * PAGE, source, PAGE, true).is_ok();
         let is_late = done <= at && stretch.len() > 1 && retry();
         self.let_forks_pass();
@@ -67,7 +68,7 @@ impl Handler {
         self.bring_ahead_of_large(&fault, state);
     }
 
-    /// Asks by frames for the rest of the large page of `fault`, and for what lies ahead of it.
+    /// Requests by frames the rest of the large page of `fault`, and the prefetch beyond it.
     pub(super) fn ask_large(&mut self, fault: &Fault) {
         let extent = self.extent(fault.page);
         let around = (fault.page + 1..extent.end).chain(extent.start..fault.page);
@@ -77,7 +78,7 @@ impl Handler {
         self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
     }
 
-    /// Brings in the rest of the large page that `page` is in, which is there already.
+    /// Brings in the rest of the large page around `page`, which is resident already.
     pub(super) fn complete_large(&mut self, page: PageNumber) {
         let extent = self.extent(page);
         self.bring_beside(extent);
@@ -92,7 +93,7 @@ impl Handler {
         self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
     }
 
-    /// Brings in large pages ahead of that of `fault`: what of them is in `state` as its page was.
+    /// Prefetches large pages beyond that of `fault`: those of their pages that are in `state`.
     fn bring_ahead_of_large(&mut self, fault: &Fault, state: State) {
         let ahead = self.ahead_of_large(fault);
         if state == State::Zero && ahead.stride() != 1 {
@@ -112,7 +113,7 @@ impl Handler {
         }
     }
 
-    /// As [`Handler::ahead_of`], in numbers of large pages.
+    /// Plans a prefetch like [`Handler::ahead_of`], in numbers of large pages.
     fn ahead_of_large(&self, fault: &Fault) -> Steps {
         let pager = self.pager;
         let pattern = pager.table.pattern(fault.page);
@@ -130,7 +131,7 @@ impl Handler {
         plan.ahead
     }
 
-    /// Brings in what of `pages` is in one of `states`, stretch by stretch.
+    /// Brings in the pages of `pages` that are in one of `states`, stretch by stretch.
     fn bring_stretches(&mut self, pages: Range<PageNumber>, states: &[State], why: Why) {
         let mut page = pages.start;
         while page < pages.end {
@@ -138,7 +139,8 @@ impl Handler {
         }
     }
 
-    /// Brings in the stretch at the start of `pages`, if that is in one of `states`; where it ends.
+    /// Brings in the stretch at the start of `pages`, if that is in one of `states`. Returns where
+    /// the stretch ends.
     fn bring_stretch(
         &mut self,
         pages: Range<PageNumber>,
@@ -151,7 +153,7 @@ impl Handler {
         if !states.contains(&state) {
             return None;
         }
-        // As for a page that was touched there: no fork is read until it is where it belongs.
+        // As for a touched staged page: no fork is read until the page is in place.
         let apart = (state == State::Staged).then(|| pager.keep_readers_out());
         let must_stay = state == State::Staged && pager.fork.is_open();
         if must_stay || !self.claim(pages.start, entry, state) {
@@ -169,7 +171,7 @@ impl Handler {
         Some(stretch.end)
     }
 
-    /// Places a stretch from `source` on; how many of its pages are there.
+    /// Places a stretch from `source` on. Returns how many of its pages are placed.
     fn place(&self, stretch: &Range<PageNumber>, state: State, source: usize) -> SysResult<usize> {
         let (to, len_bytes) = (address_of(stretch.start), stretch.len() * PAGE);
         let outcome = match state {
@@ -179,8 +181,8 @@ impl Handler {
         outcome.map(|bytes| bytes / PAGE)
     }
 
-    /// The pages around `page`, which is claimed in `state`, that lie beside it there too, within a
-    /// range: claimed like it.
+    /// Claims the pages around `page`, which is claimed in `state`, that lie beside it in that
+    /// place too, within a range. Returns the claimed range, `page` included.
     fn stretch_around(
         &self,
         page: PageNumber,
@@ -215,7 +217,7 @@ impl Handler {
         if entry.frame() != frame || !entry.claim(State::Staged) {
             return false;
         }
-        // Before it was ours it may have come back and left again.
+        // Before the claim the page may have come back and left again.
         let is_there = entry.frame() == frame;
         if !is_there {
             self.release(page, entry, State::Staged);
@@ -223,7 +225,7 @@ impl Handler {
         is_there
     }
 
-    /// The address of what a claimed stretch holds; `None`: its donors are dead.
+    /// Returns the address of a claimed stretch's contents; `None`: its donors are dead.
     fn source_of(&mut self, stretch: &Range<PageNumber>, state: State) -> Option<usize> {
         let pager = self.pager;
         let entry = pager.table.entry(stretch.start).expect("claimed");
@@ -235,7 +237,7 @@ impl Handler {
                 let Fetch::Ready(source) = self.far.fetch(&pager.block, slot, 0) else {
                     return None;
                 };
-                // The last donor died after what lies in a row was looked at.
+                // The last donor died after the row of slots was looked up.
                 if stretch.len() > 1 && self.far.is_from_disk() {
                     return None;
                 }
@@ -245,7 +247,7 @@ impl Handler {
         }
     }
 
-    /// Lets go of a stretch whose first `done` pages are there.
+    /// Releases a stretch whose first `done` pages are resident.
     fn release_stretch(&self, stretch: &Range<PageNumber>, done: usize, state: State, why: Why) {
         for (at, page) in stretch.clone().enumerate() {
             if at >= done {
@@ -264,7 +266,7 @@ impl Handler {
         }
     }
 
-    /// As [`Handler::release_stretch`], but for `kept`.
+    /// Does the same as [`Handler::release_stretch`] for all pages but `kept`.
     fn release_but(
         &self,
         stretch: &Range<PageNumber>,
@@ -278,8 +280,8 @@ impl Handler {
         }
     }
 
-    /// Counts pages that are there now, all but one of them, or all, `unasked`. What was staged
-    /// counted as resident all the while.
+    /// Counts `pages` pages as resident, `unasked` of them not touched by the fault. Staged pages
+    /// already count as resident.
     fn count_came(&self, pages: usize, unasked: usize, state: State, why: Why) {
         if pages == 0 || state == State::Staged {
             return;

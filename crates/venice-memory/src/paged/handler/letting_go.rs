@@ -1,49 +1,43 @@
-//! Letting the thread of a fault go on: at once, or by the [waker](super::super::waker) as soon as
-//! the handler sleeps.
+//! Wake-up of the faulting thread: at once, or by the [waker](super::super::waker) as soon as the
+//! handler sleeps.
 
 use std::sync::atomic::Ordering;
 
-use super::super::sys::{self, SysResult};
+use super::super::sys::SysResult;
 use super::super::thread;
 use super::super::uffd::Uffd;
 use super::super::waker::{self, Owed};
 use super::{Fault, Handler, Why};
 
-/// The first so many faults are timed, and then one in so many.
+/// Number of first faults that are all timed; after those, one in [`TIME_ONE_IN`] is.
 const TIME_FIRST: u64 = 256;
 /// See [`TIME_FIRST`].
 const TIME_ONE_IN: u64 = 16;
 
 impl Handler {
-    /// Installs the page of a fault and wakes its thread. The thread may take the processor as
-    /// soon as it is woken, so the time is taken before, at the price of a system call more, and
-    /// only for some of the faults.
+    /// Installs the page of a fault and wakes its thread. The thread may take the processor as soon
+    /// as it is woken, so the time is taken before, at the price of one more system call, and only
+    /// for some of the faults.
     pub(super) fn hand_over(
         &mut self,
         fault: &Fault,
         install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
     ) -> SysResult<usize> {
         self.handed_over += 1;
-        let recorded =
-            self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
-        let timed = recorded || self.times_next;
-        (self.times_next, self.took_ns) = (false, None);
+        let timed = self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
         let wakes = !timed && !self.deference.is_on();
         let outcome = install(self.pager.uffd(), wakes);
-        if timed && outcome.is_ok() && fault.why == Why::Touched {
-            self.took_ns = Some(sys::monotonic_ns() - fault.started_ns);
-        }
         if !wakes && outcome.is_ok() {
-            self.let_go_on(fault, recorded && self.took_ns.is_some());
+            self.let_go_on(fault, timed && fault.why == Why::Touched);
         }
         outcome
     }
 
-    /// Lets the thread of a fault go on, and records how long it took, if `recorded`.
+    /// Wakes the thread of a fault, and records how long the fault took, if `recorded`.
     pub(super) fn let_go_on(&mut self, fault: &Fault, recorded: bool) {
         let recorded_from_ns = if recorded { fault.started_ns } else { 0 };
         let owed = Owed { page: fault.page, recorded_from_ns };
-        // Who holds the structure lock may hold up the evictor, which then looks after no waker.
+        // A thread that holds the structure lock may block the evictor, which then checks no waker.
         let can_wait = self.deference.is_on() && !self.pager.lock.is_held_by_program();
         if can_wait && self.starts_waker() {
             self.let_others_go_on(fault.thread);
@@ -55,8 +49,8 @@ impl Handler {
         }
     }
 
-    /// Before this thread does anything for `thread`: the waker has not come to somebody else yet, or
-    /// has perhaps not come to the end of it. (Who waits again has been woken.)
+    /// Completes a wake-up that the waker has not started, or may not have finished. To be called
+    /// before this thread serves `thread`. (A thread that faults again has been woken.)
     pub(super) fn let_others_go_on(&self, thread: u32) {
         let waker = &self.pager.waker;
         let waiting = if waker.owes() {
@@ -71,8 +65,8 @@ impl Handler {
         }
     }
 
-    /// Is the waker there? Programs that never run away from their handler have none. The next fault
-    /// may find it where this one does not.
+    /// Starts the waker on first use. True if it runs. Programs whose threads never migrate have no
+    /// waker. The next fault may find it running where this one does not.
     fn starts_waker(&mut self) -> bool {
         let pager = self.pager;
         if !pager.waker.is_there() && !self.has_called_waker && !pager.serves_regions() {

@@ -1,13 +1,13 @@
-//! The fault handler: the thread that brings in what the program touches, and what threads do that
-//! serve their own faults ([`in_thread`](super::in_thread)).
+//! The fault handler: the thread that brings in the pages that the program touches. The same code
+//! serves faults in the program's own threads ([`in_thread`](super::in_thread)).
 //!
-//! It waits for nobody but those threads, each for a system call's time, and the evictor, and for
-//! that one only while no thread of the program holds the structure lock (that thread may be waiting
-//! for us). Several handlers of one queue wake each other for nothing (docs/decisions/0026).
+//! The handler waits for those threads, each for the time of one system call, and for the evictor,
+//! the latter only while no thread of the program holds the structure lock (that thread may be
+//! waiting for the handler). It waits for no other thread. Several handlers on one queue wake each
+//! other for nothing (docs/decisions/0026).
 
 mod ahead;
 mod children;
-mod compressed;
 mod deference;
 mod far_pages;
 mod huge;
@@ -34,7 +34,7 @@ use super::uffd::Event;
 use deference::Deference;
 use whereabouts::Whereabouts;
 
-/// How long the handler looks for frames before it sleeps.
+/// Time that the handler polls for frames before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 60_000;
 
 /// A fault being served.
@@ -42,61 +42,58 @@ const SPIN_NS: u64 = 60_000;
 struct Fault {
     page: PageNumber,
     write: bool,
-    /// Who touched it.
+    /// The thread that touched the page.
     thread: u32,
     why: Why,
     started_ns: u64,
 }
 
-/// Why a page is brought in.
+/// The reason why a page is brought in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Why {
-    /// The program touched it.
+    /// The program touched it: a demand fault.
     #[default]
     Touched,
-    /// It lies ahead of one that was touched.
+    /// It is prefetched around a touched page.
     Ahead,
-    /// It is part of the same large page as one that was touched.
+    /// It is part of the same large page as a touched one.
     Beside,
-    /// The program said that it will need it.
+    /// The program advised that it will need it.
     Wanted,
 }
 
-/// A page asked for by frames and not here yet.
+/// A page that was requested by frames and has not arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct Awaited {
     page: PageNumber,
-    /// When a thread began to wait for it; 0: none does.
+    /// Time at which a thread began to wait for it; 0: no thread waits.
     started_ns: u64,
-    /// Which.
+    /// The thread that waits.
     thread: u32,
     why: Why,
 }
 
-/// The handler's own state.
+/// The state of a handler.
 pub struct Handler {
     pager: &'static Pager,
     far: Far,
     whereabouts: Whereabouts,
     deference: Deference,
     has_called_waker: bool,
-    /// Whose fault was left to the waker last.
+    /// The thread whose wake-up was last left to the waker.
     left_thread: u32,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
-    /// Tells whether a huge page came as one; who serves in a thread brings in none.
+    /// Reports if a huge page came as one; `None` in a thread's own handler, which brings in no
+    /// huge pages.
     presence: Option<Presence>,
     reads_block: bool,
     handed_over: u64,
-    /// Is the next one to be timed?
-    times_next: bool,
-    /// How long the last fault took that was handed over, if that was timed.
-    took_ns: Option<u64>,
     awaited_count: usize,
-    /// Does it serve in the thread that touched the page ([`in_thread`](super::in_thread))?
+    /// True if it serves in the thread that touched the page ([`in_thread`](super::in_thread)).
     is_in_thread: bool,
-    /// The last page cannot be had, now or later.
+    /// True if the last page is unrecoverable.
     is_refused: bool,
 }
 
@@ -117,13 +114,13 @@ pub fn run_until_ended(mut handler: Handler) {
 }
 
 impl Handler {
-    /// A handler that has not started yet.
+    /// Makes a handler that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Handler {
         let presence = Some(Presence::open(&pager.descriptors));
         Handler { deferred: Vec::with_capacity(1024), presence, ..Handler::unused(pager, far) }
     }
 
-    /// One for whoever touches a page that is served in his thread. It allocates nothing.
+    /// Makes a handler that serves faults in the threads of the program. It allocates nothing.
     pub fn in_thread(pager: &'static Pager, far: Far) -> Handler {
         Handler { is_in_thread: true, ..Handler::unused(pager, far) }
     }
@@ -141,16 +138,14 @@ impl Handler {
             presence: None,
             reads_block: false,
             handed_over: 0,
-            times_next: false,
-            took_ns: None,
             awaited_count: 0,
             is_in_thread: false,
             is_refused: false,
         }
     }
 
-    /// Serves a fault of the calling thread. `false`: its page cannot be had, whatever is tried;
-    /// else the thread may try again.
+    /// Serves a fault of the calling thread. `false`: its page is unrecoverable; else the thread
+    /// may try again.
     pub fn serve_in_thread(&mut self, page: PageNumber, write: bool, is_wanted: bool) -> bool {
         self.is_refused = false;
         let why = if is_wanted { Why::Wanted } else { Why::Touched };
@@ -160,7 +155,7 @@ impl Handler {
         !self.is_refused
     }
 
-    /// Waits for something to do and does it.
+    /// Waits for an event and serves it.
     fn turn(&mut self) {
         self.wait_and_serve();
         self.far.end_visit(&self.pager.block);
@@ -203,9 +198,9 @@ impl Handler {
         self.retry_deferred();
     }
 
-    /// The faulting thread waits, so this processor has nothing better to do than to look for
-    /// the page for about a round trip; whoever else wants it gets it at once. Sleeping and
-    /// being woken would cost as much as the round trip. `true`: something came.
+    /// Polls for the page for about a round trip. The faulting thread waits, so the processor has
+    /// no better use; other threads get it at once by the yield. To sleep and be woken would cost
+    /// as much as the round trip. True if something arrived.
     fn spin_for_arrivals(&mut self) -> bool {
         let until_ns = sys::monotonic_ns() + SPIN_NS;
         while sys::monotonic_ns() < until_ns {
@@ -217,14 +212,15 @@ impl Handler {
         false
     }
 
-    /// With nothing to wait for but faults, a blocking read spares each of them a `poll`.
+    /// Makes reads of the userfaultfd blocking or not. With nothing to wait for but faults, a
+    /// blocking read spares each of them a `poll`.
     fn block_on_reads(&mut self, block: bool) {
         if self.reads_block != block && sys::set_nonblocking(self.pager.uffd().fd, !block).is_ok() {
             self.reads_block = block;
         }
     }
 
-    /// Serves the next thing that the userfaultfd tells, if there is any.
+    /// Serves the next message of the userfaultfd, if there is one.
     fn serve_event(&mut self) {
         if let Some(Event::Fault { address, write, thread }) = self.next_event() {
             let started_ns = sys::monotonic_ns();
@@ -234,9 +230,8 @@ impl Handler {
         }
     }
 
-    /// The next message; a fork is seen to at once. Until it is known what was read, threads that
-    /// serve themselves and have placed a page meanwhile can tell that there may be a fork that they
-    /// do not know of ([`Handler::let_forks_pass`]).
+    /// Reads the next message; a fork is handled at once. Threads that serve themselves and have
+    /// placed a page meanwhile see that a fork may have been read ([`Handler::let_forks_pass`]).
     fn next_event(&mut self) -> Option<Event> {
         let pager = self.pager;
         let reading = pager.keep_readers_out();
@@ -253,7 +248,7 @@ impl Handler {
         event
     }
 
-    /// Goes where faults come from, and sees to it that they go on coming from there.
+    /// Follows the faults to their processor, and updates the wake policy.
     fn follow(&mut self, thread: u32, now_ns: u64) {
         let counters = &self.pager.block.counters;
         let late = self.deference.note_fault(thread, self.pager.waker.times_late(), now_ns);
@@ -279,11 +274,13 @@ impl Handler {
         self.pager.waker.use_it(self.deference.is_on());
     }
 
-    /// To be called between the placement of pages and their release, while they are still busy.
+    /// Waits for a fork that may be under way. To be called between the placement of pages and
+    /// their release, while they are still busy.
     ///
-    /// If the handler has just read that the program forked behind our back, pages that a thread has
-    /// placed by itself may have been placed after the fork, in the parent alone. The handler copies
-    /// them into the child from where they came from; for that they must stay busy until it is done.
+    /// If the handler has just read of a fork made by a bare system call, pages that a thread has
+    /// placed by itself may have been placed after the fork, in the parent alone. The handler
+    /// copies them into the child from where they came from; for that they must stay busy until it
+    /// is done.
     fn let_forks_pass(&self) {
         let pager = self.pager;
         if !pager.is_served_by_one() {
@@ -299,7 +296,8 @@ impl Handler {
         }
     }
 
-    /// The address space is changing under a placement: a fork waits for us to read its event.
+    /// Reads one message while the address space changes under a placement: a fork waits until its
+    /// event is read.
     fn read_event_before_retry(&mut self) {
         match self.next_event() {
             Some(Event::Fork { .. }) => {}
@@ -317,13 +315,13 @@ impl Handler {
         Fault { page, write, thread, why, started_ns }
     }
 
-    /// Claims a page ahead of a fault if it is in `state` and in the table.
+    /// Claims a page if it is in `state` and in the table.
     fn claim_ahead(&self, page: PageNumber, state: State) -> bool {
         self.pager.table.entry(page).is_some_and(|entry| self.claim(page, entry, state))
     }
 
-    /// Claims a page; one that was zero counts as live from before it is busy, so that a child
-    /// forked meanwhile finds it.
+    /// Claims a page. One that was zero counts as live before it is busy, so that a child forked
+    /// meanwhile finds it.
     fn claim(&self, page: PageNumber, entry: &Entry, state: State) -> bool {
         if state != State::Zero {
             return entry.claim(state);
@@ -360,11 +358,11 @@ impl Handler {
         }
     }
 
-    /// Releases a page whose waiters are looked after by the caller; tells whether there are any.
+    /// Releases a page whose waiters the caller wakes. True if there are any.
     fn release_quietly(&self, page: PageNumber, entry: &Entry, to: State) -> bool {
         let waited = entry.release(to);
-        // While a fork is under way the child may find the page busy: its block must count as
-        // live then. One live page too many costs a look.
+        // While a fork is under way the child may find the page busy: its block must count as live
+        // then. One live page too many costs only a look-up.
         if to == State::Zero && !self.pager.fork.is_open() {
             self.pager.table.count_dead(page);
         }
@@ -376,7 +374,7 @@ impl Handler {
         self.pager.ring_if_needed(before + pages as u64);
     }
 
-    /// Counts pages that were brought in, `ahead` of them beside the one that was asked for.
+    /// Counts pages that were brought in, `ahead` of them beside the requested one.
     fn count_in(&self, why: Why, pages: usize, ahead: usize) {
         let counters = &self.pager.block.counters;
         counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
@@ -387,7 +385,7 @@ impl Handler {
         };
     }
 
-    /// Counts a fault of the program's own.
+    /// Counts a demand fault.
     fn count_fault(&self, why: Why, counter: &AtomicU64) {
         if why == Why::Touched {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -395,4 +393,4 @@ impl Handler {
     }
 }
 
-const _: () = assert!(MAX_WINDOW < SLAB_SLOTS as usize, "a window spans two slabs at most");
+const _: () = assert!(MAX_WINDOW < SLAB_SLOTS as usize, "a prefetch spans two slabs at most");

@@ -1,5 +1,4 @@
-//! Serving one fault: the page becomes the handler's own, its contents are brought, its thread
-//! wakes.
+//! Service of one fault: the handler claims the page, brings its contents in and wakes its thread.
 
 use std::sync::atomic::Ordering;
 
@@ -11,20 +10,19 @@ use super::super::sys::{self, Errno, SysResult};
 use super::super::{PAGE, address_of};
 use super::{Fault, Handler};
 
-/// How long a fault waits at most for the evictor to make room before the budget is
-/// overdrawn: a page too many is better than a deadlock.
+/// Longest wait of a fault for the evictor to make room before the budget is overdrawn, in
+/// nanoseconds: a page too many is better than a deadlock.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
-/// After so many turns of the evictor, a millisecond each at most, that made no room, a page of 64 KiB
-/// does without it; a larger one after so many times as many as it is larger.
+/// Turns of the evictor, at most a millisecond each, that may make no room before a page of 64 KiB
+/// is brought in without it; a larger page waits in proportion to its size.
 const TURNS_IN_VAIN: u64 = 4;
 
-/// How often one who serves in a thread looks whether a page is still busy before it gives the
-/// processor away each time.
+/// Checks of a busy page, in a thread that serves itself, before it begins to yield the processor.
 const BUSY_LOOKS: u32 = 400;
-/// How often it does that before the thread tries again.
+/// Yields before the thread tries again.
 const BUSY_TURNS: u32 = 64;
 
-/// Waits a while for a busy page, whose owner is at work on it.
+/// Waits a while for a busy page, on which its owner works.
 fn wait_while_busy(entry: &Entry) {
     for look in 0..BUSY_LOOKS + BUSY_TURNS {
         if entry.state() != State::Busy {
@@ -35,12 +33,12 @@ fn wait_while_busy(entry: &Entry) {
 }
 
 impl Handler {
-    /// Brings in the page of `fault`, and what lies ahead of it.
+    /// Brings in the page of `fault`, and its prefetch.
     pub(super) fn serve(&mut self, fault: Fault) {
         let pager = self.pager;
         let managed = pager.table.entry(fault.page).filter(|_| !pager.staging.covers(fault.page));
         let Some(entry) = managed else {
-            // A hole in the staging area, or a page of nobody's.
+            // A hole in the staging area, or a page that is not managed.
             let address = address_of(fault.page);
             match pager.uffd().settle(address, pager.uffd().zero(address, PAGE, true)) {
                 Err(Errno::EAGAIN) => self.defer(fault),
@@ -65,8 +63,8 @@ impl Handler {
                 return;
             }
             self.wait_for_room(slot, self.room_wanted(&fault) as u64);
-            // Its frame is to be there for a child that is forked until then, and may be gone
-            // for one that is forked later: no fork is read in between.
+            // Its frame must be there for a child that is forked before this, and may be gone for
+            // one forked later: no fork is read in between.
             let apart = (state == State::Staged).then(|| pager.keep_readers_out());
             if !self.claim(fault.page, entry, state) {
                 continue;
@@ -88,9 +86,9 @@ impl Handler {
         }
     }
 
-    /// A fault on a page that is there: somebody else's fault brought it, or the program
-    /// dropped it behind our back (a bare system call); then it reads as zeros. The page is
-    /// claimed first, lest the evictor takes it away just now and zeros get into its place.
+    /// Serves a fault on a resident page: another fault brought it in, or the program dropped it by
+    /// a bare system call; then it reads as zeros. The page is claimed first, lest the evictor
+    /// takes it away and zeros get into its place.
     fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
         let address = address_of(fault.page);
@@ -132,7 +130,8 @@ impl Handler {
             }
         });
         if placed.is_err() && count > 1 {
-            // What lies ahead may end with the mapping, or be there behind our back.
+            // The prefetch may reach past the end of the mapping, or pages may be there by a bare
+            // system call.
             placed = pager.uffd().copy(address, pager.zeros, PAGE, true);
         }
         self.let_forks_pass();
@@ -149,14 +148,14 @@ impl Handler {
         self.release(fault.page, entry, State::Resident);
     }
 
-    /// Moves a page back from the staging area, and what lies ahead of it there. While a `fork` is
-    /// under way its frame must stay as it is for the child, so it is copied then; likewise where it
-    /// is shared.
+    /// Moves a page back from the staging area, with the prefetch that lies there. While a `fork`
+    /// is under way the frame must stay as it is for the child, so the page is copied; likewise
+    /// where it is shared.
     fn bring_staged(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
         let (address, frame) = (address_of(fault.page), entry.frame());
         let source = pager.staging.address(frame);
-        let (mut moved, mut took_ns) = (Err(Errno::EBUSY), None);
+        let mut moved = Err(Errno::EBUSY);
         let mut beside = 0;
         if !pager.fork.is_open() {
             beside = self.claim_staged_ahead(&fault, frame);
@@ -171,7 +170,6 @@ impl Handler {
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
-                took_ns = Some(sys::monotonic_ns() - fault.started_ns);
                 self.let_go_on(&fault, true);
                 moved
             }
@@ -187,14 +185,14 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.count_fault(fault.why, &pager.block.counters.staged_faults);
-                self.note_staged(fault.why, took_ns);
                 self.release(fault.page, entry, State::Resident);
             }
             Err(_) => self.give_back(fault, entry, State::Staged, outcome),
         }
     }
 
-    /// Touching the page is an error. Whoever serves his own fault has the signal for it already.
+    /// Poisons a page: touching it is an error. A thread that serves its own fault has the signal
+    /// already.
     pub(super) fn poison(&mut self, page: PageNumber) {
         self.is_refused = true;
         let uffd = self.pager.uffd();
@@ -206,8 +204,8 @@ impl Handler {
         }
     }
 
-    /// A placement failed: the page is as before, and the fault is served again later if the
-    /// address space was changing, or its thread looks again.
+    /// Undoes a placement that failed: the page is as before, and the fault is served again later
+    /// if the address space was changing, or else its thread is woken to fault again.
     pub(super) fn give_back(
         &mut self,
         fault: Fault,
@@ -226,7 +224,7 @@ impl Handler {
         }
     }
 
-    /// Nothing that a page can be placed in is there, though the table says so: the program put
+    /// Records that the page cannot be placed, though the table lists it: the program mapped
     /// something else there by a bare system call.
     fn note_refused(&mut self, outcome: &SysResult<usize>) {
         self.is_refused |= matches!(outcome, Err(Errno::ENOENT | Errno::EINVAL));
@@ -234,7 +232,7 @@ impl Handler {
 
     pub(super) fn defer(&mut self, fault: Fault) {
         if self.is_in_thread {
-            // The thread tries again, and a handler hears of the fork meanwhile.
+            // The thread tries again, and a handler reads of the fork meanwhile.
             sys::yield_now();
         } else if self.deferred.len() < self.deferred.capacity() {
             self.deferred.push(fault);
@@ -243,9 +241,9 @@ impl Handler {
         }
     }
 
-    /// Waits while the budget has no room for `wanted` pages and the evictor can do something about
-    /// it; for more than one, only as long as it makes room at all. A page that is lost with its donor
-    /// takes no room, and the program is to hear of it at once.
+    /// Waits while the budget has no room for `wanted` pages and the evictor can make some; for
+    /// more than one page, only as long as it makes any room. A page lost with its donor takes no
+    /// room, and the program must learn of it at once.
     pub(super) fn wait_for_room(&self, slot: Option<u32>, mut wanted: u64) {
         let pager = self.pager;
         let is_lost = || slot.is_some_and(|slot| !pager.block.slot_is_alive(slot));

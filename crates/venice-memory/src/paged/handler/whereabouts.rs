@@ -1,19 +1,21 @@
-//! Where faults come from, and where the handler goes.
+//! CPU affinity of the handler: tracks which processors faults come from, and decides where the
+//! handler runs.
 //!
-//! One on the faulting thread's own processor runs as soon as that thread sleeps; on any
+//! A handler on the faulting thread's own processor runs as soon as that thread sleeps. On any
 //! other it must be woken across processors, which costs more than the page (docs/benchmarks.md).
 
 /// Threads whose processors are remembered.
 const THREADS: usize = 8;
-/// How long an answer holds: to ask costs as much as a page fault.
+/// Time for which a thread's processor stays known, in nanoseconds: a query costs as much as a page
+/// fault.
 const ASK_EVERY_NS: u64 = 5_000_000;
-/// The same where whoever is elsewhere would stay with the handler if it came.
+/// The same while the waker is in use, which keeps threads on the handler's processor.
 const ASK_SOON_NS: u64 = 500_000;
-/// Questions are at least so far apart, however many threads there are.
+/// Least time between two queries, in nanoseconds, however many threads there are.
 const ASK_PAUSE_NS: u64 = 500_000;
-/// So many faults in a row from elsewhere, and the handler moves there.
+/// Faults in a row from another processor after which the handler moves there.
 const MOVE_AFTER: u32 = 16;
-/// The same where it would stay.
+/// The same while the waker is in use.
 const MOVE_SOON: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,25 +25,25 @@ struct Known {
     asked_ns: u64,
 }
 
-/// What the handler knows of the threads whose faults it serves.
+/// The processors of the threads whose faults a handler serves.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
     known: [Known; THREADS],
     asked_ns: u64,
     home: Option<usize>,
-    /// How many of the last faults, in a row, came from elsewhere.
+    /// Last faults in a row that came from another processor.
     elsewhere: u32,
     is_eager: bool,
 }
 
 impl Whereabouts {
-    /// Does who is woken stay where the handler is? Then it is worth while to go there soon.
+    /// Sets if woken threads stay on the handler's processor. Then it pays to move there soon.
     pub fn be_eager(&mut self, is_eager: bool) {
         self.is_eager = is_eager;
     }
 
-    /// A fault of `thread`; the processor to go to, if it is another one. `processor_of` asks where
-    /// a thread is.
+    /// Records a fault of `thread`. Returns the processor to move to, if it is another one.
+    /// `processor_of` queries where a thread is.
     pub fn on_fault(
         &mut self,
         thread: u32,
@@ -55,7 +57,7 @@ impl Whereabouts {
         (self.elsewhere >= enough).then_some(cpu)
     }
 
-    /// The handler is there now.
+    /// Records that the handler has moved to `cpu`.
     pub fn moved_to(&mut self, cpu: usize) {
         self.home = Some(cpu);
         self.elsewhere = 0;
@@ -91,7 +93,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn it_follows_a_thread_that_moves() {
+    fn follows_migrating_thread() {
         let mut where_ = Whereabouts::default();
         assert_eq!(where_.on_fault(7, MS, |_| Some(1)), Some(1));
         where_.moved_to(1);
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_while_two_processors_take_turns() {
+    fn no_migration_when_faults_alternate_cpus() {
         let mut where_ = Whereabouts::default();
         where_.moved_to(0);
         for fault in 0..200u32 {
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_ask_too_often() {
+    fn queries_are_rate_limited() {
         let mut where_ = Whereabouts::default();
         let mut asked = 0;
         for fault in 0..10_000u32 {
@@ -125,6 +127,6 @@ mod tests {
             };
             where_.on_fault(fault % 100, 1 + fault as u64 * 1000, count);
         }
-        assert!(asked <= 21, "{asked} questions in 10 ms");
+        assert!(asked <= 21, "{asked} queries in 10 ms");
     }
 }

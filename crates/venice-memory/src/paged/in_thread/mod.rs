@@ -1,15 +1,17 @@
-//! Faults served in the thread that touches the page, by the signal that it gets (`SIGBUS`), with no
-//! other thread woken: for large mappings of programs that ask for it (docs/decisions/0033).
+//! In-thread faults: served in the thread that touches the page, in its `SIGBUS` handler, with no
+//! other thread woken. They are for large mappings of programs that ask for it
+//! (docs/decisions/0033).
 //!
-//! Such mappings are registered with a userfaultfd of their own. The rest of the program's memory,
-//! which system calls are given far more often, keeps its handlers. A thread that gets the signal
-//! takes a [`Handler`] from a fixed few and does what a handler of the pager does, beside those
-//! there are: it claims the page, places it, releases it. It does so on a stack of the handler's,
-//! because its own may be far, and with all signals blocked, so that no lock is held by a thread
-//! that a signal sends elsewhere. It uses neither thread-local storage nor the program's heap.
+//! These mappings are registered with a userfaultfd of their own. The rest of the program's memory,
+//! which is passed to system calls far more often, keeps the fault handler. A thread that gets the
+//! signal takes a [`Handler`](super::handler::Handler) from a fixed pool and does what the pager's
+//! handler does, concurrently with it: it claims the page, places it, releases it. It does so on a
+//! stack of the pool, because its own may be far, and with all signals blocked, so that no lock is
+//! held by a thread that a signal diverts. It uses neither thread-local storage nor the program's
+//! heap.
 //!
-//! [`signal`] is the way in, and passes on what is none of this; [`places`] are the few; [`populate`]
-//! serves what the kernel is asked to have there before it is touched.
+//! [`signal`] is the signal handler and passes other signals on; [`places`] is the pool;
+//! [`populate`] serves memory that the kernel is asked to populate before it is touched.
 
 mod places;
 mod populate;
@@ -26,30 +28,32 @@ use super::uffd::{Event, Uffd};
 use super::{PAGE, address_of};
 use places::{Asked, Places};
 
-/// Mappings at least so long are served in the thread. Shorter ones hold what allocators hand out
-/// in small pieces: buffers and locks that the kernel is given.
+/// Least length of a mapping served in the thread, in bytes. Shorter ones hold what allocators hand
+/// out in small pieces: buffers and locks that are passed to the kernel.
 pub const LEAST_BYTES: usize = 4 << 20;
 
-/// One fault in so many tells where it comes from.
+/// One fault in this many reports its processor.
 const ASK_ONE_IN: u32 = 16;
-/// So many answers in a row from elsewhere, and the evictor goes there.
+/// Reports in a row from another processor after which the evictor moves there.
 const MOVE_AFTER: u32 = 16;
 
-/// What serves faults in the program's threads.
+/// The in-thread part of a pager.
 pub struct InThread {
     uffd_fd: AtomicI32,
-    /// A fork tells the pager's userfaultfd first, because that one has a page below this address.
+    /// Address of a page of the pager's own userfaultfd, below all others, so that a fork is
+    /// reported to that one first.
     lowest: usize,
     places: AtomicPtr<Places>,
     stacks: usize,
     /// Faults, modulo 2^32.
     served: AtomicU32,
-    /// Answers in a row that named another processor than the evictor's.
+    /// Reports in a row that named another processor than the evictor's.
     elsewhere: AtomicU32,
 }
 
 impl InThread {
-    /// For a pager whose own userfaultfd is `uffd`; it forks, if `forks`.
+    /// Makes the in-thread part of a pager whose own userfaultfd is `uffd`; `forks` is true if its
+    /// process may fork.
     ///
     /// # Errors
     /// The kernel's.
@@ -68,40 +72,40 @@ impl InThread {
         })
     }
 
-    /// Has `pager`, whose part this is, serve in its threads from here on; also in the child of a
-    /// fork, once it has its own userfaultfds.
+    /// Begins to serve faults in the threads of `pager`, which owns this; also in the child of a
+    /// fork, once the child has its own userfaultfds.
     ///
     /// # Errors
     /// [`FarError`].
     pub fn begin(&self, pager: &'static Pager) -> Result<(), FarError> {
         let places = Box::leak(Box::new(Places::new(pager, self.stacks)?));
-        // In a child the former ones may be half changed: they stay where they are, unused.
+        // In a child the former pool may be half changed: it is leaked, unused.
         self.places.store(places, Ordering::Release);
         Ok(())
     }
 
-    /// The userfaultfd of what is served so.
+    /// Returns the userfaultfd of the mappings that are served in threads.
     pub fn uffd(&self) -> Uffd {
         Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
     }
 
-    /// In the child of a fork: it has one of its own.
+    /// Sets the userfaultfd, in the child of a fork.
     pub fn set_uffd(&self, fd: i32) {
         self.uffd_fd.store(fd, Ordering::Release);
     }
 
-    /// Is a fresh mapping to be served so?
+    /// True if a fresh mapping is to be served in threads.
     pub fn takes(&self, addr: usize, len_bytes: usize) -> bool {
         len_bytes >= LEAST_BYTES && addr > self.lowest
     }
 
-    /// Can memory that was served so be served so at `addr`?
+    /// True if memory that was served in threads can be served so at `addr`.
     pub fn reaches(&self, addr: usize) -> bool {
         addr > self.lowest
     }
 
-    /// The pager's userfaultfd has told of a fork, so this one tells of it next: the child's. Neither
-    /// parent nor child go on before this is read.
+    /// Returns the child's userfaultfd of a fork that the pager's userfaultfd has reported: this
+    /// one reports it next. Neither parent nor child go on before it is read.
     pub fn child_of_fork(&self) -> Uffd {
         let uffd = self.uffd();
         loop {
@@ -113,9 +117,9 @@ impl InThread {
         }
     }
 
-    /// Serves a fault; `false`: the page cannot be placed, whatever is tried.
+    /// Serves a fault. `false`: the page cannot be placed.
     fn serve(&self, page: PageNumber, write: bool, is_wanted: bool) -> bool {
-        // SAFETY: null, or leaked by `begin`; freed when nobody touches what the pager serves.
+        // SAFETY: null, or leaked by `begin`; freed when no thread touches what the pager serves.
         let Some(places) = (unsafe { self.places.load(Ordering::Acquire).as_ref() }) else {
             return false;
         };
@@ -127,7 +131,7 @@ impl Drop for InThread {
     fn drop(&mut self) {
         let places = self.places.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !places.is_null() {
-            // SAFETY: leaked by `begin`, and nobody serves any more.
+            // SAFETY: leaked by `begin`, and no thread serves any more.
             drop(unsafe { Box::from_raw(places) });
         }
         places::unmap_stacks(self.stacks);
@@ -135,11 +139,12 @@ impl Drop for InThread {
 }
 
 impl Pager {
-    /// The thread got `SIGBUS` at `address`. `true`: it may try again.
+    /// Serves the fault of a thread that got `SIGBUS` at `address`. True if the thread may try
+    /// again.
     fn serve_in_thread(&'static self, address: usize, write: bool) -> bool {
         let page = address / PAGE;
         let Some(in_thread) = &self.in_thread else { return false };
-        // A child without a pager of its own was made whole before it ran.
+        // A child without a pager of its own got all its memory before it ran.
         let is_ours = self.table.is_in_thread(page) && self.is_paging();
         if is_ours && in_thread.served.fetch_add(1, Ordering::Relaxed) % ASK_ONE_IN == 0 {
             self.lead_evictor(in_thread);
@@ -147,7 +152,8 @@ impl Pager {
         is_ours && in_thread.serve(page, write, false)
     }
 
-    /// The evictor goes where faults come from (docs/decisions/0007), and stays while some do.
+    /// Moves the evictor to the processor that faults come from (docs/decisions/0007), where it
+    /// stays while some do.
     fn lead_evictor(&self, in_thread: &InThread) {
         let followed = self.followed_cpu.load(Ordering::Relaxed);
         match sys::current_cpu() {
@@ -161,11 +167,11 @@ impl Pager {
         }
     }
 
-    /// Has `page` brought in, by whoever serves its faults. What has it brought in holds the
-    /// structure lock, so that signals are blocked.
+    /// Brings in `page`, by the server of its faults. The caller holds the structure lock, so
+    /// signals are blocked.
     ///
     /// # Errors
-    /// It may not be read just now (`PROT_NONE`), or is lost.
+    /// The page may not be read just now (`PROT_NONE`), or is lost.
     pub(super) fn populate(&'static self, page: PageNumber, is_wanted: bool) -> SysResult<()> {
         match &self.in_thread {
             Some(in_thread) if self.table.is_in_thread(page) => {
@@ -184,7 +190,7 @@ impl Pager {
         }
     }
 
-    /// The userfaultfd that `page` is registered with.
+    /// Returns the userfaultfd that `page` is registered with.
     pub(super) fn uffd_of(&self, page: PageNumber) -> Uffd {
         match &self.in_thread {
             Some(in_thread) if self.table.is_in_thread(page) => in_thread.uffd(),
@@ -193,10 +199,10 @@ impl Pager {
     }
 }
 
-/// A fork tells each userfaultfd that serves what it copies, in the order of the addresses, and
-/// waits until it has been heard. So that a handler knows which comes first, `uffd` gets a page
-/// below everything, and `in_thread`, which may have nothing to serve yet, one above it. Returns the
-/// address of the lower one.
+/// Fixes the order in which a fork is reported to the two userfaultfds. A fork reports to each
+/// userfaultfd that serves what it copies, in the order of the addresses, and waits until the
+/// report is read. `uffd` gets a page below everything, and `in_thread`, which may have nothing to
+/// serve yet, one above it. Returns the address of the lower one.
 fn anchor(uffd: Uffd, in_thread: Uffd) -> SysResult<usize> {
     const FIRST_ALLOWED: usize = 1 << 16;
     const TRIED: usize = 256;

@@ -1,4 +1,4 @@
-//! The few who serve faults in the program's threads: a handler and a stack each.
+//! The pool of handlers that serve faults in the program's threads: a handler and a stack each.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,33 +9,33 @@ use super::super::page_table::PageNumber;
 use super::super::pager::Pager;
 use super::super::sys::{self, SysResult};
 
-/// Threads that are served at the same time. More wait for one of them, each for as long as a fault
-/// takes.
+/// Threads that are served at the same time. Others wait for a free handler, each for as long as a
+/// fault takes.
 const PLACES: usize = 32;
 /// Bytes of a stack, used from the top; the lowest page is never touched in order.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// What a thread asks of a handler.
+/// A fault to be served by a handler of the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub page: PageNumber,
     pub write: bool,
-    /// The program said that it will need it, and has not touched it.
+    /// True if the program advised that it will need the page, and has not touched it.
     pub is_wanted: bool,
 }
 
-/// See the module's text.
+/// The pool. See the module.
 pub struct Places {
-    /// A bit for each that nobody has.
+    /// A bit for each free handler.
     free: AtomicU64,
     handlers: Box<[UnsafeCell<Handler>]>,
     stacks: usize,
 }
 
-// SAFETY: a handler is reached by whoever took its bit, one at a time.
+// SAFETY: a handler is reached only by the thread that took its bit, one at a time.
 unsafe impl Sync for Places {}
 
-/// Memory for all stacks.
+/// Maps the memory of all stacks.
 ///
 /// # Errors
 /// The kernel's, when there is no address space.
@@ -43,14 +43,14 @@ pub fn map_stacks() -> SysResult<usize> {
     sys::map_private(PLACES * STACK_BYTES).map(|stacks| stacks as usize)
 }
 
-/// Takes it back; nobody may be on one of them.
+/// Unmaps the stacks; no thread may be on one of them.
 pub fn unmap_stacks(stacks: usize) {
-    // SAFETY: mapped by `map_stacks`; the rest is the caller's word.
+    // SAFETY: mapped by `map_stacks`; that no stack is in use is the caller's promise.
     unsafe { sys::unmap(stacks as *mut _, PLACES * STACK_BYTES) };
 }
 
 impl Places {
-    /// All of them free, on `stacks`.
+    /// Makes a pool on `stacks`, all of it free.
     ///
     /// # Errors
     /// [`FarError`].
@@ -60,14 +60,14 @@ impl Places {
         Ok(Places { free: AtomicU64::new((1 << PLACES) - 1), handlers, stacks })
     }
 
-    /// Serves a fault. `false`: the page cannot be placed, whatever is tried.
+    /// Serves a fault. `false`: the page cannot be placed.
     ///
     /// All signals must be blocked.
     pub fn serve(&self, asked: Asked) -> bool {
         let place = self.take();
         let stack_top = self.stacks + (place + 1) * STACK_BYTES;
         let mut call = Call { asked, handler: self.handlers[place].get(), is_served: false };
-        // SAFETY: the place is ours, and so are its handler and its stack.
+        // SAFETY: the handler and its stack are this thread's alone.
         unsafe { call_on(stack_top, &mut call) };
         self.free.fetch_or(1 << place, Ordering::Release);
         call.is_served
@@ -91,7 +91,7 @@ impl Places {
     }
 }
 
-/// What goes with a thread to another stack.
+/// The arguments that a thread takes to another stack.
 struct Call {
     asked: Asked,
     handler: *mut Handler,
@@ -99,19 +99,19 @@ struct Call {
 }
 
 extern "C" fn serve(call: &mut Call) {
-    // The caller's stack may be far: what is there is looked at while no lock is held.
+    // The caller's stack may be far: it is read while no lock is held.
     let (asked, handler) = (call.asked, call.handler);
-    // SAFETY: the caller has taken the handler's place.
+    // SAFETY: the caller has taken the handler.
     let handler = unsafe { &mut *handler };
     call.is_served = handler.serve_in_thread(asked.page, asked.write, asked.is_wanted);
 }
 
-/// [`serve`], on another stack.
+/// Calls [`serve`] on another stack.
 ///
 /// # Safety
-/// Nobody else may be on that stack.
+/// No other thread may be on that stack.
 unsafe fn call_on(stack_top: usize, call: &mut Call) {
-    // SAFETY: the stack is the caller's alone and long enough; r12 is kept by whoever is called.
+    // SAFETY: the stack is the caller's alone and long enough; the callee preserves r12.
     unsafe {
         std::arch::asm!(
             "mov r12, rsp",
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_are_many_and_places_fit_a_word() {
+    fn pool_bits_fit_one_word() {
         assert!(PLACES < u64::BITS as usize);
         let stacks = map_stacks().expect("address space");
         unmap_stacks(stacks);

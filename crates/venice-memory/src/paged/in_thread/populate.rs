@@ -1,7 +1,7 @@
-//! `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` (`madvise(2)`) of memory that is served in the
-//! thread. The kernel, which does not know who serves it, comes to a page that is not there, and says
-//! `EFAULT`: that page is served as if the thread had touched it, and the kernel goes on from there.
-//! So all else that it has to say is the kernel's own.
+//! `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` (`madvise(2)`) on memory that is served in the
+//! thread. At a page that is not there the kernel returns `EFAULT`: that page is served as if the
+//! thread had touched it, and the call is repeated from there. All other results are the kernel's
+//! own.
 
 use super::super::pager::Pager;
 use super::super::presence::{MOST_PAGES, Presence};
@@ -10,16 +10,16 @@ use super::super::{PAGE, address_of, pages_of};
 use super::PageNumber;
 use super::signal::SIGBUS_BIT;
 
-/// So often in a row the kernel may refuse a range in which nothing is missing: what was had come
+/// Most refusals in a row of a range in which nothing is missing: populated pages were evicted
 /// meanwhile.
 const MOST_REFUSALS: u32 = 64;
 
 impl Pager {
-    /// Has `[addr, addr + len_bytes)`, whole pages, there for reading or, as `advice` says, for
-    /// writing. Where that is more than the budget, the first of it has left again at the end.
+    /// Populates `[addr, addr + len_bytes)`, whole pages, for reading or, by `advice`, for writing.
+    /// If that exceeds the budget, the first pages have left again at the end.
     ///
     /// # Errors
-    /// The kernel's. `EFAULT`: a page cannot be had.
+    /// The kernel's. `EFAULT`: a page is unavailable.
     pub fn populate_as_advised(
         &'static self,
         addr: usize,
@@ -42,7 +42,7 @@ impl Pager {
                     }
                     (from, refusals) = (address_of(page), 0);
                 }
-                // It cannot be had from the kernel, or has left since.
+                // The kernel cannot provide it, or it has left since.
                 _ => refusals += 1,
             }
         }
@@ -51,14 +51,14 @@ impl Pager {
     /// Serves a page that no thread has touched.
     fn serve_unasked(&'static self, page: PageNumber, write: bool) -> bool {
         let Some(in_thread) = &self.in_thread else { return false };
-        // As in the signal's handler: this thread's own stack may be far.
+        // As in the signal handler: this thread's own stack may be far.
         let mask = sys::set_signal_mask(!SIGBUS_BIT);
         let is_served = in_thread.serve(page, write, false);
         sys::set_signal_mask(mask);
         is_served
     }
 
-    /// The first page of a range that is not there.
+    /// Returns the first page of a range that is not present.
     fn first_missing(&self, addr: usize, end: usize) -> SysResult<Option<PageNumber>> {
         let presence = Presence::open_here();
         let found = first_missing(&presence, pages_of(addr, end - addr));

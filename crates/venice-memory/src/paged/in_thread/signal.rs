@@ -1,9 +1,9 @@
-//! The way in: the handler of `SIGBUS`, and what else the program gets that signal for.
+//! The handler of `SIGBUS`, and the program's own action for that signal.
 //!
-//! Whatever is no fault of ours goes to the program's own action as if this were not here: its
-//! handler is jumped to with the stack, the return address and the registers that the kernel made,
-//! so that it may unwind or jump out of it as ever. `SIGBUS` itself is never blocked meanwhile: a
-//! thread that touches a far page with it blocked is killed.
+//! A signal that is no fault of the pager's goes to the program's own action as if this handler
+//! were not there: the program's handler is jumped to with the stack, the return address and the
+//! registers that the kernel made, so that it may unwind or jump out of it as usual. `SIGBUS`
+//! itself is never blocked meanwhile: a thread that touches a far page with it blocked is killed.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::super::sys::{self, Errno, SysResult, nr};
 
 /// The signal's number.
 pub const SIGBUS: c_int = 7;
-/// Its bit in a mask.
+/// The signal's bit in a mask.
 pub const SIGBUS_BIT: u64 = 1 << (SIGBUS - 1);
 
 const SIG_DFL: usize = 0;
@@ -24,7 +24,7 @@ const SA_RESTORER: u64 = 0x0400_0000;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTART: u64 = 0x1000_0000;
 const SA_RESETHAND: u64 = 0x8000_0000;
-/// `si_code` of a page that cannot be had.
+/// `si_code` of a page that is unavailable.
 const BUS_ADRERR: c_int = 2;
 
 /// Most pagers of one process that serve in its threads.
@@ -38,15 +38,15 @@ pub struct Action {
     pub handler: usize,
     /// `SA_` bits.
     pub flags: u64,
-    /// Where the handler returns to.
+    /// The address that the handler returns to.
     pub restorer: usize,
-    /// Signals blocked meanwhile.
+    /// Signals blocked while the handler runs.
     pub mask: u64,
 }
 
-/// What the program wants done on `SIGBUS`.
+/// The program's own action for `SIGBUS`.
 struct ProgramAction {
-    /// Held by whoever changes it.
+    /// Held while the action changes.
     changing: Spin<()>,
     handler: AtomicUsize,
     flags: AtomicU64,
@@ -63,7 +63,7 @@ static PROGRAM: ProgramAction = ProgramAction {
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static SERVING: [Serving; PAGERS] = [const { Serving::none() }; PAGERS];
 
-/// A pager, and how many threads look at it just now.
+/// A pager, and the number of threads that use the reference to it.
 struct Serving {
     pager: AtomicPtr<Pager>,
     lookers: AtomicU32,
@@ -79,7 +79,7 @@ impl Serving {
             return false;
         }
         self.lookers.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: whoever takes it off waits for lookers before it goes.
+        // SAFETY: `end` clears the pointer and waits for these threads before the pager goes.
         let pager = unsafe { self.pager.load(Ordering::SeqCst).as_ref() };
         let is_served = pager.is_some_and(|pager| pager.serve_in_thread(address, write));
         self.lookers.fetch_sub(1, Ordering::SeqCst);
@@ -87,7 +87,7 @@ impl Serving {
     }
 }
 
-/// From here on threads that touch what `pager` serves so are served; `false`: there are too many
+/// Begins to serve the faults of threads in the memory of `pager`. `false`: there are too many
 /// pagers.
 ///
 /// # Errors
@@ -110,7 +110,7 @@ pub fn begin(pager: &'static Pager) -> SysResult<bool> {
     Ok(true)
 }
 
-/// `pager` serves no more; nobody looks at it when this returns.
+/// Ends the service of `pager`. No thread refers to it when this returns.
 pub fn end(pager: &Pager) {
     let is_it = |serving: &&Serving| std::ptr::eq(serving.pager.load(Ordering::Relaxed), pager);
     if let Some(serving) = SERVING.iter().find(is_it) {
@@ -121,7 +121,8 @@ pub fn end(pager: &Pager) {
     }
 }
 
-/// In the child of a fork: a thread that it has not got may have been changing the program's action.
+/// Resets the lock in the child of a fork: a thread that the child lacks may have been changing the
+/// program's action.
 ///
 /// # Safety
 /// The caller is the child's only thread.
@@ -130,7 +131,7 @@ pub unsafe fn take_over_in_child() {
     unsafe { PROGRAM.changing.forget_holder(()) };
 }
 
-/// Lets the calling thread, and those it starts, get the signal.
+/// Unblocks the signal in the calling thread, and in those it starts.
 pub fn unblock() {
     const SIG_UNBLOCK: usize = 1;
     let mask = SIGBUS_BIT;
@@ -140,10 +141,10 @@ pub fn unblock() {
     };
 }
 
-/// `rt_sigaction(2)`; the former action.
+/// Calls `rt_sigaction(2)`. Returns the former action.
 ///
 /// # Errors
-/// `EINVAL` for what is no signal, or cannot be caught.
+/// `EINVAL` for a number that is no signal, or cannot be caught.
 pub fn set_action(signal: c_int, action: Option<&Action>) -> SysResult<Action> {
     let mut before = Action::default();
     let new = action.map(|action| Action {
@@ -153,12 +154,12 @@ pub fn set_action(signal: c_int, action: Option<&Action>) -> SysResult<Action> {
     });
     let new = new.as_ref().map_or(0, |new| std::ptr::from_ref(new) as usize);
     let arguments = [signal as usize, new, &raw mut before as usize, 8, 0, 0];
-    // SAFETY: both structures are the kernel's.
+    // SAFETY: both structures are laid out as the kernel's.
     unsafe { sys::syscall(nr::RT_SIGACTION, arguments)? };
     Ok(before)
 }
 
-/// As [`set_action`], of what the program wants done on `SIGBUS`.
+/// Does the same as [`set_action`] for the program's own action on `SIGBUS`.
 ///
 /// # Errors
 /// The kernel's.
@@ -193,20 +194,20 @@ impl ProgramAction {
     }
 }
 
-/// Puts [`entry`] in place, on the stack and with the restarts that the program's action asks for.
+/// Installs [`entry`], with the stack and the restarts that the program's action asks for.
 fn install(program_flags: u64) -> SysResult<()> {
     let flags = SA_SIGINFO | program_flags & SA_ONSTACK | program_flags & SA_RESTART;
     let ours = Action { handler: entry as *const () as usize, flags, restorer: 0, mask: !0 };
     set_action(SIGBUS, Some(&ours)).map(drop)
 }
 
-/// Where a handler returns to. Unwinders know it by these very bytes.
+/// The return address of a handler. Unwinders recognise these very bytes.
 #[unsafe(naked)]
 extern "C" fn restore() {
     std::arch::naked_asm!("mov rax, 15", "syscall")
 }
 
-/// The handler: returns to where the signal came, or goes on as the program's own.
+/// The signal handler: returns to where the signal came, or continues as the program's own handler.
 #[unsafe(naked)]
 extern "C" fn entry(signal: c_int, info: *const SigInfo, context: *const Context) {
     std::arch::naked_asm!(
@@ -226,7 +227,7 @@ extern "C" fn entry(signal: c_int, info: *const SigInfo, context: *const Context
     )
 }
 
-/// `siginfo_t`, as far as it is looked at.
+/// `siginfo_t`, the fields that are read.
 #[repr(C)]
 struct SigInfo {
     signal: c_int,
@@ -248,10 +249,10 @@ struct Context {
 }
 
 const REG_ERR: usize = 19;
-/// In the page fault's error code: the access was a write.
+/// Bit of the page fault's error code: the access was a write.
 const WAS_WRITE: u64 = 2;
 
-/// Serves the fault, and returns 0; or the program's handler, which is to go on with it.
+/// Serves the fault and returns 0, or returns the program's handler, which is to continue.
 extern "C" fn decide(signal: c_int, info: &SigInfo, context: &Context) -> usize {
     let (address, code) = (info.address, info.code);
     let write = context.registers[REG_ERR] & WAS_WRITE != 0;
@@ -276,8 +277,8 @@ extern "C" fn decide(signal: c_int, info: &SigInfo, context: &Context) -> usize 
     }
 }
 
-/// As the kernel does where nobody handles the signal: the access is tried again and ends the
-/// process, with the signal as its cause.
+/// Ends the process with the signal as its cause, as the kernel does for an unhandled signal: the
+/// access is tried again under the default action.
 fn die_of(signal: c_int, was_sent: bool) {
     let _ = set_action(signal, Some(&Action::default()));
     if was_sent {

@@ -1,48 +1,48 @@
-//! The last faults of one thread, as far as no stream explains them, and the trend in them.
+//! The last faults of one thread that no stream explains, and the trend in them.
 
 use super::super::page_table::PageNumber;
 
 /// Faults remembered.
 const KEPT: usize = 32;
-/// A fault on the page after one of so many last ones begins a stream.
+/// Last faults of which the next page begins a stream.
 const NEIGHBOURS: usize = 8;
-/// Steps looked at for a majority: the fewest first.
+/// Numbers of steps checked for a majority, the fewest first.
 const MAJORITIES: [usize; 4] = [4, 8, 16, 31];
-/// So many streams may take turns and their steps still be seen.
+/// Most streams that may alternate and still be recognised.
 const TAKING_TURNS: usize = 4;
-/// Steps that must be equal where streams take turns.
+/// Steps that must be equal where streams alternate.
 const EQUAL_STEPS: usize = 3;
 
-/// One thread's.
+/// The history of one thread.
 #[derive(Debug, Default)]
 pub struct History {
     thread: u32,
     heard_at: u64,
     confidence: u8,
     most_confidence: u8,
-    /// The latest first; 0: none.
+    /// Faulting pages, the latest first; 0: none.
     pages: [PageNumber; KEPT],
-    /// From the fault before to each of them; 0: there was none.
+    /// Steps from the fault before to each of them; 0: there was none.
     steps: [isize; KEPT],
 }
 
 impl History {
-    /// An empty one, with so much confidence of at most so much.
+    /// Makes an empty history with a given confidence and its maximum.
     pub fn of(thread: u32, (confidence, most_confidence): (u8, u8)) -> History {
         History { thread, confidence, most_confidence, ..History::default() }
     }
 
-    /// Is it this thread's?
+    /// True if it is the history of `thread`.
     pub fn is_of(&self, thread: u32) -> bool {
         self.heard_at > 0 && self.thread == thread
     }
 
-    /// When it last had a fault of its own.
+    /// Clock of the last fault pushed.
     pub fn heard_at(&self) -> u64 {
         self.heard_at
     }
 
-    /// A fault that no stream explains.
+    /// Records a fault that no stream explains.
     pub fn push(&mut self, page: PageNumber, clock: u64) {
         self.heard_at = clock;
         let step = self.step(page, 0).unwrap_or(0);
@@ -52,22 +52,22 @@ impl History {
         self.steps[0] = step;
     }
 
-    /// Does read-ahead pay, as far as is known?
+    /// True if prefetch is expected to pay.
     pub fn is_confident(&self) -> bool {
         self.confidence > 0
     }
 
-    /// It did.
+    /// Raises the confidence: a prefetch paid.
     pub fn gain(&mut self, by: u8) {
         self.confidence = (self.confidence + by).min(self.most_confidence);
     }
 
-    /// It did not.
+    /// Lowers the confidence: a prefetch did not pay.
     pub fn lose(&mut self) {
         self.confidence = self.confidence.saturating_sub(1);
     }
 
-    /// The step that a fault on `page` goes on with, if there is a trend and it follows it.
+    /// Returns the step of the trend that a fault on `page` continues, if there is one.
     pub fn trend(&self, page: PageNumber) -> Option<isize> {
         if page > 1 && self.pages[..NEIGHBOURS].contains(&(page - 1)) {
             return Some(1);
@@ -75,11 +75,11 @@ impl History {
         self.majority(page).or_else(|| self.turns(page))
     }
 
-    /// Is the latest step also that of most of the last few?
+    /// Returns the latest step if most of the last few steps equal it.
     fn majority(&self, page: PageNumber) -> Option<isize> {
         let step = self.step(page, 0)?;
         let equal = |of: &[isize]| 1 + of.iter().filter(|&&other| other == step).count();
-        // So mostly there is nothing more to count.
+        // In most cases this settles it.
         if 2 * equal(&self.steps) <= MAJORITIES[0] {
             return None;
         }
@@ -87,7 +87,7 @@ impl History {
         MAJORITIES.iter().any(is_one).then_some(step)
     }
 
-    /// Does every second, third, or fourth fault go by equal steps?
+    /// Returns the step if every second, third, or fourth fault goes by equal steps.
     fn turns(&self, page: PageNumber) -> Option<isize> {
         (2..=TAKING_TURNS).find_map(|turns| {
             let step = self.step(page, turns - 1)?;
@@ -99,7 +99,8 @@ impl History {
         })
     }
 
-    /// From the fault at `before` to `page`; none, if it is the same page or there was no fault.
+    /// Returns the step from the fault at `before` to `page`; none if it is the same page or there
+    /// was no fault.
     fn step(&self, page: PageNumber, before: usize) -> Option<isize> {
         let from = self.pages[before];
         let step = (page as isize).wrapping_sub(from as isize);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_may_have_exceptions() {
+    fn majority_tolerates_exceptions() {
         assert_eq!(with(&[100, 107, 114]).trend(121), Some(7));
         assert_eq!(with(&[100, 107]).trend(114), None, "two steps are no majority of four");
         assert_eq!(with(&[100, 107, 114, 9000, 121, 128]).trend(135), None);
@@ -127,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_needs_no_majority() {
+    fn next_page_starts_stream() {
         assert_eq!(with(&[50, 900, 4, 70_000]).trend(51), Some(1));
         assert_eq!(with(&[50, 900, 4, 70_000, 1, 2000, 3000, 4000, 5000]).trend(51), None);
         assert_eq!(with(&[50]).trend(50), None);
     }
 
     #[test]
-    fn streams_that_take_turns_are_told_apart() {
+    fn alternating_streams_are_separated() {
         let turns = [100, 9000, 110, 8993, 120, 8986];
         assert_eq!(with(&turns).trend(130), Some(10));
         let mut more = turns.to_vec();

@@ -1,19 +1,19 @@
-//! Read-ahead: which pages to bring in beside the one that was touched.
+//! Prefetch: plans which pages to bring in beside the one that was touched.
 //!
-//! A pager sees faults, not touches: pages that are there are used without a word. So a *stream* is
-//! known by where its next fault is to come: one step behind the pages brought in for it. A fault
-//! there says that these pages were gone past, and doubles the window. A fault that no stream
-//! explains is a matter of its thread's [`History`]: where it is the next page of a recent one, or
-//! the latest of a majority of equal steps, a stream begins. So random access brings in nothing,
-//! and a scan soon runs at the rate of the copy.
+//! A pager sees faults, not touches: resident pages are used unseen. A *stream* is recognised by
+//! where its next fault is expected: one step behind the pages prefetched for it. A fault there
+//! shows that these pages were used, and doubles the prefetch window. A fault that no stream
+//! explains goes to its thread's [`History`]: if it is the next page of a recent one, or the latest
+//! of a majority of equal steps, a stream begins. So random access prefetches nothing, and a scan
+//! soon runs at the rate of the copy.
 //!
-//! Read-ahead stops where it does not pay: each stream that ends without having been gone past
-//! costs its thread some confidence, and a thread that has none left gets a stream's first window
-//! one step later, when that step has shown that it would have paid.
+//! Prefetch stops where it does not pay: each stream that ends with its prefetch wasted costs its
+//! thread some confidence. A thread without confidence gets a stream's first prefetch window one
+//! step later, once that step has shown that the prefetch would have paid.
 //!
-//! No clock, no I/O, no allocation: `on_fault` is all there is.
-//! Sources: Maruf and Chowdhury, "Effectively Prefetching Remote Memory with Leap", ATC 2020
-//! (majority of the last steps; a window that follows what was hit); docs/decisions/0030.
+//! No clock, no I/O, no allocation: `on_fault` is the whole interface. Sources: Maruf and
+//! Chowdhury, "Effectively Prefetching Remote Memory with Leap", ATC 2020 (majority of the last
+//! steps; a window that follows the hits); docs/decisions/0030.
 
 mod history;
 #[cfg(test)]
@@ -23,24 +23,24 @@ use self::history::History;
 use super::access_pattern::Pattern;
 use super::page_table::PageNumber;
 
-/// Most pages brought in at once, the one that was touched among them.
+/// Most pages brought in at once, the touched one included.
 pub const MAX_WINDOW: usize = 128;
 
 const STREAMS: usize = 16;
 const THREADS: usize = 16;
-/// A stream may go on a little off the expected place if it was seen within so many faults: pages
-/// in between may have been there.
+/// Faults within which a stream counts as fresh. A fresh stream may go on a little off the expected
+/// place: pages in between may have been resident.
 const FRESH_FAULTS: u64 = 32;
-/// How far off, in steps.
+/// Most steps off the expected place.
 const SKIPPED_STEPS: usize = 32;
-/// After so many faults a stream opens its window anew.
+/// Faults after which a stream opens its prefetch window anew.
 const OLD_FAULTS: u64 = 512;
 
-/// What a thread begins with, and the most it has.
+/// A thread's initial confidence, and its maximum.
 const CONFIDENCE: (u8, u8) = (8, 16);
-/// What it gets for a window that was gone past.
+/// Confidence gained by a used prefetch.
 const FOR_A_HIT: u8 = 2;
-/// What it gets for a window that would have been, had there been one.
+/// Confidence gained where a prefetch would have been used.
 const FOR_A_MISSED_CHANCE: u8 = 8;
 
 /// Pages at equal distances.
@@ -52,17 +52,17 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The `count` pages that follow `from`, each `stride` on; those that there are.
+    /// The `count` pages that follow `from` at distance `stride`, as far as they exist.
     pub fn after(from: PageNumber, stride: isize, count: usize) -> Steps {
         Steps { from, stride, count }
     }
 
-    /// The distance.
+    /// The distance, in pages.
     pub fn stride(&self) -> isize {
         self.stride
     }
 
-    /// How many there are at most.
+    /// The most pages that there are.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -75,27 +75,27 @@ impl Steps {
     }
 }
 
-/// What to do about a fault.
+/// The plan for a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Bring these in too.
+    /// Pages to prefetch.
     pub ahead: Steps,
-    /// These were brought in ahead, and the program has gone past them.
+    /// Prefetched pages that the stream has used.
     pub passed: Steps,
-    /// These were, and it seems that it will not.
+    /// Prefetched pages of a stream that ended: wasted.
     pub given_up: Steps,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Its latest fault.
+    /// The page of its latest fault.
     last: PageNumber,
-    /// 0: there is no such stream.
+    /// Pages from one step to the next; 0: there is no such stream.
     stride: isize,
-    /// Pages planned beyond the latest fault.
+    /// Pages prefetched beyond the latest fault.
     ahead: usize,
     used_at: u64,
-    /// Whose history began it.
+    /// Index of the history that began it.
     thread: usize,
     /// The first of the pages on which it may go on, and how many come after that.
     within: (PageNumber, usize),
@@ -109,12 +109,13 @@ impl Stream {
         Stream { last, stride, ahead, used_at, thread, within }
     }
 
-    /// Every fault asks every stream, and almost all are told no here.
+    /// True if the stream may go on at `page`. Every fault checks every stream; almost all are
+    /// ruled out here.
     fn is_near(&self, page: PageNumber) -> bool {
         page.wrapping_sub(self.within.0) <= self.within.1
     }
 
-    /// How many steps on `page` is, if the stream goes on there.
+    /// Returns how many steps on `page` is, if the stream goes on there.
     fn steps_to(&self, page: PageNumber, clock: u64) -> Option<usize> {
         let distance = page as isize - self.last as isize;
         let is_fresh = self.ahead > 0 && clock <= self.used_at + FRESH_FAULTS;
@@ -139,7 +140,7 @@ impl Stream {
     }
 }
 
-/// The streams and threads seen lately.
+/// The recent streams and threads.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     streams: [Stream; STREAMS],
@@ -148,8 +149,8 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// A fault of `thread` on `page`; at most `limit` pages may come, that one included. Where the
-    /// program said that it reads in order, the window is open at once.
+    /// Plans for a fault of `thread` on `page`; at most `limit` pages may come, that one included.
+    /// If the program announced sequential access, the prefetch window is open at once.
     pub fn on_fault(
         &mut self,
         thread: u32,
@@ -205,11 +206,11 @@ impl ReadAhead {
     ) -> Plan {
         let place = self.place_of(thread);
         let history = &mut self.threads[place];
-        let is_told = pattern == Pattern::Sequential;
-        let stride = if is_told { Some(1) } else { history.trend(page) };
+        let is_advised = pattern == Pattern::Sequential;
+        let stride = if is_advised { Some(1) } else { history.trend(page) };
         history.push(page, self.clock);
         let Some(stride) = stride else { return Plan::default() };
-        let ahead = match is_told {
+        let ahead = match is_advised {
             true => most,
             false => most.min(usize::from(history.is_confident())),
         };
@@ -223,7 +224,7 @@ impl ReadAhead {
         Plan { ahead: Steps::after(page, stride, ahead), given_up, ..Plan::default() }
     }
 
-    /// The thread's history; one not heard of lately takes the place of the one unheard of longest.
+    /// Returns the thread's history. A new thread replaces the one whose last fault is longest ago.
     fn place_of(&mut self, thread: u32) -> usize {
         let known = self.threads.iter().position(|history| history.is_of(thread));
         known.unwrap_or_else(|| {
@@ -239,7 +240,8 @@ impl ReadAhead {
 mod tests {
     use super::*;
 
-    /// Faults of one thread where the pages planned are always brought in.
+    /// Returns the prefetch windows of `n` faults of one thread, where all planned pages are
+    /// brought in.
     fn windows(
         read_ahead: &mut ReadAhead,
         start: PageNumber,
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_opens_the_window_and_random_access_does_not() {
+    fn only_scans_open_window() {
         let mut read_ahead = ReadAhead::default();
         assert_eq!(windows(&mut read_ahead, 100, 1, 6), [0, 1, 3, 7, 15, 15]);
         for page in [7000, 3, 912, 44_444, 81, 90_000, 17, 6] {
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_back_and_wide_ones_are_found_at_the_fourth() {
+    fn strides_are_found_at_fourth_fault() {
         for stride in [-1, 7, -300, 5000] {
             let mut read_ahead = ReadAhead::default();
             let opened = windows(&mut read_ahead, 1_000_000, stride, 8);
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_was_passed_and_what_is_replaced_given_up() {
+    fn plan_reports_used_and_wasted() {
         let mut read_ahead = ReadAhead::default();
         let mut fault = |page| read_ahead.on_fault(1, page, Pattern::Normal, 64);
         fault(10);
@@ -282,7 +284,7 @@ mod tests {
         let plan = fault(13);
         assert_eq!(plan.passed.pages().collect::<Vec<_>>(), [12]);
         assert_eq!(plan.ahead.pages().collect::<Vec<_>>(), [14, 15, 16]);
-        // One that was there already is skipped without a fault.
+        // A page that was resident is skipped without a fault.
         assert_eq!(fault(18).passed.pages().collect::<Vec<_>>(), [14, 15, 16]);
         let given_up = (1..=STREAMS).find_map(|pair| {
             fault(pair * pair * 1000);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn told_that_it_is_in_order_it_opens_at_once() {
+    fn sequential_advice_opens_window() {
         let mut read_ahead = ReadAhead::default();
         let plan = read_ahead.on_fault(1, 500, Pattern::Sequential, 64);
         assert_eq!((plan.ahead.stride(), plan.ahead.count()), (1, 63));
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_not_followed_for_long_and_longer_runs_are() {
+    fn short_runs_lose_confidence() {
         let ahead_of = |run: usize| {
             let mut read_ahead = ReadAhead::default();
             let (mut ahead, mut useful) = (0, 0);
@@ -321,13 +323,13 @@ mod tests {
             (ahead, useful)
         };
         let (ahead, _) = ahead_of(2);
-        assert!(ahead < 40, "{ahead} pages came for nothing");
+        assert!(ahead < 40, "{ahead} pages were prefetched");
         let (ahead, useful) = ahead_of(8);
         assert!(useful * 3 > ahead, "{useful} of {ahead} were used");
     }
 
     #[test]
-    fn no_page_lies_before_the_first_or_after_the_last() {
+    fn steps_stay_in_address_space() {
         assert_eq!(Steps::after(3, -2, 5).pages().collect::<Vec<_>>(), [1]);
         assert_eq!(Steps::after(2, -1, 5).pages().collect::<Vec<_>>(), [1]);
         assert_eq!(Steps::after(usize::MAX - 1, 1, 5).pages().count(), 1);

@@ -1,5 +1,5 @@
-//! Whole access patterns against a model of a pager: which pages are there, least recently used
-//! ones leaving, and what became of each page that was brought in ahead.
+//! Access patterns against a model of a pager: which pages are resident, with LRU eviction, and how
+//! many prefetched pages were used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +29,7 @@ const ROOM: usize = 1 << 12;
 #[derive(Default)]
 struct Model {
     read_ahead: ReadAhead,
-    /// Pages that are there: when they were last used, and whether they came ahead and were not
-    /// touched yet.
+    /// Resident pages: the time of the last use, and true while a prefetched page is untouched.
     here: BTreeMap<PageNumber, (u64, bool)>,
     by_age: BTreeSet<(u64, PageNumber)>,
     now: u64,
@@ -43,14 +42,14 @@ struct Model {
 impl Model {
     fn touch(&mut self, thread: u32, page: PageNumber) {
         self.touches += 1;
-        let came_ahead = match self.here.get(&page) {
-            Some(&(_, came_ahead)) => came_ahead,
+        let is_prefetched = match self.here.get(&page) {
+            Some(&(_, is_prefetched)) => is_prefetched,
             None => {
                 self.fault(thread, page);
                 false
             }
         };
-        self.used += u64::from(came_ahead);
+        self.used += u64::from(is_prefetched);
         self.place(page, false);
     }
 
@@ -65,9 +64,9 @@ impl Model {
         }
     }
 
-    fn place(&mut self, page: PageNumber, came_ahead: bool) {
+    fn place(&mut self, page: PageNumber, is_prefetched: bool) {
         self.now += 1;
-        if let Some((age, _)) = self.here.insert(page, (self.now, came_ahead)) {
+        if let Some((age, _)) = self.here.insert(page, (self.now, is_prefetched)) {
             self.by_age.remove(&(age, page));
         }
         self.by_age.insert((self.now, page));
@@ -77,14 +76,14 @@ impl Model {
         }
     }
 
-    /// Touches that did not fault, of all; and pages that were used, of those that came ahead.
+    /// The share of touches that did not fault, and the share of prefetched pages that were used.
     fn shares(&self) -> (f64, f64) {
         let spared = 1.0 - self.faults as f64 / self.touches as f64;
         (spared, self.used as f64 / self.ahead.max(1) as f64)
     }
 }
 
-/// The pages of a stream that goes round.
+/// Returns the pages of a stream that goes round.
 fn walk(start: u64, stride: i64) -> impl FnMut() -> PageNumber {
     let mut at = start as i64;
     move || {
@@ -94,7 +93,7 @@ fn walk(start: u64, stride: i64) -> impl FnMut() -> PageNumber {
 }
 
 #[test]
-fn streams_of_any_step_fault_seldom() {
+fn any_stride_is_prefetched() {
     for seed in 0..16 {
         let mut random = Random(seed);
         let bits = random.below(9);
@@ -108,7 +107,7 @@ fn streams_of_any_step_fault_seldom() {
 }
 
 #[test]
-fn streams_of_one_thread_that_take_turns_do_not_disturb_each_other() {
+fn alternating_streams_are_prefetched() {
     for seed in 0..16 {
         let mut random = Random(seed);
         let count = 2 + random.below(3);
@@ -128,7 +127,7 @@ fn streams_of_one_thread_that_take_turns_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_trend_is_found_under_noise_and_threads_do_not_mix() {
+fn trend_is_found_under_noise() {
     for seed in 0..16 {
         let mut random = Random(seed);
         let stride = 2 + random.below(30) as i64;
@@ -153,7 +152,7 @@ fn a_trend_is_found_under_noise_and_threads_do_not_mix() {
 }
 
 #[test]
-fn random_access_brings_in_next_to_nothing() {
+fn random_access_prefetches_little() {
     for seed in 0..4 {
         let (mut random, mut model) = (Random(seed), Model::default());
         for _ in 0..20_000 {
@@ -164,28 +163,28 @@ fn random_access_brings_in_next_to_nothing() {
     }
 }
 
-/// A scan and then random touches: what the scan left behind must not mislead.
+/// A scan and then random touches: the state left by the scan must not mislead.
 #[test]
-fn a_scan_that_is_over_is_forgotten() {
+fn finished_scan_stops_prefetch() {
     let (mut random, mut model) = (Random(5), Model::default());
     let mut page = walk(0, 1);
     (0..40_000).for_each(|_| model.touch(1, page()));
     let before = model.ahead;
     (0..20_000).for_each(|_| model.touch(1, 1 + random.below(PAGES - 1) as usize));
     let came = model.ahead - before;
-    assert!(came < 600, "{came} pages came for 20 000 random touches");
+    assert!(came < 600, "{came} pages prefetched for 20 000 random touches");
 }
 
 /// Pairs of neighbours anywhere, as values that lie across a page's border.
 #[test]
-fn it_stops_where_it_does_not_pay() {
+fn unprofitable_prefetch_stops() {
     let (mut random, mut model) = (Random(6), Model::default());
     for _ in 0..20_000 {
         let page = 1 + random.below(PAGES - 2) as usize;
         model.touch(1, page);
         model.touch(1, page + 1);
     }
-    assert!(model.ahead < 800, "{} came, {} were used", model.ahead, model.used);
+    assert!(model.ahead < 800, "{} prefetched, {} used", model.ahead, model.used);
     // A scan then is served all the same.
     let mut page = walk(1000, 1);
     let faults = model.faults;
@@ -194,9 +193,9 @@ fn it_stops_where_it_does_not_pay() {
 }
 
 proptest! {
-    /// A page that is planned is settled once at most: passed, given up, or neither.
+    /// A planned page is settled at most once: used, wasted, or neither.
     #[test]
-    fn plans_are_bounded_and_settled_once(
+    fn plans_are_bounded_and_settle_once(
         faults in prop::collection::vec((0u32..20, 1usize..4000, 1isize..9, any::<bool>()), 1..200),
         limit in 0usize..200,
     ) {

@@ -14,8 +14,6 @@ pub struct Process {
     pub forker: AtomicU32,
     /// Pages it has resident, the staged ones among them.
     pub resident_pages: AtomicU64,
-    /// Pages of memory that its compressed pages take.
-    pub pool_pages: AtomicU64,
     /// Pages it has beside all these: its early heap, stacks, the pager's own tables.
     pub overhead_pages: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
@@ -51,7 +49,6 @@ impl RunBlock {
             process.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
         self.processes[index].resident_pages.store(0, Ordering::Relaxed);
-        self.processes[index].pool_pages.store(0, Ordering::Relaxed);
         self.processes[index].overhead_pages.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].set_mobility(Mobility::Unknown);
@@ -93,8 +90,7 @@ impl RunBlock {
         for (each, process) in self.live_processes() {
             count += 1;
             if each != index {
-                others += process.resident_pages.load(Ordering::Relaxed)
-                    + process.pool_pages.load(Ordering::Relaxed);
+                others += process.resident_pages.load(Ordering::Relaxed);
             }
         }
         let share = limit / count.max(1);

@@ -1,6 +1,7 @@
 //! What several tests need: a donor's memory of one grant, a random generator that repeats.
 #![allow(dead_code)]
 
+pub mod lent;
 pub mod netns;
 pub mod shm_grant;
 
