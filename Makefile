@@ -1,4 +1,4 @@
-# Venice from a clone: `make demo` shows it, `make test` proves it, `make help` lists the rest.
+# Venice from a clone: `make demo` shows it, `make test` tests it, `make help` lists the rest.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -10,10 +10,10 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fmt fuzz soak bench wheel install uninstall clean
+.PHONY: help setup build lab demo quick test test-all check fmt fuzz soak bench book wheel install install-lab uninstall clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing here (Debian packages; needs root only if something is)
 	@scripts/setup.sh test
@@ -22,14 +22,27 @@ build: ## Build the binary, its shim and the libraries into target/release
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
 
+lab: ## Build venice-lab, which `venice bench|paper|sim|model` run, into target/release
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked -p venice-lab
+
 demo: ## A rack on this machine runs an unmodified redis-server on borrowed memory
 	@scripts/setup.sh demo
 	$(CARGO) build --release --locked -p venice -p venice-preload
 	$(BIN) demo $(ARGS)
 
-test: ## Every test, with all set-up
+quick: ## Formatting, house rules, unit and model tests of the protocol: two minutes, warm
+	@$(CARGO) fmt --all --check
+	@scripts/tidy.sh
+	@scripts/test.sh quick
+
+test: ## The tests of every landing, with all set-up: fifteen minutes, warm
 	@scripts/setup.sh test
-	@scripts/test.sh
+	@scripts/test.sh test
+
+test-all: ## Every test, guests, kill loops, real programs, fuzzing: GROUP="swap verbs" for some
+	@scripts/setup.sh check
+	@scripts/test.sh all $(GROUP)
 
 check: ## Formatting, lints, docs, licences and known vulnerabilities
 	@scripts/setup.sh check
@@ -47,7 +60,7 @@ soak: build ## An hour of programs checking every byte while donors die, then fr
 	@scripts/setup.sh test
 	@scripts/soak.sh
 
-bench: build ## Measure faults, channels and applications beside their peers; the tables go to stdout
+bench: build lab ## Measure faults, channels and applications beside their peers; the tables go to stdout
 	@scripts/setup.sh demo
 	$(BIN) bench fault --json target/bench-fault.json $(ARGS)
 	$(BIN) bench memory --json target/bench-memory.json --plots target/bench-memory
@@ -57,8 +70,14 @@ wheel: ## The Python package as a wheel, into target/wheels (needs maturin)
 	@scripts/setup.sh build
 	@scripts/wheel.sh
 
+book: ## Build the book into target/book
+	@scripts/book.sh build
+
 install: build ## Install under PREFIX (default /usr/local; DESTDIR for packagers)
 	@scripts/install.sh install "$(DESTDIR)$(PREFIX)"
+
+install-lab: lab ## Install venice-lab under PREFIX
+	@scripts/install.sh install-lab "$(DESTDIR)$(PREFIX)"
 
 uninstall: ## Remove what `make install` put there
 	@scripts/install.sh uninstall "$(DESTDIR)$(PREFIX)"

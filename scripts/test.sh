@@ -1,23 +1,51 @@
 #!/usr/bin/env bash
-# Runs every test and closes with the line `N passed, N failed, N skipped`.
+# Runs a tier of tests and closes with the line `N passed, N failed, N skipped`.
 #
-# The crates' own tests run with overflow checks and debug assertions on; the programs (a database,
-# a compiler, a JVM ...) run on the release build, as users would run them.
+#   scripts/test.sh quick              unit and model tests of the protocol and the store, few seeds
+#   scripts/test.sh test               every test that is not marked #[ignore] (the default)
+#   scripts/test.sh all [GROUP...]     those too, real programs on the release build, fuzzing, the wheel;
+#                                      with GROUPs only these (scripts/test.sh groups lists them)
+#
+# A test of the tier `all` is marked #[ignore = "all: why"]. docs/internals/testing.md tells what each
+# tier proves. The seconds of each test are kept in target/test-times.tsv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
 # shellcheck source=scripts/features.sh
 source scripts/features.sh
+# shellcheck source=scripts/groups.sh
+source scripts/groups.sh
+
+tier="${1:-test}"
+shift || true
+case "$tier" in
+    quick | test | all) ;;
+    groups) printf '%s\n' "${groups[@]}"; exit 0 ;;
+    *) echo "test: unknown tier '$tier': quick, test, all or groups" >&2; exit 2 ;;
+esac
+for group in "$@"; do
+    [[ " ${groups[*]} " == *" $group "* ]] || { echo "test: unknown group '$group': one of ${groups[*]}" >&2; exit 2; }
+done
 
 mkdir -p target
 log=target/test-output.log
+times=target/test-times.tsv
 : >"$log"
 broken=()
+began_all=$SECONDS
 
 # shellcheck source=scripts/sessions.sh
 source scripts/sessions.sh
 
-run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a failure
+# Other seeds with each commit; the ones that ever failed are pinned in the tests.
+rotation=$((16#$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0) % 4))
+case "$tier" in
+    quick) export VENICE_SEEDS="${VENICE_SEEDS:-5%}" VENICE_SEED_ROTATION="${VENICE_SEED_ROTATION:-$rotation}" ;;
+    test) export VENICE_SEEDS="${VENICE_SEEDS:-25%}" VENICE_SEED_ROTATION="${VENICE_SEED_ROTATION:-$rotation}" ;;
+    all) ;;
+esac
+
+run() { # run LIMIT COMMAND...: shows and keeps the output; a hang ends in a failure
     local limit="$1" status=0 began=$SECONDS
     shift
     printf '\n== %s\n' "$*"
@@ -30,29 +58,42 @@ run() { # run LIMIT COMMAND...: its output is shown and kept; a hang ends in a f
     esac
 }
 
-# What compiles has limits of its own: they are there for what hangs, not for a slow machine.
-everything=(--workspace --locked --no-fail-fast)
-programs=(--release -p venice-e2e --locked --no-fail-fast)
-run 30m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py
-# `venice run` looks for the shim beside itself, in the tests of the binary too.
-run 30m cargo build --locked -p venice-preload
-run 30m cargo test "${everything[@]}" --no-run
-# The paths of the program tests begin with their module.
-run 30m cargo test "${everything[@]}" -- --show-output --skip programs::
-run 15m cargo test "${programs[@]}" --no-run
-# One test at a time: each has a rack to itself and is bounded by it, not by its neighbours.
-run 30m cargo test "${programs[@]}" -- programs:: --show-output --test-threads=1
+# libtest reports the time of a test only where unstable options are allowed. They are allowed to the
+# test binaries alone: the compiler and the build scripts do not see the variable.
+export "CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=env RUSTC_BOOTSTRAP=1"
+timed=(-Z unstable-options --report-time --show-output)
+
+tests() { # tests LIMIT CARGO-ARGUMENTS... [-- LIBTEST-ARGUMENTS...]
+    local limit="$1" cargo=() libtest=()
+    shift
+    while (($#)) && [[ $1 != -- ]]; do cargo+=("$1"); shift; done
+    (($#)) && shift
+    libtest=("$@")
+    run 40m cargo test "${cargo[@]}" --locked --no-run
+    run "$limit" cargo test "${cargo[@]}" --locked --no-fail-fast -- "${timed[@]}" "${libtest[@]}"
+}
+
+case "$tier" in
+    quick) quick ;;
+    test) default ;;
+    all) if (($#)); then for group in "$@"; do "group_${group//-/_}"; done; else everything; fi ;;
+esac
+
+# Per binary: `Running tests/it/main.rs (target/debug/deps/it-…)`, then `test NAME ... ok <1.234s>`.
+awk '
+    /^ +Running / { binary = $0; sub(/.*deps\//, "", binary); sub(/-[0-9a-f]+\)$/, "", binary); source = $2 == "unittests" ? $3 : $2 }
+    /^test .* \.\.\. .*<[0-9.]+s>$/ { seconds = $NF; gsub(/[<>s]/, "", seconds); print seconds "\t" binary "\t" $2 }
+' "$log" | sort -rn >"$times"
 
 # libtest counts what it ran; a test that printed SKIPPED passed without testing.
-read -r passed failed ignored < <(awk '
+read -r passed failed < <(awk '
     /^test result: / {
         for (i = 2; i <= NF; i++) {
             if ($i == "passed;") passed += $(i - 1)
             if ($i == "failed;") failed += $(i - 1)
-            if ($i == "ignored;") ignored += $(i - 1)
         }
     }
-    END { print passed + 0, failed + 0, ignored + 0 }' "$log")
+    END { print passed + 0, failed + 0 }' "$log")
 skipped=0
 while IFS= read -r line; do
     skipped=$((skipped + 1))
@@ -69,10 +110,12 @@ while IFS= read -r line; do
     fi
 done < <(grep -aE '^(\*\*\* )?SKIPPED:? ' "$log" | sort -u || true)
 
-# Once more at the end, where whoever looks at thousands of lines looks first.
+# Once more at the end, where it is easy to find.
 while IFS= read -r name; do broken+=("$name failed"); done \
-    < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$log")
+    < <(sed -nE 's/^test (.*) \.\.\. FAILED.*$/\1/p' "$log")
 for what in "${broken[@]}"; do echo "test: $what"; done
 
-printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$((skipped + ignored))"
+echo "test: tier $tier took $(((SECONDS - began_all) / 60)) min $(((SECONDS - began_all) % 60)) s; the slowest of its tests:"
+head -n 10 "$times" | awk -F'\t' '{ printf "    %8.1f s  %s %s\n", $1, $2, $3 }'
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((${#broken[@]} == 0 && failed == 0 && passed > 0))

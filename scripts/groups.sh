@@ -1,0 +1,75 @@
+# The tests of each tier, and the groups of the tier `all`. Sourced by scripts/test.sh, which defines `run`
+# and `tests`.
+
+groups=(simulation channels verbs swap memory-devices window programs racks daemons kill-loops benchmarks
+    bindings packaging fuzz)
+
+# Unit and model tests of the protocol and the store.
+quick() {
+    tests 2m -p venice-wire -p venice-model -p venice-fabric -p venice-rack -p venice-store --lib --tests
+}
+
+# One profile, one build: the programs under test run on it too.
+default() {
+    run 40m cargo build --locked -p venice -p venice-preload -p venice-lab
+    tests 20m --workspace --lib --bins --tests
+    run 5m cargo test --workspace --locked --doc
+}
+
+everything() {
+    run 40m cargo build --locked -p venice -p venice-preload -p venice-lab
+    tests 60m --workspace --exclude venice-e2e --lib --bins --tests -- --include-ignored
+    run 5m cargo test --workspace --locked --doc
+    of_programs ""
+    group_packaging
+    group_fuzz
+}
+
+# Real programs run on the release build, as users would run them, and one at a time: each is bounded by its
+# own rack, not by its neighbours.
+of_programs() { # of_programs FILTER...
+    run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab
+    tests 40m --release -p venice-e2e -- --include-ignored --test-threads=1 "$@"
+}
+
+whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` among others
+    local cargo=()
+    while (($#)) && [[ $1 != -- ]]; do cargo+=("$1"); shift; done
+    (($#)) && shift
+    run 40m cargo build --locked -p venice -p venice-preload -p venice-lab
+    tests 40m "${cargo[@]}" -- --include-ignored "$@"
+}
+
+group_simulation() { whole -p venice-fabric -p venice-rack -p venice-sim && whole -p venice-memory --lib; }
+group_channels() { whole -p venice-ports; }
+group_verbs() { whole -p venice-ports -- verbs && of_programs programs::over_verbs; }
+group_swap() { whole -p venice-swap && whole -p venice --test it -- swap out_of_memory; }
+group_memory_devices() {
+    whole -p venice --test it -- window_in_guest
+    whole -p venice --test alone_memory_blocks
+    of_programs programs::memory_devices
+}
+group_window() { whole -p venice-memory --lib -- window && of_programs programs::window; }
+group_programs() { of_programs programs::; }
+group_racks() { of_programs racks::; }
+group_daemons() {
+    whole -p venice-control -p venice-store -p venice-monitor -p venice-agent -p venice-recipient -p venice
+}
+group_kill_loops() {
+    whole -p venice-store
+    whole -p venice --test alone_whoever_dies
+    whole -p venice --test it -- partitions several_monitors clock_jumps full_disk
+}
+group_benchmarks() {
+    whole -p venice-lab -p venice-measure
+    of_programs programs::bench programs::paper_figures
+}
+group_bindings() { whole -p venice-client -p venice-c -p venice-py && of_programs programs::python; }
+group_packaging() {
+    run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab
+    run 5m scripts/size.sh
+    whole -p venice --test it -- packaging
+    of_programs programs::installed
+    run 40m scripts/wheel.sh
+}
+group_fuzz() { FUZZ_SECONDS="${FUZZ_SECONDS:-10}" FUZZ_SEED="${FUZZ_SEED:-1}" run 40m scripts/fuzz.sh; }

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# scripts/touched.sh [BASE]: the groups of `make test-all` that the changes since BASE (default origin/main,
+# else the last commit) could break, one a line. `make test-all GROUP="$(scripts/touched.sh)"` runs them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+base="${1:-$(git rev-parse --verify --quiet origin/main || echo HEAD~1)}"
+git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: no commit '$base'" >&2; exit 2; }
+
+{ git diff --name-only "$base"; git ls-files --others --exclude-standard; } | while IFS= read -r file; do
+    case "$file" in
+        crates/venice-wire/* | crates/venice-fabric/*) echo "simulation channels verbs racks programs fuzz" ;;
+        crates/venice-rack/*) echo "simulation daemons kill-loops racks fuzz" ;;
+        crates/venice-sim/*) echo "simulation racks" ;;
+        crates/venice-model/* | crates/venice-lab/* | crates/venice-measure/*) echo "benchmarks" ;;
+        crates/venice-ports/src/verbs/*) echo "verbs channels" ;;
+        crates/venice-ports/*) echo "channels verbs racks programs benchmarks" ;;
+        crates/venice-memory/src/hotplug/* | crates/venice-memory/src/donor/*) echo "memory-devices programs daemons" ;;
+        crates/venice-memory/src/paged/window*) echo "window programs" ;;
+        crates/venice-memory/*) echo "simulation programs window swap verbs bindings" ;;
+        crates/venice-preload/*) echo "programs window" ;;
+        crates/venice-swap/*) echo "swap programs" ;;
+        crates/venice-control/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;
+        crates/venice-agent/*) echo "daemons kill-loops memory-devices" ;;
+        crates/venice-recipient/*) echo "daemons programs swap bindings" ;;
+        crates/venice-client/* | crates/venice-c/* | crates/venice-py/*) echo "bindings" ;;
+        crates/venice-cli/*) echo "daemons benchmarks" ;;
+        crates/venice/src/swap/*) echo "swap" ;;
+        crates/venice/src/run/*) echo "programs window swap" ;;
+        crates/venice/*) echo "daemons packaging" ;;
+        crates/venice-e2e/tests/it/racks.rs | crates/venice-e2e/src/racks/*) echo "racks" ;;
+        crates/venice-e2e/*) echo "programs" ;;
+        crates/venice-testkit/src/guest/* | scripts/guest*) echo "verbs swap memory-devices" ;;
+        crates/venice-testkit/*) echo "daemons kill-loops" ;;
+        packaging/* | scripts/install.sh | scripts/wheel.sh | scripts/size.sh) echo "packaging" ;;
+        fuzz/*) echo "fuzz" ;;
+        Cargo.lock | Cargo.toml) echo "programs packaging" ;;
+    esac
+done | tr ' ' '\n' | sort -u
