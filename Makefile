@@ -10,7 +10,7 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fmt fuzz soak bench wheel install uninstall clean
+.PHONY: help setup build demo test check fmt fuzz soak bench wheel book install uninstall clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench: build ## Measure faults, channels and applications beside their peers; th
 wheel: ## The Python package as a wheel, into target/wheels (needs maturin)
 	@scripts/setup.sh build
 	@scripts/wheel.sh
+
+book: ## Build the book into target/book
+	@scripts/book.sh build
 
 install: build ## Install under PREFIX (default /usr/local; DESTDIR for packagers)
 	@scripts/install.sh install "$(DESTDIR)$(PREFIX)"
