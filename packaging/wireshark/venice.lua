@@ -1,4 +1,4 @@
--- Wireshark dissector for Venice's wire format, version 1 (docs/wire.md).
+-- Wireshark dissector for Venice's wire format, version 1 (docs/reference/wire.md).
 --
 --   tshark -X lua_script:packaging/wireshark/venice.lua -r capture.pcapng
 --   cp packaging/wireshark/venice.lua ~/.local/lib/wireshark/plugins/

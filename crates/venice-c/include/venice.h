@@ -12,7 +12,7 @@
  * be using then. They mean nothing in a child of fork(). Passing NULL for a handle, or for a place
  * that a result goes to, is VENICE_INVALID.
  *
- * What holds for borrowed memory is in docs/api.md: whole slabs of 16 MiB, zeros at first, and what
+ * What holds for borrowed memory is in docs/reference/api.md: whole slabs of 16 MiB, zeros at first, and what
  * only a lost donor had is VENICE_DONOR_LOST.
  */
 #ifndef VENICE_H

@@ -3,7 +3,7 @@
 //!
 //! Nothing here does I/O. [`Initiator`] is the recipient's end, [`Target`] the donor's; both take
 //! frames and the time by `handle_*` and give frames and results by `poll_*`. A port moves the
-//! frames. What goes over the wire is described in `docs/wire.md`.
+//! frames. What goes over the wire is described in `docs/reference/wire.md`.
 //!
 //! After construction, and after the handshake of a link, no call allocates.
 //!

@@ -14,7 +14,7 @@ pub const REPLAY_FLAG: u8 = 1 << 0;
 /// bytes in another way. Only such a port takes it: see [`crate::Integrity`].
 pub const UNCHECKED_FLAG: u8 = 1 << 1;
 
-/// Where each field starts. `docs/wire.md` says the same in words.
+/// Where each field starts. `docs/reference/wire.md` says the same in words.
 pub(crate) mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;

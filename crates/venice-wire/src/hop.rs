@@ -19,7 +19,7 @@ pub const HOP_REPLAY_FLAG: u8 = 1 << 0;
 /// itself (it is reliable, or seals its datagrams).
 pub const HOP_UNCHECKED_FLAG: u8 = 1 << 1;
 
-/// Where each field starts. `docs/wire.md` says the same in words.
+/// Where each field starts. `docs/reference/wire.md` says the same in words.
 mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;

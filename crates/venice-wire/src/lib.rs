@@ -1,7 +1,7 @@
 //! The words every part of Venice shares: identities, units, and the packet format.
 //!
 //! Nothing here does I/O, allocates or keeps state. The packet format is described field by field
-//! in `docs/wire.md`; [`Frame`] reads it without copying, [`HeaderRepr`] writes it.
+//! in `docs/reference/wire.md`; [`Frame`] reads it without copying, [`HeaderRepr`] writes it.
 //!
 //! ```
 //! use venice_wire::{Frame, HeaderRepr, NodeId, Opcode, Channel, MAX_FRAME_BYTES};

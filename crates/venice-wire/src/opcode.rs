@@ -14,7 +14,7 @@ pub enum Channel {
     QPair = 3,
 }
 
-/// What a frame asks for or says. Which fields count for which opcode stands in `docs/wire.md`.
+/// What a frame asks for or says. Which fields count for which opcode stands in `docs/reference/wire.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {

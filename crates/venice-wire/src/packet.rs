@@ -15,7 +15,7 @@ pub const MAX_PACKET_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES + SEAL_OVERHEAD_BYTE
 pub const MAX_PACKET_BYTES: usize =
     PACKET_HEADER_BYTES + 2 * MAX_ROUTE_HOPS + MAX_PACKET_PAYLOAD_BYTES;
 
-/// Where each field starts. `docs/wire.md` says the same in words.
+/// Where each field starts. `docs/reference/wire.md` says the same in words.
 mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;

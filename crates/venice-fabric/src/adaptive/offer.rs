@@ -1,5 +1,5 @@
 //! What the reading end of an adaptive stream offers the writing end, before the first segment.
-//! `docs/wire.md` says the same in words.
+//! `docs/reference/wire.md` says the same in words.
 
 use venice_wire::{GrantId, GrantKey};
 

@@ -1,4 +1,4 @@
-//! The messages of an adaptive stream, as they lie in QPair messages. `docs/wire.md` says the same
+//! The messages of an adaptive stream, as they lie in QPair messages. `docs/reference/wire.md` says the same
 //! in words.
 
 /// Bytes before the payload of an inline segment, and of all other messages but Progress.

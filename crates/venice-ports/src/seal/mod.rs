@@ -5,7 +5,7 @@
 //! repeats. Who receives has an [`Opener`]: it finds the key by the name in the datagram
 //! ([`SealKeys`]), checks and decrypts, and remembers for each sender which counters came
 //! ([`ReplayWindow`]), so that each datagram is taken once at most. What is dropped is counted by
-//! reason ([`SealCounters`]). The bytes are described in `docs/wire.md`, the reasons in decision
+//! reason ([`SealCounters`]). The bytes are described in `docs/reference/wire.md`, the reasons in decision
 //! 0014.
 //!
 //! Both run in the shim: no thread-local storage, and no allocation once a sender is known.

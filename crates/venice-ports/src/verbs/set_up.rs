@@ -1,5 +1,5 @@
 //! What recipient and donor tell each other over TCP before the devices talk: little-endian,
-//! described field by field in `docs/wire.md`.
+//! described field by field in `docs/reference/wire.md`.
 
 use venice_wire::{GrantId, GrantKey};
 

@@ -1,7 +1,7 @@
 //! Credits are kept, positions and acknowledgements make sense, and a replay repeats what it replays.
 //!
 //! This checker listens where frames are sent, before the link does anything to them. It knows the
-//! wire format and the rules of `docs/wire.md`, and nothing of the fabric's code.
+//! wire format and the rules of `docs/reference/wire.md`, and nothing of the fabric's code.
 
 use std::collections::BTreeMap;
 

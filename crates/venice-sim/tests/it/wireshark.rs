@@ -116,7 +116,7 @@ fn frames_are_found_inside_packets_inside_hop_datagrams() {
     assert!(inner > 100, "{inner}");
 }
 
-/// The golden vector of `venice-wire`, written by hand from `docs/wire.md`.
+/// The golden vector of `venice-wire`, written by hand from `docs/reference/wire.md`.
 #[rustfmt::skip]
 const GOLDEN_WRITE: [u8; 69] = [
     b'V', b'N', 1, 1, 18, 1, 5, 0, 0x01, 0x02, 0x03, 0x04, 0x11, 0x12, 0x13, 0x14,

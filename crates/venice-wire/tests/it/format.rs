@@ -27,7 +27,7 @@ fn golden_header() -> HeaderRepr {
     }
 }
 
-/// Written by hand from `docs/wire.md`; other implementations test against the same bytes.
+/// Written by hand from `docs/reference/wire.md`; other implementations test against the same bytes.
 #[rustfmt::skip]
 const GOLDEN_WRITE: [u8; 69] = [
     b'V', b'N', 1, 1,                               // magic, version, channel

@@ -7,7 +7,7 @@ use venice_wire::{
     Packet, PacketAddr, PacketRepr, Sequence, SourceRoute, SwitchPort, WireError, advance_packet,
 };
 
-/// Written by hand from `docs/wire.md`; other implementations test against the same bytes.
+/// Written by hand from `docs/reference/wire.md`; other implementations test against the same bytes.
 #[rustfmt::skip]
 const GOLDEN_PACKET: [u8; 37] = [
     b'V', b'P', 1, 0,       // magic, version, flags
