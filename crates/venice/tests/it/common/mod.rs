@@ -215,12 +215,8 @@ pub fn wait(child: &mut Child, words: &[&str]) -> ExitStatus {
 }
 
 /// Waits until `check` holds, a long while at most.
-pub fn wait_until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit();
-    while !check() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
+pub fn wait_until(what: &str, check: impl FnMut() -> bool) {
+    venice_testkit::wait::wait_until(what, limit(), check);
 }
 
 /// Sends a signal.
