@@ -4,10 +4,12 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+use crate::process::ChildGuard;
 
 /// How long members may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +56,7 @@ struct Member {
     namespace: Option<Namespace>,
     client_port: u16,
     peer_port: u16,
-    process: Option<Child>,
+    process: Option<ChildGuard>,
 }
 
 impl Etcd {
@@ -240,7 +242,8 @@ impl Etcd {
             command.env_remove(name);
         }
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.members[member].process = Some(process.expect("etcd (package etcd-server) starts"));
+        let process = process.expect("etcd (package etcd-server) starts");
+        self.members[member].process = Some(ChildGuard(process));
     }
 
     /// Until each of them knows a leader: with one that never came up, the next to die would be one too
@@ -314,19 +317,6 @@ impl Member {
         command.args(["netns", "exec", name, program]);
         command
     }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for process in self.members.iter_mut().filter_map(|member| member.process.take()) {
-            end(process);
-        }
-    }
-}
-
-fn end(mut process: Child) {
-    let _ = process.kill();
-    let _ = process.wait();
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! - [`identity`]: one authority for all racks of a process, and certificates of it.
 //! - [`network`]: network namespaces joined by a bridge, one for each node.
 //! - [`tables`]: all tables of a Monitor Node as one value.
-//! - [`random`], [`wait`]: seeded random numbers; waits with a limit.
+//! - [`process`], [`random`], [`wait`]: child processes that end with the test, seeded random numbers,
+//!   waits with a limit.
 //! - [`own_test`]: the test binary itself, started again for one test.
 //!
 //! Each of the first five is a feature.
@@ -20,6 +21,7 @@ pub mod identity;
 #[cfg(feature = "network")]
 pub mod network;
 pub mod own_test;
+pub mod process;
 pub mod random;
 #[cfg(feature = "tables")]
 pub mod tables;

@@ -44,6 +44,11 @@ impl SplitMix64 {
         self.below(of) == 0
     }
 
+    /// So many bytes, each from a number of its own.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.draw() as u8).collect()
+    }
+
     /// One of the items.
     ///
     /// # Panics

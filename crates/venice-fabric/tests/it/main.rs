@@ -19,7 +19,6 @@ mod qpair_restarts;
 mod qpair_room;
 mod qpairs;
 mod shares;
-mod split_mix;
 mod switch_net;
 mod switch_shares;
 mod switches;

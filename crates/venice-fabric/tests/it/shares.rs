@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::split_mix::Rng;
 use proptest::prelude::*;
 use venice_fabric::{
     GrantedMemory, Initiator, InitiatorConfig, PeerAddr, PeerIndex, RecipientId, Refusal, Target,
     TargetConfig,
 };
+use venice_testkit::random::SplitMix64 as Rng;
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
 const DONOR: NodeId = NodeId(1);

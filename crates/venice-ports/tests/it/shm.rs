@@ -3,11 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use venice_ports::PortError;
 use venice_ports::shm::{MappedSlab, ShmServer, SlabBatch, SlabSource, fetch_slabs};
+use venice_testkit::wait::wait_until;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 const ID: GrantId = GrantId(7);
@@ -61,11 +62,7 @@ fn start(grant: OneGrant) -> (tempfile::TempDir, PathBuf, ShmServer) {
 
 /// Waits a bounded time for `condition`.
 fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until(what, Duration::from_secs(10), condition);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::common::{ID, KEY, OneGrant};
+use crate::common::{ID, KEY, OneGrant, Random};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerState, Refusal, TargetConfig};
 use venice_ports::monotonic_ns;
@@ -81,16 +81,6 @@ fn finish(driver: &mut UdpDriver, count: usize) -> Vec<Finished> {
         }
     }
     finished
-}
-
-/// A small generator, so that one seed repeats a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit
-    }
 }
 
 /// Forwards between one recipient and the donor, badly.

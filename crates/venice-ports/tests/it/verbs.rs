@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use venice_ports::shm::{MappedSlab, SlabBatch, SlabSource};
 use venice_ports::verbs::{Bulk, Device, VerbsConfig, VerbsDriver, VerbsError, VerbsServer};
 use venice_testkit::guest::inside;
 use venice_testkit::own_test::this_program;
+use venice_testkit::process::ChildGuard;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use crate::common::RDMA_ROOM;
@@ -310,7 +311,7 @@ fn a_revoked_grant_is_refused_at_once() {
 
 /// A donor in a process of its own, for as long as it is not killed.
 struct Donor {
-    process: Child,
+    process: ChildGuard,
     address: SocketAddr,
 }
 
@@ -328,7 +329,7 @@ impl Donor {
         let mut addresses =
             lines.filter_map(|line| Some(line.split_once("LISTENS ")?.1.parse().unwrap()));
         let address = addresses.next().expect("the donor starts");
-        Self { process, address }
+        Self { process: ChildGuard(process), address }
     }
 
     fn signal(&self, signal: Signal) {
@@ -343,13 +344,6 @@ impl Donor {
             .map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap())
             .map(|stat| stat.rsplit_once(") ").unwrap().1.chars().next().unwrap())
             .collect()
-    }
-}
-
-impl Drop for Donor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

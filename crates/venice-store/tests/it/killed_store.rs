@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use venice_store::{RedbStore, Store as _, StoreChange, Transaction};
+use venice_testkit::random::SplitMix64;
 
 const STORE: &str = "VENICE_TEST_KILLED_STORE";
 const KILLS: u32 = 300;
@@ -70,8 +71,7 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     let started = Instant::now();
-    // Any numbers that differ will do.
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = SplitMix64(0);
     let mut acknowledged = 0;
     for kill in 0..KILLS {
         if started.elapsed() > ENOUGH {
@@ -81,10 +81,9 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
             let _ = std::fs::remove_file(&path);
             acknowledged = 0;
         }
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // Its creation is over after a few milliseconds.
         let longest_us = if kill % KILLS_PER_STORE == 0 { 3_000 } else { 12_000 };
-        let after = Duration::from_micros((random >> 33) % longest_us);
+        let after = Duration::from_micros(random.below(longest_us));
         acknowledged = acknowledged.max(kill_owner(&path, Kill::After(after)));
         // Mostly the next owner opens it, and is perhaps killed over the repair.
         if kill % 2 == 1 {

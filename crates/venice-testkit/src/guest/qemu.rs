@@ -5,10 +5,11 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{GuestError, GuestPlan, Kernel};
+use crate::process::ChildGuard;
 
 /// No guest lives longer, whatever happens to those who should end it. All tests of a binary share one,
 /// from the first that wants it to the last.
@@ -23,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(20);
 /// A running guest. Dropped, or its process dead, it turns itself off.
 #[derive(Debug)]
 pub struct Guest {
-    qemu: Child,
+    _qemu: ChildGuard,
     port: BufReader<UnixStream>,
     console: PathBuf,
     version: String,
@@ -52,7 +53,12 @@ impl Guest {
             .stdin(OwnedFd::from(theirs))
             .spawn()
             .map_err(GuestError::Start)?;
-        let mut guest = Self { qemu, port: BufReader::new(ours), console, version: String::new() };
+        let mut guest = Self {
+            _qemu: ChildGuard(qemu),
+            port: BufReader::new(ours),
+            console,
+            version: String::new(),
+        };
         let hello = guest.line(plan.boot_limit)?;
         guest.version = hello.trim_start_matches("ready ").trim().to_owned();
         let left = plan.boot_limit.saturating_sub(started.elapsed()).max(GRACE);
@@ -126,13 +132,6 @@ impl Guest {
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n");
         GuestError::Silent { limit, source, console: self.console.clone(), tail }
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
     }
 }
 

@@ -16,7 +16,7 @@ use venice_control::{
 use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
 
 use crate::judge::Judge;
-use crate::random::Random;
+use venice_testkit::random::SplitMix64;
 
 /// No call takes longer, whoever is dead.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ enum Wish {
 struct Client {
     stage: Arc<Stage>,
     number: u64,
-    random: Random,
+    random: SplitMix64,
     login: Login,
     monitor: Option<MonitorClient>,
     loans: Vec<Loan>,
@@ -119,7 +119,7 @@ pub async fn run(stage: Arc<Stage>, number: u64, seed: u64) {
         is_admin: false,
     };
     let login = venice_testkit::identity::login_of(&Caller::User(user));
-    let random = Random::of(seed, number);
+    let random = SplitMix64::split(seed, number);
     let mut client = Client { stage, number, random, login, monitor: None, loans: Vec::new() };
     loop {
         match client.stage.order() {
@@ -209,7 +209,7 @@ impl Client {
     }
 
     fn client_id(&mut self) -> u128 {
-        u128::from(self.number) << 64 | u128::from(self.random.next())
+        u128::from(self.number) << 64 | u128::from(self.random.draw())
     }
 
     async fn borrow(&mut self, wish: Wish) {

@@ -7,7 +7,7 @@ use venice_testkit::etcd::Etcd;
 
 use crate::common::rack::Rack;
 use crate::judge::Judge;
-use crate::random::Random;
+use venice_testkit::random::SplitMix64;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
@@ -29,7 +29,7 @@ pub struct Faults(Vec<(Whom, How)>);
 impl Faults {
     /// Some Monitor Nodes but never all, one agent at most; members of etcd, at times a majority. Every
     /// other time one of these alone.
-    pub fn draw(random: &mut Random, rack: &Rack, etcd: &Etcd) -> Self {
+    pub fn draw(random: &mut SplitMix64, rack: &Rack, etcd: &Etcd) -> Self {
         let mut faults = Vec::new();
         while faults.is_empty() {
             if random.is_one_in(2) {
@@ -109,7 +109,7 @@ impl Faults {
     }
 }
 
-fn how(random: &mut Random) -> How {
+fn how(random: &mut SplitMix64) -> How {
     *random.choice(&[How::Killed, How::Stopped])
 }
 

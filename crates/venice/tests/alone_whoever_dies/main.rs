@@ -10,7 +10,6 @@ mod clients;
 mod common;
 mod faults;
 mod judge;
-mod random;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -24,12 +23,12 @@ use clients::{CLIENTS, Order, Stage};
 use common::rack::Rack;
 use faults::Faults;
 use judge::Judge;
-use random::Random;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{ControlError, MemoryRequest, Queueing};
 use venice_testkit::etcd::Etcd;
+use venice_testkit::random::SplitMix64;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -59,7 +58,7 @@ struct Trial {
     rack: Rack,
     stage: Arc<Stage>,
     runtime: Runtime,
-    random: Random,
+    random: SplitMix64,
     writers: Vec<JoinHandle<()>>,
     clients: Vec<tokio::task::JoinHandle<()>>,
     figures: BTreeMap<String, Figures>,
@@ -90,7 +89,7 @@ impl Trial {
             rack,
             stage: Arc::new(stage),
             runtime: Runtime::new().unwrap(),
-            random: Random::new(seed),
+            random: SplitMix64(seed),
             writers: Vec::new(),
             clients: Vec::new(),
             figures: BTreeMap::new(),

@@ -10,7 +10,7 @@ use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
 use venice_wire::SLAB_BYTES;
 
 use crate::clients::{Order, Stage};
-use crate::random::Random;
+use venice_testkit::random::SplitMix64;
 
 const PAGE_BYTES: u64 = 4096;
 /// Pages of a slab that are written.
@@ -18,7 +18,7 @@ const PAGES: u64 = 32;
 
 /// One of them until it is told to end; on a thread of its own.
 pub fn run(stage: &Arc<Stage>, runtime: &tokio::runtime::Handle, number: u64, seed: u64) {
-    let mut random = Random::of(seed, number);
+    let mut random = SplitMix64::split(seed, number);
     loop {
         match stage.order() {
             Order::Go => write_and_read(stage, number, &mut random),
@@ -28,7 +28,7 @@ pub fn run(stage: &Arc<Stage>, runtime: &tokio::runtime::Handle, number: u64, se
     }
 }
 
-fn write_and_read(stage: &Stage, number: u64, random: &mut Random) {
+fn write_and_read(stage: &Stage, number: u64, random: &mut SplitMix64) {
     let wish = Wish {
         remote_bytes: Some(SLAB_BYTES),
         copies: Some(1 + random.below(2) as u32),
@@ -41,7 +41,7 @@ fn write_and_read(stage: &Stage, number: u64, random: &mut Random) {
         return thread::sleep(Duration::from_millis(100));
     };
     let Ok(mut lane) = memory.lane() else { return };
-    let mark = random.next();
+    let mark = random.draw();
     let written: Vec<(u64, Vec<u8>)> = (0..PAGES)
         .map(|page| (page * (SLAB_BYTES / PAGES), mark.wrapping_add(page)))
         .map(|(at, value)| (at, value.to_le_bytes().repeat(PAGE_BYTES as usize / 8)))

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use crate::common::{self, Daemon, Place, exists, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use venice_testkit::process::ChildGuard;
 
 /// Of Debian's package `faketime`.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
@@ -54,7 +55,7 @@ impl Rack<'_> {
         let mut command = self.place.command(words);
         clock.set(&mut command);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
+        Daemon(ChildGuard(command.spawn().unwrap()))
     }
 
     fn start_monitor(&self) -> Daemon {

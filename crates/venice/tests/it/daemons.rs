@@ -7,6 +7,7 @@ use crate::common::{Daemon, Place, Said, finish, port_of_its_own, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use venice_testkit::etcd::Etcd;
+use venice_testkit::process::ChildGuard;
 
 /// Starts a Monitor Node on a free port and returns its address.
 fn monitor(place: &Place) -> (Daemon, String) {
@@ -138,7 +139,7 @@ fn flags_overrule_the_environment_and_that_the_file() {
     command.env("VENICE_IDENTITY", place.join("from-environment", &addr));
     command.env("VENICE_MONITOR", &addr).env("VENICE_NODE_NAME", "from-environment");
     command.env("VENICE_LEND", "32MiB").stdin(Stdio::null()).stderr(Stdio::null());
-    let _agent = Daemon(command.spawn().unwrap());
+    let _agent = Daemon(ChildGuard(command.spawn().unwrap()));
     wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
     let row = &nodes(&place, &addr)[0];
     assert_eq!(row["name"], "from-environment");

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use venice_e2e::programs::{Running, paged_mode_is_missing, venice_binary};
+use venice_testkit::wait::wait_until;
 
 #[test]
 fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
@@ -116,11 +117,9 @@ fn an_interrupted_run_tells_what_it_has() {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains("\0run\0--local\0")
     };
-    let start = Instant::now();
-    while !running.descendants().iter().any(is_on_rack) {
-        assert!(start.elapsed() < Duration::from_secs(300), "nothing ran on a rack");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a run on a rack", Duration::from_secs(300), || {
+        running.descendants().iter().any(is_on_rack)
+    });
     running.signal(rustix::process::Signal::INT);
     let outcome = running.finish(Duration::from_secs(120));
     outcome.expect_code(1);

@@ -10,7 +10,7 @@ use venice_wire::{
     Endpoint, MAX_HOP_BYTES, MAX_PACKET_BYTES, NodeId, PacketAddr, PacketRepr, SwitchPort,
 };
 
-pub use crate::split_mix::Rng;
+pub use venice_testkit::random::SplitMix64 as Rng;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;

@@ -12,7 +12,7 @@ use venice_fabric::{
 };
 use venice_wire::{Checksum, GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
-pub use crate::split_mix::Rng;
+pub use venice_testkit::random::SplitMix64 as Rng;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;

@@ -7,6 +7,7 @@ pub mod shm_grant;
 
 use venice_fabric::{GrantedMemory, Refusal};
 use venice_testkit::guest::{GuestPlan, Room};
+pub use venice_testkit::random::SplitMix64 as Random;
 use venice_wire::{GrantId, GrantKey};
 
 pub const ID: GrantId = GrantId(3);
@@ -66,19 +67,5 @@ impl GrantedMemory for OneGrant {
     ) -> Result<(), Refusal> {
         self.range(grant, key, addr, from.len())?.copy_from_slice(from);
         Ok(())
-    }
-}
-
-/// One seed repeats a run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.below(256) as u8).collect()
     }
 }

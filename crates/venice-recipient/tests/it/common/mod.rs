@@ -145,10 +145,6 @@ fn within<T>(runtime: &tokio::runtime::Runtime, what: &str, wait: impl Future<Ou
 }
 
 /// Looks again and again until `found` says so.
-pub fn eventually(what: &str, mut found: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !found() {
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub fn eventually(what: &str, found: impl FnMut() -> bool) {
+    venice_testkit::wait::wait_until(what, PATIENCE, found);
 }

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use venice_testkit::network::Namespaces;
-use venice_testkit::network::node_address;
+use venice_testkit::network::{Namespaces, node_address};
+use venice_testkit::process::ChildGuard;
 
 use crate::common::{Daemon, Place, Said, finish};
 
@@ -43,7 +43,7 @@ impl Machines {
         let log = File::create(self.place.file(&format!("{name}.log"))).unwrap();
         let mut command = self.command(machine, words);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
+        Daemon(ChildGuard(command.spawn().unwrap()))
     }
 
     pub fn file(&self, name: &str, what: &str) -> String {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use venice_testkit::process::ChildGuard;
 
 /// No command takes longer than this, whatever the machine's mood.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -138,7 +139,7 @@ impl Drop for Place {
 }
 
 /// A daemon in the foreground, that is killed when the test is over, if it still runs then.
-pub struct Daemon(pub Child);
+pub struct Daemon(pub ChildGuard);
 
 impl Daemon {
     pub fn start(place: &Place, words: &[&str]) -> Daemon {
@@ -150,20 +151,13 @@ impl Daemon {
         let log = File::create(place.file(&format!("{name}.log"))).unwrap();
         let mut command = place.command(words);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Daemon(command.spawn().unwrap())
+        Daemon(ChildGuard(command.spawn().unwrap()))
     }
 
     /// Sends it that signal, which is to end it, and returns the exit code.
     pub fn stop(&mut self, how: Signal) -> Option<i32> {
         signal(self.0.id().into(), how);
         wait(&mut self.0, &["daemon"]).code()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -215,12 +209,8 @@ pub fn wait(child: &mut Child, words: &[&str]) -> ExitStatus {
 }
 
 /// Waits until `check` holds, a long while at most.
-pub fn wait_until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit();
-    while !check() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
+pub fn wait_until(what: &str, check: impl FnMut() -> bool) {
+    venice_testkit::wait::wait_until(what, limit(), check);
 }
 
 /// Sends a signal.

@@ -5,11 +5,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use venice_control::ControlError;
 use venice_control::client::Access;
+use venice_testkit::process::ChildGuard;
 use venice_testkit::tables::Tables;
 
 use crate::common::{Place, exists, port_of_its_own, signal, wait, wait_until};
@@ -24,7 +25,7 @@ pub struct Member {
     pub addr: String,
     words: Vec<String>,
     ready: PathBuf,
-    process: Option<Child>,
+    process: Option<ChildGuard>,
 }
 
 /// Monitor Nodes with one authority, and agents that report to all of them.
@@ -124,7 +125,7 @@ impl Member {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let mut command = place.command(&words);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.process = Some(command.spawn().unwrap());
+        self.process = Some(ChildGuard(command.spawn().unwrap()));
     }
 
     pub fn wait_until_ready(&self) {
@@ -161,14 +162,5 @@ impl Member {
 
     pub fn pid(&self) -> u64 {
         self.process.as_ref().expect("it runs").id().into()
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
     }
 }
