@@ -10,11 +10,7 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
 .PHONY: help setup build lab demo quick test test-all check fmt fuzz soak bench book wheel install install-lab uninstall clean
-=======
-.PHONY: help setup build demo test check fmt fuzz soak bench wheel book install uninstall clean
->>>>>>> docs-guide
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
