@@ -1,5 +1,5 @@
-//! One thread for all QPair sockets of the process. It wakes tasks, and keeps links going whose
-//! program is busy elsewhere: frames are acknowledged and what is queued is sent.
+//! The keeper: one thread for all QPair sockets of the process. It wakes tasks, and serves links
+//! while their program is busy: it acknowledges frames and sends what is queued.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,28 +14,29 @@ use rustix::io::Errno;
 use crate::process::Process;
 use crate::{PortError, monotonic_ns};
 
-/// How often links that nobody drives are looked after. The other side takes frames for lost after
-/// 2 ms at the earliest, and a link for dead after two seconds.
+/// Interval at which links that no thread drives are served, in nanoseconds. The other side takes
+/// frames for lost after 2 ms at the earliest, and a link for dead after two seconds.
 const TICK_NS: u64 = 5_000_000;
 
-/// What the keeper looks after: an end, with its sockets.
+/// Object that the keeper serves: an end, with its sockets.
 pub(super) trait Kept: std::fmt::Debug + Send + Sync {
-    /// Readable when something may have come.
+    /// Returns a descriptor that is readable when something may have come in.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// By which the keeper knows it.
+    /// Returns the number under which the keeper lists it.
     fn number(&self) -> u64;
 
-    /// The keeper has given it this number.
+    /// Sets the number that the keeper assigned.
     fn set_number(&self, number: u64);
 
-    /// Wakes the tasks that wait: something has come.
+    /// Wakes the waiting tasks: something has come in.
     fn attend_tasks(&self);
 
-    /// Acknowledges, replays and goes on sending, unless its program has done so just now.
+    /// Acknowledges, replays and continues to send, unless its program did so less than `quiet_ns`
+    /// ago.
     fn tend(&self, quiet_ns: u64);
 
-    /// Whether it can be dropped without losing what was sent.
+    /// True if it can be dropped without loss of sent bytes.
     fn is_settled(&self) -> bool;
 }
 
@@ -48,13 +49,13 @@ struct Keeper {
 #[derive(Debug, Default)]
 struct Sockets {
     by_number: BTreeMap<u64, Weak<dyn Kept>>,
-    /// Without sockets, but not all that they sent has arrived; and until when to wait for that.
+    /// Ends without sockets whose sent bytes have not all arrived, each with the deadline for that.
     held: Vec<(Arc<dyn Kept>, u64)>,
     next: u64,
 }
 
-/// The keeper of one process. A forked child has its parent's, and not the thread: for what the
-/// child makes itself it needs one of its own.
+/// The keeper of one process. A forked child inherits its parent's without the thread: for its own
+/// sockets it needs a new one.
 struct Home {
     process: Process,
     keeper: OnceLock<Option<Keeper>>,
@@ -84,10 +85,10 @@ fn home() -> Result<&'static Home, PortError> {
     let home = Box::new(Home { process: Process::current()?, keeper: OnceLock::new() });
     let home = Box::into_raw(home);
     match HOME.compare_exchange(found, home, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: it is the box above, which nobody frees any more.
+        // SAFETY: it is the box above, which is never freed any more.
         Ok(_) => Ok(unsafe { &*home }),
         Err(other) => {
-            // SAFETY: nobody else has seen the box.
+            // SAFETY: no other thread has seen the box.
             drop(unsafe { Box::from_raw(home) });
             // SAFETY: another thread of this process has leaked it.
             Ok(unsafe { &*other })
@@ -95,13 +96,14 @@ fn home() -> Result<&'static Home, PortError> {
     }
 }
 
-/// Looks after `kept` until it is dropped.
+/// Serves `kept` until it is dropped.
 pub(super) fn keep(kept: &Arc<dyn Kept>) -> Result<(), PortError> {
     let keeper = keeper()?;
     let mut sockets = keeper.lock();
     let number = sockets.next;
     sockets.next += 1;
-    // Its events are asked for one at a time; the kernel forgets it when it is closed.
+    // ONESHOT: its events are requested one at a time; the kernel drops the entry when the
+    // descriptor is closed.
     epoll::add(&keeper.epoll, kept.fd(), EventData::new_u64(number), EventFlags::ONESHOT)
         .map_err(PortError::at("watching a socket"))?;
     kept.set_number(number);
@@ -109,14 +111,14 @@ pub(super) fn keep(kept: &Arc<dyn Kept>) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Attends to `kept` once it is readable.
+/// Serves `kept` once it is readable.
 pub(super) fn watch(kept: &impl Kept) -> Result<(), PortError> {
     let flags = EventFlags::IN | EventFlags::ONESHOT;
     epoll::modify(&keeper()?.epoll, kept.fd(), EventData::new_u64(kept.number()), flags)
         .map_err(PortError::at("watching a socket"))
 }
 
-/// Keeps `kept` until all that was sent has arrived, at the latest until `until_ns`.
+/// Keeps `kept` until all sent bytes have arrived, at the latest until `until_ns`.
 pub(super) fn hold(kept: Arc<dyn Kept>, until_ns: u64) {
     if let Ok(keeper) = keeper() {
         keeper.lock().held.push((kept, until_ns));
@@ -124,7 +126,7 @@ pub(super) fn hold(kept: Arc<dyn Kept>, until_ns: u64) {
 }
 
 fn run(home: &Home) {
-    // It is being made by the thread that started this one.
+    // The thread that started this one is still setting the keeper.
     let Some(keeper) = home.keeper.wait() else { return };
     let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
     let (mut all, mut tended_ns) = (Vec::new(), 0);
@@ -139,14 +141,14 @@ fn run(home: &Home) {
                 kept.attend_tasks();
             }
         }
-        // However much comes for some, the others are looked after.
+        // Runs the timers even under a flood of events.
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(tended_ns) >= TICK_NS {
             tended_ns = now_ns;
             keeper.all(&mut all);
             all.iter().for_each(|kept| kept.tend(TICK_NS));
             keeper.let_go(now_ns);
-            // Those that have lost their last socket meanwhile end here.
+            // Ends whose last socket was dropped meanwhile are freed here.
             all.clear();
         }
     }
@@ -157,7 +159,7 @@ impl Keeper {
         self.sockets.lock().expect("no thread panics with the sockets")
     }
 
-    /// The sockets that still are; those that are no more are forgotten.
+    /// Collects the living sockets and drops the entries of the others.
     fn all(&self, all: &mut Vec<Arc<dyn Kept>>) {
         self.lock().by_number.retain(|_, kept| {
             let kept = kept.upgrade();
@@ -167,7 +169,7 @@ impl Keeper {
         });
     }
 
-    /// Drops those held of which nothing is on its way any more.
+    /// Drops the retained ends that have nothing left to send.
     fn let_go(&self, now_ns: u64) {
         self.lock().held.retain(|(kept, until_ns)| now_ns < *until_ns && !kept.is_settled());
     }

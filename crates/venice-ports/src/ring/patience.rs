@@ -1,50 +1,51 @@
-//! How long to look at a ring before going to sleep.
+//! Decides when a thread stops polling a ring and goes to sleep.
 
-/// Looks without a yield in between, after each of which a frame may be there within nanoseconds.
+/// Time of polling without a yield in between, in nanoseconds: a frame may come within nanoseconds.
 const CLOSE_NS: u64 = 2_000;
-/// Longest time to look, yields included.
+/// Longest time of polling, yields included, in nanoseconds.
 const MAX_SPIN_NS: u64 = 50_000;
-/// Frames that come closer together than this are worth looking out for.
+/// Longest interval between frames at which polling pays, in nanoseconds.
 const DENSE_NS: u64 = 100_000;
-/// A look and a yield take less than this, unless somebody else runs in between.
+/// Upper bound of one look and one yield, in nanoseconds, unless another thread runs in between.
 const CROWDED_NS: u64 = 10_000;
-/// How long to sleep at once when that was seen.
+/// Sleep after such an interruption, in nanoseconds.
 const CROWDED_PAUSE_NS: u64 = 2_000_000;
 
-/// What to do when there is nothing.
+/// Next action after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Look again at once.
     Look,
     /// Let others run, then look again.
     Yield,
-    /// Sleep until the other side rings.
+    /// Sleep until the bell rings.
     Sleep,
 }
 
-/// To be woken takes 5 to 20 µs here, a frame through the ring a tenth of one. So whoever gets
-/// frames densely first looks without a pause; then lets others run between looks; and sleeps once
-/// looking was in vain for longer than waking takes, or when a yield shows that somebody else
-/// wants the processor: on a busy machine the other side may be waiting for this very core.
+/// Spin policy of a ring. A wake-up takes 5 to 20 µs here, a frame through the ring a tenth of one.
+/// While frames come densely, a thread first polls without a pause, then yields between looks. It
+/// sleeps once polling was in vain for longer than a wake-up takes, or when a yield shows that
+/// another thread wants the processor: on a busy machine the other side may be waiting for this
+/// very core.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    /// When the last frame came.
+    /// Time of the last frame.
     last_ns: u64,
-    /// When it last let others run.
+    /// Time of the last yield.
     yielded_ns: Option<u64>,
     dense: bool,
     crowded_until_ns: u64,
 }
 
 impl Patience {
-    /// A frame came.
+    /// Records that a frame came.
     pub(crate) fn found(&mut self, now_ns: u64) {
         self.dense = now_ns.saturating_sub(self.last_ns) < DENSE_NS;
         self.last_ns = now_ns;
         self.yielded_ns = None;
     }
 
-    /// Nothing came.
+    /// Records that nothing came; returns the next action.
     pub(crate) fn nothing(&mut self, now_ns: u64) -> Next {
         if self.yielded_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) > CROWDED_NS) {
             self.crowded_until_ns = now_ns + CROWDED_PAUSE_NS;

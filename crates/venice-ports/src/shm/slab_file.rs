@@ -1,4 +1,4 @@
-//! What a slab is mapped from: a file of its own, or a piece of a memory device.
+//! Memory of a slab: a file of its own, or a piece of a memory device.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use venice_wire::SLAB_BYTES;
 
 use crate::PortError;
 
-/// The descriptor of a slab's memory, and where in it the slab begins.
+/// Descriptor of a slab's memory, and the offset of the slab in it.
 #[derive(Debug)]
 pub struct SlabFile {
     fd: OwnedFd,
@@ -18,37 +18,37 @@ pub struct SlabFile {
 }
 
 impl From<OwnedFd> for SlabFile {
-    /// A file that is the slab and nothing else.
+    /// Wraps a file that contains the slab alone.
     fn from(fd: OwnedFd) -> Self {
         Self { fd, offset_bytes: 0 }
     }
 }
 
 impl SlabFile {
-    /// The slab that begins at `offset_bytes`: of a memory device (DAX), or 0.
+    /// Returns the slab that begins at `offset_bytes`: of a memory device (DAX), or 0.
     pub fn at(fd: OwnedFd, offset_bytes: u64) -> Self {
         Self { fd, offset_bytes }
     }
 
-    /// Where in the file it begins, bytes.
+    /// Returns the offset of the slab in the file, in bytes.
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// Another descriptor of the same.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Fails if the process has too many descriptors.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, offset_bytes: self.offset_bytes })
     }
 
-    /// Locks the slab's bytes for this descriptor and its duplicates (`F_OFD_SETLK`, fcntl(2)), until all
-    /// of them are closed and all their mappings gone, or until [`SlabFile::unlock`]. False: another
-    /// descriptor has them locked.
+    /// Locks the slab's bytes for this descriptor and its duplicates (`F_OFD_SETLK`, fcntl(2)),
+    /// until all of them are closed and all their mappings gone, or until [`SlabFile::unlock`].
+    /// Returns false if another descriptor has them locked.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn lock(&self) -> Result<bool, Errno> {
         match self.set_lock(libc::F_WRLCK) {
             Ok(()) => Ok(true),
@@ -57,11 +57,11 @@ impl SlabFile {
         }
     }
 
-    /// Ends the lock, for who knows that nobody touches the slab by this descriptor any more though
-    /// it may still be mapped.
+    /// Ends the lock. The caller must be sure that no process touches the slab through this
+    /// descriptor any more, even if it is still mapped.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn unlock(&self) -> Result<(), Errno> {
         self.set_lock(libc::F_UNLCK)
     }
@@ -86,19 +86,19 @@ impl SlabFile {
         }
     }
 
-    /// Is it a piece of a device, whose descriptor reaches more than the slab?
+    /// True if it is a piece of a device, whose descriptor reaches more than the slab.
     pub fn is_in_device(&self) -> bool {
         fstat(&self.fd).is_ok_and(|stat| is_device(&stat))
     }
 
-    /// By which pages a slab in a device is mapped, bytes; `None`: by the machine's.
+    /// Returns the page size of a slab in a device, in bytes; `None`: the machine's page size.
     pub fn page_bytes(&self) -> Option<u64> {
         let stat = fstat(&self.fd).ok().filter(is_device)?;
         fs::read_to_string(sysfs(&stat).join("align")).ok()?.trim().parse().ok()
     }
 
-    /// A file that its donor could shrink would be a SIGBUS in waiting, and so would be a device that
-    /// ends before the slab does.
+    /// Checks length and seals: a file that its donor could shrink, or a device that ends before
+    /// the slab, would allow a SIGBUS.
     pub(super) fn check(&self) -> Result<(), PortError> {
         let protocol = |what| Err(PortError::Protocol { what });
         let stat = fstat(&self.fd).map_err(PortError::at("reading a slab's length"))?;
@@ -144,7 +144,7 @@ fn sysfs(stat: &Stat) -> PathBuf {
     Path::new("/sys/dev/char").join(number)
 }
 
-/// The length of a DAX device, bytes; `None`: it is none.
+/// Returns the length of a DAX device in bytes; `None` for anything else.
 fn dax_bytes(stat: &Stat) -> Option<u64> {
     let device = sysfs(stat);
     let subsystem = fs::read_link(device.join("subsystem")).ok()?;

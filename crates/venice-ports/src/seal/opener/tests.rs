@@ -67,7 +67,7 @@ fn answers_are_for_who_asked_only() {
         |salt| Opener::<()>::of_answers(salt, 4).open(0, &mut answer.clone(), &own).map(|_| ());
     assert_eq!(opened_by(mine.salt()), Ok(()));
     assert_eq!(opened_by(other.salt()), Err(Dropped::Forged));
-    // Nor can it be sent back to the node as a request, or a request to its sender.
+    // An answer cannot be reflected to the node as a request, nor a request to its sender.
     assert_eq!(open(&mut Opener::new(4), &answer), Err(Dropped::Forged));
     let request = sealed(&mut sealer(name), b"request");
     let reflected = Opener::<()>::of_answers(1, 4).open(0, &mut request.clone(), &own);
@@ -86,7 +86,7 @@ fn plain_and_foreign_datagrams_are_told_apart() {
     assert!(opener.is_empty(), "nobody is remembered who proved nothing");
 }
 
-/// Keys that can be withdrawn.
+/// Key source whose keys can be withdrawn.
 struct Withdrawable(RefCell<BTreeSet<u64>>);
 
 impl SealKeys for Withdrawable {
@@ -114,7 +114,7 @@ fn a_key_dies_with_its_grant() {
     assert_eq!(open(&mut second), Ok(kept), "the other grant's sender is the same as before");
 }
 
-/// Keys that are good for nobody new.
+/// Key source that accepts known senders only.
 struct Ending;
 
 impl SealKeys for Ending {
@@ -173,7 +173,7 @@ fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
     for (quiet, session) in quiet.iter_mut().zip(sessions) {
         assert_eq!(open(quiet, 60), (session, false), "silent longest, and still known");
     }
-    // One more has its place too, from the key with most.
+    // One more sender also gets a place, from the key with most senders.
     let mut late = sealer(grant(3));
     let (session, _) = open(&mut late, 70);
     open(&mut sealer(grant(2)), 80);
@@ -182,8 +182,8 @@ fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
 }
 
 proptest! {
-    /// Whatever order datagrams come in, however often, and whatever is done to them: each is
-    /// taken once at most, and only as it was sent.
+    /// Datagrams come in any order, any number of times, and damaged: each is admitted at most
+    /// once, and only as it was sent.
     #[test]
     fn only_what_was_sent_is_taken_and_only_once(
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..20),
