@@ -42,6 +42,8 @@ impl Process {
         mapped().is_some_and(|word| word.load(Ordering::Relaxed) == self.mark)
     }
 
+    /// Checks that this process made it.
+    ///
     /// # Errors
     /// [`PortError::Forked`] in a forked child.
     pub(crate) fn check(self) -> Result<(), PortError> {

@@ -1,18 +1,18 @@
-//! Which addresses lead to which grant: the RAMT of the ports that reach memory without frames.
+//! Mapping table: the RAMT of the ports that reach memory without frames.
 
 use venice_fabric::{FabricError, PeerIndex};
 
-/// Where an address of a window leads.
+/// Target of a mapped address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub peer: PeerIndex,
     /// Address within the grant.
     pub remote_addr: u64,
-    /// Bytes from there to the end of the window.
+    /// Bytes from there to the end of the mapping.
     pub room_bytes: u64,
 }
 
-/// The table: windows in the order of their addresses, without overlap.
+/// Mappings in the order of their addresses, without overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Vec<Window>);
 
@@ -29,7 +29,7 @@ impl Window {
 }
 
 impl Windows {
-    /// Puts a window in, as long as the target has room.
+    /// Adds a mapping of `target.room_bytes`.
     pub(crate) fn map(&mut self, start: u64, target: Target) -> Result<(), FabricError> {
         let len_bytes = target.room_bytes;
         if len_bytes == 0 || start.checked_add(len_bytes).is_none() {
@@ -43,18 +43,18 @@ impl Windows {
         Ok(())
     }
 
-    /// Takes away the window that starts there; false if none does.
+    /// Removes the mapping that starts there; returns false if none does.
     pub(crate) fn unmap(&mut self, start: u64) -> bool {
         let found = self.0.binary_search_by_key(&start, |window| window.start);
         found.map(|at| self.0.remove(at)).is_ok()
     }
 
-    /// Takes away all windows that lead to `peer`.
+    /// Removes all mappings of `peer`.
     pub(crate) fn unmap_all_of(&mut self, peer: PeerIndex) {
         self.0.retain(|window| window.target.peer != peer);
     }
 
-    /// What lies behind an address.
+    /// Returns the target of an address.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<Target> {
         let at = self.0.partition_point(|window| window.end() <= addr);
@@ -71,7 +71,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Windows of up to 40 bytes in 200, against an array of what lies behind each byte.
+        /// Mappings of up to 40 bytes in 200, against an array of the target of each byte.
         #[test]
         fn behaves_like_an_array(
             ops in proptest::collection::vec((any::<bool>(), 0u64..200, 0u64..40), 1..80)

@@ -1,41 +1,41 @@
-//! How long to look for more before sleeping.
+//! Decides how long a thread polls for more before it sleeps.
 
 use crate::ring::patience::Next;
 
-/// Longest time to look for the next datagram before going to sleep.
+/// Longest time of polling for the next datagram before a sleep, in nanoseconds.
 const MAX_SPIN_NS: u64 = 20_000;
-/// Datagrams that come closer together than this are worth looking out for.
+/// Longest interval between datagrams at which polling pays, in nanoseconds.
 const DENSE_NS: u64 = 40_000;
-/// Looks after each yield: a yield takes longer than a look, and what comes meanwhile waits.
+/// Looks after each yield: a yield takes longer than a look, and delays what comes meanwhile.
 const LOOKS_PER_YIELD: u8 = 8;
-/// A look and a yield take less than this, unless somebody else runs in between.
+/// Upper bound of one look and one yield, in nanoseconds, unless another thread runs in between.
 const CROWDED_NS: u64 = 10_000;
-/// For how many times as long as somebody else ran it does not spin then, so that it costs those
-/// who want the processor for long no more than a fifth of it, and a short errand hardly counts.
+/// Pause of polling, as a multiple of the time that another thread ran: it costs threads that want
+/// the processor for long no more than a fifth of it, and a short interruption hardly counts.
 const CROWDED_PAUSES: u64 = 4;
-/// And no longer than this.
+/// Longest such pause, in nanoseconds.
 const MAX_CROWDED_PAUSE_NS: u64 = 20_000_000;
 
-/// How long to look for more before sleeping. A sleeping thread takes microseconds to wake, which
-/// a recipient with one page fault after the other would pay every time; but a spinning one takes
-/// the processor from the very program it serves. So it looks out only while requests come
-/// densely, yields first (an answer cannot be there at once, and who gives it may wait for this very
-/// processor) and then after every few looks, and stops as soon as looking was in vain or a yield
-/// shows that somebody else wants the processor.
+/// Spin policy of a socket. A sleeping thread takes microseconds to wake, which a recipient with
+/// one page fault after the other would pay every time; a spinning one takes the processor from the
+/// very program it serves. The policy therefore polls only while requests come densely. It yields
+/// first (an answer cannot have come at once, and its sender may wait for this very processor) and
+/// then after every few looks. It stops once polling was in vain or a yield shows that another
+/// thread wants the processor.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
-    /// When the last request came.
+    /// Time of the last request.
     last_ns: u64,
-    /// When it last looked.
+    /// Time of the last look.
     looked_ns: u64,
-    /// Left until the next yield.
+    /// Looks left until the next yield.
     looks: u8,
     dense: bool,
     crowded_until_ns: u64,
 }
 
 impl Spin {
-    /// A request came.
+    /// Records that a request came.
     pub(super) fn busy(&mut self, now_ns: u64) {
         self.dense =
             now_ns.saturating_sub(self.last_ns) < DENSE_NS && now_ns >= self.crowded_until_ns;
@@ -43,13 +43,13 @@ impl Spin {
         self.begin(now_ns);
     }
 
-    /// Begins to look, after doing something else.
+    /// Begins to poll, after other work.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.looked_ns = now_ns;
         self.looks = 0;
     }
 
-    /// Nothing came.
+    /// Records that nothing came; returns the next action.
     pub(super) fn nothing(&mut self, now_ns: u64) -> Next {
         let away_ns = now_ns.saturating_sub(self.looked_ns);
         if self.dense && away_ns > CROWDED_NS {

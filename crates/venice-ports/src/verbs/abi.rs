@@ -1,38 +1,39 @@
-//! What of `infiniband/verbs.h` the port uses, as rdma-core's libibverbs has had it since 2005.
+//! The part of `infiniband/verbs.h` that the port uses, unchanged in rdma-core's libibverbs since
+//! 2005.
 //!
-//! The library keeps its ABI by symbol versions: structures only grow at their ends, and only
-//! behind members that say so. `tests/verbs_abi.rs` compares every size and offset here with the
-//! header installed on the machine. Names are the header's, without the prefix.
+//! The library keeps its ABI by symbol versions: structures grow only at their ends, and only
+//! behind members that announce it. `tests/verbs_abi.rs` compares every size and offset here with
+//! the header installed on the machine. Names are the header's, without the prefix.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `struct ibv_device`; only passed around.
+/// `struct ibv_device`; opaque.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Device {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_pd`; only passed around.
+/// `struct ibv_pd`; opaque.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Pd {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_context_ops`: the provider's functions that the header calls inline. The others
-/// are words of a past ABI.
+/// `struct ibv_context_ops`: the provider's functions that the header calls inline. The other
+/// fields belong to a past ABI.
 #[repr(C)]
 pub struct ContextOps {
     _before_poll_cq: [*mut c_void; 11],
-    /// Takes completions; their number, or a negative error.
+    /// Takes completions; returns their number, or a negative error.
     pub poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
-    /// Asks for an event at the next completion; 0 or an error.
+    /// Requests an event at the next completion; returns 0 or an error.
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
     _before_post_send: [*mut c_void; 12],
-    /// Posts a list of requests; 0 or an error's number.
+    /// Posts a list of requests; returns 0 or an error's number.
     pub post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
-    /// Posts a list of receive buffers; 0 or an error's number.
+    /// Posts a list of receive buffers; returns 0 or an error's number.
     pub post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     _after_post_recv: [*mut c_void; 5],
 }
@@ -40,22 +41,22 @@ pub struct ContextOps {
 /// The front of `struct ibv_context`: an open device.
 #[repr(C)]
 pub struct Context {
-    /// What was opened.
+    /// Opened device.
     pub device: *mut Device,
-    /// Its functions.
+    /// Functions of its provider.
     pub ops: ContextOps,
-    /// How the library talks to the kernel's half of the driver.
+    /// Descriptor between the library and the kernel's part of the driver.
     pub cmd_fd: c_int,
-    /// Where that half announces troubles.
+    /// Descriptor on which that part announces errors.
     pub async_fd: c_int,
 }
 
-/// `struct ibv_comp_channel`: where completion queues announce events.
+/// `struct ibv_comp_channel`: channel on which completion queues announce events.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CompChannel {
     context: *mut Context,
-    /// Readable when there is an event.
+    /// Descriptor that is readable if there is an event.
     pub fd: c_int,
     refcnt: c_int,
 }
@@ -64,7 +65,7 @@ pub struct CompChannel {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Cq {
-    /// Its device.
+    /// Device of the queue.
     pub context: *mut Context,
 }
 
@@ -72,11 +73,11 @@ pub struct Cq {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Qp {
-    /// Its device.
+    /// Device of the queue pair.
     pub context: *mut Context,
     _until_number: [u64; 5],
     _handle: u32,
-    /// Its number, unique on its device.
+    /// Number, unique on its device.
     pub qp_num: u32,
 }
 
@@ -89,9 +90,9 @@ pub struct Mr {
     _addr: *mut c_void,
     _length: usize,
     _handle: u32,
-    /// Names it in requests of this side.
+    /// Key of the memory in requests of this side.
     pub lkey: u32,
-    /// Names it in requests of the other side.
+    /// Key of the memory in requests of the other side.
     pub rkey: u32,
 }
 
@@ -104,15 +105,15 @@ pub struct Gid(pub [u8; 16]);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GidEntry {
-    /// The address.
+    /// Address.
     pub gid: Gid,
-    /// Its place in the port's table.
+    /// Index in the port's table.
     pub gid_index: u32,
-    /// The port.
+    /// Number of the port.
     pub port_num: u32,
     /// [`constants::GID_TYPE_ROCE_V2`] or another.
     pub gid_type: u32,
-    /// The network interface behind it.
+    /// Network interface of the address.
     pub ndev_ifindex: u32,
 }
 
@@ -192,7 +193,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// `struct ibv_ah_attr`: the way to the other side.
+/// `struct ibv_ah_attr`: route to the other side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the header's words")]
@@ -297,7 +298,7 @@ pub struct SendWr {
 }
 
 impl SendWr {
-    /// A request with nothing in it.
+    /// Returns an empty request.
     pub const fn zeroed() -> Self {
         Self {
             wr_id: 0,

@@ -1,5 +1,5 @@
-//! A recipient that does not keep to its windows: keys made up or taken from elsewhere, ranges
-//! beyond a slab. The donor's device must refuse what the driver would never ask for.
+//! Tests with a recipient that leaves its mappings: keys made up or taken from other grants, ranges
+//! beyond a slab. The donor's device must refuse requests that the driver would never post.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ static ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("verbs-protection", &["veth", "rdma_rxe"])
 });
 
-/// Every grant is one slab of its own number.
+/// Source of grants, each one slab of its own number.
 struct Numbered(Vec<OwnedFd>);
 
 impl SlabSource for Numbered {
@@ -54,7 +54,7 @@ fn start() -> (Arc<Device>, VerbsServer) {
     (device, server)
 }
 
-/// A driver with both grants, each in a window of its own at 2^40 times its number.
+/// Makes a driver with both grants, each mapped at 2^40 times its number.
 fn connect(device: &Arc<Device>, server: &VerbsServer) -> VerbsDriver {
     let mut driver = VerbsDriver::new(device, VerbsConfig::default()).unwrap();
     for number in 0..2u64 {
@@ -98,7 +98,7 @@ fn the_key_of_another_grant_opens_nothing() {
     inside(&ROOM, "verbs::protection_tests::the_key_of_another_grant_opens_nothing", LIMIT, || {
         let (device, server) = start();
         let mut driver = connect(&device, &server);
-        // The right key of a slab that is lent, at the donor, now: but in another domain.
+        // The right key of a slab that is lent by this donor now, but in another domain.
         driver.links[0].keys[0] = driver.links[1].keys[0];
         assert_eq!(read(&mut driver, 0), REFUSED);
         read(&mut driver, 1 << 40).unwrap();
@@ -115,7 +115,7 @@ fn beyond_the_end_of_a_slab_the_device_refuses() {
             let (device, server) = start();
             let mut driver = connect(&device, &server);
             let peer = venice_fabric::PeerIndex(0);
-            // The driver is made to believe in a second slab under the first one's key.
+            // The driver gets a second slab with the first one's key.
             let key = driver.links[0].keys[0];
             driver.links[0].keys.push(key);
             driver.map_window(2 << 40, SLAB_BYTES, peer, SLAB_BYTES).unwrap();

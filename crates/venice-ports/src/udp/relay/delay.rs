@@ -1,23 +1,23 @@
-//! A hop link made slower: datagrams are held until the emulated link would have delivered them.
+//! Emulated hop links: delays datagrams until the emulated link would have delivered them.
 
 use std::collections::VecDeque;
 
 use venice_fabric::{EmulatedLink, LinkModel};
 use venice_wire::{MAX_HOP_BYTES, SwitchPort};
 
-/// Datagrams held at once on one link: a window of packets and what goes with it.
+/// Most datagrams delayed at once on one link: a send window of packets, and its control datagrams.
 const MAX_HELD: usize = 256;
 
-/// The emulated links of a relay, one for each port.
+/// Emulated links of a relay, one for each port.
 pub(super) struct Delays {
     links: Vec<Held>,
 }
 
 struct Held {
     link: EmulatedLink,
-    /// In the order they are delivered.
+    /// Delayed datagrams in their order of delivery: time, start and length.
     waiting: VecDeque<(u64, usize, usize)>,
-    /// Buffers; a ring, since the first in is the first out.
+    /// Buffers, used as a ring: the datagrams leave in the order they came.
     buffers: Box<[u8]>,
     next: usize,
 }
@@ -33,7 +33,7 @@ impl Delays {
         Self { links: (0..ports).map(held).collect() }
     }
 
-    /// Takes a datagram; false when too many are held, and it is lost.
+    /// Takes a datagram; returns false if too many are delayed, and drops it.
     pub(super) fn hold(&mut self, now_ns: u64, port: SwitchPort, datagram: &[u8]) -> bool {
         let held = &mut self.links[usize::from(port.0)];
         if held.waiting.len() == MAX_HELD {
@@ -47,7 +47,7 @@ impl Delays {
         true
     }
 
-    /// A datagram whose time has come.
+    /// Returns a datagram whose time has come.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(SwitchPort, &[u8])> {
         let is_due = |held: &Held| held.waiting.front().is_some_and(|(at_ns, ..)| *at_ns <= now_ns);
         let port = self.links.iter().position(is_due)?;

@@ -1,14 +1,14 @@
-//! The programs a relay carries packets for: each socket address has a number on this node.
+//! Programs for which a relay carries packets: each socket address has a number on this node.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use venice_wire::Endpoint;
 
-/// Programs remembered at once; the one that has been silent longest makes room.
+/// Most programs remembered at once; the one that has been silent longest makes room.
 const MAX_ENDPOINTS: usize = 4096;
 
-/// Numbers are never used again, so that a late answer does not reach another program.
+/// Table of endpoints. Numbers are never reused, which keeps a late answer from another program.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     by_address: BTreeMap<SocketAddr, u32>,
@@ -32,7 +32,7 @@ impl Endpoints {
         self.by_number.len()
     }
 
-    /// The number of a program that just sent something.
+    /// Returns the number of a program that has just sent something.
     pub(super) fn hear(&mut self, now_ns: u64, address: SocketAddr) -> Endpoint {
         if let Some(number) = self.by_address.get(&address) {
             if let Some(known) = self.by_number.get_mut(number) {

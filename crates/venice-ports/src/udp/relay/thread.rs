@@ -26,12 +26,13 @@ use crate::udp::raw_address::RawAddress;
 use crate::udp::serving::{Serving, serve};
 use crate::udp::wait_set::WaitSet;
 
-/// How often its owner is told what it has seen.
+/// Interval of reports to the owner, in nanoseconds.
 const STATS_NS: u64 = 100_000_000;
-/// An emulated link's delivery this near is waited for awake: sleeping would make it late.
+/// Longest wait for an emulated delivery that is spent awake, in nanoseconds: a sleep would end
+/// late.
 const AWAKE_NS: u64 = 60_000;
 
-/// Datagrams that are too long for the way are fragmented by IP; see `senders`.
+/// Datagrams longer than the path MTU are fragmented by IP; see `senders`.
 const NO_LIMIT: usize = usize::MAX;
 
 pub(super) struct RelayThread<M> {
@@ -44,22 +45,22 @@ pub(super) struct RelayThread<M> {
     far_ends: FarEnds,
     endpoints: Endpoints,
     delays: Option<Delays>,
-    /// As of a generation.
+    /// Neighbours of `generation`.
     neighbours: Neighbours,
     generation: u64,
     incoming: Incoming,
     outgoing: Outgoing,
     /// A packet on its way in: a program's, or an answer of the target.
     scratch: Box<[u8]>,
-    /// What came for this node, while it is opened.
+    /// A datagram for this node, while it is opened.
     opening: Box<[u8]>,
-    /// An answer in the scratch that the switch has no room for yet.
+    /// Length of an answer in `scratch` that the switch has no room for yet.
     waiting: Option<usize>,
     alarm: Alarm,
     wait_set: WaitSet,
     stats: RelayStats,
     told_ns: u64,
-    /// Recipients are being told of the end of a grant.
+    /// True while recipients are being notified of the end of a grant.
     is_telling: bool,
 }
 
@@ -105,7 +106,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         serve(self);
     }
 
-    /// Takes one batch and sends all that can go; true when something came in.
+    /// Takes one batch and sends everything that can go; returns true if something came in.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         self.shared.orders.hear_wake();
         self.learn_neighbours();
@@ -121,7 +122,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             self.wait_set.note_batch(self.socket.as_fd());
         }
         self.sort_in(now_ns);
-        // Answers of the target are packets for the switch, which may deliver them right here.
+        // Answers of the target are packets for the switch, which may deliver them on this node.
         loop {
             self.deliver(now_ns)?;
             let has_answered = self.answer(now_ns);
@@ -148,7 +149,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         self.neighbours.learn(&self.shared.neighbours.lock().expect("nobody panics with them"));
     }
 
-    /// Neighbours' datagrams to their links, programs' packets into the network.
+    /// Passes neighbours' datagrams to their links, and programs' packets into the network.
     fn sort_in(&mut self, now_ns: u64) {
         let Self { incoming, switch, endpoints, neighbours, shared, stats, node, .. } = self;
         incoming.for_each(|from, datagram| {
@@ -161,7 +162,7 @@ impl<M: GrantedMemory> RelayThread<M> {
                 Ok(false) if Packet::parse(datagram).is_ok() => {
                     let endpoint = endpoints.hear(now_ns, from);
                     set_packet_source(datagram, PacketAddr { node: *node, endpoint });
-                    // What finds no room or no way is lost; the link above sends it again.
+                    // A packet without room or route is lost; the link above replays it.
                     stats.dropped += u64::from(switch.inject(now_ns, datagram).is_err());
                 }
                 Ok(false) => stats.dropped += 1,
@@ -170,7 +171,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         });
     }
 
-    /// Packets for this node: accesses to its memory, and answers to its programs.
+    /// Delivers packets for this node: accesses to its memory, and answers to its programs.
     fn deliver(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         while let Some(packet) = self.switch.poll_local(now_ns) {
             let endpoint = packet.destination().endpoint;
@@ -200,7 +201,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         Ok(())
     }
 
-    /// The target's answers into the network; true when there were any.
+    /// Passes the target's answers into the network; returns true if there were any.
     fn answer(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         loop {
@@ -217,7 +218,7 @@ impl<M: GrantedMemory> RelayThread<M> {
                     self.waiting = Some(len);
                     return any;
                 }
-                // Nobody to answer: the link above finds out.
+                // The requester is gone: its link detects that.
                 Err(_) => self.stats.dropped += 1,
             }
         }
@@ -237,7 +238,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         }
     }
 
-    /// Sends what the switch has for its neighbours; true when there was any.
+    /// Sends the switch's packets to its neighbours; returns true if there were any.
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let mut any = false;
         loop {
@@ -263,7 +264,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         Ok(any)
     }
 
-    /// Sends what the emulated links deliver now.
+    /// Sends datagrams that the emulated links deliver now.
     fn release_held(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         let Some(delays) = &mut self.delays else { return Ok(()) };
         while let Some((port, datagram)) = delays.take_due(now_ns) {
@@ -288,7 +289,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         let timers = [Some(self.switch.poll_timeout()), self.target.poll_timeout(), held_ns];
         self.alarm.set(now_ns, timers.into_iter().flatten().min());
         if self.wait_set.sleep(self.socket.as_fd()).is_err() {
-            // The kernel is short of memory; not for ever.
+            // The kernel is short of memory for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
