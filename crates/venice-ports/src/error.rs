@@ -17,19 +17,19 @@ pub enum PortError {
         source: Errno,
     },
     /// The path does not fit into a unix socket address.
-    #[error("{} cannot be a socket: its path is too long (107 bytes at most)", path.display())]
+    #[error("unix socket path {} is too long: use at most 107 bytes", path.display())]
     SocketPath {
         /// The path.
         path: PathBuf,
     },
     /// Another living process listens on the socket.
-    #[error("{} is in use: another agent listens there", path.display())]
+    #[error("cannot listen on {}: another agent listens there", path.display())]
     SocketInUse {
         /// The path.
         path: PathBuf,
     },
     /// The path exists and is not a socket.
-    #[error("{} exists and is not a socket: move it away", path.display())]
+    #[error("cannot listen on {}: the path exists and is not a socket; move it away", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
@@ -54,23 +54,23 @@ pub enum PortError {
     #[error("the other side closed the connection")]
     Closed,
     /// The other side refused the request.
-    #[error("the other side refuses: {reason}")]
+    #[error("the other side refused: {reason}")]
     Refused {
         /// Reason, in the words of the other side.
         reason: String,
     },
     /// The other side does not speak this protocol.
-    #[error("the other side's answer makes no sense: {what}")]
+    #[error("unexpected message from the other side (protocol error): {what}")]
     Protocol {
         /// Description of the violation.
         what: &'static str,
     },
     /// The other side of a ring has written invalid data.
-    #[error("the other side has broken the ring")]
+    #[error("invalid data in the ring (protocol error of the other side)")]
     RingBroken,
     /// A peer with protection at a driver without, or the reverse.
     #[error(
-        "this end of the link {}, and the donor {}: start both with --plain, or neither",
+        "protection mismatch: this end of the link {}, the donor {}; start both with --plain, or neither",
         if *.is_sealed { "is protected" } else { "is not protected" },
         if *.is_sealed { "is not" } else { "is" }
     )]
@@ -88,7 +88,7 @@ pub enum PortError {
     },
     /// A forked child used an object of its parent: both would continue from the same nonce or
     /// sequence number.
-    #[error("this link is the parent process's: a forked child has to make one of its own")]
+    #[error("link belongs to the parent process: make a new one in the forked child")]
     Forked,
     /// The RDMA device or a connection over it failed.
     #[error(transparent)]

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_until_the_time_has_come() {
+    fn waits_until_deadline() {
         hold_until(0);
         for wait_ns in [1_000, 1_000_000] {
             let deadline_ns = monotonic_ns() + wait_ns;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_go_back() {
+    fn clock_is_monotonic() {
         let mut last_ns = monotonic_ns();
         assert!(last_ns > 0);
         for _ in 0..1000 {

@@ -67,7 +67,7 @@ fn page() -> Result<&'static AtomicU64, PortError> {
         .map_err(PortError::at("mapping a page"))?;
     // SAFETY: the page is ours, and empty.
     let wiped = unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) };
-    let step = "having a page wiped in forked children (Linux 4.14 or later)";
+    let step = "setting MADV_WIPEONFORK (Linux 4.14 or later)";
     let installed = wiped.map_err(PortError::at(step)).map(|()| {
         PAGE.compare_exchange(null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     });
@@ -76,7 +76,7 @@ fn page() -> Result<&'static AtomicU64, PortError> {
         let _ = unsafe { munmap(page, PAGE_BYTES) };
     }
     installed?;
-    Ok(mapped().expect("it was mapped just now, by us or by another thread"))
+    Ok(mapped().expect("the page was mapped above, by this thread or another"))
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_itself() {
+    fn recognises_current_process() {
         let process = Process::current().unwrap();
         assert!(process.is_current() && process.check().is_ok());
         assert_eq!(Process::current().unwrap(), process);

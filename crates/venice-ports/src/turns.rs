@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_may_ask_for_short_turns_and_is_as_nice_as_before() {
+    fn short_slice_keeps_nice_value() {
         let asked = std::thread::spawn(|| {
             let nice = || rustix::process::getpriority_process(None).unwrap();
             let before = nice();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_windows_go_together() {
+    fn unmaps_all_mappings_of_peer() {
         let mut windows = Windows::default();
         let to = |peer| Target { peer: PeerIndex(peer), remote_addr: 0, room_bytes: 10 };
         for (start, peer) in [(0, 1), (10, 2), (20, 1)] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_address_space_is_the_end() {
+    fn mapping_rejects_address_overflow() {
         let mut windows = Windows::default();
         let target = Target { peer: PeerIndex(0), remote_addr: 0, room_bytes: 2 };
         assert!(matches!(windows.map(u64::MAX, target), Err(FabricError::BadLength { .. })));

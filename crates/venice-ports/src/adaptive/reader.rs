@@ -40,7 +40,7 @@ impl AdaptiveReader {
     /// Reads like [`Read::read`], for tasks.
     ///
     /// # Errors
-    /// Those of [`AdaptiveReader::try_read`], except [`QPairSocketError::WouldBlock`].
+    /// Same as [`AdaptiveReader::try_read`], except [`QPairSocketError::WouldBlock`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_read(context, into)).await
     }

@@ -100,7 +100,7 @@ impl AdaptiveWriter {
     /// Writes like [`Write::write`], for tasks.
     ///
     /// # Errors
-    /// Those of [`AdaptiveWriter::try_write`], except [`QPairSocketError::WouldBlock`].
+    /// Same as [`AdaptiveWriter::try_write`], except [`QPairSocketError::WouldBlock`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_write(context, bytes)).await
     }
@@ -146,7 +146,7 @@ impl AdaptiveWriter {
     /// Finishes like [`AdaptiveWriter::finish`], for tasks.
     ///
     /// # Errors
-    /// Those of [`AdaptiveWriter::finish`], except the time-out.
+    /// Same as [`AdaptiveWriter::finish`], except the time-out.
     pub async fn finish_async(&mut self) -> Result<(), QPairSocketError> {
         self.shutdown()?;
         std::future::poll_fn(|context| self.poll_written(context, true)).await
@@ -155,7 +155,7 @@ impl AdaptiveWriter {
     /// Flushes like [`Write::flush`], for tasks.
     ///
     /// # Errors
-    /// Those of [`AdaptiveWriter::finish_async`].
+    /// Same as [`AdaptiveWriter::finish_async`].
     pub async fn flush_async(&mut self) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_written(context, false)).await
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_access_takes_a_round_trip() {
+    fn access_takes_one_round_trip() {
         let model = LinkModel::PAPER;
         let mut link = AccessLink::new(model);
         assert_eq!(link.single_ns(1000, 0, 64) - 1000, model.round_trip_ns(64, 128));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_transfer_keeps_the_wire_busy() {
+    fn bulk_transfer_saturates_link() {
         let model = LinkModel::PAPER;
         for transfer in [AccessLink::bulk_read_ns, AccessLink::bulk_write_ns] {
             let took_ns = transfer(&mut AccessLink::new(model), 0, 1 << 20);

@@ -119,7 +119,7 @@ impl Channels {
     /// Stores `from` at `window_addr`; the write has reached the donor's memory when this returns.
     ///
     /// # Errors
-    /// Those of [`Channels::read`].
+    /// Same as [`Channels::read`].
     #[inline]
     pub fn write(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         on_port!(self, port => port.write(window_addr, from))
@@ -129,7 +129,7 @@ impl Channels {
     /// also reports errors. Waits only while too many posted writes are outstanding.
     ///
     /// # Errors
-    /// Those of [`Channels::read`].
+    /// Same as [`Channels::read`].
     #[inline]
     pub fn post(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         on_port!(self, port => port.post(window_addr, from))
@@ -148,7 +148,7 @@ impl Channels {
     /// atomically; returns the old value.
     ///
     /// # Errors
-    /// Those of [`Channels::read`]; also an address that is not a multiple of eight.
+    /// Same as [`Channels::read`]; also an address that is not a multiple of eight.
     #[inline]
     pub fn fetch_add(&mut self, window_addr: u64, add: u64) -> Result<u64, ChannelError> {
         on_port!(self, port => port.fetch_add(window_addr, add))
@@ -158,7 +158,7 @@ impl Channels {
     /// returns the old value.
     ///
     /// # Errors
-    /// Those of [`Channels::fetch_add`].
+    /// Same as [`Channels::fetch_add`].
     #[inline]
     pub fn compare_swap(
         &mut self,
@@ -175,7 +175,7 @@ impl Channels {
     /// Fills `into` from `window_addr` on; any length.
     ///
     /// # Errors
-    /// Those of [`Channels::read`], except for the length. After an error any part may have been
+    /// Same as [`Channels::read`], except for the length. After an error any part may have been
     /// read.
     #[inline]
     pub fn rdma_read(&mut self, window_addr: u64, into: &mut [u8]) -> Result<(), ChannelError> {
@@ -185,7 +185,7 @@ impl Channels {
     /// Stores `from` at `window_addr`; any length.
     ///
     /// # Errors
-    /// Those of [`Channels::read`], except for the length. After an error any part may have been
+    /// Same as [`Channels::read`], except for the length. After an error any part may have been
     /// stored.
     #[inline]
     pub fn rdma_write(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
@@ -195,7 +195,7 @@ impl Channels {
     /// Reads all `parts` at once.
     ///
     /// # Errors
-    /// Those of [`Channels::rdma_read`]: the first error of any part, after all parts have ended.
+    /// Same as [`Channels::rdma_read`]: the first error of any part, after all parts have ended.
     pub fn rdma_read_scattered(&mut self, parts: &mut [ReadPart<'_>]) -> Result<(), ChannelError> {
         on_port!(self, port => port.rdma_read_scattered(parts))
     }
@@ -203,7 +203,7 @@ impl Channels {
     /// Writes all `parts` at once.
     ///
     /// # Errors
-    /// Those of [`Channels::rdma_write`]: the first error of any part, after all parts have ended.
+    /// Same as [`Channels::rdma_write`]: the first error of any part, after all parts have ended.
     pub fn rdma_write_gathered(&mut self, parts: &[WritePart<'_>]) -> Result<(), ChannelError> {
         on_port!(self, port => port.rdma_write_gathered(parts))
     }
@@ -216,7 +216,7 @@ impl Channels {
     /// Starts a read of `len` bytes, 1 to 4096; the completion brings them.
     ///
     /// # Errors
-    /// Those of [`Channels::read`]; the access was not accepted.
+    /// Same as [`Channels::read`]; the access was not accepted.
     pub fn start_read(
         &mut self,
         token: u64,
@@ -229,7 +229,7 @@ impl Channels {
     /// Starts a write of `from`, 1 to 4096 bytes.
     ///
     /// # Errors
-    /// Those of [`Channels::start_read`].
+    /// Same as [`Channels::start_read`].
     pub fn start_write(
         &mut self,
         token: u64,
@@ -242,7 +242,7 @@ impl Channels {
     /// Starts a [`Channels::fetch_add`]; the completion brings the old bytes.
     ///
     /// # Errors
-    /// Those of [`Channels::start_read`]; also an address that is not a multiple of eight.
+    /// Same as [`Channels::start_read`]; also an address that is not a multiple of eight.
     pub fn start_fetch_add(
         &mut self,
         token: u64,
@@ -255,7 +255,7 @@ impl Channels {
     /// Starts a [`Channels::compare_swap`]; the completion brings the old bytes.
     ///
     /// # Errors
-    /// Those of [`Channels::start_fetch_add`].
+    /// Same as [`Channels::start_fetch_add`].
     pub fn start_compare_swap(
         &mut self,
         token: u64,

@@ -68,7 +68,7 @@ impl ShmChannels {
     /// use the link of each donor's reply, which is none unless its rack emulates one.
     ///
     /// # Errors
-    /// None today; the signature leaves room for an error of the system.
+    /// Never today; the signature leaves room for an error of the system.
     pub fn new(model: Option<LinkModel>) -> Result<Self, PortError> {
         Ok(Self {
             ramt: Windows::default(),
@@ -164,7 +164,7 @@ impl ShmChannels {
         }
         let room = target.room_bytes.min(len as u64) as usize;
         let offset = target.remote_addr as usize;
-        assert!(offset + room <= memory.len_bytes(), "a window is as long as its grant");
+        assert!(offset + room <= memory.len_bytes(), "a mapping is as long as its grant");
         // SAFETY: the check above proves that it lies inside the mapping.
         let ptr = unsafe { memory.base().add(offset) };
         Ok((Place { ptr, grant, link: *link }, room))

@@ -272,7 +272,8 @@ impl VerbsChannels {
     }
 
     fn piece_over(&mut self, index: usize, result: Result<(), AccessError>) {
-        let Piece { job, offset, len } = self.pieces[index].take().expect("it was under way");
+        let Piece { job, offset, len } =
+            self.pieces[index].take().expect("the access is outstanding");
         let job = &mut self.jobs[(job - self.first_job) as usize];
         job.under_way -= 1;
         job.result = job.result.and(result);

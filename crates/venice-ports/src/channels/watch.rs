@@ -61,7 +61,7 @@ impl Watch {
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.shared.orders.lock().expect("no thread panics with the orders"));
+        give(&mut self.shared.orders.lock().expect("no thread panics under this lock"));
         // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
@@ -81,7 +81,7 @@ fn run(shared: &Shared) {
     loop {
         let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
         {
-            let mut orders = shared.orders.lock().expect("no thread panics with the orders");
+            let mut orders = shared.orders.lock().expect("no thread panics under this lock");
             if orders.stop {
                 return;
             }

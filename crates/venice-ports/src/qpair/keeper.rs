@@ -156,7 +156,7 @@ fn run(home: &Home) {
 
 impl Keeper {
     fn lock(&self) -> MutexGuard<'_, Sockets> {
-        self.sockets.lock().expect("no thread panics with the sockets")
+        self.sockets.lock().expect("no thread panics under this lock")
     }
 
     /// Collects the living sockets and drops the entries of the others.

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_open_to_its_key_alone_and_while_it_is_there() {
+    fn region_requires_key_and_existence() {
         let mut landings = Landings::default();
         let (key, other) = (GrantKey(7), GrantKey(8));
         let grant = landings.add(key, 128);
@@ -107,6 +107,6 @@ mod tests {
         assert_eq!(back, [9; 8]);
         landings.remove(grant);
         assert_eq!(landings.write(grant, key, 0, &[9; 8]), Err(Refusal::UnknownGrant));
-        assert_ne!(landings.add(key, 64), grant, "the number is not given again");
+        assert_ne!(landings.add(key, 64), grant, "the number is not reused");
     }
 }

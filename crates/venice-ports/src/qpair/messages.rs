@@ -83,7 +83,7 @@ impl QPairMessages {
     /// Sends like [`QPairMessages::send`], for tasks.
     ///
     /// # Errors
-    /// Those of [`QPairMessages::send`], except the time-out.
+    /// Same as [`QPairMessages::send`], except the time-out.
     pub async fn send_async(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_send(context, message)).await
     }
@@ -91,7 +91,7 @@ impl QPairMessages {
     /// Receives like [`QPairMessages::recv`], for tasks.
     ///
     /// # Errors
-    /// Those of [`QPairMessages::recv`], except the time-out.
+    /// Same as [`QPairMessages::recv`], except the time-out.
     pub async fn recv_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_recv(context, into)).await
     }

@@ -163,10 +163,10 @@ pub enum QPairSocketError {
     #[error("timed out")]
     TimedOut,
     /// The call would block: wait for the descriptor.
-    #[error("the QPair cannot go on just now")]
+    #[error("operation would block: wait for the descriptor")]
     WouldBlock,
     /// The address is for the other side: a key where a listener needs keys, or the reverse.
-    #[error("this kind of seal is for the other side")]
+    #[error("wrong kind of seal: a listener takes keys, a caller one key")]
     WrongSeal,
 }
 

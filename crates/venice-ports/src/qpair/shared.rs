@@ -130,7 +130,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with the end")
+        self.state.lock().expect("no thread panics under this lock")
     }
 
     /// Retries `call` until it returns something other than [`QPairSocketError::WouldBlock`].
@@ -396,7 +396,7 @@ impl Shared {
         if state.has_leader {
             let timeout = Duration::from_nanos(timeout_ns);
             let woken = self.changed.wait_timeout(state, timeout);
-            return woken.expect("no thread panics with the end").0;
+            return woken.expect("no thread panics under this lock").0;
         }
         if state.end.prepare_wait() {
             state.has_leader = true;

@@ -140,7 +140,7 @@ impl Streams {
         qpair: QPairId,
         into: &mut [u8],
     ) -> Result<usize, StreamError> {
-        let reader = self.readers.get_mut(&qpair).expect("a reader's socket has a stream");
+        let reader = self.readers.get_mut(&qpair).expect("a reader's QPair has a stream");
         let grant = reader.grant;
         let landings = landings(link);
         let read = reader.receiver.read(into, |offset, bytes| landings.copy(grant, offset, bytes));
@@ -229,9 +229,9 @@ impl Reader {
 }
 
 fn initiator(link: &mut Link) -> &mut Initiator {
-    link.initiator().expect("streams are written where there is an initiator")
+    link.initiator().expect("a writing end has an initiator")
 }
 
 fn landings(link: &mut Link) -> &mut Landings {
-    link.landings().expect("streams are read where memory is lent")
+    link.landings().expect("a reading end lends memory")
 }

@@ -122,7 +122,7 @@ impl<M: RingMemory> Writer<M> {
     pub(crate) fn publish(&mut self, len_bytes: usize) {
         assert!(len_bytes <= self.longest_bytes, "a record is no longer than the ring's longest");
         let next = next_position(self.position, lines_of(len_bytes), self.lines);
-        assert!(next + 1 - self.head <= self.lines, "nothing is published without room");
+        assert!(next + 1 - self.head <= self.lines, "the caller reserved room");
         if next >= self.cleared {
             self.memory.clear_word(next & (self.lines - 1));
         }

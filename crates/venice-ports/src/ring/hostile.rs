@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn a_scribbler_breaks_only_its_own_ring(steps in proptest::collection::vec(step(), 1..200)) {
+    fn hostile_writes_never_panic(steps in proptest::collection::vec(step(), 1..200)) {
         let mut victim = Victim::new();
         for step in steps {
             let done = match step {
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn a_reader_ahead_of_the_writer_is_an_error() {
+fn reader_ahead_of_writer_breaks_ring() {
     let mut victim = Victim::new();
     victim.shared[0].publish_head(5);
     // The writer knows of room for a whole lap; after that it reads the position.
@@ -127,7 +127,7 @@ fn a_reader_ahead_of_the_writer_is_an_error() {
 }
 
 #[test]
-fn a_record_longer_than_any_is_an_error_for_good() {
+fn oversized_record_breaks_ring() {
     let mut victim = Victim::new();
     victim.shared[1].publish_word(0, 1 << 63 | (RING_FRAME_BYTES as u64 + 1));
     assert!(matches!(victim.port.receive(0), Err(PortError::RingBroken)));
@@ -137,7 +137,7 @@ fn a_record_longer_than_any_is_an_error_for_good() {
 
 /// The frame would never come, and the end behind it would never be seen.
 #[test]
-fn a_delivery_later_than_the_link_takes_is_an_error_for_good() {
+fn late_delivery_time_breaks_ring() {
     for (later_ns, is_broken) in [(1000, false), (60_000_000_000, true), (u64::MAX, true)] {
         let victim = Victim::over(Some(LinkModel::PAPER));
         let at_ns = monotonic_ns().saturating_add(later_ns);

@@ -88,7 +88,7 @@ pub(super) fn map(
     is_maker: bool,
 ) -> Result<(SharedRing, SharedRing), PortError> {
     if !lines.is_power_of_two() || !(MIN_LINES..=MAX_LINES).contains(&lines) {
-        return Err(PortError::Protocol { what: "a ring of an impossible size" });
+        return Err(PortError::Protocol { what: "invalid ring size" });
     }
     check(fd, total_bytes(lines))?;
     let len_bytes = total_bytes(lines);
@@ -113,11 +113,11 @@ pub(super) fn map(
 fn check(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<(), PortError> {
     let seals = fcntl_get_seals(fd).map_err(PortError::at("reading a ring's seals"))?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-        return Err(PortError::Protocol { what: "a ring is not sealed" });
+        return Err(PortError::Protocol { what: "ring memory is not sealed" });
     }
     let stat = fstat(fd).map_err(PortError::at("reading a ring's length"))?;
     if stat.st_size as u64 != len_bytes as u64 {
-        return Err(PortError::Protocol { what: "a ring has the wrong length" });
+        return Err(PortError::Protocol { what: "wrong length of the ring memory" });
     }
     Ok(())
 }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_only_memory_that_cannot_shrink() {
+    fn map_requires_size_seals() {
         let lines = lines_for(0);
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, total_bytes(lines) as u64).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sides_see_each_other() {
+    fn both_sides_share_memory() {
         let lines = lines_for(1 << 18);
         let fd = create(lines).unwrap();
         let (write, _) = map(fd.as_fd(), lines, true).unwrap();

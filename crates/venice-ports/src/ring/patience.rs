@@ -72,7 +72,7 @@ mod tests {
     const START_NS: u64 = 1_000_000_000;
 
     #[test]
-    fn looks_closely_then_yields_then_sleeps() {
+    fn looks_then_yields_then_sleeps() {
         let mut patience = Patience::default();
         patience.found(START_NS);
         assert_eq!(patience.nothing(START_NS + 1), Next::Sleep, "one frame alone is not dense");
@@ -91,15 +91,15 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_processor_to_those_who_want_it() {
+    fn sleeps_while_processor_is_contended() {
         let mut patience = Patience::default();
         patience.found(START_NS);
         patience.found(START_NS + 1_000);
         let now_ns = START_NS + 1_000 + CLOSE_NS;
         assert_eq!(patience.nothing(now_ns), Next::Yield);
-        assert_eq!(patience.nothing(now_ns + CROWDED_NS + 1), Next::Sleep, "somebody else ran");
+        assert_eq!(patience.nothing(now_ns + CROWDED_NS + 1), Next::Sleep, "another thread ran");
         patience.found(now_ns + 20_000);
-        assert_eq!(patience.nothing(now_ns + 20_001), Next::Sleep, "not again so soon");
+        assert_eq!(patience.nothing(now_ns + 20_001), Next::Sleep, "still in the pause");
         let later_ns = now_ns + CROWDED_PAUSE_NS + CROWDED_NS + 2;
         patience.found(later_ns);
         patience.found(later_ns + 1_000);

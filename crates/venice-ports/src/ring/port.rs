@@ -135,7 +135,7 @@ impl RingPort {
     /// Panics if there was no room, or the frame is longer than the room.
     pub fn commit(&mut self, now_ns: u64, len_bytes: usize) {
         if let Some(link) = &mut self.link {
-            let line = self.writer.reserve().ok().flatten().expect("there was room");
+            let line = self.writer.reserve().ok().flatten().expect("the caller reserved room");
             let at = self.writer.memory().line_ptr(line);
             // SAFETY: the second word of a record's head, ours until the record is published.
             unsafe { at.add(8).cast::<u64>().write(link.depart(now_ns, len_bytes)) };
@@ -200,7 +200,7 @@ impl RingPort {
     fn peek(&mut self) -> Result<Option<Record>, PortError> {
         let found = self.reader.peek();
         self.broken |= found.is_err();
-        if self.broken { Err(PortError::RingBroken) } else { Ok(found.expect("just checked")) }
+        if self.broken { Err(PortError::RingBroken) } else { Ok(found.expect("checked above")) }
     }
 
     fn delivery_ns(&self, record: Record) -> u64 {

@@ -73,7 +73,7 @@ impl RingListener {
     /// Returns the ring to the next process that connects within `timeout_ns`; `None` if none does.
     ///
     /// # Errors
-    /// Those of [`RingListener::try_accept`].
+    /// Same as [`RingListener::try_accept`].
     pub fn accept(&self, timeout_ns: u64) -> Result<Option<RingPort>, PortError> {
         let deadline_ns = crate::monotonic_ns().saturating_add(timeout_ns);
         loop {
@@ -110,11 +110,13 @@ pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
     let (lines, link) = match reply {
         Reply::Ring { lines, link } => (lines, link),
         Reply::Refused { reason } => return Err(PortError::Refused { reason }),
-        Reply::Slabs { .. } => return Err(PortError::Protocol { what: "slabs, not a ring" }),
+        Reply::Slabs { .. } => {
+            return Err(PortError::Protocol { what: "slabs instead of a ring offer" });
+        }
     };
     let link = parse_link(&link)?;
     let [memory] = fds.as_slice() else {
-        return Err(PortError::Protocol { what: "a ring without its memory" });
+        return Err(PortError::Protocol { what: "ring offer without memory" });
     };
     RingPort::new(socket, memory.as_fd(), lines, link, false)
 }

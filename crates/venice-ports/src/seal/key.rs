@@ -99,7 +99,7 @@ mod tests {
     use venice_wire::{GrantId, NodeId};
 
     #[test]
-    fn every_name_has_a_key_of_its_own() {
+    fn names_have_distinct_keys() {
         let secret = NodeSecret([3; 32]);
         let grant = node_key(&secret, KeyName::Grant(GrantId(1)));
         assert!(grant == node_key(&secret, KeyName::Grant(GrantId(1))));
@@ -111,7 +111,7 @@ mod tests {
     /// Both sides of a rack may be of different builds: the derivation must never change by
     /// accident.
     #[test]
-    fn the_derivation_is_the_documented_one() {
+    fn derivation_matches_documentation() {
         let key = node_key(&NodeSecret([0; 32]), KeyName::Grant(GrantId(0x0102_0304)));
         let message = b"venice udp key 1\x01\x04\x03\x02\x01\0\0\0\0";
         assert_eq!(key.0, mac(&[0; 32], message));

@@ -201,7 +201,7 @@ impl<T: Default> Opener<T> {
         }
         let count = |name: KeyName| self.by_name.get(&name).copied().unwrap_or(0);
         let most = self.by_name.keys().copied().max_by_key(|each| (count(*each), *each == name));
-        let most = most.expect("no place is free, so there are senders");
+        let most = most.expect("without a free place there are senders");
         let senders = self.sessions.iter().enumerate().filter_map(|(at, session)| {
             session.as_ref().filter(|session| session.name == most).map(|it| (it.heard_ns, at))
         });
@@ -239,7 +239,7 @@ impl<T: Default> Opener<T> {
     }
 
     fn id(&self, at: usize) -> SessionId {
-        SessionId(self.sessions[at].as_ref().expect("it was opened just now").serial)
+        SessionId(self.sessions[at].as_ref().expect("the session was opened above").serial)
     }
 }
 

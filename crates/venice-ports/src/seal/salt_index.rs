@@ -28,7 +28,7 @@ impl SaltIndex {
 
     /// Adds a new salt; there must be room.
     pub(super) fn insert(&mut self, salt: u64, place: usize) {
-        assert!(self.len * 2 < self.slots.len(), "no more salts than it was made for");
+        assert!(self.len * 2 < self.slots.len(), "the index is full");
         let slot = self.slot_of(salt);
         debug_assert_eq!(self.slots[slot].1, 0);
         self.slots[slot] = (salt, place as u32 + 1);

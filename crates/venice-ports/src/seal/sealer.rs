@@ -34,7 +34,7 @@ impl Sealer {
     /// Makes a sealer like [`Sealer::new`], with an algorithm of the caller's choice.
     ///
     /// # Errors
-    /// Those of [`Sealer::new`].
+    /// Same as [`Sealer::new`].
     pub fn with_algorithm(
         algorithm: SealAlgorithm,
         name: KeyName,
@@ -47,7 +47,7 @@ impl Sealer {
     /// it used.
     ///
     /// # Errors
-    /// Those of [`Sealer::new`].
+    /// Same as [`Sealer::new`].
     pub fn answering(
         algorithm: SealAlgorithm,
         name: KeyName,
@@ -98,7 +98,7 @@ impl Sealer {
     /// The pieces of a message must be sealed one after the other.
     ///
     /// # Errors
-    /// Those of [`Sealer::seal`].
+    /// Same as [`Sealer::seal`].
     ///
     /// # Panics
     /// Panics if `buf` cannot hold the datagram, or `piece` is not one of at most
@@ -120,7 +120,8 @@ impl Sealer {
         self.header.counter =
             self.header.counter.checked_add(1).expect("no sender lives for 2^64 datagrams");
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
-        tag_bytes.copy_from_slice(tag.expect("a datagram is not too long").as_ref());
+        tag_bytes
+            .copy_from_slice(tag.expect("a datagram is short enough for the algorithm").as_ref());
         Ok(total)
     }
 }

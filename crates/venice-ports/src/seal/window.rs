@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_counter_is_fresh_once(start in 0u64..5000, steps in steps()) {
+        fn counter_is_fresh_once(start in 0u64..5000, steps in steps()) {
             let (mut window, mut model) = (ReplayWindow::default(), Model::default());
             let mut counter = start;
             for step in steps {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_counter_of_all_is_never_taken() {
+    fn last_counter_is_never_fresh() {
         let mut window = ReplayWindow::default();
         assert!(!window.is_fresh(u64::MAX));
         window.mark(u64::MAX - 1);

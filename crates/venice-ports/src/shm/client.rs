@@ -115,7 +115,7 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {
     })
     .map_err(|errno| match errno {
         rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => PortError::Closed,
-        source => PortError::System { step: "asking the donor for slabs", source },
+        source => PortError::System { step: "requesting slabs from the donor", source },
     })?;
     Ok(())
 }
@@ -148,10 +148,9 @@ pub(crate) fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply,
 pub(crate) fn parse_link(text: &str) -> Result<Option<LinkModel>, PortError> {
     match text {
         "" => Ok(None),
-        text => text
-            .parse()
-            .map(Some)
-            .map_err(|_| PortError::Protocol { what: "an unknown kind of link" }),
+        text => {
+            text.parse().map(Some).map_err(|_| PortError::Protocol { what: "unknown kind of link" })
+        }
     }
 }
 
@@ -163,15 +162,13 @@ fn check_reply(
 ) -> Result<(), PortError> {
     let what = match reply {
         Reply::Refused { reason } => return Err(PortError::Refused { reason: reason.clone() }),
-        Reply::Slabs { total, .. } if *total != slabs as u64 => {
-            "the grant has another number of slabs"
-        }
+        Reply::Slabs { total, .. } if *total != slabs as u64 => "wrong number of slabs",
         Reply::Slabs { first, .. } if *first != u64::from(request.first) => "slabs out of order",
         Reply::Slabs { count, .. } if *count != request.count || fds != *count as usize => {
-            "some descriptors are missing (is the limit on open files too low?)"
+            "descriptors missing (is the limit on open files too low?)"
         }
         Reply::Slabs { .. } => return Ok(()),
-        Reply::Ring { .. } => "a ring, where slabs were asked for",
+        Reply::Ring { .. } => "ring offer instead of slabs",
     };
     Err(PortError::Protocol { what })
 }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_the_socket_of_a_dead_agent_only() {
+    fn replaces_dead_agent_socket_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shm.sock");
         let first = Listener::bind(&path).unwrap();
@@ -103,11 +103,11 @@ mod tests {
 
         let second = Listener::bind(&path).unwrap();
         drop(second);
-        assert!(!path.exists(), "an orderly end leaves no file");
+        assert!(!path.exists(), "a regular drop removes the file");
     }
 
     #[test]
-    fn leaves_other_files_alone() {
+    fn keeps_files_that_are_no_sockets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes.txt");
         std::fs::write(&path, "mine").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_a_clear_error() {
+    fn rejects_long_path() {
         let path = PathBuf::from("/tmp/".to_owned() + &"x".repeat(200));
         let error = Listener::bind(&path).unwrap_err();
         assert!(error.to_string().contains("too long"), "{error}");

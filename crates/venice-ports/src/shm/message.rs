@@ -61,7 +61,8 @@ impl Request {
 
     /// Decodes a request. The error describes the violation.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| "a request is 32 bytes")?;
+        let bytes: &[u8; HEADER_LEN] =
+            bytes.try_into().map_err(|_| "request is not 32 bytes long")?;
         check_start(bytes)?;
         let request = Self {
             grant: GrantId(u64_at(bytes, 8)),
@@ -71,7 +72,7 @@ impl Request {
         };
         match request.count as usize {
             1..=SLABS_PER_MESSAGE => Ok(request),
-            _ => Err("a request is for 1 to 64 slabs"),
+            _ => Err("slab count is not 1 to 64"),
         }
     }
 }
@@ -122,8 +123,7 @@ impl Reply {
 
     /// Decodes a reply. The error describes the violation.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (header, text) =
-            bytes.split_first_chunk::<HEADER_LEN>().ok_or("shorter than a reply")?;
+        let (header, text) = bytes.split_first_chunk::<HEADER_LEN>().ok_or("reply too short")?;
         check_start(header)?;
         let status = u16::from_le_bytes([header[6], header[7]]);
         let (offsets, text) = match status {
@@ -131,7 +131,7 @@ impl Reply {
             _ => (Vec::new(), text),
         };
         if text.len() != u32_at(header, 28) as usize {
-            return Err("its text has another length than it says");
+            return Err("text length differs from its header");
         }
         match status {
             0 | DEVICE_SLABS => Ok(Self::Slabs {
@@ -155,10 +155,9 @@ impl Reply {
 fn take_offsets(bytes: &[u8], count: u32) -> Result<(Vec<u64>, &[u8]), &'static str> {
     let count = count as usize;
     if count > SLABS_PER_MESSAGE {
-        return Err("more slabs than a message has");
+        return Err("too many slabs in one message");
     }
-    let (offsets, text) =
-        bytes.split_at_checked(count * OFFSET_LEN).ok_or("offsets are missing")?;
+    let (offsets, text) = bytes.split_at_checked(count * OFFSET_LEN).ok_or("offsets missing")?;
     Ok(((0..count).map(|at| u64_at(offsets, at * OFFSET_LEN)).collect(), text))
 }
 
@@ -170,7 +169,7 @@ fn append_text(bytes: &mut Vec<u8>, text: &str) {
 
 fn check_start(header: &[u8; HEADER_LEN]) -> Result<(), &'static str> {
     if header[0..4] != MAGIC {
-        return Err("not Venice's shm protocol");
+        return Err("wrong magic number (is it a Venice agent?)");
     }
     if header[4..6] != VERSION.to_le_bytes() {
         return Err("another version of the shm protocol");
@@ -193,13 +192,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_survives_the_wire(grant: u64, key: u64, first: u32, count in 1u32..=64) {
+        fn request_roundtrip(grant: u64, key: u64, first: u32, count in 1u32..=64) {
             let request = Request { grant: GrantId(grant), key: GrantKey(key), first, count };
             prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
 
         #[test]
-        fn a_reply_survives_the_wire(
+        fn reply_roundtrip(
             total: u64,
             first: u64,
             count: u32,
@@ -222,14 +221,14 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_not_feared(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn decode_survives_garbage(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = Request::decode(&bytes);
             let _ = Reply::decode(&bytes);
         }
     }
 
     #[test]
-    fn a_request_for_none_or_too_many_is_refused() {
+    fn request_rejects_bad_slab_count() {
         for count in [0, 65, u32::MAX] {
             let request = Request { grant: GrantId(1), key: GrantKey(2), first: 0, count };
             assert!(Request::decode(&request.encode()).is_err());
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut() {
+    fn long_reason_is_truncated() {
         let reply = Reply::Refused { reason: "x".repeat(10_000) };
         let Ok(Reply::Refused { reason }) = Reply::decode(&reply.encode()) else { panic!() };
         assert_eq!(reason.len(), TEXT_LEN);

@@ -27,8 +27,8 @@ const MAX_CONNECTIONS: usize = 4096;
 /// Longest time of a connection without a request, in nanoseconds; it is then closed.
 const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
 /// Reason of the refusal of a device's slabs to other users.
-const ONLY_ROOT: &str = "its memory is a device (DAX), which root and the agent's own user alone may map: \
-                         run as one of them, or reach it with --port udp";
+const ONLY_ROOT: &str = "the grant's memory is a device (DAX), which only root and the agent's user may \
+                         map: run as one of them, or use --port udp";
 
 /// Some slabs of a grant.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl ShmServer {
     /// `link`.
     ///
     /// # Errors
-    /// Those of [`ShmServer::start`].
+    /// Same as [`ShmServer::start`].
     pub fn start_behind(
         path: &Path,
         source: impl SlabSource + 'static,
@@ -123,7 +123,7 @@ impl ShmServer {
 
     /// Returns the grants whose recipients have fetched slabs and are still connected, in order.
     pub fn mapped(&self) -> Vec<GrantId> {
-        self.shared.mapped.lock().expect("no thread panics with the list").clone()
+        self.shared.mapped.lock().expect("no thread panics under this lock").clone()
     }
 
     /// Returns the socket's path.
@@ -132,7 +132,7 @@ impl ShmServer {
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.shared.orders.lock().expect("no thread panics with the orders"));
+        give(&mut self.shared.orders.lock().expect("no thread panics under this lock"));
         // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
@@ -187,7 +187,7 @@ impl<S: SlabSource> Service<S> {
 
     /// Publishes the list of mapped grants to the owner.
     fn tell(&self) {
-        let mut mapped = self.shared.mapped.lock().expect("no thread panics with the list");
+        let mut mapped = self.shared.mapped.lock().expect("no thread panics under this lock");
         mapped.clear();
         mapped.extend(self.connections.iter().filter_map(|connection| connection.grant));
         mapped.sort_unstable();
@@ -215,7 +215,7 @@ impl<S: SlabSource> Service<S> {
     /// Executes the owner's orders; returns true for the stop order.
     fn take_orders(&mut self) -> bool {
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
-        let mut orders = self.shared.orders.lock().expect("no thread panics with the orders");
+        let mut orders = self.shared.orders.lock().expect("no thread panics under this lock");
         for revoked in orders.revoked.drain(..) {
             for connection in &mut self.connections {
                 connection.closed |= connection.grant == Some(revoked);

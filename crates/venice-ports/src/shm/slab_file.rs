@@ -105,19 +105,19 @@ impl SlabFile {
         if is_device(&stat) {
             let end = self.offset_bytes.checked_add(SLAB_BYTES);
             return match dax_bytes(&stat) {
-                None => protocol("a slab is in a device that is no memory"),
+                None => protocol("the device of a slab is no memory device"),
                 Some(len_bytes) if end.is_none_or(|end| end > len_bytes) => {
-                    protocol("a slab ends behind its device's end")
+                    protocol("slab reaches beyond the end of its device")
                 }
                 Some(_) => Ok(()),
             };
         }
         let seals = fcntl_get_seals(&self.fd).map_err(PortError::at("reading a slab's seals"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return protocol("a slab is not sealed");
+            return protocol("slab is not sealed against resizing");
         }
         if stat.st_size as u64 != SLAB_BYTES || self.offset_bytes != 0 {
-            return protocol("a slab has the wrong length");
+            return protocol("wrong length of a slab");
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_no_memory_is_refused() {
+    fn rejects_device_without_memory() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let slab = SlabFile::at(null.into(), 0);
         assert!(slab.is_in_device());
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_its_own_begins_where_the_slab_does() {
+    fn own_file_needs_offset_zero() {
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("slab", flags).unwrap();
         rustix::fs::ftruncate(&fd, SLAB_BYTES).unwrap();
         let whole = SlabFile::from(fd.try_clone().unwrap());
-        assert!(!whole.is_in_device() && whole.check().is_err(), "nothing holds its length");
+        assert!(!whole.is_in_device() && whole.check().is_err(), "its length is not sealed");
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         whole.check().unwrap();
         assert_eq!(whole.try_clone().unwrap().offset_bytes(), 0);

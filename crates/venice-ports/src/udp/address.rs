@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_roundtrip() {
         let mut book = AddressBook::default();
         for address in ["0.0.0.0:0", "255.255.255.255:65535", "10.1.2.3:7470", "[::1]:5"] {
             let address = address.parse().unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_v6_peer_is_not_taken_for_another() {
+    fn stale_v6_handle_finds_nothing() {
         let mut book = AddressBook::default();
         let first = book.handle(v6(1));
         for number in 2..=MAX_V6 as u16 {

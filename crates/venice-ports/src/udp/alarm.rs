@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_no_later_than_the_deadline_and_is_silent_after() {
+    fn rings_by_earliest_deadline() {
         let mut alarm = Alarm::new().unwrap();
         assert!(!rings_within(&alarm, 0));
         let now_ns = monotonic_ns();
@@ -99,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_back_leaves_the_alarm_alone() {
+    fn later_deadline_keeps_alarm() {
         let mut alarm = Alarm::new().unwrap();
         let now_ns = monotonic_ns();
         alarm.set(now_ns, Some(now_ns + MS));
         alarm.set(now_ns, Some(now_ns + 3600 * 1000 * MS));
-        assert!(rings_within(&alarm, 10_000), "it rings early once");
+        assert!(rings_within(&alarm, 10_000), "the old setting rings once");
         let now_ns = monotonic_ns();
         alarm.set(now_ns, Some(now_ns + 3600 * 1000 * MS));
-        assert!(!rings_within(&alarm, 5), "and then at the later time");
+        assert!(!rings_within(&alarm, 5), "the later deadline is set then");
     }
 
     #[test]
-    fn a_deadline_in_the_past_rings_at_once() {
+    fn past_deadline_rings_at_once() {
         let mut alarm = Alarm::new().unwrap();
         alarm.set(monotonic_ns(), Some(0));
         assert!(rings_within(&alarm, 10_000));

@@ -209,7 +209,7 @@ impl UdpDriver {
     /// the relays in between cannot.
     ///
     /// # Errors
-    /// Those of [`UdpDriver::add_peer`] and [`UdpDriver::add_sealed_peer`].
+    /// Same as [`UdpDriver::add_peer`] and [`UdpDriver::add_sealed_peer`].
     ///
     /// # Panics
     /// Panics if the driver has peers that it reaches directly.
@@ -220,7 +220,10 @@ impl UdpDriver {
         home: SocketAddr,
         named: Option<SealedAs>,
     ) -> Result<PeerIndex, PortError> {
-        assert!(self.is_via || self.peers.is_empty(), "a driver goes one way or the other");
+        assert!(
+            self.is_via || self.peers.is_empty(),
+            "one driver has either direct or relayed peers"
+        );
         self.is_via = true;
         self.incoming.set_has_frames(false);
         match named {
@@ -383,7 +386,7 @@ impl UdpDriver {
     /// could last long, because nothing else may come. Returns whether a datagram came in.
     ///
     /// # Errors
-    /// Those of [`UdpDriver::pump`] and [`UdpDriver::wait`].
+    /// Same as [`UdpDriver::pump`] and [`UdpDriver::wait`].
     pub fn turn(&mut self, timeout_ns: u64) -> Result<bool, PortError> {
         let now_ns = monotonic_ns();
         if self.pump(now_ns)? {
@@ -566,7 +569,7 @@ impl UdpDriver {
         let destination = PacketAddr { node: *node, endpoint: Endpoint::AGENT };
         // The relay fills in the sender.
         let packet = PacketRepr::new(PacketAddr::default(), destination);
-        packet.emit_header(payload_len, buffer).expect("it fits into a packet");
+        packet.emit_header(payload_len, buffer).expect("the frame fits into a packet");
         outgoing.push(to, PACKET_HEADER_BYTES + payload_len, *limit);
         true
     }

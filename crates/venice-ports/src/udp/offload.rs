@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_takes_large_datagrams() {
+    fn loopback_allows_large_datagrams() {
         let limit = datagram_limit("127.0.0.1:9".parse().unwrap());
         assert!((1472..=65_507).contains(&limit), "{limit}");
         assert!(UdpOffloads::detect().is_ok());

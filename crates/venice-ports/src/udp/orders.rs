@@ -145,7 +145,7 @@ mod tests {
     /// A relay receives a neighbour just after its check for new neighbours, and a grant just
     /// before its check for orders.
     #[test]
-    fn a_wake_for_something_else_is_not_lost_to_an_order() {
+    fn order_keeps_unrelated_wakeup() {
         let orders = Orders::new().unwrap();
         let mut target = Target::new(TargetConfig::new(NodeId(1), 1));
         orders.hear_wake();

@@ -243,7 +243,7 @@ impl Outgoing {
 
     /// Sends like [`Outgoing::send_with`], without kept frames.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        assert!(self.kept.is_empty(), "nobody is asked for kept frames");
+        assert!(self.kept.is_empty(), "no frame of the batch is kept");
         self.send_with(socket, |_| None)
     }
 

@@ -61,7 +61,7 @@ mod tests {
     use venice_wire::GrantId;
 
     #[test]
-    fn a_sender_stays_with_its_queue_whatever_others_do() {
+    fn sender_keeps_its_queue() {
         let owners = Owners::default();
         let [quiet, loud] = [1, 2].map(|id| KeyName::Grant(GrantId(id)));
         assert!(owners.claim(quiet, 1, 0) && owners.claim(quiet, 1, 0));
@@ -70,8 +70,8 @@ mod tests {
         for salt in 2..2 + MAX_OWNED as u64 {
             assert!(owners.claim(loud, salt, 1));
         }
-        assert!(owners.claim(loud, 1, 0), "its own are forgotten");
-        assert!(!owners.claim(quiet, 1, 1), "another's are not");
+        assert!(owners.claim(loud, 1, 0), "senders under the same key are forgotten");
+        assert!(!owners.claim(quiet, 1, 1), "senders under other keys are not");
         assert_eq!(owners.0.lock().unwrap().queues.len(), MAX_OWNED);
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_in_any_order() {
+    fn reassembles_pieces_in_any_order() {
         let mut whole = Reassembly::default();
         assert_eq!(whole.take(&header(10, 2, 3), b"e"), None);
         assert_eq!(whole.take(&header(10, 0, 3), b"ab"), None);
@@ -109,18 +109,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_lacks_a_piece_is_given_up_for_the_next() {
+    fn incomplete_message_yields_to_next() {
         let mut whole = Reassembly::default();
         assert_eq!(whole.take(&header(0, 0, 2), b"lost"), None);
         assert_eq!(whole.take(&header(2, 0, 2), b"here"), None);
         assert_eq!(whole.take(&header(0, 1, 2), b"late"), None);
-        assert_eq!(whole.take(&header(2, 1, 2), b"!"), None, "it made room as well");
+        assert_eq!(whole.take(&header(2, 1, 2), b"!"), None, "its buffer was reused as well");
         assert_eq!(whole.take(&header(4, 0, 1), b"single"), Some(&b"single"[..]));
     }
 
     proptest! {
         #[test]
-        fn no_genuine_sender_can_make_it_panic(
+        fn reassembly_never_panics(
             pieces in proptest::collection::vec((0u64..6, 0u8..15, 2u8..=15, 0usize..5000), 0..60)
         ) {
             let mut whole = Reassembly::with_room();

@@ -190,7 +190,7 @@ impl SealedSenders {
             self.opener.forget_session(opened.session);
             return Err(Dropped::Replayed);
         }
-        let kept = self.opener.kept(opened.session).expect("it was opened just now");
+        let kept = self.opener.kept(opened.session).expect("the session was opened above");
         if kept.is_none() {
             *kept = Sender::meet(from, &opened.header, &*self.keys);
         }

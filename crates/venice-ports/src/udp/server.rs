@@ -70,7 +70,7 @@ impl UdpServer {
         if xdp.is_some() && sockets.len() > 1 {
             return Err(XdpError::SeveralSockets { queues: sockets.len() }.into());
         }
-        let local = sockets.first().expect("a service has sockets").local_addr();
+        let local = sockets.first().expect("a service has at least one socket").local_addr();
         target.link.checksum &= keys.is_none();
         let shared = Arc::new(Shared::of(sockets.len())?);
         let mut server = Self { shared, local, threads: Vec::new() };

@@ -38,7 +38,7 @@ impl UdpSocket {
     /// both addresses; all datagrams of one sender's address come to the same socket.
     ///
     /// # Errors
-    /// Those of [`UdpSocket::bind`].
+    /// Same as [`UdpSocket::bind`].
     pub fn bind_queues(local: SocketAddr, queues: usize) -> Result<Vec<Self>, PortError> {
         // A first socket without sharing: the holders of a shared address may be other programs.
         let alone = Self::bind(local)?;
@@ -109,7 +109,7 @@ impl UdpSocket {
     pub fn receive_buffer_bytes(&self) -> Result<usize, PortError> {
         // The kernel doubles the requested size, for its own records.
         let doubled = socket_recv_buffer_size(&self.fd);
-        Ok(doubled.map_err(PortError::at("asking for a socket's buffer size"))? / 2)
+        Ok(doubled.map_err(PortError::at("reading a socket's buffer size"))? / 2)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_share_an_address_and_strangers_do_not() {
+    fn only_own_queues_share_address() {
         let queues = UdpSocket::bind_queues("127.0.0.1:0".parse().unwrap(), 3).unwrap();
         let local = queues[0].local_addr();
         assert!(queues.len() == 3 && queues.iter().all(|queue| queue.local_addr() == local));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_a_clear_error() {
+    fn bind_names_taken_port() {
         let first = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_ne!(first.local_addr().port(), 0);
         let error = UdpSocket::bind(first.local_addr()).unwrap_err();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yields_first_and_then_between_looks() {
+    fn yields_before_and_between_looks() {
         let mut spin = Spin::default();
         for now_ns in [1_000_000_000, 1_000_010_000] {
             spin.busy(now_ns);
@@ -93,11 +93,11 @@ mod tests {
         }
         spin.nothing(1_000_010_100);
         spin.begin(1_000_010_200);
-        assert_eq!(spin.nothing(1_000_010_300), Next::Yield, "it did something else");
+        assert_eq!(spin.nothing(1_000_010_300), Next::Yield, "it did other work");
     }
 
     #[test]
-    fn spins_while_requests_are_dense_and_not_for_long() {
+    fn spins_briefly_on_dense_requests() {
         let mut spin = Spin::default();
         let start_ns = 1_000_000_000;
         spin.busy(start_ns);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_processor_to_those_who_want_it_for_as_long_as_they_do() {
+    fn pause_scales_with_contention() {
         for (away_ns, pause_ns) in
             [(12_000, 48_000), (4_000_000, 16_000_000), (1 << 40, 20_000_000)]
         {
@@ -124,10 +124,10 @@ mod tests {
             spin.busy(start_ns);
             spin.busy(start_ns + 1_000);
             let back_ns = start_ns + 1_000 + away_ns;
-            assert_eq!(spin.nothing(back_ns), Next::Sleep, "somebody else ran");
+            assert_eq!(spin.nothing(back_ns), Next::Sleep, "another thread ran");
             for asked_ns in [back_ns + pause_ns - 2_000, back_ns + pause_ns - 1_000] {
                 spin.busy(asked_ns);
-                assert_eq!(spin.nothing(asked_ns + 500), Next::Sleep, "not again so soon");
+                assert_eq!(spin.nothing(asked_ns + 500), Next::Sleep, "still in the pause");
             }
             spin.busy(back_ns + pause_ns);
             assert_ne!(spin.nothing(back_ns + pause_ns + 500), Next::Sleep);

@@ -217,7 +217,7 @@ pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Resul
 /// Calls bpf(2) with its union of attributes.
 ///
 /// # Safety
-/// What the attributes point to suits the command and lives until the call is over.
+/// The targets of the attributes must suit the command and live until the call returns.
 pub(super) unsafe fn bpf(command: usize, attributes: &[u64; 16]) -> rustix::io::Result<usize> {
     let arguments = [command, attributes.as_ptr() as usize, size_of_val(attributes), 0, 0, 0];
     // SAFETY: the kernel reads the attributes, which live until the call is over; the rest is as

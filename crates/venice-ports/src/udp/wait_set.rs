@@ -91,7 +91,7 @@ mod tests {
     /// The next datagram ends the sleep after any number of batches, and so do the other
     /// descriptors.
     #[test]
-    fn wakes_after_having_been_awake_for_long() {
+    fn wakes_after_many_busy_batches() {
         let [socket, sender] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let other = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mut set = WaitSet::new(&[other.as_fd()]).unwrap();
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(
                 poll(&mut ready, Some(&Default::default())),
                 Ok(0),
-                "it is not in the epoll"
+                "the socket is not in the epoll"
             );
             set.sleep(socket.as_fd()).unwrap();
             socket.recv(&mut [0; 8]).unwrap();

@@ -120,7 +120,7 @@ pub struct GidEntry {
 /// `struct ibv_device_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct DeviceAttr {
     pub fw_ver: [c_char; 64],
     pub node_guid: u64,
@@ -155,7 +155,7 @@ pub struct DeviceAttr {
 /// `struct ibv_port_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct PortAttr {
     pub state: c_int,
     pub max_mtu: c_int,
@@ -184,7 +184,7 @@ pub struct PortAttr {
 /// `struct ibv_global_route`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct GlobalRoute {
     pub dgid: Gid,
     pub flow_label: u32,
@@ -196,7 +196,7 @@ pub struct GlobalRoute {
 /// `struct ibv_ah_attr`: route to the other side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct AhAttr {
     pub grh: GlobalRoute,
     pub dlid: u16,
@@ -210,7 +210,7 @@ pub struct AhAttr {
 /// `struct ibv_qp_cap`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpCap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -222,7 +222,7 @@ pub struct QpCap {
 /// `struct ibv_qp_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpInitAttr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut Cq,
@@ -236,7 +236,7 @@ pub struct QpInitAttr {
 /// `struct ibv_qp_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpAttr {
     pub qp_state: c_int,
     pub cur_qp_state: c_int,
@@ -269,7 +269,7 @@ pub struct QpAttr {
 /// `struct ibv_sge`: a piece of registered memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct Sge {
     pub addr: u64,
     pub length: u32,
@@ -279,7 +279,7 @@ pub struct Sge {
 /// `struct ibv_send_wr`, the union `wr` as `wr.atomic`, whose first member is `wr.rdma`'s too.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct SendWr {
     pub wr_id: u64,
     pub next: *mut SendWr,
@@ -326,7 +326,7 @@ impl SendWr {
 /// `struct ibv_recv_wr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct RecvWr {
     pub wr_id: u64,
     pub next: *mut RecvWr,
@@ -337,7 +337,7 @@ pub struct RecvWr {
 /// `struct ibv_wc`: a completion.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct Wc {
     pub wr_id: u64,
     pub status: c_int,
@@ -355,7 +355,7 @@ pub struct Wc {
 }
 
 /// Constants, by the enumeration they come from.
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub mod constants {
     pub const PORT_ACTIVE: i32 = 4;
     pub const LINK_LAYER_ETHERNET: u8 = 2;

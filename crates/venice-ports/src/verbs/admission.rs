@@ -72,7 +72,7 @@ impl<S: SlabSource> Admission<S> {
             None => error.to_string(),
         };
         if lent.key != hello.key {
-            return Err("that is not the grant's key".into());
+            return Err("wrong key of the grant".into());
         }
         let pair = QueuePair::new(&lent.domain, &self.completions, 1).map_err(in_words)?;
         let ours = QueuePairAddress {

@@ -124,7 +124,7 @@ impl Connection {
     ) {
         let ip = self.stream.local_addr().map(|address| address.ip());
         let decided = Hello::decode(&self.hello).map_err(str::to_owned).and_then(|hello| {
-            let ip = ip.map_err(|error| format!("the connection broke: {error}"))?;
+            let ip = ip.map_err(|error| format!("connection broken: {error}"))?;
             admit(&hello, ip).map(|(answer, pair)| (answer, (hello.grant, pair)))
         });
         match decided {

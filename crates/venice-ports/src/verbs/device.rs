@@ -120,12 +120,12 @@ impl Device {
         let mut this = Self { library, context, name: name.clone(), limits, port_number: 0, port };
         // SAFETY: the context is open; the structure is the one the function fills.
         let code = unsafe { (library.query_device)(context.as_ptr(), &mut this.limits) };
-        this.check("asking what it can do", code)?;
+        this.check("querying its limits", code)?;
         for number in 1..=this.limits.phys_port_cnt {
             let mut port = PortAttr::default();
             // SAFETY: as above.
             let code = unsafe { (library.query_port)(context.as_ptr(), number, &mut port) };
-            this.check("asking for its port", code)?;
+            this.check("querying its port", code)?;
             if port.state == constants::PORT_ACTIVE {
                 this.port_number = number;
                 this.port = port;
@@ -192,7 +192,7 @@ impl Device {
                 let (context, port) = (self.context(), self.port_number);
                 // SAFETY: the context is open; entry 0 always exists.
                 let code = unsafe { (self.library.query_gid)(context, port, 0, &mut gid) };
-                self.check("asking for its address", code)?;
+                self.check("querying its addresses", code)?;
                 vec![(gid, 0)]
             }
         };

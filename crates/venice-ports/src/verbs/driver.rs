@@ -176,7 +176,7 @@ impl VerbsDriver {
     /// Starts a write of `data`, 1 to 4096 bytes, into one mapping.
     ///
     /// # Errors
-    /// Those of [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn write(&mut self, token: u64, window_addr: u64, data: &[u8]) -> Result<(), FabricError> {
         let fill = |page: *mut u8| {
             // SAFETY: the access's own page, with no request of the device on it yet; the length
@@ -192,7 +192,7 @@ impl VerbsDriver {
     /// same device.
     ///
     /// # Errors
-    /// Those of [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn fetch_add(&mut self, token: u64, addr: u64, add: u64) -> Result<(), FabricError> {
         self.atomic(token, addr, constants::WR_ATOMIC_FETCH_AND_ADD, (add, 0))
     }
@@ -202,7 +202,7 @@ impl VerbsDriver {
     /// [`VerbsDriver::fetch_add`].
     ///
     /// # Errors
-    /// Those of [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn compare_swap(
         &mut self,
         token: u64,
@@ -438,7 +438,7 @@ impl VerbsDriver {
             return false;
         }
         let Place { addr, rkey, room_bytes } =
-            link.place(rest.remote_addr).expect("windows lie within their grants");
+            link.place(rest.remote_addr).expect("mappings lie within their grants");
         let len = rest.left_bytes.min(room_bytes).min(CHUNK_BYTES);
         let mut piece = Sge { addr: rest.local_addr, length: len as u32, lkey: rest.lkey };
         let mut request = SendWr::zeroed();

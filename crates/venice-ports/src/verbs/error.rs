@@ -41,7 +41,7 @@ pub enum VerbsError {
         device: String,
     },
     /// No queue pair is left for a grant that came later.
-    #[error("all queue pairs of {device} that were made ready are in use")]
+    #[error("no queue pair of {device} left: all prepared ones are in use")]
     NoneReady {
         /// The device.
         device: String,
@@ -55,7 +55,7 @@ pub enum VerbsError {
         what: &'static str,
     },
     /// The connection that introduces queue pairs failed.
-    #[error("the connection with {address} failed while {step}")]
+    #[error("connection to {address} failed while {step}")]
     SideChannel {
         /// The other end, or the address listened on.
         address: SocketAddr,
@@ -65,7 +65,7 @@ pub enum VerbsError {
         source: std::io::Error,
     },
     /// The donor refused this recipient.
-    #[error("the donor at {address} refuses: {reason}")]
+    #[error("donor at {address} refused: {reason}")]
     Refused {
         /// The donor.
         address: SocketAddr,
@@ -73,7 +73,7 @@ pub enum VerbsError {
         reason: String,
     },
     /// The other side does not speak this protocol.
-    #[error("what answers at {address} makes no sense: {what}")]
+    #[error("unexpected reply from {address} (protocol error): {what}")]
     Protocol {
         /// The other side.
         address: SocketAddr,

@@ -49,7 +49,7 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with the grants")
+        self.state.lock().expect("no thread panics under this lock")
     }
 
     /// Admits a recipient. The lock is not held while slabs are registered, because a revocation

@@ -96,7 +96,7 @@ impl Welcome {
         match status {
             0 if len <= MAX_SLABS => Ok(Self::Granted { slabs: len, address: from.take_address() }),
             1 if len <= MAX_TEXT => Ok(Self::Refused { text_len: len }),
-            _ => Err("an answer that is none"),
+            _ => Err("invalid answer"),
         }
     }
 
@@ -141,10 +141,10 @@ impl Reader<'_> {
 
     fn take_front(&mut self) -> Result<(), &'static str> {
         if self.take() != MAGIC {
-            return Err("no Venice speaks there");
+            return Err("wrong magic number (is it a Venice agent?)");
         }
         if u16::from_le_bytes(self.take()) != VERSION {
-            return Err("it is of another version");
+            return Err("another protocol version");
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_back(
+        fn messages_roundtrip(
             address in address(), grant in any::<u64>(), key in any::<u64>(), slabs in 0..MAX_SLABS
         ) {
             let hello = Hello { grant: GrantId(grant), key: GrantKey(key), address };
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_and_never_a_panic(bytes in any::<[u8; HELLO_LEN]>()) {
+        fn decode_rejects_garbage(bytes in any::<[u8; HELLO_LEN]>()) {
             if bytes[..4] != MAGIC {
                 prop_assert!(Hello::decode(&bytes).is_err());
             }
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn a_reason_of_any_length_fits(reason in ".{0,600}") {
+        fn refusal_truncates_long_reason(reason in ".{0,600}") {
             let bytes = Welcome::refusal(&reason);
             let (front, text) = bytes.split_first_chunk().expect("a front");
             let text_len = text.len() as u64;

@@ -53,7 +53,7 @@ impl SideChannel {
 
     /// Returns the address of this machine on this connection.
     pub(super) fn local_ip(&self) -> Result<IpAddr, VerbsError> {
-        let failed = |errno| side_channel(self.address, "asking for its address", errno);
+        let failed = |errno| side_channel(self.address, "reading its local address", errno);
         let local = rustix::net::getsockname(&self.fd).map_err(failed)?;
         let local = SocketAddr::try_from(local).map_err(failed)?;
         Ok(local.ip())
@@ -61,7 +61,7 @@ impl SideChannel {
 
     /// Sends all of `bytes`.
     pub(super) fn send(&self, mut bytes: &[u8]) -> Result<(), VerbsError> {
-        let failed = |errno| side_channel(self.address, "asking for a grant", errno);
+        let failed = |errno| side_channel(self.address, "requesting a grant", errno);
         while !bytes.is_empty() {
             match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
                 Ok(len) => bytes = &bytes[len..],
@@ -140,7 +140,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     #[test]
-    fn what_is_sent_comes_and_what_comes_is_received() {
+    fn exchanges_bytes_both_ways() {
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let address = listener.local_addr().unwrap();
         let other = std::thread::spawn(move || {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for_for_ever() {
+    fn receive_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let channel = SideChannel::connect(address, SECOND_NS / 20, 0).unwrap();

@@ -1,4 +1,4 @@
-//! What several tests need: a donor's memory of one grant, a random generator that repeats.
+//! Fixtures of several tests: a donor's memory of one grant, a random generator that repeats.
 #![allow(dead_code)]
 
 pub mod netns;
@@ -57,7 +57,7 @@ impl GrantedMemory for OneGrant {
     }
 }
 
-/// One seed repeats a run.
+/// Random generator; one seed repeats a run.
 pub struct Random(pub u64);
 
 impl Random {

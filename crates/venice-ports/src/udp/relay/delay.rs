@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_come_out_in_order_and_in_time() {
+    fn delivers_in_order_at_due_time() {
         let mut delays = Delays::new("latency=5us".parse().unwrap(), 2);
         for n in 0..MAX_HELD {
             assert!(delays.hold(1000 + n as u64, SwitchPort(1), &[n as u8, 9]));

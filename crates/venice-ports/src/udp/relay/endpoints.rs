@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_silent_make_room_and_nobody_inherits_a_number() {
+    fn evicts_idle_endpoint_without_number_reuse() {
         let mut endpoints = Endpoints::new();
         let first = endpoints.hear(0, address(1));
         let second = endpoints.hear(1, address(2));
@@ -83,7 +83,7 @@ mod tests {
             endpoints.hear(3, address(10 + port));
         }
         assert_eq!(endpoints.len(), MAX_ENDPOINTS);
-        assert_eq!(endpoints.address(second), None, "the silent one went");
+        assert_eq!(endpoints.address(second), None, "the idle one is evicted");
         assert_eq!(endpoints.address(first), Some(address(1)));
         assert_ne!(endpoints.hear(4, address(2)), second);
     }

@@ -66,7 +66,7 @@ impl FarEnds {
             }
         };
         let opened = opener.open(now_ns, payload, &**keys)?;
-        let kept = opener.kept(opened.session).expect("it was opened just now");
+        let kept = opener.kept(opened.session).expect("the session was opened above");
         if kept.is_none() {
             *kept = FarEnd::meet(source, &opened.header, &**keys);
         }

@@ -116,7 +116,8 @@ impl Relay {
     /// Sets the present address of the neighbour behind `port`, and its key where datagrams are
     /// sealed. Ignores a port that does not exist.
     pub fn set_neighbour(&self, port: SwitchPort, address: SocketAddr, seal: Option<SealedAs>) {
-        let mut neighbours = self.shared.neighbours.lock().expect("nobody panics with them");
+        let mut neighbours =
+            self.shared.neighbours.lock().expect("no thread panics under this lock");
         let Some(neighbour) = neighbours.get_mut(usize::from(port.0)) else { return };
         let told = Told { address, seal };
         if neighbour.replace(told) != Some(told) {
@@ -155,7 +156,7 @@ impl Relay {
 
     /// Returns its counters.
     pub fn stats(&self) -> RelayStats {
-        self.shared.stats.lock().expect("nobody panics with them").clone()
+        self.shared.stats.lock().expect("no thread panics under this lock").clone()
     }
 }
 

@@ -111,7 +111,7 @@ impl Neighbours {
         let KeyName::Peer(node) = header.key else { return Err(Dropped::UnknownKey) };
         let port = *seal.nodes.get(&node).ok_or(Dropped::UnknownKey)?;
         let opened = seal.opener.open(now_ns, datagram, &*seal.keys)?;
-        let kept = seal.opener.kept(opened.session).expect("it was opened just now");
+        let kept = seal.opener.kept(opened.session).expect("the session was opened above");
         let sender = kept
             .get_or_insert_with(|| Box::new(Sender { port, reassembly: Reassembly::default() }));
         if let Some(hop) = sender.reassembly.take(&opened.header, &datagram[opened.payload]) {

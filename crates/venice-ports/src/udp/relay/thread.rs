@@ -146,7 +146,8 @@ impl<M: GrantedMemory> RelayThread<M> {
             return;
         }
         self.generation = generation;
-        self.neighbours.learn(&self.shared.neighbours.lock().expect("nobody panics with them"));
+        self.neighbours
+            .learn(&self.shared.neighbours.lock().expect("no thread panics under this lock"));
     }
 
     /// Passes neighbours' datagrams to their links, and programs' packets into the network.
@@ -233,7 +234,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             let Some((to, len)) = self.far_ends.wrap(to, frame_len, payload) else { continue };
             let source = PacketAddr { node: self.node, endpoint: Endpoint::AGENT };
             let repr = PacketRepr::new(source, to);
-            repr.emit_header(len, &mut self.scratch).expect("it fits into a packet");
+            repr.emit_header(len, &mut self.scratch).expect("the frame fits into a packet");
             return Some(PACKET_HEADER_BYTES + len);
         }
     }
@@ -303,7 +304,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         self.stats.hops.clear();
         let hops = ports.filter_map(|port| Some((port, self.switch.hop_stats(port)?)));
         self.stats.hops.extend(hops);
-        self.shared.stats.lock().expect("nobody panics").clone_from(&self.stats);
+        self.shared.stats.lock().expect("no thread panics under this lock").clone_from(&self.stats);
         self.far_ends.publish(&self.shared.traffic);
     }
 }

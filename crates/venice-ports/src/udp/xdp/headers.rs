@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_back_where_the_request_came_from() {
+    fn answer_reverses_request_headers() {
         let mut frame = request(b"request");
         // A short frame is padded.
         frame.extend([0; 11]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_is_nobody_s() {
+    fn parse_rejects_damaged_frames() {
         let frame = request(b"request");
         for len in 0..frame.len() {
             assert_eq!(Headers::parse(&frame[..len]), None, "{len}");

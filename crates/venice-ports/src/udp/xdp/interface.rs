@@ -34,11 +34,11 @@ impl FromStr for XdpInterface {
             Some((name, "generic")) => (name, XdpMode::Generic),
             Some((name, "native")) => (name, XdpMode::Native),
             Some((_, mode)) => {
-                return Err(format!("{mode:?} is no way to run there: write generic or native"));
+                return Err(format!("invalid mode {mode:?}: expected generic or native"));
             }
         };
         if name.is_empty() || name.len() >= NAME_BYTES || name.contains(['/', '\0', ' ']) {
-            return Err(format!("{name:?} is no network interface's name, as eth0 is"));
+            return Err(format!("invalid interface name {name:?}: expected a name such as eth0"));
         }
         Ok(Self { name: name.to_owned(), mode })
     }
@@ -84,7 +84,7 @@ impl Facts {
         };
         let index = name_to_index(socket.as_fd(), name)
             .map_err(|_| XdpError::NoInterface { name: name.to_owned() })?;
-        let asking = XdpError::at(interface, "asking for its address and MTU");
+        let asking = XdpError::at(interface, "querying its address and MTU");
         let mtu = query::<SIOCGIFMTU>(socket, name).map_err(&asking)?;
         let mtu_bytes = u32::from_ne_bytes(*mtu.first_chunk().expect("four bytes")) as usize;
         // The address follows family and port, as in a `sockaddr_in`.
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_written_with_or_without_its_mode() {
+    fn parses_interface_with_optional_mode() {
         let read = |text: &str| text.parse::<XdpInterface>();
         assert_eq!(read("eth0").unwrap().to_string(), "eth0:generic");
         assert_eq!(read("eth0:native").unwrap().to_string(), "eth0:native");

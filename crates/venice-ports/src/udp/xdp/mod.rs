@@ -55,7 +55,7 @@ pub enum XdpMode {
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// There is no such interface.
-    #[error("there is no network interface {name}: ip link lists them")]
+    #[error("no network interface {name}: list them with ip link")]
     NoInterface {
         /// Requested name.
         name: String,
@@ -67,7 +67,7 @@ pub enum XdpError {
         name: String,
     },
     /// The socket is an IPv6 socket.
-    #[error("AF_XDP is for IPv4: listen on an address of it, not on {ip}")]
+    #[error("AF_XDP is for IPv4: listen on an IPv4 address, not on {ip}")]
     Version6 {
         /// The socket's address.
         ip: Ipv6Addr,
@@ -83,13 +83,13 @@ pub enum XdpError {
         first: Ipv4Addr,
     },
     /// It has too many receive queues.
-    #[error("{name} has more than {MAX_QUEUES} receive queues: ethtool -L {name} sets fewer")]
+    #[error("{name} has more than {MAX_QUEUES} receive queues: set fewer with ethtool -L {name}")]
     ManyQueues {
         /// The interface.
         name: String,
     },
     /// The port has several sockets; all datagrams of a sender must come to one thread.
-    #[error("AF_XDP needs a port with one queue, and this one has {queues}")]
+    #[error("AF_XDP needs a port with one queue: this one has {queues}")]
     SeveralSockets {
         /// Number of its sockets.
         queues: usize,
@@ -119,14 +119,10 @@ fn hint(errno: Errno, interface: &XdpInterface) -> String {
             " (it needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF)".to_owned()
         }
         Errno::BUSY | Errno::EXIST => {
-            " (one program at a time can have an interface: ip link show tells of others)"
-                .to_owned()
+            " (an interface takes one program at a time: see ip link show)".to_owned()
         }
         Errno::OPNOTSUPP | Errno::RANGE if interface.mode == XdpMode::Native => {
-            format!(
-                " (its driver or its MTU does not allow for it: try {}:generic)",
-                interface.name
-            )
+            format!(" (its driver or its MTU does not support it: try {}:generic)", interface.name)
         }
         Errno::INVAL | Errno::AFNOSUPPORT | Errno::NOPROTOOPT => {
             " (it needs Linux 6.6 with CONFIG_XDP_SOCKETS)".to_owned()

@@ -47,7 +47,7 @@ impl Mapping {
     pub(super) fn at<T>(&self, offset: u64) -> *mut T {
         let offset = offset as usize;
         let is_within = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
-        assert!(is_within, "the kernel and we speak of our frames only");
+        assert!(is_within, "the offset lies outside the mapping");
         // SAFETY: within the mapping.
         unsafe { self.start.add(offset).cast() }
     }
@@ -58,10 +58,10 @@ impl Mapping {
     /// The kernel must not own them, nor may another reference exist.
     ///
     /// # Panics
-    /// Those of [`Mapping::at`].
+    /// Same as [`Mapping::at`].
     pub(super) unsafe fn bytes(&mut self, offset: u64, len: usize) -> &mut [u8] {
         let end = (offset as usize).checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.len), "as above");
+        assert!(end.is_some_and(|end| end <= self.len), "the range lies outside the mapping");
         // SAFETY: within the mapping; owned by the caller, by its promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(offset as usize), len) }
     }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_has_its_own_way_until_it_falls_silent() {
+    fn routes_expire_after_silence() {
         let mut routes = Routes::default();
         let (one, from_one) = came_from(1, 1);
         let (two, from_two) = came_from(2, 2);
@@ -101,13 +101,13 @@ mod tests {
         assert_eq!(routes.to(6, &two), Some((from_two.turned(), true)));
         let (_, from_elsewhere) = came_from(1, 9);
         routes.learn(7, &one, &from_elsewhere);
-        assert_eq!(routes.to(8, &one), Some((from_elsewhere.turned(), true)), "it has moved");
+        assert_eq!(routes.to(8, &one), Some((from_elsewhere.turned(), true)), "the peer has moved");
         assert_eq!(routes.to(TRUSTED_NS + 5, &two), None);
         assert_eq!(routes.to(TRUSTED_NS + 6, &one), Some((from_elsewhere.turned(), true)));
     }
 
     #[test]
-    fn strangers_without_end_are_forgotten() {
+    fn route_count_is_bounded() {
         let mut routes = Routes::default();
         for number in 0..2 * MAX_ROUTES as u32 {
             let (_, mut headers) = came_from(1, 1);

@@ -61,7 +61,7 @@ impl VerbsDriver {
     /// are removed, and the new grant takes its number.
     ///
     /// # Errors
-    /// Those of [`VerbsDriver::add_grant`]; [`VerbsError::NoneReady`] if all are in use.
+    /// Same as [`VerbsDriver::add_grant`]; [`VerbsError::NoneReady`] if all are in use.
     pub fn join_grant(
         &mut self,
         address: SocketAddr,
