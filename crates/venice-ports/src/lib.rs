@@ -20,17 +20,17 @@
 pub mod adaptive;
 pub mod channels;
 mod error;
-mod outside;
+mod mappings;
 mod process;
 pub mod qpair;
 pub mod ring;
 pub mod seal;
 pub mod shm;
-mod turns;
+mod system;
+mod time_slice;
 pub mod udp;
 pub mod verbs;
-mod windows;
 
 pub use error::PortError;
-pub use outside::{hold_until, monotonic_ns, random_u64, time_of_day_error_us};
-pub use turns::take_turns_of;
+pub use system::{monotonic_ns, random_u64, time_of_day_error_us, wait_until};
+pub use time_slice::set_time_slice;

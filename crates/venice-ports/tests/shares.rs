@@ -38,7 +38,7 @@ fn part_of_first(outcomes: &[Outcome]) -> f64 {
 /// Program of the other tests: does nothing unless the environment selects it.
 #[test]
 fn child_program() {
-    load::run_if_program();
+    load::be_program();
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn revocation_takes_effect_at_once() {
         unsafe { view.as_ptr().add(100).write_volatile(9) };
         let result = match driver.write(5, 100, &[2; 100]) {
             Ok(()) => next(&mut driver).1,
-            Err(error) => panic!("unexpected error before the revocation: {error}"),
+            Err(error) => panic!("refused before a completion was polled: {error}"),
         };
         assert_eq!(result, Err(AccessError::Refused(Refusal::UnknownGrant)));
         // SAFETY: as above.

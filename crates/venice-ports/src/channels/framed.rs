@@ -8,7 +8,7 @@ use venice_fabric::{
 
 use super::{ChannelError, ReadPart, WritePart};
 use crate::ring::RingDriver;
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::udp::UdpDriver;
 use crate::{PortError, monotonic_ns};
 
@@ -66,7 +66,7 @@ impl FrameDriver for RingDriver {
 #[derive(Debug)]
 pub struct FramedChannels<D> {
     driver: D,
-    patience: Patience,
+    spin: SpinPolicy,
     /// Token of the next blocking access. They count downwards, apart from the caller's tokens.
     next_token: u64,
     /// Completions of other accesses that arrived during a blocking access.
@@ -88,7 +88,7 @@ impl<D: FrameDriver> FramedChannels<D> {
     pub fn new(driver: D) -> Self {
         Self {
             driver,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             next_token: u64::MAX,
             aside: VecDeque::new(),
             bulk_aside: VecDeque::new(),
@@ -112,14 +112,14 @@ impl<D: FrameDriver> FramedChannels<D> {
     fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let any = self.driver.pump(now_ns)?;
         if any {
-            self.patience.found(now_ns);
+            self.spin.found(now_ns);
         }
         Ok(any)
     }
 
     /// Spins, yields or sleeps when nothing has arrived.
-    fn rest(&mut self, now_ns: u64) -> Result<(), PortError> {
-        match self.patience.nothing(now_ns) {
+    fn back_off(&mut self, now_ns: u64) -> Result<(), PortError> {
+        match self.spin.nothing(now_ns) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
             Next::Sleep => self.driver.wait(SLEEP_NS)?,
@@ -142,7 +142,7 @@ impl<D: FrameDriver> FramedChannels<D> {
             let before = self.aside.len();
             self.take_completions(None, &mut []);
             if !any && self.aside.len() == before {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
     }
@@ -157,7 +157,7 @@ impl<D: FrameDriver> FramedChannels<D> {
                 return Ok(result?);
             }
             if !any {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
     }
@@ -307,7 +307,7 @@ impl<D: FrameDriver> FramedChannels<D> {
                 self.spare.push(completion.buffer);
             }
             if !any && done == before {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
         self.spare.truncate(SPARE_BUFFERS);

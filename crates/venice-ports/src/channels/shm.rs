@@ -15,9 +15,9 @@ use super::mapped_grant::MappedGrant;
 use super::queue::Queue;
 use super::watch::Watch;
 use super::{ChannelError, ReadPart, WritePart};
+use crate::mappings::{MappingTable, Target};
 use crate::shm::fetch_slabs;
-use crate::windows::{Target, Windows};
-use crate::{PortError, hold_until, monotonic_ns};
+use crate::{PortError, monotonic_ns, wait_until};
 
 const _: () = assert!(cfg!(target_endian = "little"), "atomics are little-endian numbers");
 
@@ -31,7 +31,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "atomics are little-endian
 /// donor's answer would have arrived over it.
 #[derive(Debug)]
 pub struct ShmChannels {
-    ramt: Windows,
+    ramt: MappingTable,
     /// Grants by their peer index in the RAMT.
     grants: Vec<Option<Grant>>,
     queue: Queue,
@@ -71,7 +71,7 @@ impl ShmChannels {
     /// Never today; the signature leaves room for an error of the system.
     pub fn new(model: Option<LinkModel>) -> Result<Self, PortError> {
         Ok(Self {
-            ramt: Windows::default(),
+            ramt: MappingTable::default(),
             grants: Vec::new(),
             queue: Queue::new(),
             watch: None,
@@ -215,7 +215,7 @@ impl ShmChannels {
         let place = self.place(window_addr, into.len())?;
         let due_ns = self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 0, into.len()));
         load(place.ptr, into);
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl ShmChannels {
         let place = self.place(window_addr, from.len())?;
         let due_ns = self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, from.len(), 0));
         store(from, place.ptr);
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl ShmChannels {
     #[inline]
     pub(super) fn fence(&mut self) -> Result<(), ChannelError> {
         std::sync::atomic::fence(Ordering::SeqCst);
-        hold_until(self.posted_until_ns);
+        wait_until(self.posted_until_ns);
         if !std::mem::take(&mut self.has_posted) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl ShmChannels {
     pub(super) fn fetch_add(&mut self, window_addr: u64, add: u64) -> Result<u64, ChannelError> {
         let (place, number) = self.number(window_addr)?;
         let old = number.fetch_add(add, Ordering::SeqCst);
-        hold_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 8, 8)));
+        wait_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 8, 8)));
         Ok(old)
     }
 
@@ -272,7 +272,7 @@ impl ShmChannels {
     ) -> Result<u64, ChannelError> {
         let (place, number) = self.number(window_addr)?;
         let old = compare_swap(number, expected, new);
-        hold_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 16, 8)));
+        wait_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 16, 8)));
         Ok(old)
     }
 }
@@ -287,7 +287,7 @@ impl ShmChannels {
         for ReadPart { window_addr, into } in parts {
             due_ns = due_ns.max(self.bulk_read(*window_addr, into)?);
         }
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl ShmChannels {
         for WritePart { window_addr, from } in parts {
             due_ns = due_ns.max(self.bulk_write(*window_addr, from)?);
         }
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -476,7 +476,7 @@ impl ShmChannels {
 
     pub(super) fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
         let until_ns = monotonic_ns().saturating_add(timeout_ns);
-        hold_until(self.queue.next_due_ns().unwrap_or(until_ns).min(until_ns));
+        wait_until(self.queue.next_due_ns().unwrap_or(until_ns).min(until_ns));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use venice_fabric::{
 };
 
 use super::{ChannelError, ReadPart, WritePart};
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::verbs::{BufferId, Bulk, VerbsDriver, VerbsError};
 use crate::{PortError, monotonic_ns};
 
@@ -35,7 +35,7 @@ const POSTED_TOKEN: u64 = LAST_PIECE_TOKEN - PIECES as u64;
 #[derive(Debug)]
 pub struct VerbsChannels {
     driver: VerbsDriver,
-    patience: Patience,
+    spin: SpinPolicy,
     next_token: u64,
     /// Single accesses completed and not polled.
     aside: VecDeque<(u64, Result<(), AccessError>, Vec<u8>)>,
@@ -87,7 +87,7 @@ impl VerbsChannels {
         let registered = driver.add_buffer(PIECES * PIECE_BYTES)?;
         Ok(Self {
             driver,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             next_token: FIRST_OWN_TOKEN,
             aside: VecDeque::new(),
             shown: Vec::new(),
@@ -140,14 +140,14 @@ impl VerbsChannels {
         }
         self.start_pieces();
         if any {
-            self.patience.found(monotonic_ns());
+            self.spin.found(monotonic_ns());
         }
         (any, found)
     }
 
     /// Spins, yields or sleeps when nothing has arrived.
-    fn rest(&mut self) -> Result<(), PortError> {
-        match self.patience.nothing(monotonic_ns()) {
+    fn back_off(&mut self) -> Result<(), PortError> {
+        match self.spin.nothing(monotonic_ns()) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
             Next::Sleep => self.driver.wait(SLEEP_NS)?,
@@ -166,7 +166,7 @@ impl VerbsChannels {
                 started => return Ok(started?),
             }
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
     }
@@ -177,7 +177,7 @@ impl VerbsChannels {
             match self.pump(Some(token), into) {
                 (_, Some(result)) => return Ok(result?),
                 (true, None) => {}
-                (false, None) => self.rest()?,
+                (false, None) => self.back_off()?,
             }
         }
     }
@@ -206,7 +206,7 @@ impl VerbsChannels {
     pub(super) fn fence(&mut self) -> Result<(), ChannelError> {
         while self.posted > 0 {
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
         self.posted_error.take().map_or(Ok(()), |error| Err(error.into()))
@@ -327,7 +327,7 @@ impl VerbsChannels {
                 return done.result.map(|()| done.buffer).map_err(ChannelError::from);
             }
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
     }
@@ -345,7 +345,7 @@ impl VerbsChannels {
                 Err(RdmaRejected { error: FabricError::WouldBlock, buffer: back, .. }) => {
                     buffer = back;
                     if !self.pump(None, &mut []).0 {
-                        self.rest()?;
+                        self.back_off()?;
                     }
                 }
                 Err(RdmaRejected { error, .. }) => return Err(error.into()),

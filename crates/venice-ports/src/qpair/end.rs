@@ -47,8 +47,8 @@ impl End {
         for _ in 0..TURNS {
             let pumped = self.link.pump(now_ns);
             // A link that is down is reported without a frame.
-            let (heard, is_for_streams) = self.hear(now_ns);
-            any |= pumped? | heard;
+            let (had_events, is_for_streams) = self.take_events(now_ns);
+            any |= pumped? | had_events;
             if !is_for_streams {
                 break;
             }
@@ -59,7 +59,7 @@ impl End {
     /// Takes the events; returns whether there were any, and whether they gave streams something to
     /// send.
     #[inline]
-    fn hear(&mut self, now_ns: u64) -> (bool, bool) {
+    fn take_events(&mut self, now_ns: u64) -> (bool, bool) {
         let mut is_for_streams = self.streams.take_completions(&mut self.link, now_ns);
         let mut any = is_for_streams;
         while let Some(event) = self.link.qpairs().poll_event() {

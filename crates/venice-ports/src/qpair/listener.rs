@@ -16,7 +16,7 @@ use crate::ring::RingListener;
 use crate::{PortError, monotonic_ns};
 
 /// Longest time until a new connection requests a QPair, in nanoseconds.
-const SILENCE_NS: u64 = 10_000_000_000;
+const REQUEST_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Most connections that may be without a QPair at once; more wait in the listener's backlog.
 const MAX_WAITING: usize = 128;
 /// Pause before the next attempt to accept, after there was no room, in nanoseconds.
@@ -152,7 +152,7 @@ impl QPairListener {
                         return true;
                     }
                     found = shared.take_incoming().map(|id| (Arc::clone(shared), id));
-                    found.is_none() && !shared.is_over() && now_ns - since_ns < SILENCE_NS
+                    found.is_none() && !shared.is_over() && now_ns - since_ns < REQUEST_TIMEOUT_NS
                 });
                 found
             }

@@ -12,9 +12,9 @@ use venice_fabric::QPairId;
 
 use super::QPairSocketError;
 use super::end::End;
-use super::keeper::{self, Kept};
+use super::keeper::{self, ServedEnd};
 use crate::process::Process;
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::{PortError, monotonic_ns};
 
 /// Longest sleep at once, in nanoseconds; a check for missed events follows.
@@ -58,7 +58,7 @@ struct State {
     end: End,
     /// True if the port is closed or has failed.
     is_over: bool,
-    patience: Patience,
+    spin: SpinPolicy,
     has_leader: bool,
     /// Number of pollers that armed the descriptor.
     armed: u32,
@@ -99,7 +99,7 @@ impl Shared {
         let state = State {
             end,
             is_over: false,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             has_leader: false,
             armed: 0,
             arrivals: 0,
@@ -118,7 +118,7 @@ impl Shared {
             process: Process::current()?,
             number: AtomicU64::new(0),
         });
-        let kept: Arc<dyn Kept> = shared.clone();
+        let kept: Arc<dyn ServedEnd> = shared.clone();
         keeper::keep(&kept)?;
         Ok(shared)
     }
@@ -168,7 +168,7 @@ impl Shared {
             match wait {
                 Wait::Never => break Err(QPairSocketError::WouldBlock),
                 Wait::Until(at_ns) if now_ns >= at_ns => break Err(QPairSocketError::TimedOut),
-                Wait::Until(at_ns) => state = self.rest(state, now_ns, at_ns),
+                Wait::Until(at_ns) => state = self.back_off(state, now_ns, at_ns),
             }
         };
         state.callers -= 1;
@@ -259,7 +259,7 @@ impl Shared {
         if watcher.is_armed.swap(false, Ordering::Relaxed) {
             state.armed -= 1;
             if state.armed == 0 {
-                quieten(&self.bell);
+                clear(&self.bell);
             }
         }
     }
@@ -304,7 +304,7 @@ impl Shared {
             if is_settled || (!is_queued && is_shared) || now_ns >= deadline_ns {
                 break is_settled;
             }
-            state = self.rest(state, now_ns, deadline_ns);
+            state = self.back_off(state, now_ns, deadline_ns);
         };
         state.callers -= 1;
         if state.callers > 0 {
@@ -313,7 +313,7 @@ impl Shared {
         }
         drop(state);
         if !is_settled {
-            keeper::hold(Arc::clone(self) as Arc<dyn Kept>, monotonic_ns() + KEEP_NS);
+            keeper::hold(Arc::clone(self) as Arc<dyn ServedEnd>, monotonic_ns() + KEEP_NS);
         }
     }
 
@@ -344,7 +344,7 @@ impl Shared {
             }
         };
         if any {
-            state.patience.found(now_ns);
+            state.spin.found(now_ns);
         }
         if any {
             self.notify(state);
@@ -367,14 +367,14 @@ impl Shared {
     }
 
     /// Spins, yields or sleeps until something may have come in.
-    fn rest<'a>(
+    fn back_off<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         now_ns: u64,
         until_ns: u64,
     ) -> MutexGuard<'a, State> {
         // A spinning thread keeps the lock, which is unfair to other callers.
-        let next = if state.callers > 1 { Next::Sleep } else { state.patience.nothing(now_ns) };
+        let next = if state.callers > 1 { Next::Sleep } else { state.spin.nothing(now_ns) };
         match next {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => {
@@ -409,7 +409,7 @@ impl Shared {
             let _ = poll(&mut [PollFd::new(&self.lead, PollFlags::IN)], Some(&timeout));
             state = self.lock();
             state.has_leader = false;
-            quieten(&self.kick);
+            clear(&self.kick);
             if state.callers > 1 {
                 // One of the others becomes the leader.
                 self.changed.notify_all();
@@ -420,7 +420,7 @@ impl Shared {
     }
 }
 
-impl Kept for Shared {
+impl ServedEnd for Shared {
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd()
     }
@@ -437,7 +437,7 @@ impl Kept for Shared {
         self.attend(&self.tasks);
     }
 
-    fn tend(&self, quiet_ns: u64) {
+    fn serve(&self, quiet_ns: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(state.pumped_ns) >= quiet_ns && !state.has_leader {
@@ -468,6 +468,6 @@ fn ring(wake: &OwnedFd) {
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
-fn quieten(wake: &OwnedFd) {
+fn clear(wake: &OwnedFd) {
     let _ = rustix::io::read(wake, &mut [0u8; 8]);
 }

@@ -70,7 +70,7 @@ impl Streams {
         let sender = AdaptiveSender::new(config, chooser, qpair, LANDING_ADDR, 0);
         self.writer = Some(Writer { sender, qpair, is_closing: false });
         // A later event is reported only after a poll that found nothing.
-        self.go_on_writing(link, now_ns);
+        self.notify_reader(link, now_ns);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl Streams {
             return true;
         }
         let is_writer = self.writer.as_ref().is_some_and(|writer| writer.qpair == qpair);
-        is_writer && self.go_on_writing(link, now_ns)
+        is_writer && self.notify_reader(link, now_ns)
     }
 
     /// Takes the completions of the writer's accesses; returns whether there were any.
@@ -180,11 +180,11 @@ impl Streams {
         while let Some(completion) = initiator.poll_rdma_completion() {
             any |= sender.handle_rdma_completion(completion).is_none();
         }
-        any && self.go_on_writing(link, now_ns)
+        any && self.notify_reader(link, now_ns)
     }
 
     /// Sends pending notifications to the reader; closes the QPair after the last one.
-    fn go_on_writing(&mut self, link: &mut Link, now_ns: u64) -> bool {
+    fn notify_reader(&mut self, link: &mut Link, now_ns: u64) -> bool {
         let (Some(writer), Some(initiator)) = (&mut self.writer, link.initiator()) else {
             return false;
         };
@@ -203,7 +203,7 @@ impl Streams {
             Some(writer) if writer.qpair == qpair => {
                 writer.sender.finish();
                 writer.is_closing = true;
-                self.go_on_writing(link, now_ns);
+                self.notify_reader(link, now_ns);
             }
             _ => {
                 if let Some(reader) = self.readers.remove(&qpair) {

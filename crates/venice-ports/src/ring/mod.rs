@@ -15,10 +15,10 @@ mod driver;
 #[cfg(test)]
 mod hostile;
 mod memory;
-pub(crate) mod patience;
 mod port;
 mod rendezvous;
 mod server;
+pub(crate) mod spin_policy;
 
 pub use driver::RingDriver;
 pub use port::{RING_FRAME_BYTES, RingConfig, RingPort};

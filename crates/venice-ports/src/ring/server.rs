@@ -10,8 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use venice_fabric::{GrantedMemory, LinkConfig, PeerAddr, Target, TargetConfig};
 
-use super::patience::{Next, Patience};
 use super::port::TOO_SHORT_NS;
+use super::spin_policy::{Next, SpinPolicy};
 use super::{RingListener, RingPort};
 use crate::udp::alarm::Alarm;
 use crate::{PortError, monotonic_ns};
@@ -129,7 +129,7 @@ struct Ring {
 
 impl<M: GrantedMemory> Service<M> {
     fn run(mut self) {
-        let mut patience = Patience::default();
+        let mut spin = SpinPolicy::default();
         loop {
             let now_ns = monotonic_ns();
             if now_ns >= self.chores_ns {
@@ -141,10 +141,10 @@ impl<M: GrantedMemory> Service<M> {
                 self.accept(now_ns);
             }
             if self.turn(now_ns) {
-                patience.found(now_ns);
+                spin.found(now_ns);
                 continue;
             }
-            match patience.nothing(now_ns) {
+            match spin.nothing(now_ns) {
                 Next::Look => std::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),
                 Next::Sleep => self.sleep(),

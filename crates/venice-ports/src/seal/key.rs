@@ -11,7 +11,7 @@ pub trait SealKeys {
 
     /// True if known senders under this name are still accepted. A node may accept them a little
     /// longer than the key is valid for new ones, in order to notify them of its end.
-    fn is_heard(&self, name: KeyName) -> bool {
+    fn is_accepted(&self, name: KeyName) -> bool {
         self.key(name).is_some()
     }
 

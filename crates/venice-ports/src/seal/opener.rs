@@ -36,7 +36,7 @@ pub struct Opened {
 /// Remembers at most `capacity` senders. To make room it forgets, under the key with most senders,
 /// the one that has been silent longest: a user that makes senders without end evicts its own,
 /// never those under keys with fewer. A sender is also forgotten when its key is no longer accepted
-/// ([`SealKeys::is_heard`]).
+/// ([`SealKeys::is_accepted`]).
 pub struct Opener<T> {
     direction: SealDirection,
     /// Salt of the requester, for answers.
@@ -112,7 +112,7 @@ impl<T: Default> Opener<T> {
     }
 
     /// Returns the user's value for a sender; `None` once the sender is forgotten.
-    pub fn kept(&mut self, session: SessionId) -> Option<&mut T> {
+    pub fn value_mut(&mut self, session: SessionId) -> Option<&mut T> {
         let at = self.index(session);
         let entry = self.sessions[at].as_mut()?;
         (entry.serial == session.0).then_some(&mut entry.kept)
@@ -120,7 +120,7 @@ impl<T: Default> Opener<T> {
 
     /// Forgets a sender and its counters.
     pub fn forget_session(&mut self, session: SessionId) {
-        if self.kept(session).is_some() {
+        if self.value_mut(session).is_some() {
             self.forget(self.index(session));
         }
     }
@@ -227,7 +227,7 @@ impl<T: Default> Opener<T> {
         }
         self.generation = generation;
         for at in 0..self.sessions.len() {
-            let is_bad = |session: &Session<T>| !keys.is_heard(session.name);
+            let is_bad = |session: &Session<T>| !keys.is_accepted(session.name);
             if self.sessions[at].as_ref().is_some_and(is_bad) {
                 self.forget(at);
             }

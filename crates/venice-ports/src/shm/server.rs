@@ -25,7 +25,7 @@ use crate::{PortError, monotonic_ns};
 /// Most connections served at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
 /// Longest time of a connection without a request, in nanoseconds; it is then closed.
-const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
+const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Reason of the refusal of a device's slabs to other users.
 const ONLY_ROOT: &str = "the grant's memory is a device (DAX), which only root and the agent's user may \
                          map: run as one of them, or use --port udp";
@@ -181,12 +181,12 @@ impl<S: SlabSource> Service<S> {
             }
             let now_ns = monotonic_ns();
             self.connections.retain(|connection| !connection.is_over(now_ns));
-            self.tell();
+            self.publish_mapped();
         }
     }
 
     /// Publishes the list of mapped grants to the owner.
-    fn tell(&self) {
+    fn publish_mapped(&self) {
         let mut mapped = self.shared.mapped.lock().expect("no thread panics under this lock");
         mapped.clear();
         mapped.extend(self.connections.iter().filter_map(|connection| connection.grant));
@@ -252,8 +252,8 @@ struct Ready {
 
 impl Connection {
     fn is_over(&self, now_ns: u64) -> bool {
-        let silent = self.grant.is_none() && now_ns > self.opened_ns + SILENCE_LIMIT_NS;
-        self.closed || silent
+        let is_late = self.grant.is_none() && now_ns > self.opened_ns + REQUEST_TIMEOUT_NS;
+        self.closed || is_late
     }
 
     /// Answers one request.

@@ -32,7 +32,7 @@ impl Alarm {
 
     /// Sets the alarm to ring at `due_ns` or before. Call it before each sleep.
     pub(crate) fn set(&mut self, now_ns: u64, due_ns: Option<u64>) {
-        self.hush(now_ns);
+        self.clear(now_ns);
         let Some(due_ns) = due_ns else { return };
         if self.rings_ns.is_some_and(|rings_ns| rings_ns <= due_ns) {
             return;
@@ -58,7 +58,7 @@ impl Alarm {
     }
 
     /// Clears the alarm after its time has come.
-    fn hush(&mut self, now_ns: u64) {
+    fn clear(&mut self, now_ns: u64) {
         if self.rings_ns.is_some_and(|rings_ns| rings_ns <= now_ns) {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
             self.rings_ns = None;

@@ -21,7 +21,7 @@ use super::spin::Spin;
 use super::wait_set::WaitSet;
 use super::xdp::{Xdp, XdpCounts, XdpInterface};
 use crate::process::Process;
-use crate::ring::patience::Next;
+use crate::ring::spin_policy::Next;
 use crate::seal::{SealCounters, SealCounts, SealedAs};
 use crate::{PortError, monotonic_ns};
 
@@ -62,7 +62,7 @@ pub struct UdpDriver {
     /// True if [`UdpDriver::wait`] has received a batch that is not processed yet.
     is_batch_waiting: bool,
     /// True if something may have come in since the last look.
-    is_worth_a_look: bool,
+    may_have_input: bool,
     xdp: Option<Xdp>,
     process: Process,
 }
@@ -137,7 +137,7 @@ impl UdpDriver {
             counters: SealCounters::default(),
             spin: None,
             is_batch_waiting: false,
-            is_worth_a_look: true,
+            may_have_input: true,
             xdp: None,
             process: Process::current()?,
         })
@@ -328,14 +328,14 @@ impl UdpDriver {
             self.initiator.handle_timeout(now_ns);
         }
         let has_sent = self.transmit(now_ns)?;
-        let is_worth_a_look = std::mem::replace(&mut self.is_worth_a_look, has_sent);
-        if has_sent && !is_worth_a_look && !self.is_batch_waiting {
+        let may_have_input = std::mem::replace(&mut self.may_have_input, has_sent);
+        if has_sent && !may_have_input && !self.is_batch_waiting {
             return Ok(false);
         }
-        self.is_worth_a_look = false;
+        self.may_have_input = false;
         let mut any = false;
         for _ in 0..BATCHES_PER_PUMP {
-            if !self.come_in(now_ns)? {
+            if !self.take_batch(now_ns)? {
                 break;
             }
             any = true;
@@ -349,7 +349,7 @@ impl UdpDriver {
     }
 
     /// Processes a batch of received datagrams, if there is one.
-    fn come_in(&mut self, now_ns: u64) -> Result<bool, PortError> {
+    fn take_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let any = self.deliver_by_xdp(now_ns);
         let is_socket_due = self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(now_ns));
         let is_waiting = std::mem::take(&mut self.is_batch_waiting);
@@ -369,14 +369,14 @@ impl UdpDriver {
     /// Fails if the kernel cannot wait; [`PortError::Forked`] in a forked child.
     pub fn wait(&mut self, now_ns: u64, timeout_ns: u64) -> Result<(), PortError> {
         self.process.check()?;
-        if self.is_batch_waiting || self.look_out(now_ns, timeout_ns)? {
+        if self.is_batch_waiting || self.poll_before_sleep(now_ns, timeout_ns)? {
             return Ok(());
         }
-        self.is_worth_a_look = true;
+        self.may_have_input = true;
         let until_ns = now_ns.saturating_add(timeout_ns);
         let due_ns = self.poll_timeout().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         self.alarm.set(now_ns, Some(due_ns));
-        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
+        self.xdp.iter_mut().for_each(Xdp::force_socket_look);
         let slept = self.wait_set.sleep(self.socket.as_fd());
         slept.map_err(PortError::at("waiting for a UDP socket"))
     }
@@ -397,7 +397,7 @@ impl UdpDriver {
     }
 
     /// Polls for a datagram while that pays; returns true if a batch has come, or a timer is due.
-    fn look_out(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
+    fn poll_before_sleep(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
         let Some(mut spin) = self.spin.take() else { return Ok(false) };
         let until_ns =
             self.poll_timeout().unwrap_or(u64::MAX).min(now_ns.saturating_add(timeout_ns));
@@ -413,7 +413,7 @@ impl UdpDriver {
                 Next::Look => {}
             }
             if self.xdp.as_ref().is_some_and(|xdp| !xdp.is_empty()) {
-                self.is_worth_a_look = true;
+                self.may_have_input = true;
                 break true;
             }
             if self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(time_ns)) && self.receive()? > 0
@@ -431,8 +431,8 @@ impl UdpDriver {
     /// [`UdpDriver::fd`] and [`UdpDriver::timer_fd`] for input, without a time-out. Call it before
     /// each such wait; nearly always it does nothing.
     pub fn arm(&mut self, now_ns: u64) {
-        self.is_worth_a_look = true;
-        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
+        self.may_have_input = true;
+        self.xdp.iter_mut().for_each(Xdp::force_socket_look);
         self.alarm.set(now_ns, self.initiator.poll_timeout());
     }
 

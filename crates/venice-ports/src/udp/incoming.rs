@@ -26,7 +26,7 @@ pub(super) struct Incoming {
     _iovecs: Box<[IoVec]>,
     filled: usize,
     /// Number of messages to receive: a look for a second message costs as much as one in vain.
-    asked: usize,
+    batch_len: usize,
     /// True if every datagram is a plain frame of the fabric, or invalid.
     has_frames: bool,
 }
@@ -58,8 +58,17 @@ impl Incoming {
             header.name_len = RawAddress::LEN;
             header.control_len = Control::SPACE;
         }
-        let (filled, asked, has_frames) = (0, 1, false);
-        Self { headers, addresses, controls, buffers, _iovecs: iovecs, filled, asked, has_frames }
+        let (filled, batch_len, has_frames) = (0, 1, false);
+        Self {
+            headers,
+            addresses,
+            controls,
+            buffers,
+            _iovecs: iovecs,
+            filled,
+            batch_len,
+            has_frames,
+        }
     }
 
     /// Sets whether every datagram is a plain frame, neither sealed nor in a packet: the frames'
@@ -71,7 +80,7 @@ impl Incoming {
     /// True if the last batch has most likely left messages behind. If there are others
     /// nevertheless, the socket stays readable.
     pub(super) fn is_full(&self) -> bool {
-        self.filled == self.asked && self.asked > 1
+        self.filled == self.batch_len && self.batch_len > 1
     }
 
     /// True if the last batch held more than a message or two.
@@ -93,15 +102,15 @@ impl Incoming {
             header.name_len = RawAddress::LEN;
             header.control_len = Control::SPACE;
         }
-        self.asked = (self.filled * 2).clamp(1, MESSAGES);
+        self.batch_len = (self.filled * 2).clamp(1, MESSAGES);
         self.filled = 0;
-        if self.has_frames && self.asked == 1 {
+        if self.has_frames && self.batch_len == 1 {
             return self.receive_one(socket);
         }
         let received = loop {
             // SAFETY: every header points to a buffer, an address, a control message and an io
             // vector that live as long as `self` and are not otherwise used until the call is over.
-            match unsafe { recvmmsg(socket, self.headers.as_mut_ptr(), self.asked) } {
+            match unsafe { recvmmsg(socket, self.headers.as_mut_ptr(), self.batch_len) } {
                 Ok(received) => break received,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break 0,

@@ -26,8 +26,8 @@ struct List {
     /// Orders, oldest first.
     given: Vec<(GrantId, Order)>,
     /// Number of recipients whose notification of the end of their grant is pending; see
-    /// [`Orders::note_untold`].
-    untold: usize,
+    /// [`Orders::update_pending`].
+    pending: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ impl Orders {
 
     /// Clears the wake-up. The thread must check everything it may have been woken for after this
     /// call: a later wake-up stays, for its next sleep.
-    pub(super) fn hear_wake(&self) {
+    pub(super) fn clear_wake(&self) {
         if self.is_woken.load(Ordering::Acquire) {
             self.is_woken.store(false, Ordering::Release);
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
@@ -83,7 +83,7 @@ impl Orders {
     }
 
     /// Applies the orders to `target`; returns whether there were any.
-    pub(super) fn carry_out(&self, now_ns: u64, target: &mut Target) -> bool {
+    pub(super) fn apply(&self, now_ns: u64, target: &mut Target) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
@@ -96,22 +96,22 @@ impl Orders {
                 Order::Revoke => drop(target.revoke(now_ns, grant)),
             }
         }
-        list.untold = untold(target);
+        list.pending = pending(target);
         true
     }
 
     /// Records the number of pending notifications, and returns whether there are any. Call it with
-    /// each batch after [`Orders::carry_out`] until there are none.
-    pub(super) fn note_untold(&self, target: &Target) -> bool {
-        let untold = untold(target);
-        self.list().untold = untold;
-        untold > 0
+    /// each batch after [`Orders::apply`] until there are none.
+    pub(super) fn update_pending(&self, target: &Target) -> bool {
+        let pending = pending(target);
+        self.list().pending = pending;
+        pending > 0
     }
 
     /// True if every recipient that an order concerns was notified and has acknowledged.
     pub(super) fn are_done(&self) -> bool {
         let list = self.list();
-        list.given.is_empty() && list.untold == 0
+        list.given.is_empty() && list.pending == 0
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -119,7 +119,7 @@ impl Orders {
     }
 }
 
-fn untold(target: &Target) -> usize {
+fn pending(target: &Target) -> usize {
     target.mappings().filter(|mapping| mapping.is_revoking).count()
 }
 
@@ -148,11 +148,11 @@ mod tests {
     fn order_keeps_unrelated_wakeup() {
         let orders = Orders::new().unwrap();
         let mut target = Target::new(TargetConfig::new(NodeId(1), 1));
-        orders.hear_wake();
+        orders.clear_wake();
         orders.wake();
         orders.share(GrantId(1));
-        assert!(orders.carry_out(0, &mut target) && !would_sleep(&orders));
-        orders.hear_wake();
-        assert!(!orders.carry_out(0, &mut target) && would_sleep(&orders));
+        assert!(orders.apply(0, &mut target) && !would_sleep(&orders));
+        orders.clear_wake();
+        assert!(!orders.apply(0, &mut target) && would_sleep(&orders));
     }
 }

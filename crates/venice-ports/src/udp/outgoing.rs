@@ -44,11 +44,11 @@ pub(super) struct Outgoing {
     /// Frames that are not in the buffer.
     kept: Vec<KeptFrame>,
     /// Buffer that joins the parts of a single datagram.
-    lone: Box<[u8]>,
+    single: Box<[u8]>,
     trains: [Train; MESSAGES],
     count: usize,
     /// Address and control message of each train, as the kernel reads them.
-    told: Box<[Told]>,
+    envelopes: Box<[Envelope]>,
     headers: Box<[MMsgHdr]>,
     iovecs: Box<[IoVec]>,
     /// Longest datagrams into which the kernel cuts trains, in bytes; 0: it cuts none.
@@ -61,7 +61,7 @@ unsafe impl Send for Outgoing {}
 
 /// Target of a header's pointers.
 #[derive(Clone, Copy)]
-struct Told {
+struct Envelope {
     to: RawAddress,
     control: Control,
 }
@@ -92,15 +92,15 @@ impl Outgoing {
             each: 0,
             is_closed: true,
         };
-        let nothing = Told { to: RawAddress::EMPTY, control: Control::EMPTY };
+        let empty = Envelope { to: RawAddress::EMPTY, control: Control::EMPTY };
         Self {
             buffer: vec![0; GATHERED_BYTES + SLOT_BYTES].into_boxed_slice(),
             used: 0,
             kept: Vec::with_capacity(GATHERED_KEPT),
-            lone: vec![0; MAX_FRAME_BYTES].into_boxed_slice(),
+            single: vec![0; MAX_FRAME_BYTES].into_boxed_slice(),
             trains: [none; MESSAGES],
             count: 0,
-            told: vec![nothing; MESSAGES].into_boxed_slice(),
+            envelopes: vec![empty; MESSAGES].into_boxed_slice(),
             headers: vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice(),
             iovecs: vec![IoVec::EMPTY; MESSAGES + 2 * GATHERED_KEPT].into_boxed_slice(),
             cuts_to,
@@ -278,7 +278,7 @@ impl Outgoing {
                 Ok(more) => sent += more,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
-                Err(errno) if is_bad_luck(errno) => {
+                Err(errno) if is_peer_error(errno) => {
                     let train = self.trains[sent];
                     if train.len > train.each {
                         self.note_refusal(train.each, errno);
@@ -314,7 +314,7 @@ impl Outgoing {
                 lay(self.buffer[train.start..].as_ptr(), train.len);
             }
             let control = Control::segment(train.each as u16);
-            self.told[count] = Told { to: train.to, control };
+            self.envelopes[count] = Envelope { to: train.to, control };
             let control_len = if len > train.each { Control::SPACE } else { 0 };
             self.headers[count] = MMsgHdr {
                 name_len: train.to.len,
@@ -325,16 +325,16 @@ impl Outgoing {
             self.trains[count] = train;
             count += 1;
         }
-        let (told, iovecs) = (self.told.as_mut_ptr(), self.iovecs.as_mut_ptr());
+        let (envelopes, iovecs) = (self.envelopes.as_mut_ptr(), self.iovecs.as_mut_ptr());
         let mut first = 0;
         for (index, header) in self.headers[..count].iter_mut().enumerate() {
             // SAFETY: there is one of them for each header, and each has its io vectors in turn.
             unsafe {
-                let told = told.add(index);
-                header.name = (&raw mut (*told).to.bytes).cast();
+                let envelope = envelopes.add(index);
+                header.name = (&raw mut (*envelope).to.bytes).cast();
                 header.iov = iovecs.add(first);
                 if header.control_len > 0 {
-                    header.control = (&raw mut (*told).control).cast();
+                    header.control = (&raw mut (*envelope).control).cast();
                 }
             }
             first += header.iov_len;
@@ -365,8 +365,8 @@ impl Outgoing {
                 let datagram = match frame.lent {
                     None => frame.head,
                     Some(_) => {
-                        let len = frame.copy_to(&mut self.lone);
-                        &self.lone[..len]
+                        let len = frame.copy_to(&mut self.single);
+                        &self.single[..len]
                     }
                 };
                 if !send_one(socket, datagram, &train.to)? {
@@ -400,7 +400,7 @@ fn send_one(socket: BorrowedFd<'_>, datagram: &[u8], to: &RawAddress) -> rustix:
             Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(false),
-            Err(errno) if is_bad_luck(errno) => return Ok(true),
+            Err(errno) if is_peer_error(errno) => return Ok(true),
             Err(errno) => return Err(errno),
         }
     }
@@ -408,7 +408,7 @@ fn send_one(socket: BorrowedFd<'_>, datagram: &[u8], to: &RawAddress) -> rustix:
 
 /// True for an error that concerns this datagram's peer only, such as an unreachable host, not the
 /// batch.
-fn is_bad_luck(errno: Errno) -> bool {
+fn is_peer_error(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::NETUNREACH

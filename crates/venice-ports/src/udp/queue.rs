@@ -14,7 +14,7 @@ use super::outgoing::{GATHERED_BYTES, Outgoing};
 use super::senders::{PlainSenders, SealedSenders, Senders};
 use super::serving::{Serving, serve};
 use super::shared::Shared;
-use super::traffic::TELL_NS;
+use super::traffic::REPORT_INTERVAL_NS;
 use super::wait_set::WaitSet;
 use super::xdp::Xdp;
 use crate::PortError;
@@ -37,9 +37,9 @@ pub(crate) struct Queue<M> {
     wait_set: WaitSet,
     xdp: Option<Xdp>,
     /// Time of the last report of moved bytes, in nanoseconds.
-    told_ns: u64,
+    reported_ns: u64,
     /// True while recipients are being notified of the end of a grant.
-    is_telling: bool,
+    is_notifying: bool,
     /// True if the last round ended with frames left to send.
     is_cut: bool,
 }
@@ -75,8 +75,8 @@ impl<M: GrantedMemory> Queue<M> {
             incoming,
             alarm,
             xdp,
-            told_ns: 0,
-            is_telling: false,
+            reported_ns: 0,
+            is_notifying: false,
             is_cut: false,
         })
     }
@@ -129,8 +129,8 @@ impl<M: GrantedMemory> Queue<M> {
     /// answered.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let orders = &self.shared.orders[self.number];
-        orders.hear_wake();
-        self.is_telling |= orders.carry_out(now_ns, &mut self.target);
+        orders.clear_wake();
+        self.is_notifying |= orders.apply(now_ns, &mut self.target);
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }
@@ -139,11 +139,11 @@ impl<M: GrantedMemory> Queue<M> {
             any |= self.take_from_socket(now_ns)?;
         }
         self.transmit(now_ns)?;
-        if self.is_telling {
-            self.is_telling = self.shared.orders[self.number].note_untold(&self.target);
+        if self.is_notifying {
+            self.is_notifying = self.shared.orders[self.number].update_pending(&self.target);
         }
-        if any && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
-            self.told_ns = now_ns;
+        if any && now_ns.saturating_sub(self.reported_ns) >= REPORT_INTERVAL_NS {
+            self.reported_ns = now_ns;
             self.publish();
         }
         Ok(any || self.is_cut)
@@ -209,14 +209,14 @@ impl<M: GrantedMemory> Queue<M> {
         Ok(())
     }
 
-    fn rest(&mut self, now_ns: u64) {
+    fn wait(&mut self, now_ns: u64) {
         self.alarm.set(now_ns, self.target.poll_timeout());
         if self.wait_set.sleep(self.socket.as_fd()).is_err() {
             // The kernel is short of memory for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(xdp) = &mut self.xdp {
-            xdp.socket_is_due();
+            xdp.force_socket_look();
         }
     }
 }
@@ -235,7 +235,7 @@ impl<M: GrantedMemory> Serving for Queue<M> {
     }
 
     fn sleep(&mut self, now_ns: u64) {
-        self.rest(now_ns);
+        self.wait(now_ns);
     }
 }
 

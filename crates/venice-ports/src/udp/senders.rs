@@ -190,9 +190,9 @@ impl SealedSenders {
             self.opener.forget_session(opened.session);
             return Err(Dropped::Replayed);
         }
-        let kept = self.opener.kept(opened.session).expect("the session was opened above");
+        let kept = self.opener.value_mut(opened.session).expect("the session was opened above");
         if kept.is_none() {
-            *kept = Sender::meet(from, &opened.header, &*self.keys);
+            *kept = Sender::admit(from, &opened.header, &*self.keys);
         }
         let Some(sender) = kept else { return Err(Dropped::UnknownKey) };
         if sender.address != *from {
@@ -208,7 +208,7 @@ impl SealedSenders {
     }
 
     fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
-        let Some(Some(sender)) = self.opener.kept(SessionId(to.0)) else { return };
+        let Some(Some(sender)) = self.opener.value_mut(SessionId(to.0)) else { return };
         sender.traffic.sent_bytes += (len + venice_wire::SEAL_OVERHEAD_BYTES) as u64;
         outgoing.push_sealed(&sender.address, len, sender.limit, &mut sender.sealer);
     }
@@ -216,7 +216,7 @@ impl SealedSenders {
 
 impl Sender {
     /// Returns a new sender; `None` if its key has just expired, or there are no random numbers.
-    fn meet(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+    fn admit(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
         Some(Self {

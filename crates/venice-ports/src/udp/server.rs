@@ -110,7 +110,7 @@ impl UdpServer {
 
     /// True if all recipients that had to be notified of the end of a grant have acknowledged, or
     /// are gone.
-    pub fn are_told(&self) -> bool {
+    pub fn are_notified(&self) -> bool {
         self.shared.orders.iter().all(Orders::are_done)
     }
 

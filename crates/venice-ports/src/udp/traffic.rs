@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use venice_wire::KeyName;
 
 /// Shortest interval between a thread's reports, in nanoseconds.
-pub(super) const TELL_NS: u64 = 100_000_000;
+pub(super) const REPORT_INTERVAL_NS: u64 = 100_000_000;
 /// Most names remembered: beyond, the one with the least traffic is forgotten.
 const MAX_NAMES: usize = 8192;
 

@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::PollFlags;
 use venice_wire::GrantId;
 
+use super::keep_alive::enable_keep_alive;
 use super::queue::QueuePair;
 use super::set_up::{HELLO_LEN, Hello, REVOKED, Welcome};
-use super::silence::watch_over;
 
 /// Longest time of a connection without a request, in nanoseconds; it is then closed.
-const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
+const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Time for which a revoked recipient's queue pair is kept, in nanoseconds: outstanding requests
 /// are refused with a reason rather than lost.
-const FAREWELL_NS: u64 = 1_000_000_000;
+const REFUSAL_PERIOD_NS: u64 = 1_000_000_000;
 
 /// Connection of one recipient; see the module.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Connection {
     /// Makes a connection; `None` if the stream has failed already.
     pub(super) fn new(stream: TcpStream, now_ns: u64) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        watch_over(&stream);
+        enable_keep_alive(&stream);
         Some(Self {
             stream,
             hello: [0; HELLO_LEN],
@@ -46,7 +46,7 @@ impl Connection {
             answer: Vec::new(),
             sent: 0,
             admitted: None,
-            closes_ns: Some(now_ns + SILENCE_LIMIT_NS),
+            closes_ns: Some(now_ns + REQUEST_TIMEOUT_NS),
             closed: false,
         })
     }
@@ -82,7 +82,7 @@ impl Connection {
     /// Tells the recipient that the grant was revoked, and closes a little later.
     pub(super) fn revoke(&mut self, now_ns: u64) {
         self.answer.push(REVOKED);
-        self.closes_ns = Some(now_ns + FAREWELL_NS);
+        self.closes_ns = Some(now_ns + REFUSAL_PERIOD_NS);
         self.write();
     }
 

@@ -17,7 +17,7 @@ use super::memory::{Buffer, Domain};
 use super::operations::{Operation, Operations, Rest};
 use super::queue::CompletionQueue;
 use super::{Device, VerbsError};
-use crate::windows::{Target, Windows};
+use crate::mappings::{MappingTable, Target};
 
 /// Most completions taken from the device at once.
 const BATCH: usize = 32;
@@ -73,7 +73,7 @@ pub struct VerbsDriver {
     pages: Buffer,
     completions: Arc<CompletionQueue>,
     domain: Arc<Domain>,
-    windows: Windows,
+    mappings: MappingTable,
     operations: Operations,
     events: OwnedFd,
     config: VerbsConfig,
@@ -109,7 +109,7 @@ impl VerbsDriver {
             pages,
             completions,
             domain,
-            windows: Windows::default(),
+            mappings: MappingTable::default(),
             operations: Operations::new(accesses),
             events,
             config,
@@ -138,7 +138,7 @@ impl VerbsDriver {
         if remote_addr.checked_add(len_bytes).is_none_or(|end| end > grant_bytes) {
             return Err(FabricError::BadLength { window_addr, len_bytes });
         }
-        self.windows.map(window_addr, Target { peer, remote_addr, room_bytes: len_bytes })
+        self.mappings.map(window_addr, Target { peer, remote_addr, room_bytes: len_bytes })
     }
 
     /// Removes a mapping; outstanding accesses continue.
@@ -146,7 +146,7 @@ impl VerbsDriver {
     /// # Errors
     /// [`FabricError::NotMapped`] if no mapping starts there.
     pub fn unmap_window(&mut self, window_addr: u64) -> Result<(), FabricError> {
-        match self.windows.unmap(window_addr) {
+        match self.mappings.unmap(window_addr) {
             true => Ok(()),
             false => Err(FabricError::NotMapped { window_addr, len_bytes: 0 }),
         }
@@ -154,7 +154,7 @@ impl VerbsDriver {
 
     /// Returns the bytes from `addr` to the end of its mapping; `None` if `addr` is not mapped.
     pub fn room_at(&self, addr: u64) -> Option<u64> {
-        self.windows.find(addr).map(|target| target.room_bytes)
+        self.mappings.find(addr).map(|target| target.room_bytes)
     }
 
     /// Returns the error for which a grant can no longer be reached, if any.
@@ -220,7 +220,7 @@ impl VerbsDriver {
         opcode: i32,
         operands: (u64, u64),
     ) -> Result<(), FabricError> {
-        let target = self.windows.find(addr);
+        let target = self.mappings.find(addr);
         if target.is_some_and(|target| !target.remote_addr.is_multiple_of(8)) {
             return Err(FabricError::Unaligned { window_addr: addr });
         }
@@ -274,8 +274,8 @@ impl VerbsDriver {
         let rest = Rest { link, opcode, remote_addr, local_addr, lkey, left_bytes: len };
         let operation = Operation::new(token, 0);
         let index = self.operations.begin(operation).ok_or(FabricError::WouldBlock)?;
-        self.operations.put_off(index, rest);
-        self.go_on();
+        self.operations.defer(index, rest);
+        self.post_deferred();
         Ok(())
     }
 
@@ -361,8 +361,8 @@ impl VerbsDriver {
         };
         for event in &events[..count] {
             match { event.data }.u64() {
-                COMPLETIONS => self.completions.hush(),
-                index => self.listen(index as usize),
+                COMPLETIONS => self.completions.take_events(),
+                index => self.handle_link_event(index as usize),
             }
         }
         self.collect();
@@ -373,7 +373,7 @@ impl VerbsDriver {
         if len_bytes == 0 {
             return Err(FabricError::BadLength { window_addr, len_bytes });
         }
-        let target = self.windows.find(window_addr);
+        let target = self.mappings.find(window_addr);
         let target = target.filter(|target| target.room_bytes >= len_bytes);
         let target = target.ok_or(FabricError::NotMapped { window_addr, len_bytes })?;
         match self.links[target.peer.0 as usize].down() {
@@ -496,27 +496,27 @@ impl VerbsDriver {
                 link.reads -= u32::from(completion.wr_id & BRINGS_DATA != 0);
                 link.room += 1;
                 self.room += 1;
-                let result = link.judge(completion.status);
+                let result = link.check_status(completion.status);
                 self.operations.completed(completion.wr_id as u16, result);
             }
             if taken.len() < BATCH {
                 break;
             }
         }
-        self.go_on();
+        self.post_deferred();
     }
 
     /// Posts deferred requests of transfers, each in turn.
-    fn go_on(&mut self) {
+    fn post_deferred(&mut self) {
         let mut in_vain = 0;
-        while in_vain < self.operations.put_off_count() {
-            let Some((index, mut rest)) = self.operations.next_put_off() else { return };
+        while in_vain < self.operations.deferred_count() {
+            let Some((index, mut rest)) = self.operations.next_deferred() else { return };
             match self.post(index, &mut rest, (0, 0)) {
                 true => in_vain = 0,
                 false => in_vain += 1,
             }
             if rest.left_bytes > 0 {
-                self.operations.put_off(index, rest);
+                self.operations.defer(index, rest);
             }
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct Link {
 
 /// Target of a connection, and its limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct LinkTarget {
     pub address: SocketAddr,
     pub grant: GrantId,
     pub key: GrantKey,
@@ -71,11 +71,11 @@ impl Link {
     /// Joins a vacant link to a donor. Takes no memory from the C library.
     pub(super) fn connect(
         &mut self,
-        wanted: &Wanted,
+        target: &LinkTarget,
         addresses: &Addresses,
     ) -> Result<(), VerbsError> {
         assert!(self.is_vacant(), "a queue pair has one peer at a time");
-        let Wanted { address, grant, key, limit_ns, lowest_fd } = *wanted;
+        let LinkTarget { address, grant, key, limit_ns, lowest_fd } = *target;
         self.pair.reset()?;
         let channel = SideChannel::connect(address, limit_ns, lowest_fd)?;
         let ours = QueuePairAddress {
@@ -116,7 +116,7 @@ impl Link {
     }
 
     /// Reads an event of the connection, which always reports the end of the grant.
-    pub(super) fn listen(&mut self) {
+    pub(super) fn read_event(&mut self) {
         let Some(stream) = &self.stream else { return };
         let mut word = [0];
         match rustix::io::read(stream, &mut word) {
@@ -129,7 +129,7 @@ impl Link {
     }
 
     /// Translates a completion's status; every error ends the link.
-    pub(super) fn judge(&mut self, status: i32) -> Result<(), AccessError> {
+    pub(super) fn check_status(&mut self, status: i32) -> Result<(), AccessError> {
         let reason = match status {
             constants::WC_SUCCESS => return Ok(()),
             // The device has no such memory, or no longer: the range was checked here, which means

@@ -21,6 +21,7 @@ mod connection;
 mod device;
 mod driver;
 mod error;
+mod keep_alive;
 mod library;
 mod link;
 mod memory;
@@ -31,7 +32,6 @@ mod queue;
 mod server;
 mod set_up;
 mod side_channel;
-mod silence;
 
 pub use device::{Device, device_names};
 pub use driver::{BufferId, Bulk, VerbsConfig, VerbsDriver};

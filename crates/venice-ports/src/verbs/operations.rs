@@ -12,14 +12,14 @@ pub(super) struct Operation {
     /// Bytes that it brings in its page.
     pub data_len: u16,
     /// Requests posted and not completed.
-    under_way: u32,
+    outstanding: u32,
     /// True if a part of it is still to be posted.
-    put_off: bool,
+    is_deferred: bool,
 }
 
 impl Operation {
     pub(super) fn new(token: u64, data_len: u16) -> Self {
-        Self { token, result: Ok(()), data_len, under_way: 0, put_off: false }
+        Self { token, result: Ok(()), data_len, outstanding: 0, is_deferred: false }
     }
 }
 
@@ -75,13 +75,13 @@ impl Operations {
 
     /// Records that a request of it was posted.
     pub(super) fn posted(&mut self, index: u16) {
-        self.table[usize::from(index)].under_way += 1;
+        self.table[usize::from(index)].outstanding += 1;
     }
 
     /// Records that a request of it has completed.
     pub(super) fn completed(&mut self, index: u16, result: Result<(), AccessError>) {
         let operation = &mut self.table[usize::from(index)];
-        operation.under_way -= 1;
+        operation.outstanding -= 1;
         if let (Ok(()), Err(reason)) = (operation.result, result) {
             operation.result = Err(reason);
         }
@@ -99,26 +99,26 @@ impl Operations {
 
     fn settle(&mut self, index: u16) {
         let operation = &self.table[usize::from(index)];
-        if operation.under_way == 0 && !operation.put_off {
+        if operation.outstanding == 0 && !operation.is_deferred {
             self.done.push_back(index);
         }
     }
 
     /// Defers the rest of an operation, behind the others that wait.
-    pub(super) fn put_off(&mut self, index: u16, rest: Rest) {
-        self.table[usize::from(index)].put_off = true;
+    pub(super) fn defer(&mut self, index: u16, rest: Rest) {
+        self.table[usize::from(index)].is_deferred = true;
         self.waiting.push_back((index, rest));
     }
 
     /// Returns the number of deferred operations.
-    pub(super) fn put_off_count(&self) -> usize {
+    pub(super) fn deferred_count(&self) -> usize {
         self.waiting.len()
     }
 
     /// Takes the operation deferred first, to be posted or deferred again now.
-    pub(super) fn next_put_off(&mut self) -> Option<(u16, Rest)> {
+    pub(super) fn next_deferred(&mut self) -> Option<(u16, Rest)> {
         let (index, rest) = self.waiting.pop_front()?;
-        self.table[usize::from(index)].put_off = false;
+        self.table[usize::from(index)].is_deferred = false;
         Some((index, rest))
     }
 

@@ -87,7 +87,7 @@ impl CompletionQueue {
     }
 
     /// Takes pending announcements.
-    pub(super) fn hush(&self) {
+    pub(super) fn take_events(&self) {
         let library = self.device.library();
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the channel is alive and does not block; each event is acknowledged once.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::VerbsError;
-use super::silence::watch_over;
+use super::keep_alive::enable_keep_alive;
 use crate::monotonic_ns;
 
 /// A connection whose calls share one deadline, set when it was made.
@@ -47,7 +47,7 @@ impl SideChannel {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        watch_over(&channel.fd);
+        enable_keep_alive(&channel.fd);
         Ok(channel)
     }
 

@@ -13,7 +13,7 @@ use venice_ports::{monotonic_ns, random_u64};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
 /// Environment variable that makes a process such a program.
-pub const PROGRAM_VARIABLE: &str = "VENICE_TEST_LOAD";
+pub const WORDS: &str = "VENICE_TEST_LOAD";
 pub const MEMORY_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 const SECRET: NodeSecret = NodeSecret([1; 32]);
@@ -94,7 +94,7 @@ pub fn run(
         let Program { work, links } = program;
         let grant = number + 1;
         let words = format!("{donor} {grant} {work:?} {links} {from_ns} {until_ns}");
-        command().env(PROGRAM_VARIABLE, words).stdout(Stdio::piped()).spawn().unwrap()
+        command().env(WORDS, words).stdout(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<Child> = programs.iter().enumerate().map(start).collect();
     let read = |child: Child| {
@@ -111,8 +111,8 @@ pub fn run(
 }
 
 /// Runs as such a program, if the environment selects it, and reports its result.
-pub fn run_if_program() {
-    let Ok(words) = std::env::var(PROGRAM_VARIABLE) else { return };
+pub fn be_program() {
+    let Ok(words) = std::env::var(WORDS) else { return };
     let words: Vec<&str> = words.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     let donor: SocketAddr = words[0].parse().unwrap();

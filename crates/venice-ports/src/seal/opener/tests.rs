@@ -122,7 +122,7 @@ impl SealKeys for Ending {
         None
     }
 
-    fn is_heard(&self, _: KeyName) -> bool {
+    fn is_accepted(&self, _: KeyName) -> bool {
         true
     }
 
@@ -152,10 +152,10 @@ fn evicts_longest_idle_sender() {
         let mut datagram = sealed(&mut senders[at], b"x");
         sessions.push(opener.open(now_ns, &mut datagram, &SECRET).unwrap().session);
     }
-    *opener.kept(sessions[0]).unwrap() = 7;
-    assert_eq!(opener.kept(sessions[2]), Some(&mut 7), "the same sender");
-    assert_eq!(opener.kept(sessions[1]), None, "silent since 20");
-    assert_eq!(opener.kept(sessions[3]), Some(&mut 0));
+    *opener.value_mut(sessions[0]).unwrap() = 7;
+    assert_eq!(opener.value_mut(sessions[2]), Some(&mut 7), "the same sender");
+    assert_eq!(opener.value_mut(sessions[1]), None, "silent since 20");
+    assert_eq!(opener.value_mut(sessions[3]), Some(&mut 0));
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Endpoints {
     }
 
     /// Returns the number of a program that has just sent something.
-    pub(super) fn hear(&mut self, now_ns: u64, address: SocketAddr) -> Endpoint {
+    pub(super) fn touch(&mut self, now_ns: u64, address: SocketAddr) -> Endpoint {
         if let Some(number) = self.by_address.get(&address) {
             if let Some(known) = self.by_number.get_mut(number) {
                 known.heard_ns = now_ns;
@@ -75,16 +75,16 @@ mod tests {
     #[test]
     fn evicts_idle_endpoint_without_number_reuse() {
         let mut endpoints = Endpoints::new();
-        let first = endpoints.hear(0, address(1));
-        let second = endpoints.hear(1, address(2));
-        assert_eq!(endpoints.hear(2, address(1)), first);
+        let first = endpoints.touch(0, address(1));
+        let second = endpoints.touch(1, address(2));
+        assert_eq!(endpoints.touch(2, address(1)), first);
         assert_ne!(first, Endpoint::AGENT);
         for port in 0..MAX_ENDPOINTS as u16 - 1 {
-            endpoints.hear(3, address(10 + port));
+            endpoints.touch(3, address(10 + port));
         }
         assert_eq!(endpoints.len(), MAX_ENDPOINTS);
         assert_eq!(endpoints.address(second), None, "the idle one is evicted");
         assert_eq!(endpoints.address(first), Some(address(1)));
-        assert_ne!(endpoints.hear(4, address(2)), second);
+        assert_ne!(endpoints.touch(4, address(2)), second);
     }
 }

@@ -66,9 +66,9 @@ impl FarEnds {
             }
         };
         let opened = opener.open(now_ns, payload, &**keys)?;
-        let kept = opener.kept(opened.session).expect("the session was opened above");
+        let kept = opener.value_mut(opened.session).expect("the session was opened above");
         if kept.is_none() {
-            *kept = FarEnd::meet(source, &opened.header, &**keys);
+            *kept = FarEnd::admit(source, &opened.header, &**keys);
         }
         let far_end = kept.as_mut().ok_or(Dropped::UnknownKey)?;
         far_end.address = source;
@@ -93,7 +93,7 @@ impl FarEnds {
                 Some((packet_addr(to), frame_len))
             }
             Self::Sealed { opener, .. } => {
-                let far_end = opener.kept(SessionId(to.0))?.as_mut()?;
+                let far_end = opener.value_mut(SessionId(to.0))?.as_mut()?;
                 let len = far_end.sealer.seal(payload, frame_len).ok()?;
                 far_end.traffic.sent_bytes += len as u64;
                 Some((far_end.address, len))
@@ -116,7 +116,7 @@ impl FarEnds {
 
 impl FarEnd {
     /// Returns a new far end; `None` if its key has just expired, or there are no random numbers.
-    fn meet(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+    fn admit(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
         let traffic = Traffic { name: Some(header.key), ..Traffic::default() };

@@ -22,7 +22,7 @@ use venice_fabric::switch::{HopStats, SwitchConfig, SwitchStats};
 use venice_fabric::{GrantedMemory, LinkModel, Position, TargetConfig};
 use venice_wire::{GrantId, SwitchPort};
 
-use self::neighbours::Told;
+use self::neighbours::NeighbourRoute;
 use self::thread::RelayThread;
 use super::UdpSocket;
 use super::orders::Orders;
@@ -58,7 +58,7 @@ struct Shared {
     orders: Orders,
     stop: AtomicBool,
     /// Neighbours by port; the generation signals a change.
-    neighbours: Mutex<Vec<Option<Told>>>,
+    neighbours: Mutex<Vec<Option<NeighbourRoute>>>,
     generation: AtomicU64,
     stats: Mutex<RelayStats>,
     counters: SealCounters,
@@ -119,8 +119,8 @@ impl Relay {
         let mut neighbours =
             self.shared.neighbours.lock().expect("no thread panics under this lock");
         let Some(neighbour) = neighbours.get_mut(usize::from(port.0)) else { return };
-        let told = Told { address, seal };
-        if neighbour.replace(told) != Some(told) {
+        let route = NeighbourRoute { address, seal };
+        if neighbour.replace(route) != Some(route) {
             self.shared.generation.fetch_add(1, Ordering::Release);
             self.shared.orders.wake();
         }
@@ -137,8 +137,8 @@ impl Relay {
         self.shared.orders.share(grant);
     }
 
-    /// True if all recipients have acknowledged; see [`super::UdpServer::are_told`].
-    pub fn are_told(&self) -> bool {
+    /// True if all recipients have acknowledged; see [`super::UdpServer::are_notified`].
+    pub fn are_notified(&self) -> bool {
         self.shared.orders.are_done()
     }
 

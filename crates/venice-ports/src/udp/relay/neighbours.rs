@@ -19,7 +19,7 @@ const SENDERS_PER_PORT: usize = 4;
 
 /// Address of a neighbour, and the key that seals datagrams to it; `None` if nothing is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct NeighbourRoute {
     pub(super) address: SocketAddr,
     pub(super) seal: Option<SealedAs>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Neighbours {
 }
 
 struct Neighbour {
-    told: Told,
+    route: NeighbourRoute,
     to: RawAddress,
     limit: usize,
     sealer: Option<Sealer>,
@@ -67,22 +67,22 @@ impl Neighbours {
     }
 
     /// Takes the owner's present list. A neighbour without a change keeps its sealer.
-    pub(super) fn learn(&mut self, told: &[Option<Told>]) {
-        for (neighbour, told) in self.by_port.iter_mut().zip(told) {
-            if neighbour.as_ref().map(|neighbour| neighbour.told) == *told {
+    pub(super) fn learn(&mut self, route: &[Option<NeighbourRoute>]) {
+        for (neighbour, route) in self.by_port.iter_mut().zip(route) {
+            if neighbour.as_ref().map(|neighbour| neighbour.route) == *route {
                 continue;
             }
-            *neighbour = told.map(|told| Neighbour {
-                told,
-                to: RawAddress::encode(told.address),
-                limit: datagram_limit(told.address),
+            *neighbour = route.map(|route| Neighbour {
+                route,
+                to: RawAddress::encode(route.address),
+                limit: datagram_limit(route.address),
                 // Without random numbers the next change of the list tries again.
-                sealer: told.seal.and_then(|seal| Sealer::new(seal.name, &seal.key).ok()),
+                sealer: route.seal.and_then(|seal| Sealer::new(seal.name, &seal.key).ok()),
             });
         }
-        let known = told.iter().enumerate();
+        let known = route.iter().enumerate();
         self.ports = known
-            .filter_map(|(port, told)| Some((told.as_ref()?.address, SwitchPort(port as u16))))
+            .filter_map(|(port, route)| Some((route.as_ref()?.address, SwitchPort(port as u16))))
             .collect();
     }
 
@@ -111,7 +111,7 @@ impl Neighbours {
         let KeyName::Peer(node) = header.key else { return Err(Dropped::UnknownKey) };
         let port = *seal.nodes.get(&node).ok_or(Dropped::UnknownKey)?;
         let opened = seal.opener.open(now_ns, datagram, &*seal.keys)?;
-        let kept = seal.opener.kept(opened.session).expect("the session was opened above");
+        let kept = seal.opener.value_mut(opened.session).expect("the session was opened above");
         let sender = kept
             .get_or_insert_with(|| Box::new(Sender { port, reassembly: Reassembly::default() }));
         if let Some(hop) = sender.reassembly.take(&opened.header, &datagram[opened.payload]) {

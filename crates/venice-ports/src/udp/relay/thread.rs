@@ -59,9 +59,9 @@ pub(super) struct RelayThread<M> {
     alarm: Alarm,
     wait_set: WaitSet,
     stats: RelayStats,
-    told_ns: u64,
+    reported_ns: u64,
     /// True while recipients are being notified of the end of a grant.
-    is_telling: bool,
+    is_notifying: bool,
 }
 
 impl<M: GrantedMemory> RelayThread<M> {
@@ -97,8 +97,8 @@ impl<M: GrantedMemory> RelayThread<M> {
             waiting: None,
             alarm,
             stats: RelayStats::default(),
-            told_ns: 0,
-            is_telling: false,
+            reported_ns: 0,
+            is_notifying: false,
         })
     }
 
@@ -108,9 +108,9 @@ impl<M: GrantedMemory> RelayThread<M> {
 
     /// Takes one batch and sends everything that can go; returns true if something came in.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
-        self.shared.orders.hear_wake();
+        self.shared.orders.clear_wake();
         self.learn_neighbours();
-        self.is_telling |= self.shared.orders.carry_out(now_ns, &mut self.target);
+        self.is_notifying |= self.shared.orders.apply(now_ns, &mut self.target);
         if self.switch.poll_timeout() <= now_ns {
             self.switch.handle_timeout(now_ns);
         }
@@ -131,11 +131,11 @@ impl<M: GrantedMemory> RelayThread<M> {
                 break;
             }
         }
-        if self.is_telling {
-            self.is_telling = self.shared.orders.note_untold(&self.target);
+        if self.is_notifying {
+            self.is_notifying = self.shared.orders.update_pending(&self.target);
         }
-        if now_ns.saturating_sub(self.told_ns) >= STATS_NS {
-            self.tell(now_ns);
+        if now_ns.saturating_sub(self.reported_ns) >= STATS_NS {
+            self.report(now_ns);
         }
         Ok(received > 0)
     }
@@ -161,7 +161,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             match taken {
                 Ok(true) => {}
                 Ok(false) if Packet::parse(datagram).is_ok() => {
-                    let endpoint = endpoints.hear(now_ns, from);
+                    let endpoint = endpoints.touch(now_ns, from);
                     set_packet_source(datagram, PacketAddr { node: *node, endpoint });
                     // A packet without room or route is lost; the link above replays it.
                     stats.dropped += u64::from(switch.inject(now_ns, datagram).is_err());
@@ -248,7 +248,7 @@ impl<M: GrantedMemory> RelayThread<M> {
                 let Some((port, len)) = self.switch.poll_transmit(now_ns, buffer) else { break };
                 any = true;
                 if let Some(delays) = &mut self.delays {
-                    self.stats.dropped += u64::from(!delays.hold(now_ns, port, &buffer[..len]));
+                    self.stats.dropped += u64::from(!delays.delay(now_ns, port, &buffer[..len]));
                 } else {
                     self.neighbours.push(&mut self.outgoing, port, len);
                 }
@@ -261,12 +261,12 @@ impl<M: GrantedMemory> RelayThread<M> {
                 break;
             }
         }
-        self.release_held(now_ns)?;
+        self.release_delayed(now_ns)?;
         Ok(any)
     }
 
     /// Sends datagrams that the emulated links deliver now.
-    fn release_held(&mut self, now_ns: u64) -> rustix::io::Result<()> {
+    fn release_delayed(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         let Some(delays) = &mut self.delays else { return Ok(()) };
         while let Some((port, datagram)) = delays.take_due(now_ns) {
             if self.outgoing.is_full() {
@@ -281,7 +281,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         Ok(())
     }
 
-    fn rest(&mut self, now_ns: u64) {
+    fn wait(&mut self, now_ns: u64) {
         let held_ns = self.delays.as_ref().and_then(Delays::poll_timeout);
         if held_ns.is_some_and(|at_ns| at_ns <= now_ns + AWAKE_NS) {
             rustix::thread::sched_yield();
@@ -295,8 +295,8 @@ impl<M: GrantedMemory> RelayThread<M> {
         }
     }
 
-    fn tell(&mut self, now_ns: u64) {
-        self.told_ns = now_ns;
+    fn report(&mut self, now_ns: u64) {
+        self.reported_ns = now_ns;
         self.stats.switch = self.switch.stats();
         self.stats.endpoints = self.endpoints.len();
         let ports = self.switch.topology().ports(self.switch.position());
@@ -323,6 +323,6 @@ impl<M: GrantedMemory> Serving for RelayThread<M> {
     }
 
     fn sleep(&mut self, now_ns: u64) {
-        self.rest(now_ns);
+        self.wait(now_ns);
     }
 }

@@ -36,9 +36,9 @@ impl Headers {
     }
 
     /// Returns the headers of an answer to the sender; lengths and checksum are missing.
-    pub(super) fn turned(&self) -> Self {
-        let mut turned = *self;
-        let (to, from) = (&mut turned.0, &self.0);
+    pub(super) fn reversed(&self) -> Self {
+        let mut reversed = *self;
+        let (to, from) = (&mut reversed.0, &self.0);
         to[..6].copy_from_slice(&from[6..12]);
         to[6..12].copy_from_slice(&from[..6]);
         to[15..26].fill(0);
@@ -48,7 +48,7 @@ impl Headers {
         to[34..36].copy_from_slice(&from[36..38]);
         to[36..38].copy_from_slice(&from[34..36]);
         to[38..42].fill(0);
-        turned
+        reversed
     }
 
     /// Fills in the fields that depend on the payload's length. `number` distinguishes the packet
@@ -71,8 +71,8 @@ impl Headers {
         self.half(40) == 0
     }
 
-    /// True if [`Headers::turned`] returns `back`, except for lengths and checksum.
-    pub(super) fn turned_is(&self, back: &Self) -> bool {
+    /// True if [`Headers::reversed`] returns `back`, except for lengths and checksum.
+    pub(super) fn reversed_is(&self, back: &Self) -> bool {
         let (here, back) = (&self.0, &back.0);
         here[..6] == back[6..12]
             && here[6..12] == back[..6]
@@ -117,12 +117,12 @@ mod tests {
         let (headers, len) = Headers::parse(&frame).unwrap();
         assert_eq!(&frame[HEADER_BYTES..][..len], b"request");
         assert_eq!(headers.source(), "10.0.0.2:8000".parse().unwrap());
-        let mut answer = headers.turned();
+        let mut answer = headers.reversed();
         answer.complete(6, 1);
         let frame = [&answer.0[..], b"answer"].concat();
         assert_eq!(Headers::parse(&frame).unwrap().0.source(), "10.0.0.1:8001".parse().unwrap());
         assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-        assert!(headers.turned_is(&answer) && !headers.turned_is(&headers));
+        assert!(headers.reversed_is(&answer) && !headers.reversed_is(&headers));
     }
 
     #[test]

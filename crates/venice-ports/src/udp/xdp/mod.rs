@@ -40,7 +40,7 @@ const STREAM_NS: u64 = 200_000;
 /// Looks here per look at the UDP socket: that one is a system call, a look here is none.
 const LOOKS_PER_SOCKET_LOOK: u32 = 8;
 /// Time within which the kernel releases the queue and the program of a process that has ended.
-const LEFT_BEHIND: Duration = Duration::from_secs(2);
+const RELEASE_TIME: Duration = Duration::from_secs(2);
 
 /// Place where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Xdp {
         }
         let program = Program::load(&program::program(facts.to, is_sealed, map.as_fd()));
         let program = program.map_err(&loading)?;
-        let attached = once_left(|| program.attach(facts.index, interface.mode))
+        let attached = retry_while_busy(|| program.attach(facts.index, interface.mode))
             .map_err(XdpError::at(interface, "attaching its program"))?;
         Ok(Self {
             interface: interface.clone(),
@@ -310,7 +310,7 @@ impl Xdp {
     }
 
     /// Makes the next check include the UDP socket: a descriptor has woken the thread.
-    pub(super) fn socket_is_due(&mut self) {
+    pub(super) fn force_socket_look(&mut self) {
         self.looks = LOOKS_PER_SOCKET_LOOK;
     }
 }
@@ -334,11 +334,11 @@ fn bind_queues(interface: &XdpInterface, index: u32) -> Result<Vec<XskSocket>, X
 
 /// Retries an operation that takes hold of the interface while a process that has ended seems to
 /// hold it.
-fn once_left<T>(mut hold: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+fn retry_while_busy<T>(mut hold: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     let start = Instant::now();
     loop {
         match hold() {
-            Err(Errno::BUSY) if start.elapsed() < LEFT_BEHIND => {
+            Err(Errno::BUSY) if start.elapsed() < RELEASE_TIME => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             held => return held,

@@ -33,13 +33,13 @@ impl Routes {
     pub(super) fn learn(&mut self, now_ns: u64, from: &RawAddress, came: &Headers) {
         if let Some((last, route)) = &mut self.last
             && last == from
-            && came.turned_is(&route.headers)
+            && came.reversed_is(&route.headers)
         {
             (route.learned_ns, route.has_xdp) = (now_ns, came.is_by_xdp());
             return;
         }
         self.put_away();
-        let (headers, has_xdp) = (came.turned(), came.is_by_xdp());
+        let (headers, has_xdp) = (came.reversed(), came.is_by_xdp());
         let route = Route { headers, has_xdp, learned_ns: now_ns };
         self.last = Some((*from, route));
     }
@@ -97,13 +97,17 @@ mod tests {
         assert_eq!(routes.to(0, &one), None);
         routes.learn(0, &one, &from_one);
         routes.learn(5, &two, &from_two);
-        assert_eq!(routes.to(6, &one), Some((from_one.turned(), true)));
-        assert_eq!(routes.to(6, &two), Some((from_two.turned(), true)));
+        assert_eq!(routes.to(6, &one), Some((from_one.reversed(), true)));
+        assert_eq!(routes.to(6, &two), Some((from_two.reversed(), true)));
         let (_, from_elsewhere) = came_from(1, 9);
         routes.learn(7, &one, &from_elsewhere);
-        assert_eq!(routes.to(8, &one), Some((from_elsewhere.turned(), true)), "the peer has moved");
+        assert_eq!(
+            routes.to(8, &one),
+            Some((from_elsewhere.reversed(), true)),
+            "the peer has moved"
+        );
         assert_eq!(routes.to(TRUSTED_NS + 5, &two), None);
-        assert_eq!(routes.to(TRUSTED_NS + 6, &one), Some((from_elsewhere.turned(), true)));
+        assert_eq!(routes.to(TRUSTED_NS + 6, &one), Some((from_elsewhere.reversed(), true)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with};
 
-use super::once_left;
+use super::retry_while_busy;
 use super::ring::{Mapping, Ring};
 
 /// Frames for each direction, and places in each ring.
@@ -79,7 +79,7 @@ impl XskSocket {
         let received = Ring::map(fd.as_fd(), &at.rx, XDP_PGOFF_RX_RING, FRAMES)?;
         let transmit = Ring::map(fd.as_fd(), &at.tx, XDP_PGOFF_TX_RING, FRAMES)?;
         fill.put((0..u64::from(FRAMES)).map(|frame| frame * FRAME));
-        bind_patiently(fd.as_fd(), interface, queue)?;
+        bind_when_free(fd.as_fd(), interface, queue)?;
         let pairs = u64::from(FRAMES) / 2..u64::from(FRAMES);
         let free = pairs.map(|pair| pair * PAIR_BYTES).collect();
         let joined = Vec::with_capacity(JOINED_BYTES);
@@ -201,8 +201,8 @@ impl AsFd for XskSocket {
 }
 
 /// Binds in copy mode, which every interface supports, and retries while the queue is busy.
-fn bind_patiently(fd: BorrowedFd<'_>, interface: u32, queue: u32) -> rustix::io::Result<()> {
+fn bind_when_free(fd: BorrowedFd<'_>, interface: u32, queue: u32) -> rustix::io::Result<()> {
     let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
     let address = SocketAddrXdp::new(flags, interface, queue);
-    once_left(|| bind(fd, &address))
+    retry_while_busy(|| bind(fd, &address))
 }

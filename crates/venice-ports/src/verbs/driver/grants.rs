@@ -9,7 +9,7 @@ use venice_wire::{GrantId, GrantKey};
 
 use super::VerbsDriver;
 use crate::verbs::VerbsError;
-use crate::verbs::link::{Link, Wanted};
+use crate::verbs::link::{Link, LinkTarget};
 use crate::verbs::queue::QueuePair;
 
 /// Longest time of a living donor to answer, registration of its slabs included, in nanoseconds.
@@ -33,11 +33,11 @@ impl VerbsDriver {
     ) -> Result<PeerIndex, VerbsError> {
         let mut link = self.vacant_link()?;
         let limit_ns = ANSWER_LIMIT_NS;
-        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
-        link.connect(&wanted, &self.domain.device().addresses()?)?;
+        let target = LinkTarget { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        link.connect(&target, &self.domain.device().addresses()?)?;
         self.links.push(link);
         let index = self.links.len() - 1;
-        self.listen_to(index)?;
+        self.watch_link(index)?;
         Ok(PeerIndex(index as u32))
     }
 
@@ -73,11 +73,11 @@ impl VerbsDriver {
             return Err(VerbsError::NoneReady { device: self.domain.device().name().to_owned() });
         };
         let peer = PeerIndex(index as u32);
-        self.windows.unmap_all_of(peer);
+        self.mappings.unmap_all_of(peer);
         let limit_ns = JOIN_LIMIT_NS;
-        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
-        self.links[index].connect(&wanted, addresses)?;
-        self.listen_to(index)?;
+        let target = LinkTarget { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        self.links[index].connect(&target, addresses)?;
+        self.watch_link(index)?;
         Ok(peer)
     }
 
@@ -106,7 +106,7 @@ impl VerbsDriver {
     }
 
     /// Adds a link's connection to the epoll of [`VerbsDriver::fd`].
-    fn listen_to(&mut self, index: usize) -> Result<(), VerbsError> {
+    fn watch_link(&mut self, index: usize) -> Result<(), VerbsError> {
         let link = &mut self.links[index];
         let Some(stream) = &link.stream else { return Ok(()) };
         let interest = epoll::EventData::new_u64(index as u64);
@@ -118,9 +118,9 @@ impl VerbsDriver {
     }
 
     /// Handles an event of a link's connection.
-    pub(super) fn listen(&mut self, index: usize) {
+    pub(super) fn handle_link_event(&mut self, index: usize) {
         let link = &mut self.links[index];
-        link.listen();
+        link.read_event();
         if link.down().is_some() {
             // A closed stream stays readable for ever.
             if let Some(stream) = &link.stream {

@@ -28,7 +28,7 @@ pub(crate) enum Next {
 /// another thread wants the processor: on a busy machine the other side may be waiting for this
 /// very core.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct SpinPolicy {
     /// Time of the last frame.
     last_ns: u64,
     /// Time of the last yield.
@@ -37,7 +37,7 @@ pub(crate) struct Patience {
     crowded_until_ns: u64,
 }
 
-impl Patience {
+impl SpinPolicy {
     /// Records that a frame came.
     pub(crate) fn found(&mut self, now_ns: u64) {
         self.dense = now_ns.saturating_sub(self.last_ns) < DENSE_NS;
@@ -73,36 +73,36 @@ mod tests {
 
     #[test]
     fn looks_then_yields_then_sleeps() {
-        let mut patience = Patience::default();
-        patience.found(START_NS);
-        assert_eq!(patience.nothing(START_NS + 1), Next::Sleep, "one frame alone is not dense");
+        let mut spin = SpinPolicy::default();
+        spin.found(START_NS);
+        assert_eq!(spin.nothing(START_NS + 1), Next::Sleep, "one frame alone is not dense");
         let second_ns = START_NS + 10_000;
-        patience.found(second_ns);
-        assert_eq!(patience.nothing(second_ns + 100), Next::Look);
-        assert_eq!(patience.nothing(second_ns + CLOSE_NS), Next::Yield);
-        assert_eq!(patience.nothing(second_ns + CLOSE_NS + 400), Next::Yield);
+        spin.found(second_ns);
+        assert_eq!(spin.nothing(second_ns + 100), Next::Look);
+        assert_eq!(spin.nothing(second_ns + CLOSE_NS), Next::Yield);
+        assert_eq!(spin.nothing(second_ns + CLOSE_NS + 400), Next::Yield);
         let mut now_ns = second_ns + CLOSE_NS;
         while now_ns < second_ns + MAX_SPIN_NS {
-            assert_eq!(patience.nothing(now_ns), Next::Yield);
+            assert_eq!(spin.nothing(now_ns), Next::Yield);
             now_ns += 1000;
         }
-        assert_eq!(patience.nothing(now_ns), Next::Sleep);
-        assert_eq!(patience.nothing(now_ns + 1), Next::Sleep, "until the next frame");
+        assert_eq!(spin.nothing(now_ns), Next::Sleep);
+        assert_eq!(spin.nothing(now_ns + 1), Next::Sleep, "until the next frame");
     }
 
     #[test]
     fn sleeps_while_processor_is_contended() {
-        let mut patience = Patience::default();
-        patience.found(START_NS);
-        patience.found(START_NS + 1_000);
+        let mut spin = SpinPolicy::default();
+        spin.found(START_NS);
+        spin.found(START_NS + 1_000);
         let now_ns = START_NS + 1_000 + CLOSE_NS;
-        assert_eq!(patience.nothing(now_ns), Next::Yield);
-        assert_eq!(patience.nothing(now_ns + CROWDED_NS + 1), Next::Sleep, "another thread ran");
-        patience.found(now_ns + 20_000);
-        assert_eq!(patience.nothing(now_ns + 20_001), Next::Sleep, "still in the pause");
+        assert_eq!(spin.nothing(now_ns), Next::Yield);
+        assert_eq!(spin.nothing(now_ns + CROWDED_NS + 1), Next::Sleep, "another thread ran");
+        spin.found(now_ns + 20_000);
+        assert_eq!(spin.nothing(now_ns + 20_001), Next::Sleep, "still in the pause");
         let later_ns = now_ns + CROWDED_PAUSE_NS + CROWDED_NS + 2;
-        patience.found(later_ns);
-        patience.found(later_ns + 1_000);
-        assert_eq!(patience.nothing(later_ns + 1_001), Next::Look);
+        spin.found(later_ns);
+        spin.found(later_ns + 1_000);
+        assert_eq!(spin.nothing(later_ns + 1_001), Next::Look);
     }
 }

@@ -26,7 +26,7 @@ struct SchedAttr {
 ///
 /// # Errors
 /// The error of the kernel, if the call is not allowed.
-pub fn take_turns_of(turn: Duration) -> Result<(), Errno> {
+pub fn set_time_slice(slice: Duration) -> Result<(), Errno> {
     let mut attr = SchedAttr { len_bytes: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
     // SAFETY: the kernel writes at most as many bytes as it receives as the length, all plain
     // numbers.
@@ -34,7 +34,7 @@ pub fn take_turns_of(turn: Duration) -> Result<(), Errno> {
         libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size_of::<SchedAttr>(), 0)
     };
     check(got)?;
-    attr.runtime_ns = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    attr.runtime_ns = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     attr.flags = 0;
     // SAFETY: the kernel reads the structure, whose length is in it.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) })
@@ -53,12 +53,12 @@ mod tests {
 
     #[test]
     fn short_slice_keeps_nice_value() {
-        let asked = std::thread::spawn(|| {
+        let thread = std::thread::spawn(|| {
             let nice = || rustix::process::getpriority_process(None).unwrap();
             let before = nice();
-            take_turns_of(Duration::from_micros(100)).unwrap();
+            set_time_slice(Duration::from_micros(100)).unwrap();
             assert_eq!(nice(), before);
         });
-        asked.join().unwrap();
+        thread.join().unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 /// Enables keep-alive: both ends detect within seconds that the other's machine is gone without a
 /// goodbye message.
-pub(super) fn watch_over(stream: impl AsFd) {
+pub(super) fn enable_keep_alive(stream: impl AsFd) {
     use rustix::net::sockopt;
     let fd = stream.as_fd();
     let second = std::time::Duration::from_secs(1);

@@ -29,7 +29,7 @@ const LATE_NS: u64 = 150_000;
 /// this core has nothing else to do, and at once if it is past. The last 150 µs are spent reading
 /// the clock.
 #[inline]
-pub fn hold_until(deadline_ns: u64) {
+pub fn wait_until(deadline_ns: u64) {
     if deadline_ns > 0 {
         look_until(deadline_ns);
     }
@@ -69,10 +69,10 @@ mod tests {
 
     #[test]
     fn waits_until_deadline() {
-        hold_until(0);
+        wait_until(0);
         for wait_ns in [1_000, 1_000_000] {
             let deadline_ns = monotonic_ns() + wait_ns;
-            hold_until(deadline_ns);
+            wait_until(deadline_ns);
             assert!(monotonic_ns() >= deadline_ns);
         }
     }
