@@ -33,12 +33,12 @@
 mod counters;
 mod key;
 mod opener;
+mod replay_window;
 mod salt_index;
 mod sealer;
-mod window;
 
 pub use counters::{Dropped, SealCounters, SealCounts};
 pub use key::{SealKeys, SealedAs, node_key, preferred_algorithm};
 pub use opener::{Opened, Opener, SessionId};
+pub use replay_window::ReplayWindow;
 pub use sealer::Sealer;
-pub use window::ReplayWindow;

@@ -10,9 +10,9 @@ use venice_wire::{
 
 use super::counters::Dropped;
 use super::key::{SealKeys, sender_key};
+use super::replay_window::ReplayWindow;
 use super::salt_index::SaltIndex;
 use super::sealer::nonce;
-use super::window::ReplayWindow;
 
 /// Number of a sender, from its first genuine datagram on. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
